@@ -1,0 +1,56 @@
+"""The promises of a plug-in folder as functions: `assay check` prints them, tests/contracts runs them on every name.
+
+contracts/<folder>.py holds one function per promise. It takes a plug-in, its docstring states the promise in one
+sentence, and it raises AssertionError, with what was seen, where the promise is broken.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from assay.core.errors import UserError
+from assay.core.plugin import Plugin, registries
+
+Promise = Callable[[Plugin], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    promise: str
+    kept: bool
+    seen: str = ""
+
+
+def promises(folder: str) -> list[Promise]:
+    """The public functions of contracts/<folder>.py, in the order they are written."""
+    try:
+        module = importlib.import_module(f"assay.contracts.{folder}")
+    except ModuleNotFoundError:
+        known = ", ".join(sorted(name for name in registries() if _has_contract(name)))
+        raise UserError(f"'{folder}' has no contract to check. Folders that have: {known}.") from None
+    found = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
+    return sorted((f for f in found if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)
+
+
+def check(folder: str, plugin: Plugin) -> list[Verdict]:
+    """Every promise of the folder, tried on one plug-in."""
+    return [_try(promise, plugin) for promise in promises(folder)]
+
+
+def _try(promise: Promise, plugin: Plugin) -> Verdict:
+    text = (promise.__doc__ or promise.__name__).strip()
+    try:
+        promise(plugin)
+    except AssertionError as error:
+        return Verdict(text, False, str(error))
+    except Exception as error:  # noqa: BLE001 - a plug-in that raises has broken the promise, and the person wants to see how
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return Verdict(text, False, f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
+    return Verdict(text, True)
+
+
+def _has_contract(folder: str) -> bool:
+    return importlib.util.find_spec(f"assay.contracts.{folder}") is not None

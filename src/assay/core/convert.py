@@ -1,0 +1,89 @@
+"""From text or JSON to the type a field is annotated with; a value that does not fit is a UserError."""
+
+import dataclasses
+import re
+import types
+from collections.abc import Sequence
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from assay.core.errors import UserError
+
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+def convert(hint: Any, value: Any, *, what: str) -> Any:
+    """`value` as an instance of `hint`; `what` names it in the error."""
+    if hint is Any:
+        return value
+    if registry := getattr(hint, "registry", None):
+        return _plugin(hint, registry, value)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _union(args, value, what)
+    if origin is Literal:
+        if value not in args:
+            raise UserError(f"{what}: expected one of {', '.join(map(str, args))}, got {value!r}.")
+        return value
+    if origin is tuple:
+        return _tuple(args, value, what)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        hints = get_type_hints(hint)
+        return hint(**{key: convert(hints[key], item, what=f"{what}.{key}") for key, item in value.items()})
+    return _scalar(hint, value, what)
+
+
+def integers(words: Sequence[str]) -> tuple[int, ...]:
+    """`["0..2", "7"]` -> (0, 1, 2, 7); both ends of a range count."""
+    return tuple(int(text) for word in words for text in expand(word))
+
+
+def expand(word: str) -> list[str]:
+    """`0..4` -> five words; anything else is itself."""
+    if not (found := RANGE.fullmatch(word)):
+        return [word]
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise UserError(f"the range '{word}' is empty: write the smaller number first.")
+    return [str(number) for number in range(first, last + 1)]
+
+
+def _plugin(hint: Any, registry: Any, value: Any) -> Any:
+    if isinstance(value, hint):
+        return value
+    return registry.parse(value) if isinstance(value, str) else registry.load(value)
+
+
+def _union(options: tuple[Any, ...], value: Any, what: str) -> Any:
+    if value is None or (isinstance(value, str) and value.lower() == "none"):
+        if type(None) in options:
+            return None
+    errors = []
+    for option in options:
+        if option is not type(None):
+            try:
+                return convert(option, value, what=what)
+            except UserError as error:
+                errors.append(str(error))
+    raise UserError(" or ".join(errors) or f"{what}: cannot be {value!r}.")
+
+
+def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
+    """A lone value is a tuple of one, and the text `0..4` a tuple of five."""
+    items = expand(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]
+    return tuple(convert(args[0], item, what=what) for item in items)
+
+
+def _scalar(hint: Any, value: Any, what: str) -> Any:
+    try:
+        if hint is bool and isinstance(value, str):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+        if hint is bool or value is None:
+            if not isinstance(value, hint):
+                raise ValueError
+            return value
+        if hint is int and isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        return hint(value)
+    except (ValueError, TypeError, KeyError):
+        name = getattr(hint, "__name__", str(hint))
+        raise UserError(f"{what}: expected {name}, got {value!r}.") from None

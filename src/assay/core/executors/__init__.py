@@ -1,0 +1,3 @@
+from assay.core.plugin import Registry
+
+executors: Registry = Registry("executor", __name__)

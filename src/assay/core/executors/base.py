@@ -1,0 +1,41 @@
+"""An executor runs a function over jobs somewhere, and brings home what the function sends."""
+
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from assay.core.plugin import Plugin
+
+Emit = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last message of a job: it returned, it raised, or its worker was lost more often than it may be."""
+
+    status: Literal["finished", "failed", "lost"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor(Plugin):
+    """The contract (tests/contracts/test_executors.py): every job's messages reach `emit(job, message)` in the calling
+    process, in the order they were sent, and the last is one `Ended`. An exception is not retried; a lost worker is,
+    `retries` times. Jobs are pulled when there is room for them. Leaving `run` early stops the workers."""
+
+    workers: int = 0
+    gpus: int = 0
+    retries: int = 2
+
+    def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
+        raise NotImplementedError(f"{type(self).__name__}.run")
+
+
+def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
+    """Run one job here; what it raised becomes text, since exceptions do not always survive a pipe."""
+    try:
+        fn(job, emit)
+    except Exception:  # noqa: BLE001 - whatever a study raises is that run's result
+        return Ended("failed", traceback.format_exc())
+    return Ended("finished")

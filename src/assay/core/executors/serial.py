@@ -1,0 +1,19 @@
+"""Jobs one after another in this process: the plain reference, and the one to use under a debugger."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from assay.core.executors import executors
+from assay.core.executors.base import Emit, Executor, call
+
+
+@executors.register("serial")
+@dataclass(frozen=True, kw_only=True)
+class Serial(Executor):
+    """One job after another in this process."""
+
+    def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
+        for job in jobs:
+            emit(job, call(fn, job, partial(emit, job)))

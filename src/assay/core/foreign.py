@@ -1,0 +1,82 @@
+"""Plug-in files from outside the tree, given with `--plugin FILE`.
+
+A file is known by its text: the sha256 of the text is the version of every plug-in in it, and jobs carry the text, so
+that a worker on another machine runs the same code.
+"""
+
+import hashlib
+import linecache
+import sys
+import traceback
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from assay.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Source:
+    """One foreign file."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def module_name(self) -> str:
+        return f"assay_plugin_{self.sha256[:16]}"
+
+
+_LOADED: dict[str, Source] = {}
+
+
+def read_source(path: str | Path) -> Source:
+    """The file as text, or a UserError."""
+    try:
+        return Source(str(path), Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file with --plugin.") from None
+
+
+def load_source(source: Source) -> ModuleType:
+    """Run a foreign file once; its classes register themselves."""
+    name = source.module_name
+    if name in _LOADED:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = source.path
+    # The text may not be on this machine's disk: tracebacks and inspect read it from here.
+    linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
+    sys.modules[name], _LOADED[name] = module, source
+    try:
+        exec(compile(source.text, source.path, "exec"), module.__dict__)
+    except BaseException as error:
+        del sys.modules[name], _LOADED[name]
+        if isinstance(error, Exception) and not isinstance(error, UserError):
+            raise UserError(f"the plug-in file '{source.path}' does not load: {_cause(error, source.path)}") from None
+        raise
+    return module
+
+
+def source_of(module_name: str) -> Source | None:
+    """The foreign file a module was made from, if it was."""
+    return _LOADED.get(module_name)
+
+
+def loaded_sources() -> tuple[Source, ...]:
+    return tuple(_LOADED.values())
+
+
+def _cause(error: Exception, path: str) -> str:
+    """`line 3: NameError: name 'encoder' is not defined`."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: SyntaxError: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    where = f"line {lines[-1]}: " if lines else ""
+    return f"{where}{type(error).__name__}: {error}"

@@ -1,0 +1,263 @@
+"""Plug-ins are frozen dataclasses; the files of a folder are the choices.
+
+A plug-in's fields are its options and its methods its behaviour, so one object is hashable, printable, JSON, a word
+on the command line and a label in a table:
+
+    encoders.parse("self_attn:heads=4")  ->  SelfAttn(heads=4)  ->  {"name": "self_attn", "heads": 4, "width": 72}
+
+Listing a folder imports nothing: names, aliases and summaries are read from the source with `ast`.
+"""
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+
+from assay.core.convert import convert
+from assay.core.errors import UserError
+from assay.core.foreign import source_of
+
+ENTRY_POINTS = "assay.plugins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """Base of everything a researcher can add."""
+
+    name: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    version: ClassVar[int] = 1
+    """Part of every run id: raise it when the numbers this plug-in gives change."""
+    registry: ClassVar["Registry[Any]"]
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON form: the name and every option, defaults written out."""
+        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"name": self.name} | {key: to_json(value) for key, value in options.items()}
+
+    @property
+    def label(self) -> str:
+        """The shortest word that parses back to this plug-in, under the name a spec gave it where there is one."""
+        changed = [
+            f":{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default
+        ]
+        return (self.aliases or (self.name,))[0] + "".join(changed)
+
+    def __str__(self) -> str:
+        return self.label
+
+    @classmethod
+    def component_version(cls) -> str:
+        """What identifies the code behind the name: a foreign file's hash, otherwise the hand-kept version."""
+        source = source_of(cls.__module__)
+        return source.sha256 if source else str(cls.version)
+
+
+P = TypeVar("P", bound=Plugin)
+
+
+def to_json(value: Any) -> Any:
+    """Plug-ins, dataclasses and tuples as plain JSON values."""
+    if isinstance(value, Plugin):
+        return value.spec()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+def plugins_in(value: Any) -> Iterator[Plugin]:
+    """Every plug-in inside a value, the value itself included."""
+    if isinstance(value, Plugin):
+        yield value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from plugins_in(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from plugins_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from plugins_in(item)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One choice of a registry, as read from its source: nothing is imported to make it."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+    module: str
+
+
+class Registry(Generic[P]):
+    """The choices of one kind: the files of a package, installed entry points, and files given with `--plugin`."""
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self.package = kind, package
+        self._classes: dict[str, type[P]] = {}
+
+    def register(self, name: str) -> Callable[[type[P]], type[P]]:
+        """Class decorator; the name is the file's stem."""
+
+        def add(cls: type[P]) -> type[P]:
+            other = self._classes.get(name)
+            if other and not _same_origin(other, cls):
+                raise UserError(
+                    f"{self.kind} '{name}' is defined twice: in {other.__module__} and in {cls.__module__}. Rename one."
+                )
+            if source_of(cls.__module__) and name in self.folder:
+                raise UserError(f"{self.kind} '{name}' comes with assay: give yours another name.")
+            cls.name, cls.registry = name, self
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    @cached_property
+    def folder(self) -> dict[str, Entry]:
+        """The choices that come with assay."""
+        root = Path(next(iter(importlib.import_module(self.package).__path__)))
+        return {entry.name: entry for path in sorted(root.rglob("*.py")) for entry in _scan(path, root, self.package)}
+
+    @cached_property
+    def installed(self) -> dict[str, importlib.metadata.EntryPoint]:
+        """The choices of other distributions: entry points `assay.plugins` named `<folder>/<name>`."""
+        prefix = self.package.rpartition(".")[2] + "/"
+        points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+        return {point.name.removeprefix(prefix): point for point in points if point.name.startswith(prefix)}
+
+    def entries(self) -> tuple[Entry, ...]:
+        loaded = {
+            name: Entry(name, cls.aliases, _first_line(cls.__doc__), cls.__module__)
+            for name, cls in self._classes.items()
+        }
+        outside = {name: Entry(name, (), f"from {point.value}", point.value) for name, point in self.installed.items()}
+        every = outside | loaded | self.folder
+        return tuple(every[name] for name in sorted(every))
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.entries())
+
+    def __getitem__(self, word: str) -> type[P]:
+        """The class behind a name or an alias."""
+        name = self._resolve(word)
+        if name not in self._classes and name in self.folder:
+            importlib.import_module(self.folder[name].module)
+        if name not in self._classes and name in self.installed:
+            self.installed[name].load()
+        if name not in self._classes:
+            raise UserError(f"{self.kind} '{name}': loading it registered no class of that name.")
+        return self._classes[name]
+
+    def parse(self, text: str) -> P:
+        """`self_attn:heads=4:width=64` -> SelfAttn(heads=4, width=64)."""
+        name, *options = text.split(":")
+        pairs = [option.partition("=") for option in options]
+        for key, equals, _ in pairs:
+            if not equals:
+                raise UserError(f"'{text}': '{key}' has no value. Write {name}:option=value")
+        return self.load({"name": name} | {key: value for key, _, value in pairs})
+
+    def load(self, spec: Mapping[str, Any]) -> P:
+        """The plug-in of a JSON spec, or of one whose values are still text."""
+        cls = self[spec["name"]]
+        given = {key: value for key, value in spec.items() if key != "name"}
+        return build(cls, given, what=f"{self.kind} '{cls.name}'")
+
+    def _resolve(self, word: str) -> str:
+        spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
+        if word not in spellings:
+            raise UserError(
+                f"no {self.kind} named '{word}'.{nearest(word, spellings)} Known: {', '.join(self.names())}. "
+                f"To add one, write a file with a class under @{self.package.rpartition('.')[2]}.register('{word}') "
+                f"and give it with --plugin FILE."
+            )
+        return spellings[word]
+
+
+def build(cls: type[P], given: Mapping[str, Any], *, what: str) -> P:
+    """Construct a plug-in from loose values, converted by the annotations of its fields."""
+    hints = option_types(cls)
+    for key in given:
+        if key not in hints:
+            known = ", ".join(hints) or "no options"
+            raise UserError(f"{what} has no option '{key}'.{nearest(key, hints)} It has: {known}.")
+    return cls(**{key: convert(hints[key], value, what=f"{what}, option '{key}'") for key, value in given.items()})
+
+
+def option_types(cls: type[Any]) -> dict[str, Any]:
+    """Field name -> annotation, in declaration order."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` or nothing; case does not matter, since specs and files spell differently."""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
+    return f" Did you mean '{lowered[close[0]]}'?" if close else ""
+
+
+@cache
+def registries() -> dict[str, Registry[Any]]:
+    """Every plug-in folder by its name: the packages whose `__init__` makes a Registry."""
+    root = Path(__file__).parent.parent
+    found: dict[str, Registry[Any]] = {}
+    for init in sorted(root.rglob("__init__.py")):
+        if "Registry(" in init.read_text(encoding="utf-8"):
+            module = ".".join(("assay", *init.parent.relative_to(root).parts))
+            found[init.parent.name] = getattr(importlib.import_module(module), init.parent.name)
+    return found
+
+
+def _same_origin(old: type, new: type) -> bool:
+    """A file loaded again, perhaps edited since, may replace what it registered before."""
+    before, now = source_of(old.__module__), source_of(new.__module__)
+    return bool(before and now and before.path == now.path) or old.__module__ == new.__module__
+
+
+@cache
+def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
+    """The classes of one file that stand under `@<registry>.register("name")`."""
+    text = path.read_text(encoding="utf-8")
+    if ".register(" not in text:
+        return ()
+    tree = ast.parse(text)
+    module = ".".join((package, *path.relative_to(root).with_suffix("").parts))
+    summary = _first_line(ast.get_docstring(tree))
+    return tuple(
+        Entry(name, _literal_aliases(node), _first_line(ast.get_docstring(node)) or summary, module)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for name in _registered_names(node)
+    )
+
+
+def _registered_names(node: ast.ClassDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Attribute):
+            if decorator.func.attr == "register" and isinstance(decorator.args[0], ast.Constant):
+                yield str(decorator.args[0].value)
+
+
+def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
+    for statement in node.body:
+        target = getattr(statement, "target", None) or next(iter(getattr(statement, "targets", [])), None)
+        if isinstance(target, ast.Name) and target.id == "aliases":
+            return tuple(ast.literal_eval(statement.value))  # type: ignore[attr-defined]
+    return ()
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]

@@ -1,0 +1,155 @@
+"""A run is one cell of a study with everything that decides its numbers; its id is the hash of exactly that.
+
+Run(study="expressivity", options={"model": {...}, "L": 32, ...}, seed=0, versions={...}, numerics=...).id
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Self
+
+Status = Literal["done", "failed", "diverged"]
+FORMAT = 1
+"""Of record.json; a store written by a later one is refused, never guessed at."""
+
+
+def canonical(value: Any) -> str:
+    """One text per JSON value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What changes the last bits of a result: part of the id. Host, device index and workers are not."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    matmul_precision: str = "highest"
+    backend: str = "torch"
+    compile: bool = False
+    threads: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    study: str
+    options: Mapping[str, Any]
+    seed: int
+    versions: Mapping[str, str]
+    numerics: Numerics = Numerics()
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def label(self) -> str:
+        """For progress lines: the names of the run's plug-ins and its seed."""
+        names = [value["name"] for value in self.options.values() if isinstance(value, dict) and "name" in value]
+        return " ".join([self.study, *names, f"seed={self.seed}"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "study": self.study,
+            "options": dict(self.options),
+            "seed": self.seed,
+            "versions": dict(self.versions),
+            "numerics": asdict(self.numerics),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "numerics": Numerics(**data["numerics"])})
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where and when a record was made; never part of an id."""
+
+    assay: str = ""
+    python: str = ""
+    torch: str = ""
+    host: str = ""
+    machine: str = ""
+
+    @classmethod
+    def here(cls) -> Self:
+        return cls(
+            assay=_version("assay-bench"),
+            python=platform.python_version(),
+            torch=_version("torch"),
+            host=platform.node(),
+            machine=f"{platform.system()} {platform.machine()}",
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a run. `metrics` are functions of the id; `cost` is of the machine that paid it."""
+
+    run: Run
+    status: Status
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    provenance: Provenance = Provenance()
+    finished: str = ""
+    artifacts: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "id": self.run.id,
+            "run": self.run.to_json(),
+            "status": self.status,
+            "metrics": dict(self.metrics),
+            "cost": dict(self.cost),
+            "error": self.error,
+            "provenance": asdict(self.provenance),
+            "finished": self.finished,
+            "artifacts": list(self.artifacts),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            run=Run.from_json(data["run"]),
+            status=data["status"],
+            metrics=data["metrics"],
+            cost=data["cost"],
+            error=data["error"],
+            provenance=Provenance(**data["provenance"]),
+            finished=data["finished"],
+            artifacts=tuple(data["artifacts"]),
+        )
+
+
+def finite(value: Any) -> tuple[Any, bool]:
+    """The value with NaN and infinities as None, and whether it had none: they never reach JSON."""
+    if isinstance(value, float):
+        return (value, True) if math.isfinite(value) else (None, False)
+    if isinstance(value, Mapping):
+        pairs = {key: finite(item) for key, item in value.items()}
+        return {key: item for key, (item, _) in pairs.items()}, all(ok for _, ok in pairs.values())
+    if isinstance(value, list | tuple):
+        items = [finite(item) for item in value]
+        return [item for item, _ in items], all(ok for _, ok in items)
+    return value, True
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

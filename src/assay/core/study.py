@@ -1,0 +1,85 @@
+"""A study asks one question: it plans runs, executes them, and reports from their records alone."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from assay.core.plugin import Plugin, plugins_in, to_json
+from assay.core.run import Numerics, Provenance, Record, Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to. Committed to the store the moment it is yielded; artifacts are files as bytes."""
+
+    run: Run
+    metrics: Mapping[str, Any]
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    diverged: bool = False
+    provenance: Provenance = Provenance()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sign of life from inside a run: shown, never stored."""
+
+    run: Run
+    done: int
+    total: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a study may use while it executes, besides its runs."""
+
+    numerics: Numerics = Numerics()
+    emit: Callable[[Progress], None] = lambda progress: None
+
+    def progress(self, run: Run, done: int, total: int, **metrics: float) -> None:
+        self.emit(Progress(run, done, total, metrics))
+
+
+class Report(Protocol):
+    """Where a study writes what it found; `assay.report` prints it, saves it and puts it on the page."""
+
+    def table(
+        self, name: str, rows: Sequence[Mapping[str, Any]], *, formats: Mapping[str, str] | None = None, note: str = ""
+    ) -> None:
+        """Rows with one set of keys; the first table is the study's answer. A score with an interval is an `Interval`;
+        a key `X_ceiling` is shown beside X; `formats` are format specs by column, two decimals otherwise."""
+
+    def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
+        """An Altair chart."""
+
+
+class Study(Plugin):
+    """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
+
+    question: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named options: `--preset demo` starts from these instead of the defaults."""
+
+    def plan(self) -> list[Run]:
+        """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""
+        raise NotImplementedError(f"{type(self).__name__}.plan")
+
+    def cohort(self, run: Run) -> Hashable:
+        """Runs with one key may be executed as one program; by default each is alone."""
+        return run.id
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        """Compute the runs of one cohort; an outcome is committed when it is yielded."""
+        raise NotImplementedError(f"{type(self).__name__}.execute")
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        """Tables and charts, from records alone."""
+        raise NotImplementedError(f"{type(self).__name__}.report")
+
+    def cell(self, *, seed: int, **options: Any) -> Run:
+        """A run of this study: options as JSON, and the versions of every plug-in among them."""
+        versions = {self.name: self.component_version()}
+        for plugin in plugins_in(options):
+            versions[f"{plugin.registry.kind}/{plugin.name}"] = plugin.component_version()
+        return Run(self.name, to_json(options), seed, versions)

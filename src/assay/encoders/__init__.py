@@ -1,0 +1,3 @@
+from assay.core.plugin import Registry
+
+encoders: Registry = Registry("encoder", __name__)

@@ -1,0 +1,3 @@
+from assay.core.plugin import Registry
+
+studies: Registry = Registry("study", __name__)

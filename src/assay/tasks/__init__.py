@@ -1,0 +1,3 @@
+from assay.core.plugin import Registry
+
+tasks: Registry = Registry("task", __name__)

@@ -1,0 +1,58 @@
+"""A task draws whole batches from a law, and knows the best possible answer to them."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from assay.core.plugin import Plugin
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Integers below `vocab`."""
+
+    vocab: int
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Real vectors."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class TaskShape:
+    inputs: Tokens | Vectors
+    outputs: Tokens | Vectors
+    length: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`inputs` (batch, time) tokens or (batch, time, d_in); `targets` one answer per sequence, or one per entry of
+    `positions` (batch, scored), which says where the answers are read."""
+
+    inputs: Tensor
+    targets: Tensor
+    positions: Tensor | None = None
+
+
+class Task(Plugin):
+    """tasks/<name>.py opens with the task's definition and a worked example."""
+
+    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]]
+
+    def shape(self) -> TaskShape:
+        raise NotImplementedError(f"{type(self).__name__}.shape")
+
+    def sample(self, batch: int, rng: torch.Generator) -> Batch:
+        """A whole batch at once, on the generator's device; equal generators give equal batches."""
+        raise NotImplementedError(f"{type(self).__name__}.sample")
+
+    def oracle(self, batch: Batch) -> Tensor:
+        """The best answer an observer of `batch.inputs` can give, in the shape of the targets: no row of any table
+        can beat it but by chance."""
+        raise NotImplementedError(f"{type(self).__name__}.oracle")
