@@ -54,9 +54,8 @@ def _plugin(hint: Any, registry: Any, value: Any) -> Any:
 
 
 def _union(options: tuple[Any, ...], value: Any, what: str) -> Any:
-    if value is None or (isinstance(value, str) and value.lower() == "none"):
-        if type(None) in options:
-            return None
+    if type(None) in options and (value is None or (isinstance(value, str) and value.lower() == "none")):
+        return None
     errors = []
     for option in options:
         if option is not type(None):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from assay.core.executors.base import Ended, Executor
 from assay.core.foreign import loaded_sources
-from assay.core.plan import Plan, Retry, cohorts
+from assay.core.plan import Plan, cohorts
 from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.core.study import Outcome, Progress
@@ -33,15 +33,11 @@ class Drive:
     store: Store
     executor: Executor
     workers: int = 1
-    retry: Retry = "failed"
     force: bool = False
     timeout_per_run: float | None = None
     watch: Callable[[Event], None] = lambda event: None
     _locks: dict[str, ExitStack] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
-
-    def split(self) -> tuple[list[Record], list[Run]]:
-        return self.plan.split(self.store, retry=self.retry, force=self.force)
 
     def __call__(self, todo: Sequence[Run]) -> list[Record]:
         """Execute what is unfinished. Runs that another driver holds are waited for, then read from the store."""

@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from assay.core.convert import convert
 from assay.core.errors import UserError
-from assay.core.foreign import source_of
+from assay.core.foreign import read_source, source_of
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -54,9 +55,17 @@ class Plugin:
 
     @classmethod
     def component_version(cls) -> str:
-        """What identifies the code behind the name: a foreign file's hash, otherwise the hand-kept version."""
+        """What identifies the code behind the name: the hand-kept version, or the hash of a file that is not ours."""
+        if cls.__module__.startswith("assay."):
+            return str(cls.version)
         source = source_of(cls.__module__)
-        return source.sha256 if source else str(cls.version)
+        file = getattr(sys.modules[cls.__module__], "__file__", None)
+        if source is None and (file is None or cls.__module__ == "__main__"):
+            raise UserError(
+                f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
+                "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
+            )
+        return (source or read_source(str(file))).sha256
 
 
 P = TypeVar("P", bound=Plugin)
@@ -101,7 +110,10 @@ class Entry:
 
 
 class Registry(Generic[P]):
-    """The choices of one kind: the files of a package, installed entry points, and files given with `--plugin`."""
+    """The choices of one kind: the files of a package, installed entry points, and files given with `--plugin`.
+
+    The variable that holds it is called like the folder. Without a package it has only what files register.
+    """
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self.package = kind, package
@@ -127,6 +139,8 @@ class Registry(Generic[P]):
     @cached_property
     def folder(self) -> dict[str, Entry]:
         """The choices that come with assay."""
+        if not self.package:
+            return {}
         root = Path(next(iter(importlib.import_module(self.package).__path__)))
         return {entry.name: entry for path in sorted(root.rglob("*.py")) for entry in _scan(path, root, self.package)}
 
@@ -234,21 +248,23 @@ def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
     if ".register(" not in text:
         return ()
     tree = ast.parse(text)
+    variable = package.rpartition(".")[2]
     module = ".".join((package, *path.relative_to(root).with_suffix("").parts))
     summary = _first_line(ast.get_docstring(tree))
     return tuple(
         Entry(name, _literal_aliases(node), _first_line(ast.get_docstring(node)) or summary, module)
         for node in tree.body
         if isinstance(node, ast.ClassDef)
-        for name in _registered_names(node)
+        for name in _registered_names(node, variable)
     )
 
 
-def _registered_names(node: ast.ClassDef) -> Iterator[str]:
+def _registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
     for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Attribute):
-            if decorator.func.attr == "register" and isinstance(decorator.args[0], ast.Constant):
-                yield str(decorator.args[0].value)
+        match decorator:
+            case ast.Call(func=ast.Attribute(ast.Name(owner), "register"), args=[ast.Constant(name)]):
+                if owner == variable:
+                    yield str(name)
 
 
 def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def write_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -152,7 +152,7 @@ class Store:
             name for n in range(1_000_000) if not (name := path.with_name(f"{RECORD}.unreadable{n or ''}")).exists()
         )
         with disk_errors(path):
-            os.replace(path, aside)
+            path.replace(aside)
         warnings.warn(f"{path} is not a record ({error}); set aside as {aside.name}", stacklevel=2)
 
 

@@ -77,6 +77,10 @@ class Study(Plugin):
         """Tables and charts, from records alone."""
         raise NotImplementedError(f"{type(self).__name__}.report")
 
+    def parts(self) -> list[Plugin]:
+        """The plug-ins a command has chosen: what `--self-test` checks."""
+        return [part for part in plugins_in(self) if part is not self]
+
     def cell(self, *, seed: int, **options: Any) -> Run:
         """A run of this study: options as JSON, and the versions of every plug-in among them."""
         versions = {self.name: self.component_version()}

@@ -1,5 +1,6 @@
 """An executor runs a function over jobs somewhere, and brings home what the function sends."""
 
+import os
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ class Executor(Plugin):
     workers: int = 0
     gpus: int = 0
     retries: int = 2
+
+    def slots(self) -> int:
+        """How many jobs it can work on at once."""
+        return self.workers or self.gpus or os.cpu_count() or 1
 
     def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
         raise NotImplementedError(f"{type(self).__name__}.run")

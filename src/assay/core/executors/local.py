@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -25,7 +26,7 @@ class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
     def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
-        pool = _Pool(fn, self.workers or self.gpus or os.cpu_count() or 1, self.gpus)
+        pool = _Pool(fn, self.slots(), self.gpus)
         queue, again = iter(jobs), deque[tuple[Any, int]]()
 
         def take() -> tuple[Any, int] | None:
@@ -105,10 +106,8 @@ class _Pool:
     def give(self, job: Any, losses: int) -> None:
         worker = self.idle.pop() if self.idle else self._start()
         self.busy[worker] = (job, losses)
-        try:
+        with suppress(ConnectionError):  # It died while resting: reading from it says so, and the job is sent again.
             worker.pipe.send(job)
-        except (BrokenPipeError, ConnectionError):
-            pass  # It died while resting: reading from it says so, and the job is sent again.
 
     def ready(self) -> list[_Worker]:
         pipes = {worker.pipe: worker for worker in self.busy}

@@ -14,6 +14,9 @@ from assay.core.executors.base import Emit, Executor, call
 class Serial(Executor):
     """One job after another in this process."""
 
+    def slots(self) -> int:
+        return 1
+
     def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
         for job in jobs:
             emit(job, call(fn, job, partial(emit, job)))

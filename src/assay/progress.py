@@ -1,0 +1,78 @@
+"""Progress on the screen: a bar with the time left and the latest metrics on a terminal, plain lines elsewhere.
+
+Everything goes to standard error; standard output is for results.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from assay.core.drive import Event
+
+Watch = Callable[[Event], None]
+
+
+@contextmanager
+def shown(total: int, *, quiet: bool = False) -> Iterator[Watch]:
+    """A function to give events to while `total` runs are computed."""
+    if quiet or not total:
+        yield lambda event: None
+    elif sys.stderr.isatty() and sys.stdout.isatty():
+        with _bar(total) as watch:
+            yield watch
+    else:
+        yield _lines(total)
+
+
+def _lines(total: int) -> Watch:
+    """`[ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89`: one line per stored run."""
+    done, start = 0, time.monotonic()
+
+    def watch(event: Event) -> None:
+        nonlocal done
+        if event.kind == "waiting":
+            say(f"waiting for another driver: {event.run.label}")
+        if event.record:
+            done += 1
+            clock = f"[{done:>{len(str(total))}}/{total} {time.monotonic() - start:5.0f} s]"
+            say(f"{clock} {event.record.status} {event.run.label}{_brief(event.record.metrics)}")
+
+    return watch
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Watch]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[latest]}"), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total, latest="")
+        finished, partial = 0, dict[str, float]()
+
+        def watch(event: Event) -> None:
+            nonlocal finished
+            metrics: Mapping[str, Any] = {}
+            if event.progress:
+                partial[event.run.id] = event.progress.done / max(1, event.progress.total)
+                metrics = event.progress.metrics
+            if event.record:
+                finished += 1
+                partial.pop(event.run.id, None)
+                metrics = event.record.metrics
+            latest = f"{event.kind if event.kind == 'waiting' else ''} {event.run.label}{_brief(metrics)}"
+            bar.update(task, completed=finished + sum(partial.values()), latest=latest.strip())
+
+        yield watch
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _brief(metrics: Mapping[str, Any]) -> str:
+    """The first three numbers."""
+    numbers = [(key, value) for key, value in metrics.items() if isinstance(value, float)]
+    return "".join(f"  {key} {value:.3g}" for key, value in numbers[:3])

@@ -1,0 +1,106 @@
+"""How much of a sequence survives a tight code, and can the encoder look things up by content?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from assay.core.errors import UserError
+from assay.core.plugin import Plugin
+from assay.core.run import Record, Run
+from assay.core.study import Context, Outcome, Report, Study
+from assay.encoders import encoders
+from assay.encoders.base import Encoder
+from assay.encoders.budget import fit_width
+from assay.nn.random import initialised_from
+from assay.studies import studies
+from assay.studies.expressivity.config import Config, Setup
+from assay.studies.expressivity.references import REFERENCES, Reference
+from assay.studies.expressivity.register import ModuleEncoder, testers
+from assay.train.device import activate
+
+
+@studies.register("expressivity")
+@dataclass(frozen=True, kw_only=True)
+class Expressivity(Setup, Study):
+    """How much of a sequence survives a tight code, and can the encoder look things up by content?"""
+
+    question: ClassVar[str] = "How much of a sequence survives a tight code, and can the encoder look things up?"
+    presets: ClassVar = {
+        "demo": {"seeds": (0, 1, 2), "retr_steps": 300, "retr_train_steps": 150},
+        "spec": {"models": ("SelfAttn", "StaticMLP"), "keys": "ambiguous", "retr_train_steps": 0, "seeds": (42,)},
+    }
+
+    models: tuple[Encoder, ...] = ()
+    """Encoders to compare, such as SelfAttn or gru:width=64; all there are (and yours from --plugin) if none is named."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Each seed is a new world, a new initialisation and new data; intervals are over seeds."""
+    budget: str | None = None
+    """Parameters per encoder, e.g. 25k: each encoder's width is solved for it."""
+    tester: str = "ExpressivityTester"
+    """The class that measures; one of yours may add columns."""
+
+    def plan(self) -> list[Run]:
+        chosen = self.models or tuple(encoders[name]() for name in encoders.names())
+        sized = [self._sized(encoder) for encoder in chosen]
+        rows = [*({"model": encoder} for encoder in sized), *({"model": {"name": name}} for name in REFERENCES)]
+        setup = {f.name: getattr(self, f.name) for f in fields(Setup)}
+        tester = testers[self.tester]()
+        return [self.cell(seed=seed, **row, tester=tester, **setup) for row in rows for seed in self.seeds]
+
+    def parts(self) -> list[Plugin]:
+        chosen = self.models or tuple(encoders[name]() for name in encoders.names())
+        return [*chosen, *(self.context(context, seed=0) for context in (0, 1, 2)), self.lookup()]
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        with activate(ctx.numerics) as device:
+            for run in runs:
+                yield _measure(run, ctx, device.type)
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        from assay.studies.expressivity.report import report
+
+        report(records, out)
+
+    def _sized(self, encoder: Encoder) -> Encoder:
+        if self.budget is None:
+            return encoder
+        return fit_width(encoder, parse_count(self.budget), length=self.L, d_in=self.D_in, d_code=self.D_z)
+
+
+def _measure(run: Run, ctx: Context, device: str) -> Outcome:
+    """One encoder, one seed."""
+    options = dict(run.options)
+    model, tester = options.pop("model"), testers.load(options.pop("tester"))
+    cfg = Config(**options, seed=run.seed, device=device)
+    measure = tester.tester_class(cfg)
+    measure.watch = lambda done, total, found: ctx.progress(run, done, total, **_numbers(found))
+    metrics = measure.evaluate(build(model, cfg))
+    return Outcome(run, {key: value for key, value in metrics.items() if key != "sec/run"})
+
+
+def build(model: dict[str, Any], cfg: Config) -> Any:
+    """The module, or the reference, of a run."""
+    if model["name"] in REFERENCES:
+        return Reference(model["name"], cfg.D_z, cfg.seed)
+    encoder = encoders.load(model)
+    with initialised_from(cfg.seed, "encoder"):
+        if isinstance(encoder, ModuleEncoder):
+            return encoder.build_for(cfg)
+        return encoder.build(cfg.L, cfg.D_in, cfg.D_z)
+
+
+def parse_count(text: str) -> int:
+    """`25k` -> 25000."""
+    scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
+    digits = text[:-1] if scale > 1 else text
+    try:
+        count = int(float(digits) * scale)
+    except ValueError:
+        raise UserError(f"--budget {text}: write a number of parameters such as 25000 or 25k.") from None
+    if count < 1:
+        raise UserError(f"--budget {text}: it must be at least 1 parameter.")
+    return count
+
+
+def _numbers(found: dict[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in found.items() if isinstance(value, float) and "_" not in key}

@@ -1,0 +1,200 @@
+"""Every measurement of one encoder. An extra probe is a method of a subclass:
+
+    @register("WithNorm")
+    class WithNorm(ExpressivityTester):
+        def code_norm(self, enc):
+            z = self.code(enc, self.generator.contexts[0], self.generator.features(256))
+            return {"code_norm": z.norm(dim=1).mean().item()}
+
+        def probes(self):
+            return [*super().probes(), self.code_norm]
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.core.errors import UserError
+from assay.metrics.information import barber_agakov_bits, nce_bits
+from assay.metrics.jacobian import jacobians, spectrum
+from assay.metrics.probes import Split, masked_r2, principal_r2, r2
+from assay.metrics.size import flops_per_token, parameters
+from assay.nn.random import initialised_from, stream
+from assay.studies.expressivity.config import Config
+from assay.studies.expressivity.generator import CONTEXTS, HybridGenerator, to_device
+from assay.studies.expressivity.references import Reference
+from assay.tasks.base import Batch, Task
+from assay.train.head import head_r2
+from assay.train.loop import descend
+
+SHARES = (1.0, 0.75, 0.5, 0.25)
+NCE_BLOCK = 1024
+CACHED_LOOKUPS = 16_384
+"""The frozen encoder's codes are computed once; the head's batches are drawn from so many."""
+
+Probe = Callable[[nn.Module | Reference], dict[str, Any]]
+
+
+class PooledModule(nn.Module):
+    """An encoder with one code per sequence, whatever the module inside returns."""
+
+    def __init__(self, module: nn.Module, pool: str) -> None:
+        super().__init__()
+        self.module, self.pool = module, pool
+
+    def forward(self, x: Float[Tensor, "batch time d_in"]) -> Float[Tensor, "batch d_code"]:
+        z = self.module(x)
+        if z.ndim == 3:
+            return z[:, -1] if self.pool == "last" else z.mean(1)
+        return z
+
+
+class ExpressivityTester:
+    """Measures an encoder: what survives in its code, and what it can look up. The encoder itself is never changed."""
+
+    def __init__(self, cfg: Config, generator: HybridGenerator | None = None) -> None:
+        self.cfg = cfg
+        self.generator = generator or HybridGenerator(cfg)
+        self._splits: dict[int, Split] = {}
+        self.watch: Callable[[int, int, dict[str, Any]], None] = lambda done, total, metrics: None
+
+    def evaluate(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """The spec's scores by name (`R2`, `R2_0.75`, `R2_0.75_ctx1`, `NCE_bits`, `RetrieveR2`, ...) and ours."""
+        start = time.perf_counter()
+        self._splits.clear()
+        out: dict[str, Any] = {}
+        subject = enc if isinstance(enc, Reference) else self._prepared(enc, out)
+        probes = self.probes()
+        for done, probe in enumerate(probes):
+            out |= probe(subject)
+            self.watch(done + 1, len(probes), out)
+        return out | {"sec/run": time.perf_counter() - start}
+
+    def probes(self) -> list[Probe]:
+        """What `evaluate` measures, in order."""
+        wanted: list[Probe] = [self.size, self.compression, self.information]
+        wanted += [self.after_training] if self.cfg.train_steps else []
+        wanted += [self.retrieval] if self.cfg.head_steps else []
+        wanted += [self.retrieval_trained] if self.cfg.end_to_end_steps else []
+        return wanted + ([self.jacobian] if self.cfg.jac_points and not self.cfg.fast else [])
+
+    def size(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        if isinstance(enc, Reference):
+            return {}
+        return {
+            "enc_params": parameters(enc),
+            "flops_per_token": flops_per_token(enc, self.cfg.L, self.cfg.D_in),
+        }
+
+    def compression(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """Held-out ridge R2 of the global factors, from random shares of the code and from its top components."""
+        cfg, out, curves = self.cfg, dict[str, Any](), []
+        for context in CONTEXTS:
+            split = self.context_split(enc, context)
+            for share in SHARES:
+                rng = stream(cfg.seed, "masks", context, str(share))
+                out[f"R2_{share:.2f}_ctx{context}"] = masked_r2(split, share, cfg.masks, rng)
+            curves.append(principal_r2(split))
+        means = {f"R2_{share:.2f}": _mean([out[f"R2_{share:.2f}_ctx{c}"] for c in CONTEXTS]) for share in SHARES}
+        return {"R2": means["R2_1.00"]} | means | out | {"R2_pc": [_mean(list(k)) for k in zip(*curves, strict=True)]}
+
+    def information(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """Lower bounds on the bits that the code holds about the global factors."""
+        split = self.context_split(enc, 0)
+        return {"NCE_bits": nce_bits(split, NCE_BLOCK), "BA_bits": barber_agakov_bits(split)}
+
+    def retrieval(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """A small head on the frozen encoder."""
+        cfg, task = self.cfg, self.generator.retrieval
+        split = self.split(enc, task, self.generator.lookups, fit=CACHED_LOOKUPS)
+        score = head_r2(
+            split, hidden=2 * cfg.retr_hid, steps=cfg.head_steps, batch=cfg.batch_train, lr=1e-3, seed=cfg.seed
+        )
+        return {"RetrieveR2": score}
+
+    def retrieval_trained(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """A copy of the encoder and a head, trained end to end on the same budget for everyone."""
+        if isinstance(enc, Reference):
+            return {}
+        cfg, task = self.cfg, self.generator.retrieval
+        with initialised_from(cfg.seed, "lookup head"):
+            hidden = 2 * cfg.retr_hid
+            head = nn.Sequential(nn.Linear(cfg.D_z, hidden), nn.ReLU(), nn.Linear(hidden, cfg.V_dim))
+        score = self.trained_r2(enc, head, task, cfg.end_to_end_steps, self.generator.lookups(cfg.batch_eval, part="test"))
+        return {"RetrieveR2_trained": score}
+
+    def after_training(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """A copy of the encoder and a linear decoder, trained on context 0."""
+        if isinstance(enc, Reference):
+            return {}
+        cfg, task = self.cfg, self.generator.contexts[0]
+        with initialised_from(cfg.seed, "decoder"):
+            decoder = nn.Linear(cfg.D_z, cfg.r_global)
+        score = self.trained_r2(enc, decoder, task, cfg.train_steps, self.generator.features(cfg.batch_eval, 0, part="test"))
+        return {"AfterTrainR2": score}
+
+    def jacobian(self, enc: nn.Module | Reference) -> dict[str, Any]:
+        """Singular values of d code / d input: how many directions the code can move in."""
+        if isinstance(enc, Reference):
+            return {}
+        points = self.generator.features(self.cfg.jac_points, 0, part="jacobian").inputs
+        return spectrum(jacobians(enc, points), self.cfg.noise)
+
+    # ------------------------------------------------------------------------------------------- for probes to use
+
+    @torch.no_grad()
+    def code(self, enc: nn.Module | Reference, task: Task, batch: Batch, part: str = "") -> Float[Tensor, "batch d_code"]:
+        return enc.code(task, batch, part) if isinstance(enc, Reference) else enc(batch.inputs)
+
+    def context_split(self, enc: nn.Module | Reference, context: int) -> Split:
+        """Codes of one context, computed once per evaluation."""
+
+        def draw(batch: int, *, part: str) -> Batch:
+            return self.generator.features(batch, context, part=part)
+
+        if context not in self._splits:
+            task = self.generator.contexts[context]
+            self._splits[context] = self.split(enc, task, draw, fit=self.cfg.batch_eval)
+        return self._splits[context]
+
+    def split(self, enc: nn.Module | Reference, task: Task, draw: Callable[..., Batch], *, fit: int) -> Split:
+        """Codes and targets to fit a probe on, and others to score it on."""
+        seen, held_out = draw(fit, part="fit"), draw(self.cfg.batch_eval, part="test")
+        codes = self.code(enc, task, seen, "fit"), self.code(enc, task, held_out, "test")
+        return Split(codes[0], seen.targets, codes[1], held_out.targets)
+
+    def trained_r2(self, enc: nn.Module, head: nn.Module, task: Task, steps: int, test: Batch) -> float:
+        """Held-out R2 after training a copy of `enc` under `head`; fresh sequences every step."""
+        cfg = self.cfg
+        model = nn.Sequential(copy.deepcopy(enc), head).to(cfg.device).train()
+        rng = self.generator.stream(task.name, "train")
+
+        def loss() -> Tensor:
+            batch = to_device(task.sample(cfg.batch_train, rng), cfg.device)
+            return nn.functional.mse_loss(model(batch.inputs), batch.targets)
+
+        descend(model, loss, steps=steps, lr=cfg.lr)
+        with torch.no_grad():
+            return r2(model.eval()(test.inputs), test.targets)
+
+    def _prepared(self, enc: nn.Module, out: dict[str, Any]) -> nn.Module:
+        """A copy in evaluation mode on the right device, with its code's shape checked once."""
+        subject = PooledModule(copy.deepcopy(enc).to(self.cfg.device).eval(), self.cfg.pool)
+        with torch.no_grad():
+            raw = subject.module(self.generator.features(2).inputs)
+        expected = [(2, self.cfg.D_z), (2, self.cfg.L, self.cfg.D_z)]
+        if not isinstance(raw, Tensor) or tuple(raw.shape) not in expected:
+            seen = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+            raise UserError(f"the encoder returned {seen} for a batch of 2; it must be {expected[0]} or {expected[1]}.")
+        if raw.ndim == 3:
+            out["pool"] = self.cfg.pool
+        return subject
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

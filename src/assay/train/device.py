@@ -1,0 +1,40 @@
+"""Which device, and the numerics that go with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from assay.core.errors import UserError
+from assay.core.run import Numerics
+
+
+def numerics_for(device: str) -> Numerics:
+    """`auto`, `cpu`, `cuda` or `cuda:1` -> what becomes part of the run ids; a device that is not there is an error."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise UserError(f"--device {device}: choose auto, cpu, cuda or cuda:N.")
+    if kind == "cuda" and torch.cuda.device_count() <= int(index or 0):
+        raise UserError(
+            f"--device {device}: this machine shows {torch.cuda.device_count()} CUDA devices. Use --device cpu."
+        )
+    return Numerics(device=kind)
+
+
+def visible_gpus(numerics: Numerics) -> int:
+    return torch.cuda.device_count() if numerics.device == "cuda" else 0
+
+
+@contextmanager
+def activate(numerics: Numerics) -> Iterator[torch.device]:
+    """The device of a run, with torch set as its numerics say; put back afterwards, for drivers that go on."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(numerics.threads)
+    torch.set_float32_matmul_precision(numerics.matmul_precision)
+    try:
+        yield torch.device(numerics.device)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)

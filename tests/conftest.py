@@ -1,0 +1,49 @@
+"""What tests share: shape checking of every annotated function, a small study without torch, and the CLI in process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jaxtyping import install_import_hook
+
+# jaxtyping's shapes are checked by beartype in tests, and cost nothing in production.
+_hook = install_import_hook(
+    ["assay.nn", "assay.tasks", "assay.encoders", "assay.metrics", "assay.train"], "beartype.beartype"
+)
+
+TOY = Path(__file__).parent / "toy.py"
+
+
+@pytest.fixture
+def toy() -> Any:
+    """The study of tests/toy.py, loaded as a foreign file: it travels to workers as its source."""
+    from assay.core.foreign import load_source, read_source
+    from assay.core.plugin import registries
+
+    load_source(read_source(TOY))
+    return registries()["studies"]["toy"]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process: exit code, standard output, standard error."""
+    from assay.cli import main
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def cli_json(cli: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+    def call(*words: str | Path) -> Any:
+        code, out, err = cli(*words, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    return call

@@ -1,0 +1,108 @@
+"""The driver: every run ends as a record, whatever happens to it."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.core.drive import Drive, Event
+from assay.core.executors import executors
+from assay.core.plan import Plan, make_plan
+from assay.core.run import Numerics, Record
+from assay.core.store import Store
+
+
+def drive(plan: Plan, store: Store, executor: str = "serial", **options: Any) -> tuple[list[Record], list[Event]]:
+    events: list[Event] = []
+    _, todo = plan.split(store)
+    go = Drive(plan, store, executors[executor](workers=2), workers=2, watch=events.append, **options)
+    return go(todo), events
+
+
+def plan_of(study: Any) -> Plan:
+    return make_plan(study, {}, Numerics())
+
+
+@pytest.mark.parametrize("executor", ["serial", "local"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_plan_becomes_records_with_artifacts_costs_and_provenance(
+    toy: Any, tmp_path: Path, executor: str, grouped: bool
+) -> None:
+    store, plan = Store(tmp_path), plan_of(toy(grouped=grouped))
+    records, events = drive(plan, store, executor)
+    assert [record.run for record in records] == list(plan.runs)
+    assert [r.metrics["square"] for r in records] == [1.0, 1.1, 4.0, 4.1, 9.0, 9.1]
+    assert all(r.cost["seconds"] >= 0 and r.provenance.assay and r.status == "done" for r in records)
+    assert (store.folder(plan.runs[2]) / "note.txt").read_text() == "2"
+    assert sum(event.kind == "stored" for event in events) == sum(event.kind == "progress" for event in events) == 6
+    assert drive(plan, store, executor)[1] == []
+
+
+def test_an_exception_is_a_record_with_its_traceback_and_the_rest_goes_on(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=2").write_text("raise always")
+    store, plan = Store(tmp_path), plan_of(toy(trap=str(tmp_path)))
+    records, _ = drive(plan, store)
+    assert [r.status for r in records] == ["done", "done", "failed", "failed", "done", "done"]
+    assert "ValueError: trapped at 2" in (records[2].error or "")
+    (tmp_path / "x=2").unlink()
+    again, events = drive(plan, store)
+    assert all(r.status == "done" for r in again) and {e.run.options["x"] for e in events} == {2}
+
+
+def test_a_failure_in_a_cohort_keeps_what_was_already_yielded(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=2").write_text("raise always")
+    records, _ = drive(plan_of(toy(trap=str(tmp_path), grouped=True)), Store(tmp_path))
+    assert [r.status for r in records] == ["done", "done", "failed", "failed", "failed", "failed"]
+
+
+def test_a_killed_cohort_is_sent_again_without_what_is_stored(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=3").write_text("kill")
+    plan = plan_of(toy(trap=str(tmp_path), grouped=True, seeds=(0,)))
+    records, events = drive(Plan(plan.study, plan.runs), Store(tmp_path), "local")
+    assert [r.status for r in records] == ["done"] * 3
+    started = [event.run.options["x"] for event in events if event.kind == "progress"]
+    assert sorted(started) == [1, 2, 3, 3]
+
+
+def test_a_diverged_run_is_a_record_and_is_not_tried_again(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=1").write_text("nan always")
+    store, plan = Store(tmp_path), plan_of(toy(trap=str(tmp_path)))
+    records, _ = drive(plan, store)
+    assert [r.status for r in records][:3] == ["diverged", "diverged", "done"] and records[0].metrics == {"square": None}
+    assert drive(plan, store)[1] == []
+
+
+@pytest.mark.parametrize("executor", ["serial", "local"])
+def test_a_run_over_its_time_is_failed_and_says_so(toy: Any, tmp_path: Path, executor: str) -> None:
+    (tmp_path / "x=1").write_text("stall")
+    plan = plan_of(toy(trap=str(tmp_path), xs=(1, 2), seeds=(0,)))
+    records, _ = drive(plan, Store(tmp_path), executor, timeout_per_run=0.5)
+    assert [r.status for r in records] == ["failed", "done"]
+    assert "TimeoutError" in (records[0].error or "") and "--timeout-per-run" in (records[0].error or "")
+
+
+def test_a_run_that_another_driver_holds_is_waited_for_and_not_computed_twice(toy: Any, tmp_path: Path) -> None:
+    store, plan = Store(tmp_path), plan_of(toy(xs=(1,), seeds=(0, 1)))
+    held, _ = plan.runs
+    other = Store(tmp_path)
+    waiting = threading.Event()
+
+    def hold() -> None:
+        from assay.core.study import Outcome
+
+        with other.lock(held) as mine:
+            assert mine
+            ready.set()
+            assert waiting.wait(10)
+            other.commit(Outcome(held, {"square": 77.0}))
+
+    ready = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait(10)
+
+    go = Drive(plan, store, executors["serial"](), watch=lambda e: waiting.set() if e.kind == "waiting" else None)
+    records = go(list(plan.runs))
+    thread.join()
+    assert [r.metrics["square"] for r in records] == [77.0, 1.1]

@@ -1,0 +1,78 @@
+"""Base x grid -> runs, each once; resuming is planning again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.core.errors import UserError
+from assay.core.plan import assign, cohorts, estimate, make_plan, parse_grid
+from assay.core.run import Numerics
+from assay.core.store import Store
+from assay.core.study import Outcome
+
+
+def test_a_grid_is_read_with_lists_and_ranges() -> None:
+    assert parse_grid(["a=1,2", "b=0..3", "m=gru:width=8,mlp"]) == {
+        "a": ["1", "2"],
+        "b": ["0", "1", "2", "3"],
+        "m": ["gru:width=8", "mlp"],
+    }
+
+
+@pytest.mark.parametrize("word", ["a", "=1", "a=", "a=4..1"])
+def test_a_malformed_axis_is_an_error(word: str) -> None:
+    with pytest.raises(UserError):
+        parse_grid([word])
+    with pytest.raises(UserError, match="twice"):
+        parse_grid(["a=1", "a=2"])
+
+
+def test_a_plan_is_every_combination_and_each_run_once(toy: Any) -> None:
+    plan = make_plan(toy(seeds=(0,)), {"xs": [1, 2, 2], "seeds": ["0..1", "1"]}, Numerics())
+    assert [(run.options["x"], run.seed) for run in plan.runs] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_the_numerics_are_part_of_every_planned_id(toy: Any) -> None:
+    ids = [{run.id for run in make_plan(toy(), {}, Numerics(device=device)).runs} for device in ("cpu", "cuda")]
+    assert not ids[0] & ids[1]
+
+
+def test_an_unknown_axis_names_the_nearest(toy: Any) -> None:
+    with pytest.raises(UserError, match=r"study 'toy' has no option 'xz'. Did you mean 'xs'"):
+        assign(toy(), "xz", "1")
+    with pytest.raises(UserError, match="no options of its own"):
+        assign(toy(), "xs.width", "1")
+
+
+def test_an_empty_plan_is_an_error(toy: Any) -> None:
+    with pytest.raises(UserError, match="nothing to run"):
+        make_plan(toy(seeds=()), {}, Numerics())
+
+
+def test_what_is_stored_is_left_out_failed_is_tried_again_diverged_is_not(toy: Any, tmp_path: Path) -> None:
+    plan, store = make_plan(toy(seeds=(0,)), {}, Numerics()), Store(tmp_path)
+    done, failed, diverged = plan.runs
+    store.commit(Outcome(done, {"a": 1.0}))
+    store.commit_failure(failed, "no")
+    store.commit(Outcome(diverged, {"a": float("nan")}))
+    assert plan.split(store)[1] == [failed]
+    assert plan.split(store, retry="none")[1] == []
+    assert plan.split(store, retry="diverged")[1] == [failed, diverged]
+    assert plan.split(store, force=True)[1] == [done, failed, diverged]
+
+
+def test_runs_of_one_key_are_one_cohort_halved_until_each_worker_has_one(toy: Any) -> None:
+    runs = make_plan(toy(grouped=True), {}, Numerics()).runs
+    assert [len(group) for group in cohorts(toy(), runs, 1)] == [3, 3]
+    four = cohorts(toy(), runs, 4)
+    assert len(four) == 4 and sorted(run.id for group in four for run in group) == sorted(run.id for run in runs)
+    assert len(cohorts(toy(), runs, 100)) == len(runs)
+
+
+def test_an_estimate_comes_from_stored_costs_of_the_same_device_or_not_at_all(toy: Any, tmp_path: Path) -> None:
+    store, runs = Store(tmp_path), make_plan(toy(), {}, Numerics()).runs
+    assert estimate(runs, store.records(), 2) is None
+    store.commit(Outcome(runs[0], {"a": 1.0}, {"seconds": 3.0}))
+    assert estimate(runs, store.records(), 2) == 3.0 * len(runs) / 2
+    assert estimate(make_plan(toy(), {}, Numerics(device="cuda")).runs, store.records(), 2) is None

@@ -1,0 +1,147 @@
+"""A plug-in is a frozen dataclass, and a folder is its registry."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+from assay.core.errors import UserError
+from assay.core.plugin import Plugin, Registry, registries
+
+FRUITS = {
+    "apple.py": '''
+"""Apples keep the doctor away.
+
+More about apples."""
+from dataclasses import dataclass
+from fruits import fruits
+from fruits.base import Fruit
+
+@fruits.register("apple")
+@dataclass(frozen=True, kw_only=True)
+class Apple(Fruit):
+    aliases = ("Apfel",)
+    seeds: int = 5
+    colour: str = "red"
+''',
+    "broken.py": '''
+from fruits import fruits
+raise RuntimeError("listing must not import this")
+@fruits.register("broken")
+class Broken: ...
+''',
+    "not_a_fruit.py": "def helper(): ...",
+    "base.py": "from assay.core.plugin import Plugin\nclass Fruit(Plugin): ...",
+    "__init__.py": "from assay.core.plugin import Registry\nfruits = Registry('fruit', __name__)",
+}
+
+
+@pytest.fixture
+def fruits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    folder = tmp_path / "fruits"
+    folder.mkdir()
+    for name, text in FRUITS.items():
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fruits"]:
+        monkeypatch.delitem(sys.modules, name)
+    import fruits as package  # type: ignore[import-not-found]
+
+    return package.fruits
+
+
+def test_a_folder_is_listed_without_importing_its_files(fruits: Registry) -> None:
+    assert fruits.names() == ("apple", "broken")
+    assert [(e.name, e.aliases, e.summary) for e in fruits.entries()][0] == (
+        "apple",
+        ("Apfel",),
+        "Apples keep the doctor away.",
+    )
+    assert "fruits.apple" not in sys.modules
+
+
+def test_a_word_becomes_a_plugin_and_its_spec_leads_back_to_it(fruits: Registry) -> None:
+    apple = fruits.parse("apple:seeds=7")
+    assert apple.spec() == {"name": "apple", "seeds": 7, "colour": "red"}
+    assert fruits.load(apple.spec()) == apple
+    assert fruits.parse(apple.label) == apple
+    assert apple.label == "Apfel:seeds=7"
+    assert len({apple, fruits.parse("Apfel:seeds=7")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("aple", ["no fruit named 'aple'", "Did you mean 'apple'", "broken", "--plugin"]),
+        ("APFEL", ["Did you mean 'Apfel'"]),
+        ("apple:sedes=3", ["no option 'sedes'", "Did you mean 'seeds'", "colour"]),
+        ("apple:seeds=many", ["option 'seeds'", "expected int", "'many'"]),
+        ("apple:seeds", ["'seeds' has no value", "apple:option=value"]),
+    ],
+)
+def test_a_wrong_word_gets_the_nearest_right_one(fruits: Registry, word: str, parts: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        fruits.parse(word)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_name_is_not_taken_twice(fruits: Registry) -> None:
+    fruits["apple"]
+    with pytest.raises(UserError, match="defined twice"):
+
+        @fruits.register("apple")
+        @dataclass(frozen=True, kw_only=True)
+        class Other(Plugin): ...
+
+
+def test_every_builtin_name_is_the_stem_of_its_file() -> None:
+    for folder, registry in registries().items():
+        for entry in registry.folder.values():
+            *_, parent, stem = entry.module.split(".")
+            expected = stem if folder != "studies" or parent == stem else f"{parent}.{stem}"
+            assert entry.name == expected, entry.module
+
+
+def test_versions_change_with_a_foreign_file_and_not_with_ours(fruits: Registry) -> None:
+    local = registries()["executors"]["local"]
+    assert local.component_version() == str(local.version)
+    assert len(fruits["apple"].component_version()) == 64
+
+
+def test_a_class_of_a_script_is_refused_because_workers_cannot_find_it() -> None:
+    code = """
+from dataclasses import dataclass
+from assay.core.plugin import Plugin
+class Mine(Plugin): name = "mine"
+Mine.component_version()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UserError" in ran.stderr and "--plugin FILE" in ran.stderr
+
+
+def test_nested_plugins_and_literals_are_checked() -> None:
+    kinds = Registry("kind", "")
+
+    @kinds.register("inner")
+    @dataclass(frozen=True, kw_only=True)
+    class Inner(Plugin):
+        mode: Literal["a", "b"] = "a"
+
+    @kinds.register("outer")
+    @dataclass(frozen=True, kw_only=True)
+    class Outer(Plugin):
+        inner: Inner = Inner()
+        sizes: tuple[int, ...] = (1,)
+        scale: float | None = None
+        loud: bool = False
+        registry: ClassVar[Registry] = kinds
+
+    outer = kinds.load({"name": "outer", "inner": {"name": "inner", "mode": "b"}, "sizes": "0..2", "loud": "true"})
+    assert outer == Outer(inner=Inner(mode="b"), sizes=(0, 1, 2), loud=True)
+    assert kinds.load(outer.spec()) == outer
+    with pytest.raises(UserError, match="expected one of a, b, got 'c'"):
+        kinds.parse("inner:mode=c")
