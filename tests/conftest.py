@@ -1,7 +1,7 @@
 """What tests share: shape checking of every annotated function, a small study without torch, and the CLI in process."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,23 @@ _hook = install_import_hook(
 )
 
 TOY = Path(__file__).parent / "toy.py"
+
+
+@pytest.fixture(autouse=True)
+def no_foreign_plugins_left() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    from assay.core import foreign
+    from assay.core.plugin import registries
+
+    before = {folder: dict(registry._classes) for folder, registry in registries().items()}
+    loaded = dict(foreign._LOADED)
+    yield
+    for folder, registry in registries().items():
+        for name, cls in list(registry._classes.items()):
+            if name not in before[folder] and not cls.__module__.startswith("assay."):
+                del registry._classes[name]
+    for name in set(foreign._LOADED) - set(loaded):
+        del foreign._LOADED[name]
 
 
 @pytest.fixture

@@ -76,7 +76,13 @@ class Session:
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
         drive = Drive(
-            self.plan, self.store, self.executor, self.workers, self.execution.force, self.execution.timeout_per_run, watch
+            self.plan,
+            self.store,
+            self.executor,
+            self.workers,
+            self.execution.force,
+            self.execution.timeout_per_run,
+            watch,
         )
         return Results(drive(self.todo) if self.todo else self.stored)
 
@@ -110,7 +116,7 @@ def run(
     preset: str | None = None,
     plugins: Sequence[str | Path] = (),
     watch: Callable[[Event], None] = lambda event: None,
-    execution: Execution = Execution(),
+    execution: Execution | None = None,
     **options: Any,
 ) -> Results:
     """Run a study by name. Options are its fields or those of `Execution` (`out`, `executor`, `workers`, ...)."""
@@ -118,7 +124,7 @@ def run(
         load_source(read_source(path))
     placing = {key: options.pop(key) for key in list(options) if key in Execution.__dataclass_fields__}
     configured = configure(studies[study], preset, options)
-    return Session.open(configured, grid or {}, replace(execution, **placing)).compute(watch)
+    return Session.open(configured, grid or {}, replace(execution or Execution(), **placing)).compute(watch)
 
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
@@ -126,6 +132,25 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
     if not Path(out).is_dir():
         raise UserError(f"no results folder '{out}'.")
     return Results(Store(out).records(study))
+
+
+def write_page(out: str | Path) -> Path:
+    """One HTML page from everything stored under a folder: a section per study that has records."""
+    from assay.core.store import disk_errors, write_file
+    from assay.report.page import build_page
+    from assay.report.section import Section
+
+    records = load(out).records
+    sections = []
+    for name in studies.names():
+        section, mine = Section(name), [r for r in records if r.run.study == name and r.status == "done"]
+        if mine:
+            studies[name]().report(mine, section)
+            sections.append((name, studies[name].question, section))
+    path = Path(out) / "report.html"
+    with disk_errors(path):
+        write_file(path, build_page(sections, records).encode())
+    return path
 
 
 def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> Study:
@@ -160,7 +185,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings under dotted names; a plug-in's name stands under its own key."""
     if not isinstance(value, dict):
         return {prefix: value}
-    joined = {}
+    joined: dict[str, Any] = {}
     for key, item in value.items():
         path = key if not prefix else prefix if key == "name" else f"{prefix}.{key}"
         joined |= flat(item, path)

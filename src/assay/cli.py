@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,6 +58,7 @@ def _dispatch(words: list[str]) -> int:
 
         print(f"assay {__version__}")
         return 0
+    load_plugins(words)
     studies = registries()["studies"]
     for length in (2, 1):  # `assay sae ablation` is the study sae.ablation
         name = ".".join(words[:length])
@@ -104,12 +105,9 @@ class Shell:
 
 
 def run_study(name: str, words: list[str]) -> int:
-    from dataclasses import replace
-
     from assay.api import Session
     from assay.core.plan import parse_grid
 
-    load_plugins(words)
     study, shell, execution = _parse(name, words)
     if shell.self_test:
         return _self_test(study)
@@ -154,26 +152,18 @@ def _parse(name: str, words: list[str]) -> tuple["Study", Shell, Any]:
 
     cls = registries()["studies"][name]
     preset = next(iter(_values_of("--preset", words)), None)
-    flat = tyro.conf.OmitArgPrefixes
-
-    def command(
-        study: Annotated[cls, flat],  # type: ignore[valid-type]
-        shell: Annotated[Shell, flat] = Shell(),
-        execution: Annotated[Execution, flat] = Execution(),
-    ) -> tuple[Any, Shell, Execution]:
-        return study, shell, execution
-
-    command.__annotations__["study"] = Annotated[cls, flat]
-    command.__defaults__ = (configure(cls, preset, {}), Shell(), Execution())
-    return tyro.cli(
-        command,
+    defaults = {"study": configure(cls, preset, {}), "shell": Shell(), "execution": Execution()}
+    fields = [(key, Annotated[type(value), tyro.conf.OmitArgPrefixes], value) for key, value in defaults.items()]
+    command = tyro.cli(
+        make_dataclass("Command", fields, frozen=True),
         prog=f"assay {name.replace('.', ' ')}",
-        description=f"{cls.question}\n\n{(cls.__doc__ or '').strip()}",
+        description=cls.question,
         args=words,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
         use_underscores=True,
     )
+    return command.study, command.shell, command.execution
 
 
 def _constructors() -> Any:
@@ -191,13 +181,17 @@ def _constructors() -> Any:
         if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or hasattr(info.type, "plan"):
             return None
         kind: Registry = info.type.registry
-        return spec(1, kind.kind.upper(), lambda args: kind.parse(args[0]), lambda x: isinstance(x, Plugin), lambda x: [x.label])
+        return spec(
+            1, kind.kind.upper(), lambda args: kind.parse(args[0]), lambda x: isinstance(x, Plugin), lambda x: [x.label]
+        )
 
     @registry.primitive_rule
     def integer_list(info: Any) -> Any:
         if info.type != tuple[int, ...]:
             return None
-        return spec("*", "INT|A..B", lambda args: integers(args), lambda x: isinstance(x, tuple), lambda x: [*map(str, x)])
+        return spec(
+            "*", "INT|A..B", lambda args: integers(args), lambda x: isinstance(x, tuple), lambda x: [*map(str, x)]
+        )
 
     return registry
 
@@ -235,7 +229,7 @@ def _publish(session: "Session", results: "Results", *, as_json: bool) -> int:
         study.report(done, section)
     files = write_section(section, out / study.name) if done else []
     if as_json:
-        rows = section.json_rows(section.tables[0]) if done else []
+        rows = section.json_rows(section.tables[0]) if section.tables else []
         print(json.dumps({"study": study.name, "rows": rows, "files": [str(path) for path in files]}, allow_nan=False))
     else:
         print("\n\n".join(render(table) for table in section.tables))
@@ -261,11 +255,18 @@ def list_(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--plugin", nargs="*", default=[])
     args = parser.parse_args(words)
-    load_plugins(words)
     chosen = registries() if args.kind is None else {args.kind: _folder(args.kind)}
     entries = {folder: registry.entries() for folder, registry in chosen.items()}
     if args.json:
-        print(json.dumps([{"kind": k, "name": e.name, "aliases": e.aliases, "summary": e.summary} for k in entries for e in entries[k]]))
+        print(
+            json.dumps(
+                [
+                    {"kind": k, "name": e.name, "aliases": e.aliases, "summary": e.summary}
+                    for k in entries
+                    for e in entries[k]
+                ]
+            )
+        )
         return 0
     for folder, found in entries.items():
         print(f"{folder}:")
@@ -282,7 +283,6 @@ def check(words: list[str]) -> int:
     parser.add_argument("names", nargs="+", help="words such as self_attn or self_attn:heads=4")
     parser.add_argument("--plugin", nargs="*", default=[])
     args = parser.parse_args(words)
-    load_plugins(words)
     registry = _folder(args.kind)
     return max(_print_verdicts(args.kind, registry.parse(name)) for name in args.names)
 
@@ -329,9 +329,9 @@ def report(words: list[str]) -> int:
     parser = _parser("report", report.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
-    from assay.report.build import write_page
+    from assay.api import write_page
 
-    print(write_page(_store(args.out), Path(args.out) / "report.html"))
+    print(write_page(args.out))
     return 0
 
 

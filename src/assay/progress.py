@@ -45,7 +45,14 @@ def _lines(total: int) -> Watch:
 @contextmanager
 def _bar(total: int) -> Iterator[Watch]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[latest]}"), console=Console(stderr=True), transient=True) as bar:

@@ -69,7 +69,9 @@ def test_a_diverged_run_is_a_record_and_is_not_tried_again(toy: Any, tmp_path: P
     (tmp_path / "x=1").write_text("nan always")
     store, plan = Store(tmp_path), plan_of(toy(trap=str(tmp_path)))
     records, _ = drive(plan, store)
-    assert [r.status for r in records][:3] == ["diverged", "diverged", "done"] and records[0].metrics == {"square": None}
+    assert [r.status for r in records][:3] == ["diverged", "diverged", "done"] and records[0].metrics == {
+        "square": None
+    }
     assert drive(plan, store)[1] == []
 
 

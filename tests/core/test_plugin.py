@@ -27,12 +27,12 @@ class Apple(Fruit):
     seeds: int = 5
     colour: str = "red"
 ''',
-    "broken.py": '''
+    "broken.py": """
 from fruits import fruits
 raise RuntimeError("listing must not import this")
 @fruits.register("broken")
 class Broken: ...
-''',
+""",
     "not_a_fruit.py": "def helper(): ...",
     "base.py": "from assay.core.plugin import Plugin\nclass Fruit(Plugin): ...",
     "__init__.py": "from assay.core.plugin import Registry\nfruits = Registry('fruit', __name__)",
@@ -55,11 +55,8 @@ def fruits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 def test_a_folder_is_listed_without_importing_its_files(fruits: Registry) -> None:
     assert fruits.names() == ("apple", "broken")
-    assert [(e.name, e.aliases, e.summary) for e in fruits.entries()][0] == (
-        "apple",
-        ("Apfel",),
-        "Apples keep the doctor away.",
-    )
+    apple = fruits.entries()[0]
+    assert (apple.name, apple.aliases, apple.summary) == ("apple", ("Apfel",), "Apples keep the doctor away.")
     assert "fruits.apple" not in sys.modules
 
 
@@ -130,6 +127,7 @@ def test_nested_plugins_and_literals_are_checked() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Inner(Plugin):
         mode: Literal["a", "b"] = "a"
+        level: Literal[0, 1, 2] = 0
 
     @kinds.register("outer")
     @dataclass(frozen=True, kw_only=True)
@@ -143,5 +141,6 @@ def test_nested_plugins_and_literals_are_checked() -> None:
     outer = kinds.load({"name": "outer", "inner": {"name": "inner", "mode": "b"}, "sizes": "0..2", "loud": "true"})
     assert outer == Outer(inner=Inner(mode="b"), sizes=(0, 1, 2), loud=True)
     assert kinds.load(outer.spec()) == outer
+    assert kinds.parse("inner:level=2") == Inner(level=2)
     with pytest.raises(UserError, match="expected one of a, b, got 'c'"):
         kinds.parse("inner:mode=c")

@@ -37,7 +37,8 @@ def test_the_order_of_options_does_not_change_the_id() -> None:
 
 
 def test_the_id_is_the_same_in_another_process() -> None:
-    code = "from assay.core.run import Run; print(Run('toy', {'x': 1, 'model': {'name': 'gru', 'width': 8}}, 0, {'toy': '1'}).id)"
+    made = f"Run('toy', {RUN.options!r}, 0, {RUN.versions!r})"
+    code = f"from assay.core.run import Run; print({made}.id)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == RUN.id
 
@@ -70,6 +71,8 @@ def _survives_strict_json(value: object) -> bool:
 
 
 def test_streams_are_apart_by_name_and_by_seed() -> None:
-    drawn = {derive(seed, *names) for seed in range(20) for names in (("init",), ("data",), ("data", 1), ("data", "1x"))}
+    drawn = {
+        derive(seed, *names) for seed in range(20) for names in (("init",), ("data",), ("data", 1), ("data", "1x"))
+    }
     assert len(drawn) == 80
     assert derive(3, "data") == derive(3, "data")

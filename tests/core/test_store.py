@@ -72,7 +72,7 @@ def test_a_newer_store_is_refused_not_guessed_at(store: Store) -> None:
     store.commit(Outcome(RUN, {"a": 1.0}))
     path = store.folder(RUN) / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": FORMAT + 1}))
-    with pytest.raises(UserError, match="newer assay.*Upgrade"):
+    with pytest.raises(UserError, match=r"newer assay.*Upgrade"):
         store.get(RUN)
     assert path.exists()
 

@@ -29,7 +29,7 @@ def promises(folder: str) -> list[Promise]:
     try:
         module = importlib.import_module(f"assay.contracts.{folder}")
     except ModuleNotFoundError:
-        known = ", ".join(sorted(name for name in registries() if _has_contract(name)))
+        known = ", ".join(sorted(name for name in registries() if has_contract(name)))
         raise UserError(f"'{folder}' has no contract to check. Folders that have: {known}.") from None
     found = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
     return sorted((f for f in found if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)
@@ -52,5 +52,5 @@ def _try(promise: Promise, plugin: Plugin) -> Verdict:
     return Verdict(text, True)
 
 
-def _has_contract(folder: str) -> bool:
+def has_contract(folder: str) -> bool:
     return importlib.util.find_spec(f"assay.contracts.{folder}") is not None

@@ -21,9 +21,10 @@ def convert(hint: Any, value: Any, *, what: str) -> Any:
     if origin in (Union, types.UnionType):
         return _union(args, value, what)
     if origin is Literal:
-        if value not in args:
+        chosen = [option for option in args if option == value or str(option) == value]
+        if not chosen:
             raise UserError(f"{what}: expected one of {', '.join(map(str, args))}, got {value!r}.")
-        return value
+        return chosen[0]
     if origin is tuple:
         return _tuple(args, value, what)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):

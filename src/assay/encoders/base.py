@@ -1,10 +1,12 @@
 """An encoder turns a sequence of vectors into one code."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
-from assay.core.plugin import Plugin
+from assay.core.plugin import Plugin, Registry
+from assay.encoders import encoders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +16,8 @@ class Encoder(Plugin):
     The promises (assay.contracts.encoders): the code is a function of each sequence alone, finite, differentiable,
     and the same twice in evaluation mode.
     """
+
+    registry: ClassVar[Registry] = encoders
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         """A module (batch, time, d_in) -> (batch, d_code)."""

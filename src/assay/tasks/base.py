@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from assay.core.plugin import Plugin
+from assay.core.plugin import Plugin, Registry
+from assay.tasks import tasks
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Batch:
 class Task(Plugin):
     """tasks/<name>.py opens with the task's definition and a worked example."""
 
+    registry: ClassVar[Registry] = tasks
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]]
 
     def shape(self) -> TaskShape:

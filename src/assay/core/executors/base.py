@@ -4,9 +4,10 @@ import os
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from assay.core.plugin import Plugin
+from assay.core.executors import executors
+from assay.core.plugin import Plugin, Registry
 
 Emit = Callable[[Any], None]
 
@@ -24,6 +25,8 @@ class Executor(Plugin):
     """The contract (tests/contracts/test_executors.py): every job's messages reach `emit(job, message)` in the calling
     process, in the order they were sent, and the last is one `Ended`. An exception is not retried; a lost worker is,
     `retries` times. Jobs are pulled when there is room for them. Leaving `run` early stops the workers."""
+
+    registry: ClassVar[Registry] = executors
 
     workers: int = 0
     gpus: int = 0

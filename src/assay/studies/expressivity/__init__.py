@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from assay.studies.expressivity.config import Config
     from assay.studies.expressivity.generator import HybridGenerator
-    from assay.studies.expressivity.register import register
+    from assay.studies.expressivity.registration import register
     from assay.studies.expressivity.tester import ExpressivityTester
 
 __all__ = ["Config", "ExpressivityTester", "F", "HybridGenerator", "nn", "register"]
@@ -18,7 +18,7 @@ _HOME = {
     "Config": "assay.studies.expressivity.config",
     "ExpressivityTester": "assay.studies.expressivity.tester",
     "HybridGenerator": "assay.studies.expressivity.generator",
-    "register": "assay.studies.expressivity.register",
+    "register": "assay.studies.expressivity.registration",
 }
 
 

@@ -15,7 +15,7 @@ from assay.nn.random import initialised_from
 from assay.studies import studies
 from assay.studies.expressivity.config import Config, Setup
 from assay.studies.expressivity.references import REFERENCES, Reference
-from assay.studies.expressivity.register import ModuleEncoder, testers
+from assay.studies.expressivity.registration import STANDARD, ModuleEncoder, testers
 from assay.train.device import activate
 
 
@@ -31,21 +31,22 @@ class Expressivity(Setup, Study):
     }
 
     models: tuple[Encoder, ...] = ()
-    """Encoders to compare, such as SelfAttn or gru:width=64; all there are (and yours from --plugin) if none is named."""
+    """Encoders to compare, such as SelfAttn or gru:width=64; if none is named, all there are and yours from --plugin."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed is a new world, a new initialisation and new data; intervals are over seeds."""
     budget: str | None = None
     """Parameters per encoder, e.g. 25k: each encoder's width is solved for it."""
-    tester: str = "ExpressivityTester"
+    tester: str = STANDARD
     """The class that measures; one of yours may add columns."""
 
     def plan(self) -> list[Run]:
         chosen = self.models or tuple(encoders[name]() for name in encoders.names())
         sized = [self._sized(encoder) for encoder in chosen]
-        rows = [*({"model": encoder} for encoder in sized), *({"model": {"name": name}} for name in REFERENCES)]
+        models: list[Any] = [*sized, *({"name": name} for name in REFERENCES)]
         setup = {f.name: getattr(self, f.name) for f in fields(Setup)}
-        tester = testers[self.tester]()
-        return [self.cell(seed=seed, **row, tester=tester, **setup) for row in rows for seed in self.seeds]
+        if self.tester != STANDARD:
+            setup["tester"] = testers[self.tester]()
+        return [self.cell(seed=seed, model=model, **setup) for model in models for seed in self.seeds]
 
     def parts(self) -> list[Plugin]:
         chosen = self.models or tuple(encoders[name]() for name in encoders.names())
@@ -70,7 +71,7 @@ class Expressivity(Setup, Study):
 def _measure(run: Run, ctx: Context, device: str) -> Outcome:
     """One encoder, one seed."""
     options = dict(run.options)
-    model, tester = options.pop("model"), testers.load(options.pop("tester"))
+    model, tester = options.pop("model"), testers.load(options.pop("tester", {"name": STANDARD}))
     cfg = Config(**options, seed=run.seed, device=device)
     measure = tester.tester_class(cfg)
     measure.watch = lambda done, total, found: ctx.progress(run, done, total, **_numbers(found))

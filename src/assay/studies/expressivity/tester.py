@@ -1,18 +1,18 @@
 """Every measurement of one encoder. An extra probe is a method of a subclass:
 
-    @register("WithNorm")
-    class WithNorm(ExpressivityTester):
-        def code_norm(self, enc):
-            z = self.code(enc, self.generator.contexts[0], self.generator.features(256))
-            return {"code_norm": z.norm(dim=1).mean().item()}
+@register("WithNorm")
+class WithNorm(ExpressivityTester):
+    def code_norm(self, enc):
+        z = self.code(enc, self.generator.contexts[0], self.generator.features(256))
+        return {"code_norm": z.norm(dim=1).mean().item()}
 
-        def probes(self):
-            return [*super().probes(), self.code_norm]
+    def probes(self):
+        return [*super().probes(), self.code_norm]
 """
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -77,11 +77,12 @@ class ExpressivityTester:
 
     def probes(self) -> list[Probe]:
         """What `evaluate` measures, in order."""
-        wanted: list[Probe] = [self.size, self.compression, self.information]
+        wanted: list[Probe] = [self.compression, self.information]
         wanted += [self.after_training] if self.cfg.train_steps else []
         wanted += [self.retrieval] if self.cfg.head_steps else []
         wanted += [self.retrieval_trained] if self.cfg.end_to_end_steps else []
-        return wanted + ([self.jacobian] if self.cfg.jac_points and not self.cfg.fast else [])
+        wanted += [self.jacobian] if self.cfg.jac_points and not self.cfg.fast else []
+        return [*wanted, self.size]
 
     def size(self, enc: nn.Module | Reference) -> dict[str, Any]:
         if isinstance(enc, Reference):
@@ -100,8 +101,9 @@ class ExpressivityTester:
                 rng = stream(cfg.seed, "masks", context, str(share))
                 out[f"R2_{share:.2f}_ctx{context}"] = masked_r2(split, share, cfg.masks, rng)
             curves.append(principal_r2(split))
+        out["R2_pc"] = [_mean(column) for column in zip(*curves, strict=True)]
         means = {f"R2_{share:.2f}": _mean([out[f"R2_{share:.2f}_ctx{c}"] for c in CONTEXTS]) for share in SHARES}
-        return {"R2": means["R2_1.00"]} | means | out | {"R2_pc": [_mean(list(k)) for k in zip(*curves, strict=True)]}
+        return {"R2": means["R2_1.00"]} | means | out
 
     def information(self, enc: nn.Module | Reference) -> dict[str, Any]:
         """Lower bounds on the bits that the code holds about the global factors."""
@@ -125,7 +127,9 @@ class ExpressivityTester:
         with initialised_from(cfg.seed, "lookup head"):
             hidden = 2 * cfg.retr_hid
             head = nn.Sequential(nn.Linear(cfg.D_z, hidden), nn.ReLU(), nn.Linear(hidden, cfg.V_dim))
-        score = self.trained_r2(enc, head, task, cfg.end_to_end_steps, self.generator.lookups(cfg.batch_eval, part="test"))
+        score = self.trained_r2(
+            enc, head, task, cfg.end_to_end_steps, self.generator.lookups(cfg.batch_eval, part="test")
+        )
         return {"RetrieveR2_trained": score}
 
     def after_training(self, enc: nn.Module | Reference) -> dict[str, Any]:
@@ -135,7 +139,9 @@ class ExpressivityTester:
         cfg, task = self.cfg, self.generator.contexts[0]
         with initialised_from(cfg.seed, "decoder"):
             decoder = nn.Linear(cfg.D_z, cfg.r_global)
-        score = self.trained_r2(enc, decoder, task, cfg.train_steps, self.generator.features(cfg.batch_eval, 0, part="test"))
+        score = self.trained_r2(
+            enc, decoder, task, cfg.train_steps, self.generator.features(cfg.batch_eval, 0, part="test")
+        )
         return {"AfterTrainR2": score}
 
     def jacobian(self, enc: nn.Module | Reference) -> dict[str, Any]:
@@ -148,7 +154,9 @@ class ExpressivityTester:
     # ------------------------------------------------------------------------------------------- for probes to use
 
     @torch.no_grad()
-    def code(self, enc: nn.Module | Reference, task: Task, batch: Batch, part: str = "") -> Float[Tensor, "batch d_code"]:
+    def code(
+        self, enc: nn.Module | Reference, task: Task, batch: Batch, part: str = ""
+    ) -> Float[Tensor, "batch d_code"]:
         return enc.code(task, batch, part) if isinstance(enc, Reference) else enc(batch.inputs)
 
     def context_split(self, enc: nn.Module | Reference, context: int) -> Split:
@@ -196,5 +204,5 @@ class ExpressivityTester:
         return subject
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)

@@ -14,6 +14,7 @@ from assay.studies.expressivity.tester import ExpressivityTester
 
 C = TypeVar("C", bound=type)
 
+STANDARD = "ExpressivityTester"
 testers: Registry["Tester"] = Registry("tester", "")
 
 
@@ -56,4 +57,4 @@ def register(name: str) -> Callable[[C], C]:
     return add
 
 
-register("ExpressivityTester")(ExpressivityTester)
+register(STANDARD)(ExpressivityTester)

@@ -1,0 +1,42 @@
+# Two commands do everything: `make demo` and `make test`. Both make .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test test-full lint bench setup clean
+
+demo: $(VENV)/.assay
+	$(BIN)/assay demo
+
+test: lint
+	$(BIN)/pytest -n 2
+
+test-full: lint
+	$(BIN)/pytest -n 2 -m "slow or not slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.assay
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+setup: $(VENV)/.dev
+
+# One pip command for the project and its extras, so that nothing pulls a second torch.
+$(VENV)/.assay: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.assay
+
+clean:
+	rm -rf $(VENV) results

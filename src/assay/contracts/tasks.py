@@ -1,0 +1,95 @@
+"""What every task promises: see assay.tasks.base."""
+
+import torch
+from torch import Tensor
+
+from assay.nn.random import stream
+from assay.tasks.base import Batch, Task, Tokens, Vectors
+
+
+def gives_equal_batches_to_equal_generators(task: Task) -> None:
+    """Equal generators give equal batches, and the next batch of one generator is another."""
+    rng = stream(0, "contract")
+    one, following, two = task.sample(8, rng), task.sample(8, rng), task.sample(8, stream(0, "contract"))
+    for name in ("inputs", "targets", "positions"):
+        a, b = getattr(one, name), getattr(two, name)
+        assert (a is None and b is None) or torch.equal(a, b), f"equal generators gave different {name}"
+    assert not torch.equal(one.inputs, following.inputs), "two batches in a row have the same inputs"
+
+
+def has_the_shape_it_says(task: Task) -> None:
+    """Inputs and targets have the sizes of `shape()`, for a batch of 1, 2 and 33."""
+    shape = task.shape()
+    for size in (1, 2, 33):
+        batch = _batch(task, size)
+        _assert_kind("inputs", batch.inputs, (size, shape.length), shape.inputs)
+        scored = () if batch.positions is None else (batch.positions.shape[1],)
+        _assert_kind("targets", batch.targets, (size, *scored), shape.outputs)
+        if batch.positions is not None:
+            low, high = batch.positions.min().item(), batch.positions.max().item()
+            assert low >= 0 and high < shape.length, f"positions {low}..{high} leave 0..{shape.length - 1}"
+
+
+def is_finite(task: Task) -> None:
+    """Inputs, targets and the oracle's answers are finite."""
+    batch = _batch(task, 64)
+    for name, tensor in (("inputs", batch.inputs), ("targets", batch.targets), ("oracle", task.oracle(batch))):
+        bad = (~torch.isfinite(tensor)).sum().item()
+        assert bad == 0, f"{bad} of {tensor.numel()} entries of {name} are not finite"
+
+
+def leaves_the_global_generator_alone(task: Task) -> None:
+    """Neither sampling nor the oracle draws from torch's global generator."""
+    before = torch.get_rng_state()
+    batch = task.sample(8, stream(0, "contract"))
+    assert torch.equal(torch.get_rng_state(), before), "sample drew from the global generator"
+    task.oracle(batch)
+    assert torch.equal(torch.get_rng_state(), before), "oracle drew from the global generator"
+
+
+def answers_each_sequence_alone(task: Task) -> None:
+    """The oracle's answer to a sequence reads neither the targets nor the other sequences."""
+    batch = _batch(task, 6)
+    blind = Batch(batch.inputs[:3], torch.zeros_like(batch.targets[:3]), _first(batch.positions, 3))
+    gap = (task.oracle(batch)[:3].double() - task.oracle(blind).double()).abs().max().item()
+    assert gap < 1e-4, f"with other targets and a smaller batch the answers move by {gap:.2e}"
+
+
+def has_an_oracle_better_than_any_constant(task: Task) -> None:
+    """The oracle answers in the targets' shape, and better than the best constant does."""
+    batch = _batch(task, 1024)
+    answer, targets = task.oracle(batch), batch.targets
+    assert answer.shape == targets.shape, f"the oracle gave {tuple(answer.shape)} for {tuple(targets.shape)}"
+    if isinstance(task.shape().outputs, Tokens):
+        right = (answer == targets).double().mean().item()
+        constant = targets.flatten().bincount().max().item() / targets.numel()
+        assert right > constant, f"accuracy {right:.3f}, the most frequent answer has {constant:.3f}"
+    else:
+        error = (answer - targets).double().square().mean().item()
+        constant = targets.double().flatten(0, -2).var(0, correction=0).mean().item()
+        assert error < constant, f"mean squared error {error:.4f}, the mean target has {constant:.4f}"
+
+
+def survives_a_round_trip(task: Task) -> None:
+    """The JSON spec loads back to an equal task."""
+    back = task.registry.load(task.spec())
+    assert back == task, f"{task.spec()} loaded as {back!r}"
+
+
+def _batch(task: Task, size: int) -> Batch:
+    return task.sample(size, stream(0, "contract", size))
+
+
+def _first(positions: Tensor | None, rows: int) -> Tensor | None:
+    return None if positions is None else positions[:rows]
+
+
+def _assert_kind(name: str, tensor: Tensor, leading: tuple[int, ...], kind: Tokens | Vectors) -> None:
+    if isinstance(kind, Vectors):
+        assert tuple(tensor.shape) == (*leading, kind.dim), f"{name} {tuple(tensor.shape)}, not {(*leading, kind.dim)}"
+        assert tensor.is_floating_point(), f"{name} are {tensor.dtype}, not floating point"
+    else:
+        assert tuple(tensor.shape) == leading, f"{name} {tuple(tensor.shape)}, not {leading}"
+        assert not tensor.is_floating_point(), f"{name} are {tensor.dtype}, not integers"
+        low, high = tensor.min().item(), tensor.max().item()
+        assert low >= 0 and high < kind.vocab, f"{name} {low}..{high} leave 0..{kind.vocab - 1}"

@@ -1,0 +1,71 @@
+"""Encoders of one size: the width at which an encoder has as many parameters as a budget allows.
+
+    fit_width(GRU(), 50_000, length=32, d_in=24, d_code=32)  ->  GRU(width=112), 49,984 parameters
+
+Encoders are compared at one budget, or the larger one wins for its size.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from assay.core.errors import UserError
+from assay.core.plugin import option_types
+from assay.encoders.base import Encoder
+from assay.metrics.size import parameters
+
+TOLERANCE = 0.05
+
+
+def fit_width(encoder: Encoder, budget: int, *, length: int, d_in: int, d_code: int) -> Encoder:
+    """`encoder` with the width whose parameter count is nearest to `budget`; a UserError where that is over 5 % off.
+
+    Width 0, an encoder without its hidden layer, is another structure: it is kept where it meets the budget.
+    """
+    if option_types(type(encoder)).get("width") is not int:
+        raise UserError(
+            f"encoder '{encoder.name}' cannot be sized to {budget:,} parameters: it has no option `width: int`. "
+            f"Give its class that field, or choose its size by hand and leave the budget out."
+        )
+
+    def count(width: int) -> int:
+        return _count(encoder, width, length=length, d_in=d_in, d_code=d_code)
+
+    def off(width: int) -> int:
+        return abs(count(width) - budget)
+
+    own: int = encoder.width  # type: ignore[attr-defined]
+    if own == 0 and off(0) <= TOLERANCE * budget:
+        return encoder
+    above = _first_reaching(count, budget)
+    near = [width for width in (above - 1, above) if width >= 1]
+    best = min(near, key=off)
+    if off(best) > TOLERANCE * budget:
+        reached = " and ".join(f"{count(width):,} (width={width})" for width in near)
+        raise UserError(
+            f"encoder '{encoder.name}' cannot have {budget:,} parameters to within {TOLERANCE:.0%} at length {length}, "
+            f"d_in {d_in}, d_code {d_code}: the nearest counts are {reached}. Use one of these as the budget."
+        )
+    return replace(encoder, width=best)  # type: ignore[call-arg]
+
+
+def _first_reaching(count: Callable[[int], int], budget: int) -> int:
+    """The smallest width >= 1 of at least `budget` parameters; counts grow with width, so halving finds it."""
+    high = 1
+    while count(high) < budget:
+        high *= 2
+    return bisect_left(range(high + 1), budget, lo=1, key=count)
+
+
+def _count(encoder: Encoder, width: int, *, length: int, d_in: int, d_code: int) -> int:
+    """Parameters at one width, counted without memory or random draws."""
+    try:
+        with torch.device("meta"):
+            return parameters(replace(encoder, width=width).build(length, d_in, d_code))  # type: ignore[call-arg]
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"encoder '{encoder.name}' cannot be sized: it does not build at width={width} ({error}). "
+            f"Let `build` accept every width of 1 or more."
+        ) from error

@@ -1,0 +1,118 @@
+"""Error bars, and which differences to believe.
+
+Student t over seeds (1.96 is wrong at n = 5, where it should be 2.78), Wilson for counts, paired differences over
+shared seeds, Holm for many comparisons at once, and letters for a table: two rows that share one are not told apart.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, stdev
+from string import ascii_letters
+from typing import TypeVar
+
+from assay.core.errors import UserError
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of n values and where it may lie; no bounds where n is too small to say."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def student_t(values: Sequence[float], level: float = 0.95) -> Interval:
+    """mean ± t sd/sqrt(n) with n - 1 degrees of freedom; one value has no interval."""
+    if not values:
+        raise UserError("an interval needs at least one value; were all runs of this cell lost?")
+    mean, n = fmean(values), len(values)
+    if n == 1:
+        return Interval(mean, None, None, n)
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """The score interval of a proportion (Wilson 1927): 5 of 5 is [.57, 1], not [1, 1]."""
+    if not 0 <= successes <= n or n == 0:
+        raise UserError(f"{successes} of {n} is not a proportion; count at least one run")
+    from scipy.special import ndtri
+
+    z, share = float(ndtri((1 + level) / 2)), successes / n
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    # At 0 of n and n of n the bound is exact; rounding would put the share a last bit outside.
+    return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)), n)
+
+
+def paired_difference(a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95) -> Interval:
+    """a - b over the seeds both have: what the seeds share (data, order) cancels."""
+    differences = _differences(a, b)
+    if not differences:
+        raise UserError(f"no seed in common between {sorted(a)} and {sorted(b)}; run both with the same seeds")
+    return student_t(differences, level)
+
+
+def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
+    """Two-sided paired t test over shared seeds; 1 where fewer than two seeds leave nothing to test."""
+    differences = _differences(a, b)
+    if len(differences) < 2:
+        return 1.0
+    mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
+    if error == 0:
+        return 0.0 if mean else 1.0
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(len(differences) - 1, -abs(mean) / error))
+
+
+def holm(p: Mapping[K, float]) -> dict[K, float]:
+    """Adjusted p values (Holm 1979): the i-th smallest of m times m - i + 1, never below a smaller one, at most 1."""
+    adjusted: dict[K, float] = {}
+    running = 0.0
+    for rank, key in enumerate(sorted(p, key=lambda key: p[key])):
+        running = max(running, min(1.0, (len(p) - rank) * p[key]))
+        adjusted[key] = running
+    return {key: adjusted[key] for key in p}
+
+
+def letters(scores: Mapping[str, Mapping[int, float]], level: float = 0.95) -> dict[str, str]:
+    """A compact letter display (Piepho 2004): two names share a letter unless their paired difference is significant
+    after Holm over all pairs; the best mean has 'a'.
+
+        x .90  a        x and y are not told apart, nor are y and z; x and z are
+        y .85  ab
+        z .80   b
+    """
+    p = holm({pair: paired_p(scores[pair[0]], scores[pair[1]]) for pair in combinations(scores, 2)})
+    apart = [pair for pair, value in p.items() if value < 1 - level]
+    ranked = sorted(scores, key=lambda name: fmean(scores[name].values()) if scores[name] else -math.inf, reverse=True)
+    rank = {name: place for place, name in enumerate(ranked)}
+    groups = sorted(_groups(set(scores), apart), key=lambda group: sorted(rank[name] for name in group))
+    return {name: "".join(_letter(i) for i, group in enumerate(groups) if name in group) for name in scores}
+
+
+def _differences(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
+    return [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+
+
+def _groups(names: set[str], apart: Sequence[tuple[str, str]]) -> list[set[str]]:
+    """The largest sets without a pair that is apart: split every set that holds one, absorb what another contains."""
+    groups = [names]
+    for a, b in apart:
+        split = [part for group in groups for part in ((group - {a}, group - {b}) if {a, b} <= group else (group,))]
+        unique = [group for i, group in enumerate(split) if group not in split[:i]]
+        groups = [group for group in unique if not any(group < other for other in unique)]
+    return groups
+
+
+def _letter(index: int) -> str:
+    return ascii_letters[index] if index < len(ascii_letters) else chr(0x100 + index - len(ascii_letters))

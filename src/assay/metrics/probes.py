@@ -1,0 +1,187 @@
+"""What a linear reader finds in a code, on data it was not fitted to.
+
+Every probe here is ridge regression with an intercept, in float64, from one Gram matrix of the code:
+
+    W(lam) = (G + lam I)^-1 C        G = Z'Z/n,  C = Z'Y/n,  Z standardised and Y centred on the fit part
+
+lam minimises generalised cross-validation, GCV(lam) = RSS/n / (1 - df/n)^2 (Golub, Heath & Wahba 1979), which costs one
+eigendecomposition for the whole grid. Fitted in sample, a code of pure noise would score k/n; held out it scores 0.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.errors import UserError
+
+# On the scale of a correlation matrix: from no shrinkage that float64 can see to nothing left of the weights.
+PENALTIES = tuple(10 ** (quarter / 4) for quarter in range(-40, 17))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Codes and targets, a part to fit on and a part to score on."""
+
+    z_fit: Float[Tensor, "n_fit d"]
+    y_fit: Float[Tensor, "n_fit r"]
+    z_test: Float[Tensor, "n_test d"]
+    y_test: Float[Tensor, "n_test r"]
+
+
+@dataclass(frozen=True)
+class RidgeFit:
+    """y = intercept + (z - centre) W, with the penalty that was chosen and the degrees of freedom it leaves."""
+
+    centre: Float[Tensor, " d"]
+    weights: Float[Tensor, "d r"]
+    intercept: Float[Tensor, " r"]
+    penalty: float
+    degrees: float
+
+    def predict(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
+        return self.intercept + (z.double() - self.centre) @ self.weights
+
+
+class _Moments(NamedTuple):
+    """All that ridge needs of the fit part, once for every subset of coordinates."""
+
+    centre: Float[Tensor, " d"]
+    gain: Float[Tensor, " d"]
+    intercept: Float[Tensor, " r"]
+    gram: Float[Tensor, "d d"]
+    cross: Float[Tensor, "d r"]
+    power: Float[Tensor, ""]  # mean square of the centred targets, summed over outputs
+    n: int
+
+
+class _Solution(NamedTuple):
+    weights: Float[Tensor, "*sets d r"]
+    penalty: Float[Tensor, "*sets"]
+    degrees: Float[Tensor, "*sets"]
+
+
+def r2(prediction: Float[Tensor, "n r"], target: Float[Tensor, "n r"]) -> float:
+    """1 - MSE/Var, both pooled over rows and outputs; each output is centred on its own mean, Var is unbiased.
+
+    0.0 for a constant target (Var < 1e-8), which nothing explains.
+    """
+    return float(_r2(prediction, target))
+
+
+def r2_per_output(prediction: Float[Tensor, "n r"], target: Float[Tensor, "n r"]) -> list[float]:
+    """r2 of each output alone: a pooled figure lets one easy output hide a dead one."""
+    columns = zip(torch.split(prediction, 1, dim=1), torch.split(target, 1, dim=1), strict=True)
+    return [r2(guess, truth) for guess, truth in columns]
+
+
+def _r2(prediction: Float[Tensor, "*sets n r"], target: Float[Tensor, "n r"]) -> Float[Tensor, "*sets"]:
+    target = target.double()
+    variance = target.var(dim=0).mean()
+    error = (prediction.double() - target).square().mean(dim=(-2, -1))
+    return torch.where(variance < 1e-8, torch.zeros_like(error), 1 - error / variance)
+
+
+def standardiser(z: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    """Centre and gain per column, so that (z - centre) * gain has unit variance; a dead column's gain is 0."""
+    z = z.double()
+    centre, deviation = z.mean(dim=0), z.std(dim=0, correction=0)
+    # Relative, because the mean of a constant column is only as exact as its last bit; so a gain changes nothing.
+    alive = deviation > 1e-10 * z.square().mean(dim=0).sqrt()
+    return centre, torch.where(alive, 1 / deviation, torch.zeros_like(deviation))
+
+
+def ridge(split: Split) -> RidgeFit:
+    """The linear reader of the whole code, fitted on the fit part."""
+    moments = _moments(split)
+    weights, penalty, degrees = _solve(moments.gram, moments.cross, moments.power, moments.n)
+    weights = rearrange(moments.gain, "d -> d 1") * weights
+    return RidgeFit(moments.centre, weights, moments.intercept, float(penalty), float(degrees))
+
+
+def ridge_r2(split: Split) -> float:
+    """Held-out R2 of the linear reader."""
+    return r2(ridge(split).predict(split.z_test), split.y_test)
+
+
+def masked_r2(split: Split, keep: float, masks: int, rng: torch.Generator) -> float:
+    """Mean held-out R2 of readers that see only floor(keep * d) random coordinates, refitted for each mask.
+
+    The sub-blocks of one Gram matrix are all a mask needs, so the masks are one batched eigendecomposition.
+    """
+    moments = _moments(split)
+    d = len(moments.centre)
+    kept = int(keep * d + 1e-9)
+    if not 1 <= kept <= d:
+        raise UserError(f"keep={keep} leaves {kept} of {d} coordinates; choose a value from {1 / d:.3g} to 1")
+    draws = torch.rand(masks, d, generator=rng, device=rng.device)
+    subsets = draws.argsort(dim=-1)[:, :kept].sort(dim=-1).values.to(moments.centre.device)
+    rows, columns = rearrange(subsets, "m k -> m k 1"), rearrange(subsets, "m k -> m 1 k")
+    found = _solve(moments.gram[rows, columns], moments.cross[subsets], moments.power, moments.n).weights
+    weights = found.new_zeros(masks, d, found.shape[-1])
+    weights.scatter_(1, rows.expand_as(found), found)
+    z_test = (split.z_test.double() - moments.centre) * moments.gain
+    prediction = moments.intercept + einsum(z_test, weights, "n d, m d r -> m n r")
+    return float(_r2(prediction, split.y_test).mean())
+
+
+def principal_r2(split: Split, k_max: int | None = None) -> list[float]:
+    """Held-out R2 of ridge on the code's top-k principal components, k = 1..k_max (default: all).
+
+    The components of the centred code, unstandardised and fitted on the fit part: the curve is the same for any
+    rotation and any common gain of the code, which a curve over random coordinates is not.
+    """
+    centre, mean = split.z_fit.double().mean(dim=0), split.y_fit.double().mean(dim=0)
+    z, y = split.z_fit.double() - centre, split.y_fit.double() - mean
+    spectrum, axes = torch.linalg.eigh(z.mT @ z / len(z))
+    spectrum, axes = spectrum.flip(0).clamp_min(0), axes.flip(1)
+    # The penalties are meant for eigenvalues whose mean is 1, as a correlation matrix has them.
+    gain = spectrum.mean().clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
+    axes = axes * gain
+    d = len(centre)
+    sizes = torch.arange(1, min(k_max or d, d) + 1, device=z.device)
+    seen = (torch.arange(d, device=z.device) < rearrange(sizes, "k -> k 1")).double()
+    cross = axes.mT @ (z.mT @ y) / len(z)
+    found = _shrink(spectrum * gain**2 * seen, einsum(seen, cross, "k d, d r -> k d r"), _power(y), len(z)).weights
+    prediction = mean + einsum((split.z_test.double() - centre) @ axes, found, "n d, k d r -> k n r")
+    return [float(score) for score in _r2(prediction, split.y_test)]
+
+
+def _moments(split: Split) -> _Moments:
+    centre, gain = standardiser(split.z_fit)
+    mean = split.y_fit.double().mean(dim=0)
+    z, y = (split.z_fit.double() - centre) * gain, split.y_fit.double() - mean
+    return _Moments(centre, gain, mean, z.mT @ z / len(z), z.mT @ y / len(z), _power(y), len(z))
+
+
+def _power(y: Float[Tensor, "n r"]) -> Float[Tensor, ""]:
+    return y.square().mean(dim=0).sum()
+
+
+def _solve(
+    gram: Float[Tensor, "*sets d d"], cross: Float[Tensor, "*sets d r"], power: Float[Tensor, ""], n: int
+) -> _Solution:
+    """Ridge weights of each Gram matrix at its own best penalty."""
+    spectrum, axes = torch.linalg.eigh(gram)
+    found = _shrink(spectrum.clamp_min(0), axes.mT @ cross, power, n)
+    return found._replace(weights=axes @ found.weights)
+
+
+def _shrink(
+    spectrum: Float[Tensor, "*sets d"], cross: Float[Tensor, "*sets d r"], power: Float[Tensor, ""], n: int
+) -> _Solution:
+    """Ridge in the eigenbasis, where it is one division per direction: cross / (spectrum + penalty)."""
+    grid = rearrange(spectrum.new_tensor(PENALTIES), "g -> g 1")
+    values = rearrange(spectrum, "... d -> ... 1 d")
+    strength = rearrange(cross.square().sum(dim=-1), "... d -> ... 1 d")
+    left = power - (strength * (values + 2 * grid) / (values + grid).square()).sum(dim=-1)
+    degrees = 1 + (values / (values + grid)).sum(dim=-1)
+    # Both floors are for more coordinates than rows, where a vanishing penalty is 0/0: they make it lose.
+    gcv = left.clamp_min(1e-14 * power) / (1 - degrees / n).clamp_min(1e-8).square()
+    best = gcv.argmin(dim=-1, keepdim=True)
+    penalty = grid[:, 0][best]
+    weights = cross / rearrange(spectrum + penalty, "... d -> ... d 1")
+    return _Solution(weights, penalty.squeeze(-1), degrees.gather(-1, best).squeeze(-1))

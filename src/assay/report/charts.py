@@ -1,0 +1,257 @@
+"""The two charts most studies need, from plain rows: lines with interval bands, and bars with intervals.
+
+Every seed is a dot. Colour always comes with a shape or a label. On the page: hover for the numbers, click a legend
+entry to single out a series, shift and wheel to zoom (the bare wheel scrolls the page), drag to move, double click
+to reset.
+
+    interval_lines(rows, x="k", y="R2", series="model", dots=seeds, references={"ceiling": 1.0}, title="...")
+
+A row's `y` is an `Interval`, or a number whose bounds, if any, are under the keys `low` and `high`. Rows are copied to
+fixed field names, since Vega gives a meaning to the dots and brackets of a name such as `R2_0.75`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any
+
+from assay.core.run import finite
+from assay.metrics.intervals import Interval
+from assay.report.style import MUTED, PALETTE, SHAPES
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Row = Mapping[str, Any]
+LINES = (320, 200)
+BARS, STEP, GROUP_STEP = 260, 24, 16
+TICKS = 10
+
+
+def interval_lines(
+    rows: Iterable[Row],
+    *,
+    x: str,
+    y: str,
+    series: str,
+    low: str = "low",
+    high: str = "high",
+    dots: Iterable[Row] = (),
+    references: Mapping[str, float] | None = None,
+    title: str = "",
+    x_title: str = "",
+    y_title: str = "",
+    log_x: bool = False,
+) -> "alt.LayerChart":
+    """A line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed."""
+    import altair as alt
+
+    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in rows]
+    single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in dots]
+    names = _names(points)
+    pick = alt.selection_point(fields=["series"], bind="legend")
+    zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
+    kind: dict[str, Any] = {"type": "log"} if log_x else {"zero": False}
+    scale = alt.Scale(nice=False, padding=8, **kind)
+    across = alt.X(field="x", type="quantitative", title=x_title or x, scale=scale, axis=_measured(points))
+    vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, "scale": alt.Scale(zero=False)}
+    upward = alt.Y(field="y", **vertical)
+    colour, shape = _colour(names), _shape(names)
+    bright = alt.condition(pick, alt.value(1), alt.value(0.12))
+    base = alt.Chart(_data(points)).encode(x=across, color=colour)
+    layers = [
+        _band(points).encode(
+            x=across,
+            y=alt.Y(field="low", **vertical),
+            y2=alt.Y2("high"),
+            color=colour,
+            opacity=alt.condition(pick, alt.value(0.2), alt.value(0.04)),
+        ),
+        base.mark_line(strokeWidth=2).encode(y=upward, opacity=bright),
+        alt.Chart(_data(single))
+        .mark_circle(size=14)
+        .encode(
+            x=across,
+            y=upward,
+            color=colour,
+            opacity=alt.condition(pick, alt.value(0.55), alt.value(0.05)),
+            tooltip=_seed_tooltip(x_title or x, y_title or y),
+        ),
+        base.mark_point(filled=True, size=46).encode(
+            y=upward, shape=shape, opacity=bright, tooltip=_tooltip(x_title or x, y_title or y)
+        ),
+        *_references(references or {}, points, along="y"),
+    ]
+    chart = _layered(layers).add_params(pick, zoom)
+    return chart.properties(width=LINES[0], height=LINES[1], **_title(title))
+
+
+def interval_bars(
+    rows: Iterable[Row],
+    *,
+    label: str,
+    value: str,
+    series: str = "",
+    low: str = "low",
+    high: str = "high",
+    dots: Iterable[Row] = (),
+    references: Mapping[str, float] | None = None,
+    title: str = "",
+    value_title: str = "",
+) -> "alt.LayerChart":
+    """A horizontal bar per label, so that long names stay readable; with `series`, a group of bars per label.
+
+    The interval is the line in the upper half of a bar, the seeds are the dots in the lower."""
+    import altair as alt
+
+    group = series or label
+    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in rows]
+    single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in dots]
+    names = _names(points)
+    upright = alt.Y(
+        field="label", type="nominal", sort=None, title=None, scale=alt.Scale(paddingInner=0.25 if series else 0.2)
+    )
+    across = alt.X(field="y", type="quantitative", title=value_title or value)
+    place: dict[str, Any] = {"y": upright, "color": _colour(names, legend=bool(series))}
+    if series:
+        place["yOffset"] = alt.YOffset(field="series", type="nominal", sort=names)
+    bounds = [point for point in points if point["low"] is not None]
+    base = alt.Chart(_data(points)).encode(**place)
+    layers = [
+        base.mark_bar(opacity=0.4).encode(x=across, tooltip=_tooltip("", value_title or value)),
+        alt.Chart(_data(bounds))
+        .mark_rule(strokeWidth=2.5, yOffset=-4)
+        .encode(**place, x=alt.X(field="low", type="quantitative"), x2=alt.X2("high")),
+        alt.Chart(_data(single))
+        .mark_circle(size=16, opacity=0.85, yOffset=4)
+        .encode(**place, x=across, tooltip=_seed_tooltip("", value_title or value)),
+        *_references(references or {}, points, along="x"),
+    ]
+    step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
+    return _layered(layers).properties(width=BARS, height=step, **_title(title))
+
+
+def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
+    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip."""
+    value = row[key]
+    if isinstance(value, Interval):
+        point = {"y": value.mean, "low": value.low, "high": value.high, "n": value.n}
+    else:
+        point = {"y": value, "low": row.get(low), "high": row.get(high), "n": row.get("n")}
+    point = finite(point)[0]
+    if point["low"] is None or point["high"] is None:
+        return point | {"low": None, "high": None, "interval": "-"}
+    return point | {"interval": f"{point['low']:.3g} to {point['high']:.3g}"}
+
+
+def _seed(row: Row, key: str) -> dict[str, Any]:
+    return {"y": finite(row[key])[0], "seed": row.get("seed")}
+
+
+def _layered(layers: Sequence["alt.Chart"]) -> "alt.LayerChart":
+    """Without the layers that have nothing to show: Vega warns of their infinite extent."""
+    import altair as alt
+
+    return alt.LayerChart(layer=[layer for layer in layers if layer.data["values"]])
+
+
+def _names(points: Sequence[Row]) -> list[str]:
+    """Series in the order they come: a colour depends on the rows, not on the alphabet."""
+    return list(dict.fromkeys(point["series"] for point in points))
+
+
+def _data(values: Sequence[Row]) -> "alt.InlineData":
+    import altair as alt
+
+    return alt.InlineData(values=list(values))
+
+
+def _title(title: str) -> dict[str, str]:
+    return {"title": title} if title else {}
+
+
+def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":
+    import altair as alt
+
+    scale = alt.Scale(domain=list(names), range=list(islice(cycle(PALETTE), len(names))))
+    return alt.Color(field="series", type="nominal", scale=scale, legend=_legend(names) if legend else None)
+
+
+def _shape(names: Sequence[str]) -> "alt.Shape":
+    import altair as alt
+
+    scale = alt.Scale(domain=list(names), range=list(islice(cycle(SHAPES), len(names))))
+    return alt.Shape(field="series", type="nominal", scale=scale, legend=_legend(names))
+
+
+def _legend(names: Sequence[str]) -> "alt.Legend":
+    """As many columns as fit under the plot, at about 7 pixels a letter and 30 for the symbol."""
+    import altair as alt
+
+    widest = max((len(name) for name in names), default=1) * 7 + 30
+    return alt.Legend(title=None, symbolOpacity=1, columns=max(1, min(4, LINES[0] // widest)))
+
+
+def _band(points: Sequence[Row]) -> "alt.Chart":
+    """Where there is but one x, a band has no width: bars then."""
+    import altair as alt
+
+    bounded = [point for point in points if point["low"] is not None]
+    chart = alt.Chart(_data(bounded))
+    wide = len({point["x"] for point in bounded}) > 1
+    return chart.mark_area(line=False) if wide else chart.mark_rule(strokeWidth=6)
+
+
+def _measured(points: Sequence[Row]) -> "alt.Axis":
+    """Ticks where something was measured, unless that is nearly everywhere."""
+    import altair as alt
+
+    values = sorted({point["x"] for point in points})
+    return alt.Axis(values=values, labelOverlap="greedy") if len(values) <= TICKS else alt.Axis(labelOverlap="greedy")
+
+
+def _references(references: Mapping[str, float], points: Sequence[Row], *, along: str) -> list["alt.Chart"]:
+    """A dashed line and its name per reference (the ceiling, the floor), named on the side where the data is."""
+    import altair as alt
+
+    field = alt.Y if along == "y" else alt.X
+    place = {along: field(field="y", type="quantitative")}
+    edge = {"x": alt.value("width")} if along == "y" else {"y": alt.value(0)}
+    values = [point["y"] for point in points if point["y"] is not None]
+    middle = (min(values) + max(values)) / 2 if values else 0.0
+    layers = []
+    for name, value in references.items():
+        chart = alt.Chart(_data([{"y": value, "name": name}]))
+        beside = {
+            "align": "right",
+            "baseline": "top" if value > middle else "bottom",
+            "dy": 4 if value > middle else -3,
+        }
+        above = {"align": "center", "baseline": "bottom", "dy": -3}
+        layers += [
+            chart.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=MUTED).encode(**place),
+            chart.mark_text(fontSize=11, color=MUTED, **(beside if along == "y" else above)).encode(
+                **place, **edge, text=alt.Text(field="name", type="nominal")
+            ),
+        ]
+    return layers
+
+
+def _tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
+    return [*_tooltip_head(x_title, y_title), _nominal("interval", "95 % interval"), _nominal("n", "n")]
+
+
+def _seed_tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
+    return [*_tooltip_head(x_title, y_title), _nominal("seed", "seed")]
+
+
+def _tooltip_head(x_title: str, y_title: str) -> list["alt.Tooltip"]:
+    import altair as alt
+
+    where = [_nominal("series", "series"), _nominal("x", x_title)] if x_title else [_nominal("label", "row")]
+    return [*where, alt.Tooltip(field="y", type="quantitative", title=y_title, format=".3g")]
+
+
+def _nominal(field: str, title: str) -> "alt.Tooltip":
+    import altair as alt
+
+    return alt.Tooltip(field=field, type="nominal", title=title)

@@ -1,0 +1,162 @@
+"""The HTML page: one file, no network, whatever the plug-ins are called.
+
+Three walls keep foreign text inert: Jinja escapes it in the markup, chart data goes into `application/json` blocks with
+`<`, `>` and `&` as \\u003c and so on, and the page's own policy lets no script run but those whose hash it lists, and
+lets nothing be fetched. The policy needs no 'unsafe-eval', because vega-embed's `ast` mode interprets expressions.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from assay.core.run import Record, finite
+from assay.metrics.intervals import Interval
+from assay.report.section import Section, Table, Value
+from assay.report.style import vegalite_version
+from assay.report.text import Shown, shown
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def build_page(
+    sections: Sequence[tuple[str, str, Section]], records: Sequence[Record], *, title: str = "assay report"
+) -> str:
+    """The page for (study, its question, what it found) and the records behind them."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("assay.report", "assets"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    scripts = [_asset("page.js")]
+    if any(section.charts for _, _, section in sections):
+        scripts.insert(0, _vega())
+    known = {study for study, _, _ in sections}
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        policy=CONTENT_POLICY.format(scripts=" ".join(map(_hash, scripts))),
+        style=_asset("page.css"),
+        scripts=scripts,
+        studies=[_study(*section, records) for section in sections],
+        unknown=sorted(Counter(record.run.study for record in records if record.run.study not in known).items()),
+        missing=[_missing(record) for record in records if record.status != "done"],
+        provenance=_provenance(records) if records else {},
+        json_block=json_block,
+    )
+
+
+def json_block(value: Any) -> str:
+    """JSON that can stand in a <script type="application/json">, whatever strings it holds."""
+    text = json.dumps(finite(value)[0], separators=(",", ":"), allow_nan=False)  # ASCII: U+2028 and U+2029 are escaped
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@dataclass(frozen=True)
+class PageCell:
+    """One table cell and what it sorts by: a number, or its text."""
+
+    shown: Shown
+    sort: str
+    number: bool
+
+
+def _study(name: str, question: str, section: Section, records: Sequence[Record]) -> dict[str, Any]:
+    status = Counter(record.status for record in records if record.run.study == name)
+    return {
+        "name": name,
+        "question": question,
+        "done": status["done"],
+        "missing": status["failed"] + status["diverged"],
+        "tables": [_table(table) for table in section.tables],
+        "charts": section.charts,
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    rows = [[_cell(table, row, column) for column in table.columns] for row in table.rows]
+    numeric = [any(cell.number for cell in column) for column in zip(*rows, strict=True)]
+    return {
+        "name": table.name,
+        "note": table.note,
+        "columns": list(zip(table.columns, numeric, strict=True)),
+        "rows": rows,
+        "csv": base64.b64encode(table.csv().encode()).decode(),
+    }
+
+
+def _cell(table: Table, row: Mapping[str, Value], column: str) -> PageCell:
+    value = row[column]
+    mean = value.mean if isinstance(value, Interval) else value
+    parts = shown(table, row, column)
+    if isinstance(mean, int | float):
+        return PageCell(parts, repr(float(mean)) if math.isfinite(mean) else "", number=True)
+    return PageCell(parts, mean or "", number=False)
+
+
+def _missing(record: Record) -> dict[str, str]:
+    lines = (record.error or "").strip().splitlines()
+    return {
+        "id": record.run.id,
+        "label": record.run.label,
+        "status": record.status,
+        "last": lines[-1] if lines else "a metric was not finite" if record.status == "diverged" else "no message",
+        "error": record.error or "",
+    }
+
+
+def _provenance(records: Sequence[Record]) -> dict[str, str]:
+    """What the numbers were made with: every version that occurs, not just the last."""
+    made = [record.provenance for record in records]
+    status = Counter(record.status for record in records)
+    dates = sorted(record.finished for record in records if record.finished)
+    numerics = [record.run.numerics for record in records]
+    return {
+        "records": ", ".join(f"{count} {name}" for name, count in sorted(status.items())),
+        "assay": _listed(one.assay for one in made),
+        "Python": _listed(one.python for one in made),
+        "PyTorch": _listed(one.torch for one in made),
+        "machine": _listed(f"{one.host} ({one.machine})" for one in made if one.host or one.machine),
+        "device": _listed(f"{one.device}, {one.dtype}" for one in numerics),
+        "computed": f"{_day(dates[0])} to {_day(dates[-1])} UTC" if dates else "",
+    }
+
+
+def _day(moment: str) -> str:
+    """2025-06-01T10:20:30+00:00 -> 2025-06-01 10:20; the store writes UTC."""
+    return moment[:16].replace("T", " ")
+
+
+def _listed(values: Iterable[str]) -> str:
+    return "; ".join(sorted({value for value in values if value}))
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vegalite_version())
+    assert "</script" not in bundle.lower(), "the bundle would end its own script element"
+    return bundle
+
+
+def _asset(name: str) -> str:
+    from importlib.resources import files
+
+    return files("assay.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

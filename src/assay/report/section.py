@@ -1,0 +1,121 @@
+"""A section is what one study found: its tables and charts, collected before anything is printed or written."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.core.run import finite
+from assay.metrics.intervals import Interval
+from assay.report.style import house_spec
+
+CEILING = "_ceiling"
+Value = str | int | float | Interval | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with one set of keys."""
+
+    name: str
+    rows: tuple[Mapping[str, Value], ...]
+    formats: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if set(row) != set(self.keys):
+                odd = ", ".join(sorted(set(row) ^ set(self.keys)))
+                raise ValueError(f"table '{self.name}': its rows need one set of keys, and not all have: {odd}")
+            for key, value in row.items():
+                if not isinstance(value, Value):
+                    raise TypeError(f"table '{self.name}', column '{key}': a {type(value).__name__} is no table value")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.rows[0]) if self.rows else ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The keys that are shown as columns: a ceiling stands beside its score."""
+        return tuple(key for key in self.keys if not (key.endswith(CEILING) and key.removesuffix(CEILING) in self.keys))
+
+    def json_rows(self) -> list[dict[str, Any]]:
+        return [{key: _json(value) for key, value in row.items()} for row in self.rows]
+
+    def csv(self) -> str:
+        """A column X of intervals becomes X, X_low, X_high, X_n."""
+        spread = {key for row in self.rows for key, value in row.items() if isinstance(value, Interval)}
+        header = [name for key in self.keys for name in (_spread_names(key) if key in spread else (key,))]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(header)
+        for row in self.rows:
+            writer.writerow([item for key in self.keys for item in _csv(row[key], spread=key in spread)])
+        return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A Vega-Lite spec in the house style."""
+
+    name: str
+    spec: dict[str, Any]
+    caption: str = ""
+
+
+class Section:
+    """The `Report` a study writes to (assay.core.study)."""
+
+    def __init__(self, study: str = "") -> None:
+        self.study = study
+        self.tables: list[Table] = []
+        self.charts: list[Chart] = []
+
+    def table(
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Value]],
+        *,
+        formats: Mapping[str, str] | None = None,
+        note: str = "",
+    ) -> None:
+        _check_name(name, [table.name for table in self.tables])
+        self.tables.append(Table(name, tuple(dict(row) for row in rows), formats or {}, note))
+
+    def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
+        _check_name(name, [chart.name for chart in self.charts])
+        self.charts.append(Chart(name, house_spec(chart), caption))
+
+    def json_rows(self, table: Table) -> list[dict[str, Any]]:
+        """JSON values by column; an interval is {"mean", "low", "high", "n"}."""
+        return table.json_rows()
+
+
+def _check_name(name: str, taken: Sequence[str]) -> None:
+    """Names become file names."""
+    if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
+        raise ValueError(f"'{name}' names a file: use letters, digits, '_', '-' and '.'")
+    if name in taken:
+        raise ValueError(f"'{name}' is there already: its file would be overwritten")
+
+
+def _json(value: Value) -> Any:
+    if isinstance(value, Interval):
+        value = {"mean": value.mean, "low": value.low, "high": value.high, "n": value.n}  # type: ignore[assignment]
+    return finite(value)[0]
+
+
+def _spread_names(key: str) -> tuple[str, ...]:
+    return key, f"{key}_low", f"{key}_high", f"{key}_n"
+
+
+def _csv(value: Value, *, spread: bool) -> list[Any]:
+    if isinstance(value, Interval):
+        items: list[Any] = [value.mean, value.low, value.high, value.n]
+    else:
+        items = [value, None, None, None] if spread else [value]
+    return [None if isinstance(item, float) and not math.isfinite(item) else item for item in items]

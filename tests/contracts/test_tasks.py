@@ -1,0 +1,76 @@
+"""Every task keeps every promise, and the promises notice tasks that do not."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from assay.contracts import base
+from assay.contracts import tasks as contract
+from assay.tasks import tasks
+from assay.tasks.base import Batch, Task, TaskShape, Tokens, Vectors
+from assay.tasks.hybrid import Hybrid
+from assay.tasks.retrieval import Retrieval
+
+VARIANTS = (
+    *(Hybrid(context=context) for context in (1, 2)),
+    Hybrid(noise=0.0, ar_coeff=0.0),
+    Hybrid(L=17, K_keys=1, V_dim=1, F_feat=2, r_global=3, r_local=1),
+    Retrieval(keys="ambiguous"),
+    *(Retrieval(keys=keys, L=3, K_keys=1, V_dim=1, F_feat=2) for keys in ("unique", "ambiguous")),
+)
+
+
+@pytest.mark.parametrize("promise", base.promises("tasks"), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("task", [*map(tasks.parse, tasks.names()), *VARIANTS], ids=str)
+def test_every_task_keeps(task, promise):
+    promise(task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Task):
+    """Which of two tokens is the larger? With one fault."""
+
+    fault: str = ""
+
+    def shape(self):
+        return TaskShape(inputs=Vectors(1), outputs=Tokens(2), length=3 if self.fault == "length" else 2)
+
+    def sample(self, batch, rng):
+        source = None if self.fault == "global" else rng
+        inputs = torch.randn(batch, 2, 1, generator=source)
+        if self.fault == "infinite":
+            inputs[0, 0] = torch.inf
+        if self.fault == "stuck":
+            inputs = torch.arange(2 * batch).reshape(batch, 2, 1) % 3 - 0.5
+        return Batch(inputs, inputs[..., 0].argmax(1) + 2 * (self.fault == "vocab"))
+
+    def oracle(self, batch):
+        match self.fault:
+            case "cheats":
+                return batch.targets
+            case "constant":
+                return torch.zeros_like(batch.targets)
+            case "shape":
+                return batch.inputs
+        return batch.inputs[..., 0].argmax(1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "promise", "seen"),
+    [
+        ("global", contract.gives_equal_batches_to_equal_generators, "different inputs"),
+        ("stuck", contract.gives_equal_batches_to_equal_generators, "in a row"),
+        ("length", contract.has_the_shape_it_says, r"inputs \(1, 2, 1\), not \(1, 3, 1\)"),
+        ("vocab", contract.has_the_shape_it_says, r"leave 0\.\.1"),
+        ("infinite", contract.is_finite, "1 of 128 entries of inputs"),
+        ("global", contract.leaves_the_global_generator_alone, "sample drew"),
+        ("cheats", contract.answers_each_sequence_alone, "move by"),
+        ("constant", contract.has_an_oracle_better_than_any_constant, "most frequent"),
+        ("shape", contract.has_an_oracle_better_than_any_constant, r"gave \(1024, 2, 1\)"),
+    ],
+)
+def test_a_broken_promise_is_noticed(fault, promise, seen):
+    promise(Faulty())
+    with pytest.raises(AssertionError, match=seen):
+        promise(replace(Faulty(), fault=fault))

@@ -1,0 +1,173 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from assay.core.errors import UserError
+from assay.metrics.probes import (
+    PENALTIES,
+    Split,
+    masked_r2,
+    principal_r2,
+    r2,
+    r2_per_output,
+    ridge,
+    ridge_r2,
+    standardiser,
+)
+
+
+def make(seed=0, *, n=400, d=12, r=3, noise=1.0, dtype=torch.float64):
+    """A code of correlated, uneven columns that holds the targets under noise."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randn(2 * n, r, generator=rng, dtype=torch.float64)
+    z = y @ torch.randn(r, d, generator=rng, dtype=torch.float64)
+    z = (z + noise * torch.randn(2 * n, d, generator=rng, dtype=torch.float64)) * torch.linspace(0.1, 5, d) + 3
+    z, y = z.to(dtype), y.to(dtype)
+    return Split(z[:n], y[:n] + 1, z[n:], y[n:] + 1)
+
+
+def recode(split, change):
+    return dataclasses.replace(split, z_fit=change(split.z_fit), z_test=change(split.z_test))
+
+
+def hat(z, penalty):
+    """The smoother matrix of ridge with an intercept, in full."""
+    z = (z - z.mean(0)) / z.std(0)
+    n = len(z)
+    return np.full((n, n), 1 / n) + z @ np.linalg.solve(z.T @ z + n * penalty * np.eye(z.shape[1]), z.T)
+
+
+def brute_penalty(z, y):
+    """GCV by its definition, one n x n smoother per penalty."""
+    scores = []
+    for penalty in PENALTIES:
+        smoother = hat(z, penalty)
+        left = y - smoother @ y
+        scores.append((left**2).sum() / len(z) / (1 - np.trace(smoother) / len(z)) ** 2)
+    return PENALTIES[int(np.argmin(scores))]
+
+
+def brute_r2(split, columns):
+    """Refit on the columns by least squares on an augmented system, penalty by brute force."""
+    z, y, z_test, y_test = (part.double().numpy() for part in dataclasses.astuple(split))
+    z, z_test = z[:, columns], z_test[:, columns]
+    penalty = brute_penalty(z, y)
+    mean, deviation = z.mean(0), z.std(0)
+    rows = np.vstack([(z - mean) / deviation, np.sqrt(len(z) * penalty) * np.eye(z.shape[1])])
+    right = np.vstack([y - y.mean(0), np.zeros((z.shape[1], y.shape[1]))])
+    weights = np.linalg.lstsq(rows, right, rcond=None)[0]
+    guess = y.mean(0) + (z_test - mean) / deviation @ weights
+    return 1 - ((guess - y_test) ** 2).mean() / y_test.var(0, ddof=1).mean()
+
+
+def test_r2_centres_each_output_on_its_own_mean():
+    target = torch.tensor([[0.0, 100.0], [2.0, 104.0], [4.0, 108.0]])
+    guess = target + torch.tensor([1.0, -1.0])
+    assert r2(guess, target) == pytest.approx(1 - 1 / ((4 + 16) / 2))
+    assert r2_per_output(guess, target) == pytest.approx([1 - 1 / 4, 1 - 1 / 16])
+
+
+def test_a_constant_target_scores_zero():
+    assert r2(torch.randn(9, 2), torch.full((9, 2), 7.0)) == 0.0
+
+
+def test_penalty_and_degrees_are_those_of_brute_force_cross_validation():
+    split = make(n=40, d=12, noise=6.0)
+    fit = ridge(split)
+    penalty = brute_penalty(split.z_fit.numpy(), split.y_fit.numpy())
+    assert PENALTIES[0] < penalty < PENALTIES[-1], "the case must have its minimum inside the grid"
+    assert fit.penalty == pytest.approx(penalty)
+    assert fit.degrees == pytest.approx(np.trace(hat(split.z_fit.numpy(), penalty)))
+
+
+def test_ridge_equals_the_brute_force_fit():
+    split = make(n=60, noise=4.0)
+    assert ridge_r2(split) == pytest.approx(brute_r2(split, list(range(12))), abs=1e-9)
+
+
+def test_masked_r2_equals_refitting_each_mask():
+    split, keep, masks = make(n=60, noise=2.0), 0.5, 5
+    draws = torch.rand(masks, 12, generator=torch.Generator().manual_seed(3))
+    slow = [brute_r2(split, row.argsort()[:6].sort().values.tolist()) for row in draws]
+    assert np.std(slow) > 0.01
+    fast = masked_r2(split, keep, masks, torch.Generator().manual_seed(3))
+    assert fast == pytest.approx(np.mean(slow), abs=1e-9)
+
+
+def test_a_mask_that_keeps_all_is_no_mask():
+    split = make()
+    assert masked_r2(split, 1.0, 3, torch.Generator()) == pytest.approx(ridge_r2(split), abs=1e-12)
+
+
+def test_a_mask_that_keeps_nothing_is_refused():
+    with pytest.raises(UserError, match=r"leaves 0 of 12"):
+        masked_r2(make(), 0.05, 1, torch.Generator())
+
+
+def test_a_noise_code_scores_zero_held_out():
+    scores = []
+    for seed in range(12):
+        rng = torch.Generator().manual_seed(seed)
+        part = lambda width: torch.randn(2048, width, generator=rng)  # noqa: B023, E731
+        scores.append(ridge_r2(Split(part(32), part(8), part(32), part(8))))
+    assert abs(np.mean(scores)) < 0.005
+
+
+def test_dead_and_constant_columns_change_nothing():
+    split = make()
+
+    def deaden(z):
+        return torch.cat([torch.zeros(len(z), 2), z, torch.full((len(z), 1), 0.1)], dim=1)
+
+    assert ridge_r2(recode(split, deaden)) == pytest.approx(ridge_r2(split), abs=1e-12)
+    gain = standardiser(deaden(split.z_fit))[1]
+    assert gain[[0, 1, -1]].tolist() == [0, 0, 0] and (gain[2:-1] > 0).all()
+
+
+def test_a_code_that_is_dead_throughout_scores_zero():
+    split = recode(make(), torch.zeros_like)
+    scores = [ridge_r2(split), masked_r2(split, 0.5, 4, torch.Generator()), *principal_r2(split)]
+    assert max(map(abs, scores)) < 0.02
+
+
+@pytest.mark.parametrize("gain", [1e-6, 1e6])
+def test_no_probe_sees_a_common_gain(gain):
+    split = make(dtype=torch.float32)
+    scaled = recode(split, lambda z: z * gain)
+    assert ridge_r2(scaled) == pytest.approx(ridge_r2(split), abs=1e-6)
+    assert principal_r2(scaled) == pytest.approx(principal_r2(split), abs=1e-6)
+
+
+def test_the_order_of_units_is_irrelevant_to_the_whole_code():
+    split, order = make(), torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    assert ridge_r2(recode(split, lambda z: z[:, order])) == pytest.approx(ridge_r2(split), abs=1e-10)
+
+
+def test_principal_curve_is_free_of_rotation():
+    split = make()
+    rotation = torch.linalg.qr(torch.randn(12, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64))[0]
+    turned = recode(split, lambda z: z @ rotation)
+    assert principal_r2(turned) == pytest.approx(principal_r2(split), abs=1e-9)
+    assert masked_r2(turned, 0.25, 8, torch.Generator()) != pytest.approx(
+        masked_r2(split, 0.25, 8, torch.Generator()), abs=1e-3
+    )
+
+
+def test_principal_curve_equals_regression_on_explicit_components():
+    split = make(n=2000, noise=0.3)
+    z, y, z_test, y_test = (part.numpy() for part in dataclasses.astuple(split))
+    axes = np.linalg.svd(z - z.mean(0), full_matrices=False)[2]
+    slow = []
+    for k in range(1, 6):
+        design, design_test = (np.c_[np.ones(len(part)), (part - z.mean(0)) @ axes[:k].T] for part in (z, z_test))
+        guess = design_test @ np.linalg.lstsq(design, y, rcond=None)[0]
+        slow.append(1 - ((guess - y_test) ** 2).mean() / y_test.var(0, ddof=1).mean())
+    assert principal_r2(split, k_max=5) == pytest.approx(slow, abs=1e-3)
+    assert len(principal_r2(split)) == 12
+
+
+def test_more_coordinates_than_rows_is_still_a_fit():
+    split = make(n=60, d=200, noise=1.0)
+    assert 0.8 < ridge_r2(split) <= 1

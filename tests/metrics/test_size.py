@@ -1,0 +1,77 @@
+"""Sizes against counts by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from assay.encoders import encoders
+from assay.metrics.size import flops_per_token, parameters
+
+
+class First(nn.Module):
+    """The first output of a module that gives several, on (batch, time, d) or (batch, d, time)."""
+
+    def __init__(self, inner, *, channels_first=False):
+        super().__init__()
+        self.inner, self.channels_first = inner, channels_first
+
+    def forward(self, x):
+        y = self.inner(x.mT if self.channels_first else x)
+        return y[0] if isinstance(y, tuple) else y
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+def test_parameters_counts_frozen_ones_and_shared_ones_once():
+    shared = nn.Linear(24, 32)
+    assert parameters(shared) == 800
+    assert parameters(nn.Sequential(shared, shared)) == 800
+    assert parameters(shared.requires_grad_(False)) == 800
+
+
+@pytest.mark.parametrize(
+    ("module", "by_hand"),
+    [
+        (nn.Linear(16, 32), 2 * 16 * 32),
+        (First(nn.GRU(16, 8, batch_first=True)), 2 * 3 * 8 * (16 + 8)),
+        (First(nn.Conv1d(16, 8, 3, padding="same"), channels_first=True), 2 * 16 * 8 * 3),
+        # Four projections, then 10 keys scored and 10 values summed per token.
+        (Attention(), 2 * 4 * 16 * 16 + 2 * 2 * 10 * 16),
+        (nn.ReLU(), 0),
+    ],
+    ids=["linear", "gru", "conv", "attention", "relu"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_flops_per_token_counts_products_as_two(module, by_hand, dtype):
+    assert flops_per_token(module.to(dtype), 10, 16) == by_hand
+
+
+@pytest.mark.parametrize(
+    ("word", "by_hand"),
+    [
+        ("static_mlp", 2 * 768 * 32),
+        ("gru", 2 * (32 * 3 * 75 * (24 + 75) + 75 * 32)),
+        ("mean_mlp", 2 * (32 * (24 * 132 + 132 * 132) + 132 * 32)),
+        # 32 tokens are merged in 16 + 8 + 4 + 2 + 1 pairs.
+        ("causal_conv", 2 * (32 * 24 * 47 + 31 * 94 * 47 + 47 * 32)),
+        # Keys and values of every token, one query, one row of scores and sums, one output.
+        ("self_attn", 2 * (32 * (24 * 72 + 2 * 72 * 72) + 72 * 72 + 2 * 32 * 72 + 72 * 72 + 72 * 32)),
+    ],
+)
+def test_the_encoders_cost_what_their_formulas_say(word, by_hand):
+    assert flops_per_token(encoders.parse(word).build(32, 24, 32), 32, 24) == by_hand / 32
+
+
+def test_counting_leaves_the_module_as_it_was():
+    module = nn.Sequential(nn.Linear(16, 4), nn.Flatten(0, 1), nn.BatchNorm1d(4)).requires_grad_(False)
+    flops_per_token(module, 10, 16)
+    assert module.training
+    assert not any(parameter.requires_grad for parameter in module.parameters())
+    assert module[2].num_batches_tracked == 0

@@ -1,0 +1,57 @@
+"""Records that nothing computed, and a section with one of everything."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from assay.core.run import Numerics, Provenance, Record, Run, Status
+from assay.metrics.intervals import Interval
+from assay.report.section import Section
+
+HOSTILE = "</script><script>window.__hacked = 1</script><img src=x onerror=window.__hacked=1>"
+
+
+@pytest.fixture
+def hostile() -> str:
+    return HOSTILE
+
+
+@pytest.fixture
+def record() -> Callable[..., Record]:
+    def make(
+        *,
+        seed: int = 0,
+        study: str = "toy",
+        status: Status = "done",
+        metrics: dict[str, Any] | None = None,
+        error: str | None = None,
+        device: str = "cpu",
+        version: str = "1",
+        **options: Any,
+    ) -> Record:
+        run = Run(study, options, seed, {study: version}, Numerics(device=device))
+        made = Provenance("0.1.0", "3.11.7", "2.9.0", "box", "Linux x86_64")
+        return Record(run, status, metrics or {}, {}, error, made, f"2025-06-0{seed + 1}T10:00:00+00:00")
+
+    return make
+
+
+@pytest.fixture
+def section() -> Section:
+    """One table and both kinds of chart, with a hostile name in each."""
+    from assay.report.charts import interval_bars, interval_lines
+
+    means = {"gru": 0.9, HOSTILE: 0.1, "conv": 10.5}
+    section = Section("toy")
+    rows = [{"Model": name, "R2_0.75": Interval(mean, mean - 0.1, mean + 0.1, 5)} for name, mean in means.items()]
+    lost: dict[str, Any] = {"Model": "lost", "R2_0.75": None}
+    section.table("scores", [*rows, lost], note=f"A note with {HOSTILE}.")
+    points = [row | {"k": k} for row in rows for k in (1, 2, 4)]
+    dots = [{"Model": row["Model"], "k": k, "R2_0.75": 0.5, "seed": 0} for row in rows for k in (1, 2, 4)]
+    lines = interval_lines(
+        points, x="k", y="R2_0.75", series="Model", dots=dots, references={"ceiling": 11.0, HOSTILE: 0.0}, title=HOSTILE
+    )
+    section.chart("lines", lines, caption=f"A caption with {HOSTILE}.")
+    section.chart("bars", interval_bars(rows, label="Model", value="R2_0.75", dots=dots, references={"ceiling": 11.0}))
+    return section

@@ -1,0 +1,79 @@
+from typing import Any
+
+import pytest
+
+from assay.metrics.intervals import Interval
+from assay.report.charts import interval_bars, interval_lines
+from assay.report.style import PALETTE, house_spec
+
+
+def rows(*names: str, xs=(1, 10, 100)) -> list[dict[str, Any]]:
+    return [{"model": name, "n": x, "R2_0.75": Interval(0.5, 0.4, 0.6, 3)} for name in names for x in xs]
+
+
+def marks(chart: Any) -> list[str]:
+    return [layer["mark"]["type"] for layer in chart.to_dict()["layer"]]
+
+
+def values(chart: Any, mark: str) -> list[dict[str, Any]]:
+    """The data of the first layer with this mark."""
+    spec = chart.to_dict()
+    layer = next(layer for layer in spec["layer"] if layer["mark"]["type"] == mark)
+    data = layer.get("data", spec.get("data"))
+    return spec["datasets"][data["name"]] if "name" in data else data["values"]
+
+
+def test_lines_have_bands_points_every_seed_as_a_dot_and_named_references():
+    dots = [row | {"R2_0.75": 0.45 + seed / 10, "seed": seed} for row in rows("a", "b") for seed in range(3)]
+    chart = interval_lines(rows("a", "b"), x="n", y="R2_0.75", series="model", dots=dots, references={"ceiling": 1.0})
+    assert marks(chart) == ["area", "line", "circle", "point", "rule", "text"]
+    assert len(values(chart, "circle")) == len(dots)
+    assert values(chart, "area")[0] == {
+        "y": 0.5, "low": 0.4, "high": 0.6, "n": 3, "interval": "0.4 to 0.6", "x": 1, "series": "a",
+    }  # fmt: skip
+
+
+def test_bounds_may_stand_in_the_row_and_a_number_without_them_has_no_band():
+    bare = [{"x": x, "y": 1.0, "s": "a"} for x in (1, 2)]
+    assert marks(interval_lines(bare, x="x", y="y", series="s")) == ["line", "point"]
+    bounded = [row | {"low": 0.5, "high": 2.0} for row in bare]
+    assert marks(interval_lines(bounded, x="x", y="y", series="s")) == ["area", "line", "point"]
+
+
+def test_a_single_x_is_drawn_with_bars_since_a_band_would_have_no_width():
+    assert marks(interval_lines(rows("a", xs=(1,)), x="n", y="R2_0.75", series="model"))[0] == "rule"
+
+
+@pytest.mark.parametrize(("log_x", "kind"), [(True, "log"), (False, None)])
+def test_the_x_axis_is_logarithmic_on_demand(log_x, kind):
+    chart = interval_lines(rows("a"), x="n", y="R2_0.75", series="model", log_x=log_x)
+    assert chart.to_dict()["layer"][0]["encoding"]["x"]["scale"].get("type") == kind
+
+
+def test_series_keep_their_order_and_no_two_of_35_look_alike():
+    names = [f"m{i:02}" for i in reversed(range(35))]
+    chart = interval_lines(rows(*names), x="n", y="R2_0.75", series="model").to_dict()
+    encoding = next(layer["encoding"] for layer in chart["layer"] if "shape" in layer["encoding"])
+    colour, shape = encoding["color"]["scale"], encoding["shape"]["scale"]
+    assert colour["domain"] == shape["domain"] == names
+    assert colour["range"][: len(PALETTE)] == list(PALETTE)
+    assert len(set(zip(colour["range"], shape["range"], strict=True))) == 35
+
+
+def test_bars_show_interval_and_seeds_and_group_by_series():
+    single = interval_bars(rows("a", "b", xs=(1,)), label="model", value="R2_0.75", references={"ceiling": 1.0})
+    assert marks(single) == ["bar", "rule", "rule", "text"]
+    grouped = interval_bars(rows("a", "b"), label="model", value="R2_0.75", series="n")
+    assert grouped.to_dict()["layer"][0]["encoding"]["yOffset"]["field"] == "series"
+
+
+def test_nan_never_reaches_a_spec():
+    chart = interval_lines([{"x": 1, "y": float("nan"), "s": "a"}], x="x", y="y", series="s")
+    assert values(chart, "point")[0]["y"] is None
+
+
+def test_charts_can_be_put_side_by_side():
+    import altair as alt
+
+    chart = interval_bars(rows("a", xs=(1,)), label="model", value="R2_0.75")
+    assert house_spec(alt.hconcat(chart, chart))["config"]["range"]["category"] == list(PALETTE)

@@ -1,0 +1,71 @@
+import math
+
+import pytest
+
+from assay.metrics.intervals import Interval
+from assay.report.section import Table
+from assay.report.text import render
+
+
+def table(*rows, formats=None, note="") -> Table:
+    return Table("scores", rows, formats or {}, note)
+
+
+def cell(value, **more) -> str:
+    """The text of a table's only cell."""
+    return render(table({"R2": value, **more})).splitlines()[2]
+
+
+def test_the_table_has_the_look_of_the_spec():
+    rows = [
+        {"Model": "SelfAttn", "k-params": 12.44, "R2": Interval(0.671, 0.651, 0.691, 5), "R2_ceiling": 1.0},
+        {"Model": "Noise", "k-params": None, "R2": Interval(0.0, None, None, 1), "R2_ceiling": 1.0},
+    ]
+    assert render(table(*rows, formats={"k-params": ".1f"}, note="Five seeds.")).splitlines() == [
+        "Model         k-params      R2",
+        "--------------------------------------------",
+        "SelfAttn      12.4          0.67 ±0.02 /1.00",
+        "Noise         -             0.00 /1.00",
+        "",
+        "Five seeds.",
+    ]
+
+
+def test_columns_are_at_least_twelve_wide_and_as_wide_as_their_longest_cell():
+    lines = render(table({"a": "x" * 20, "b": 1}, {"a": "y", "b": 2})).splitlines()
+    assert [line.index(mark) for line, mark in zip(lines[2:], "12", strict=True)] == [22, 22]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.666, "0.67"),
+        (3, "3"),
+        (True, "yes"),
+        ("gru", "gru"),
+        (None, "-"),
+        (math.nan, "-"),
+        (Interval(0.67, 0.65, 0.69, 5), "0.67 ±0.02"),
+        (Interval(0.67, 0.60, 0.71, 5), "0.67 [0.60, 0.71]"),
+        (Interval(0.67, None, None, 1), "0.67"),
+        (Interval(math.nan, None, None, 1), "-"),
+    ],
+)
+def test_values_as_text(value, text):
+    assert cell(value) == text
+
+
+def test_a_ceiling_takes_the_format_of_its_score_and_is_left_out_where_either_is_missing():
+    row = {"sv": Interval(1.5e-3, 1e-3, 2e-3, 5), "sv_ceiling": 0.01}
+    assert render(table(row, formats={"sv": ".2e"})).splitlines()[2] == "1.50e-03 ±5.00e-04 /1.00e-02"
+    assert cell(0.5, R2_ceiling=None) == "0.50"
+    assert cell(None, R2_ceiling=1.0) == "-"
+
+
+def test_a_name_cannot_steer_the_terminal():
+    assert "\x1b" not in render(table({"Model": "\x1b[31mred\nline"}))
+    assert len(render(table({"Model": "two\nlines"})).splitlines()) == 3
+
+
+def test_a_table_without_rows_says_so():
+    assert render(table(note="Why.")) == "(no rows)\n\nWhy."

@@ -1,0 +1,255 @@
+"""The command as a person meets it: right and wrong words, and what comes out."""
+
+import itertools
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOY = Path(__file__).parent / "toy.py"
+Cli = Callable[..., tuple[int, str, str]]
+
+ENCODER = '''
+from assay.studies.expressivity import register, Config, nn, F
+
+@register("{name}")
+class MyEnc(nn.Module):
+    """A linear map of the last token."""
+    def __init__(self, cfg: Config):
+        super().__init__()
+        self.net = nn.Linear(cfg.D_in, cfg.D_z)
+    def forward(self, x):
+        {body}
+'''
+QUICK = [
+    "--seeds",
+    "0",
+    "1",
+    "--batch_eval",
+    "256",
+    "--retr_steps",
+    "20",
+    "--retr_train_steps",
+    "5",
+    "--jac_points",
+    "4",
+]
+
+
+@pytest.fixture
+def my_encoder(tmp_path: Path) -> Path:
+    path = tmp_path / "my_encoder.py"
+    name = f"MyCoolEncoder{random.randrange(10**9)}"
+    path.write_text(ENCODER.format(name=name, body="z = self.net(x)\n        return F.relu(z[:, -1])"))
+    return path
+
+
+def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
+    code, out, _ = cli()
+    assert code == 0 and "expressivity" in out and "report" in out
+    assert cli("--version")[1].startswith("assay 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["expresivity"], "Did you mean 'expressivity'"),
+        (["list", "encoder5"], "Did you mean 'encoders'"),
+        (["expressivity", "--models", "SelfAtn"], "Did you mean 'SelfAttn'"),
+        (["expressivity", "--models", "self_attn:haeds=2"], "Did you mean 'heads'"),
+        (["expressivity", "--models", "self_attn:heads=two"], "expected int, got 'two'"),
+        (["expressivity", "--L", "16"], "16"),
+        (["expressivity", "--F_feat", "7"], "7"),
+        (["expressivity", "--grid", "L=16,32"], "16"),
+        (["expressivity", "--grid", "nose=0.1"], "Did you mean 'noise'"),
+        (["expressivity", "--grid", "noise"], "key=value1,value2"),
+        (["expressivity", "--grid", "noise=loud"], "expected float, got 'loud'"),
+        (["expressivity", "--models", "gru", "self_attn", "--grid", "models.heads=2,4"], "encoder 'gru' has no option"),
+        (["expressivity", "--preset", "dmo"], "Did you mean 'demo'"),
+        (["expressivity", "--device", "cuda:99"], "--device cpu"),
+        (["expressivity", "--device", "tpu"], "auto, cpu, cuda"),
+        (["expressivity", "--budget", "many"], "25k"),
+        (["expressivity", "--budget", "3"], "3"),
+        (["expressivity", "--ray-address", "auto"], "--executor ray"),
+        (["expressivity", "--plugin", "absent.py"], "cannot read the plug-in file 'absent.py'"),
+        (["expressivity", "--tester", "None"], "no tester named 'None'"),
+        (["show", "abc", "--out", "nowhere"], "no results folder 'nowhere'"),
+        (["rm"], "--out"),
+        (["check", "encoders", "gruu"], "Did you mean 'GRU'"),
+    ],
+)
+def test_a_wrong_word_is_one_message_with_the_remedy_and_exit_code_2(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli(*words)
+    assert code == 2 and out == "" and said in err
+    assert "Traceback" not in err and len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--L", "abc"], "abc"), (["--trian_steps", "3"], "train_steps"), (["--executor", "slurm"], "ray")],
+)
+def test_a_flag_that_does_not_parse_names_the_value_or_the_nearest_flag(cli: Cli, words: list[str], said: str) -> None:
+    code, out, err = cli("expressivity", *words)
+    assert code == 2 and said in out + err and "Traceback" not in err
+
+
+def test_help_of_a_study_lists_the_specs_flags(cli: Cli) -> None:
+    code, out, _ = cli("expressivity", "--help")
+    flags = (
+        "--train_steps --fast --cpu_only --L --ar_coeff --noise --retr_hid --self_test --models --seeds --grid --json"
+    )
+    assert code == 0 and all(flag in out for flag in flags.split())
+
+
+def test_both_spellings_of_a_flag_work(cli: Cli, tmp_path: Path) -> None:
+    for spelling in ("--cpu-only", "--cpu_only"):
+        code, out, _ = cli("expressivity", spelling, "--dry-run", "--train_steps", "3", "--out", tmp_path)
+        assert code == 0 and "35 planned" in out
+
+
+def test_arguments_come_in_any_order(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    parts = [
+        ["--plugin", TOY], ["--xs", "1", "2"], ["--grid", "seeds=0..1", "grouped=true,false"],
+        ["--executor", "serial"], ["--out", tmp_path], ["--quiet"],
+    ]  # fmt: skip
+    orders = list(itertools.permutations(parts))
+    random.Random(0).shuffle(orders)
+    plans = [cli_json("toy", *itertools.chain(*order), "--dry-run") for order in orders[:12]]
+    assert len(plans[0]["rows"]) == 8 and all(plan == plans[0] for plan in plans)
+
+
+def test_json_is_one_document_and_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--json")
+    document = json.loads(out)
+    assert code == 0 and set(document) == {"study", "rows", "files"} and document["study"] == "toy"
+    assert {row["square"] for row in document["rows"]} == {1.0, 1.1, 4.0, 4.1, 9.0, 9.1}
+    assert document["files"] and all(Path(path).is_file() for path in document["files"])
+    assert "6 planned, 0 stored, 6 to run" in err
+
+
+def test_the_same_plan_again_computes_nothing_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    words = ["toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path]
+    first, second = cli(*words), cli(*words)
+    assert first[1] == second[1] and "6 planned, 6 stored, nothing to run" in second[2]
+    assert "6 to run" in cli(*words, "--force")[2]
+    assert "12 planned, 6 stored, 6 to run in 2 cohorts (about " in cli(*words, "--grid", "grouped=true,false")[2]
+
+
+def test_dry_run_computes_nothing_and_estimates_from_stored_costs(cli: Cli, tmp_path: Path) -> None:
+    words = ["toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path]
+    code, out, _ = cli(*words, "--dry-run")
+    assert (
+        code == 0
+        and out.count("to run  toy") == 6
+        and "no estimate" in out
+        and not tmp_path.joinpath(".store").exists()
+    )
+    cli(*words, "--xs", "1")
+    assert "4 to run in 4 cohorts (about 0 s)" in cli(*words, "--dry-run")[1]
+
+
+def test_a_failed_run_is_named_with_its_reason_and_the_exit_code_is_1(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "x=2").write_text("raise always")
+    words = ["toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--trap", tmp_path]
+    code, out, err = cli(*words)
+    assert code == 1 and "9.10" in out and "ValueError: trapped at 2" in err
+    failed = err.partition("assay show ")[2].split()[0]
+    assert "Traceback" in json.loads(cli("show", failed, "--out", tmp_path)[1])["error"]
+    assert cli("rm", "--status", "failed", "--out", tmp_path)[1].count("removed") == 2
+    assert "4 stored, 2 to run" in cli(*words, "--dry-run")[1]
+
+
+def test_show_and_rm_by_id_and_study(cli: Cli, tmp_path: Path) -> None:
+    cli("toy", "--plugin", TOY, "--preset", "tiny", "--executor", "serial", "--out", tmp_path)
+    lines = cli("show", "--out", tmp_path)[1].splitlines()
+    assert len(lines) == 2 and all(" done " in line for line in lines)
+    first = lines[0].split()[0]
+    assert "would remove" in cli("rm", first[:8], "--dry-run", "--out", tmp_path)[1]
+    assert cli("rm", first, "--out", tmp_path)[0] == 0 and len(cli("show", "--out", tmp_path)[1].splitlines()) == 1
+    assert cli("rm", "--study", "toy", "--out", tmp_path)[0] == 0 and cli("show", "--out", tmp_path)[1] == ""
+
+
+def test_list_for_machines_has_aliases_and_summaries(cli: Cli) -> None:
+    rows = json.loads(cli("list", "encoders", "--json")[1])
+    attention = next(row for row in rows if row["name"] == "self_attn")
+    assert attention["aliases"] == ["SelfAttn"] and attention["summary"]
+
+
+def test_the_specs_example_runs_from_a_file_of_ones_own(
+    cli_json: Callable[..., Any], my_encoder: Path, tmp_path: Path
+) -> None:
+    words = ["expressivity", "--plugin", my_encoder, *QUICK, "--models"]
+    name = my_encoder.read_text().partition('register("')[2].partition('"')[0]
+    document = cli_json(*words, name, "StaticMLP", "--out", tmp_path)
+    assert [row["Model"] for row in document["rows"]] == [name, "StaticMLP", "Oracle", "Noise"]
+    score = document["rows"][0]["R2"]
+    assert set(score) == {"mean", "low", "high", "n"} and score["n"] == 2 and 0 < score["mean"] < 1
+
+
+def test_without_models_ones_own_encoder_appears_beside_all_others(cli: Cli, my_encoder: Path, tmp_path: Path) -> None:
+    out = cli("expressivity", "--plugin", my_encoder, "--dry-run", "--out", tmp_path)[1]
+    assert "MyCoolEncoder" in out and "self_attn" in out and "static_mlp" in out
+
+
+def test_check_passes_a_good_file_and_fails_a_broken_one(cli: Cli, my_encoder: Path, tmp_path: Path) -> None:
+    name = my_encoder.read_text().partition('register("')[2].partition('"')[0]
+    code, out, _ = cli("check", "encoders", name, "--plugin", my_encoder)
+    assert code == 0 and "pass" in out and "FAIL" not in out
+    broken = tmp_path / "broken.py"
+    body = "z = self.net(x)[:, -1]\n        return F.relu(z - z.mean(0))  # sequences mix"
+    broken.write_text(ENCODER.format(name=f"Broken{name}", body=body))
+    code, out, _ = cli("check", "encoders", f"Broken{name}", "--plugin", broken)
+    assert code == 1 and "FAIL" in out
+
+
+def test_self_test_checks_the_chosen_encoders_and_the_generators(cli: Cli) -> None:
+    code, out, _ = cli("expressivity", "--self-test", "--models", "StaticMLP")
+    assert code == 0 and "encoders: StaticMLP" in out and "tasks: hybrid" in out and "FAIL" not in out
+
+
+def test_a_reader_that_leaves_early_is_not_an_error(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    script = "import sys; from assay.cli import entry; sys.argv = ['assay', 'list']; entry()"
+    ran = subprocess.run(
+        f'{sys.executable} -c "{script}" | true', shell=True, capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == ""
+
+
+def test_plain_lines_when_piped(cli: Cli, tmp_path: Path) -> None:
+    _, _, err = cli("toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path)
+    assert err.count("done toy") == 6 and "\x1b" not in err and "[6/6" in err
+    assert (
+        cli("toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--force", "--quiet")[2].count("done")
+        == 0
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
+def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path) -> None:
+    import pty
+    import sys
+
+    chunks: list[bytes] = []
+
+    def read(fd: int) -> bytes:
+        chunks.append(os.read(fd, 65536))
+        return chunks[-1]
+
+    code = (
+        "import sys; from assay.cli import entry; sys.argv = ['assay', 'toy', '--plugin', "
+        f"{str(TOY)!r}, '--executor', 'serial', '--out', {str(tmp_path)!r}]; entry()"
+    )
+    status = pty.spawn([sys.executable, "-c", code], read)
+    text = b"".join(chunks).decode()
+    assert status == 0 and "6/6" in text and "left" in text and "\x1b[" in text
