@@ -62,6 +62,7 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
         (["expressivity", "--models", "SelfAtn"], "Did you mean 'SelfAttn'"),
         (["expressivity", "--models", "self_attn:haeds=2"], "Did you mean 'heads'"),
         (["expressivity", "--models", "self_attn:heads=two"], "expected int, got 'two'"),
+        (["expressivity", "--models", "gru:width=0"], "width=0 is too small"),
         (["expressivity", "--L", "16"], "16"),
         (["expressivity", "--F_feat", "7"], "7"),
         (["expressivity", "--grid", "L=16,32"], "16"),

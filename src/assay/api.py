@@ -140,7 +140,7 @@ def write_page(out: str | Path) -> Path:
     from assay.report.page import build_page
     from assay.report.section import Section
 
-    records = load(out).records
+    records = sorted(load(out).records, key=lambda record: record.run.label)
     sections = []
     for name in studies.names():
         section, mine = Section(name), [r for r in records if r.run.study == name and r.status == "done"]

@@ -10,6 +10,7 @@ broken, 2 the command needs mending, 130 interrupted.
 import argparse
 import json
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -154,7 +155,7 @@ def _parse(name: str, words: list[str]) -> tuple["Study", Shell, Any]:
     preset = next(iter(_values_of("--preset", words)), None)
     defaults = {"study": configure(cls, preset, {}), "shell": Shell(), "execution": Execution()}
     fields = [(key, Annotated[type(value), tyro.conf.OmitArgPrefixes], value) for key, value in defaults.items()]
-    command = tyro.cli(
+    command: Any = tyro.cli(
         make_dataclass("Command", fields, frozen=True),
         prog=f"assay {name.replace('.', ' ')}",
         description=cls.question,
@@ -232,7 +233,8 @@ def _publish(session: "Session", results: "Results", *, as_json: bool) -> int:
         rows = section.json_rows(section.tables[0]) if section.tables else []
         print(json.dumps({"study": study.name, "rows": rows, "files": [str(path) for path in files]}, allow_nan=False))
     else:
-        print("\n\n".join(render(table) for table in section.tables))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print("\n\n".join(render(table, width) for table in section.tables))
         say(f"{len(files)} files in {out / study.name}; `assay report --out {out}` makes the page")
     bad = [record for record in results if record.status != "done"]
     for record in bad:

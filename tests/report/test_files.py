@@ -17,8 +17,10 @@ def test_tables_and_charts_are_written_in_every_format(section, tmp_path, hostil
         "scores.json",
         "lines.pdf",
         "lines.png",
+        "lines.vl.json",
         "bars.pdf",
         "bars.png",
+        "bars.vl.json",
     ]
     assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == sorted(path.name for path in paths)
     rows = json.loads(paths[1].read_text(encoding="utf-8"))
@@ -26,8 +28,25 @@ def test_tables_and_charts_are_written_in_every_format(section, tmp_path, hostil
     assert rows[0]["R2_0.75"]["n"] == 5
     with paths[0].open(encoding="utf-8", newline="") as file:
         assert [row["Model"] for row in csv.DictReader(file)] == ["gru", hostile, "conv", "lost"]
+    starts = {".pdf": b"%PDF", ".png": b"\x89PNG", ".json": b"{"}
     for path in paths[2:]:
-        assert path.read_bytes().startswith(b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
+        assert path.read_bytes().startswith(starts[path.suffix])
+
+
+def test_a_chart_is_drawn_again_only_when_its_spec_changed_or_a_picture_is_gone(section, tmp_path, monkeypatch):
+    import vl_convert
+
+    drawn = []
+    draw = vl_convert.vegalite_to_png
+    monkeypatch.setattr(vl_convert, "vegalite_to_png", lambda *args, **more: (drawn.append(1), draw(*args, **more))[1])
+    first = write_section(section, tmp_path)
+    assert write_section(section, tmp_path) == first and len(drawn) == 2
+    (tmp_path / "lines.png").unlink()
+    write_section(section, tmp_path)
+    assert len(drawn) == 3 and (tmp_path / "lines.png").is_file()
+    (tmp_path / "bars.vl.json").write_text("{}")
+    write_section(section, tmp_path)
+    assert len(drawn) == 4
 
 
 def test_a_chart_that_would_fetch_something_is_refused(tmp_path):

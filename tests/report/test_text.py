@@ -69,3 +69,13 @@ def test_a_name_cannot_steer_the_terminal():
 
 def test_a_table_without_rows_says_so():
     assert render(table(note="Why.")) == "(no rows)\n\nWhy."
+
+
+def test_a_narrow_terminal_gets_blocks_of_columns_each_under_the_names() -> None:
+    rows = ({"Model": "gru", **{f"score{i}": i / 10 for i in range(6)}},)
+    table = Table("t", rows)
+    text = render(table, 60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("Model") == 2 and all(f"score{i}" in text for i in range(6))
+    assert render(table, 10_000) == render(table)
+    assert render(table, 1).count("Model") == 6

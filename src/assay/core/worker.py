@@ -52,7 +52,7 @@ def execute(job: Job, emit: Callable[[Message], None]) -> None:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise TimeoutError in a block that takes longer. Signals need the main thread, which is where workers run jobs."""
+    """Raise TimeoutError in a block that takes longer. Signals need the main thread, where workers run their jobs."""
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield
         return

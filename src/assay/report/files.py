@@ -1,4 +1,4 @@
-"""A section on disk: each table as CSV and JSON, each chart as PDF and PNG, made without a network."""
+"""A section on disk: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from."""
 
 import json
 from collections.abc import Iterator
@@ -13,27 +13,36 @@ PNG_SCALE = 2
 
 def write_section(section: Section, folder: Path) -> list[Path]:
     """Write everything the section holds; the paths in the order of its tables and charts."""
-    return [_write(folder / name, data) for name, data in _contents(section)]
+    return [_write(folder / name, data) for name, data in _contents(section, folder)]
 
 
-def _contents(section: Section) -> Iterator[tuple[str, bytes]]:
+def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
     for table in section.tables:
         yield f"{table.name}.csv", table.csv().encode()
         text = json.dumps(table.json_rows(), indent=1, ensure_ascii=False, allow_nan=False)
         yield f"{table.name}.json", f"{text}\n".encode()
     for chart in section.charts:
-        yield from _pictures(chart)
+        yield from _pictures(chart, folder)
 
 
-def _pictures(chart: Chart) -> Iterator[tuple[str, bytes]]:
+def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Drawing takes a second, so a chart whose spec is there already keeps its pictures; the spec is written last."""
     import vl_convert
 
+    names = f"{chart.name}.pdf", f"{chart.name}.png", f"{chart.name}.vl.json"
+    spec = json.dumps(chart.spec, sort_keys=True).encode()
+    there = [(folder / name).read_bytes() for name in names if (folder / name).is_file()]
+    if len(there) == len(names) and there[-1] == spec:
+        yield from zip(names, there, strict=True)
+        return
+
     version, nowhere = vegalite_version(), list[str]()
-    yield f"{chart.name}.pdf", vl_convert.vegalite_to_pdf(chart.spec, vl_version=version, allowed_base_urls=nowhere)
+    yield names[0], vl_convert.vegalite_to_pdf(chart.spec, vl_version=version, allowed_base_urls=nowhere)
     yield (
-        f"{chart.name}.png",
+        names[1],
         vl_convert.vegalite_to_png(chart.spec, vl_version=version, scale=PNG_SCALE, allowed_base_urls=nowhere),
     )
+    yield names[2], spec
 
 
 def _write(path: Path, data: bytes) -> Path:

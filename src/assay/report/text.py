@@ -6,7 +6,7 @@ SelfAttn      12.4          0.67 ±0.02 /1.00
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from assay.metrics.intervals import Interval
@@ -27,17 +27,42 @@ class Shown(NamedTuple):
         return " ".join(part for part in self if part)
 
 
-def render(table: Table) -> str:
-    """The whole table, its note below; no line ends in spaces."""
+def render(table: Table, width: int | None = None) -> str:
+    """The whole table, its note below; no line ends in spaces. Given a width, it is cut into blocks of columns that
+    fit, each under the table's first column."""
     if not table.rows:
         body = "(no rows)"
     else:
         lines = [[printable(column) for column in table.columns]]
         lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
-        widths = [max(WIDTH, *map(len, column)) for column in zip(*lines, strict=True)]
-        lines.insert(1, ["-" * (sum(widths) + len(GAP) * (len(widths) - 1))])
-        body = "\n".join(GAP.join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        columns = [_padded(column) for column in zip(*lines, strict=True)]
+        body = "\n\n".join(_block(block) for block in _blocks(columns, width))
     return f"{body}\n\n{table.note}" if table.note else body
+
+
+def _padded(column: Sequence[str]) -> list[str]:
+    size = max(WIDTH, *map(len, column))
+    return [cell.ljust(size) for cell in column]
+
+
+def _blocks(columns: list[list[str]], width: int | None) -> list[list[list[str]]]:
+    """Columns in groups no wider than `width`, each group behind the first column."""
+    first, *rest = columns
+    blocks = [[first]]
+    for column in rest:
+        if width is not None and len(blocks[-1]) > 1 and _span([*blocks[-1], column]) > width:
+            blocks.append([first])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _block(columns: list[list[str]]) -> str:
+    head, *body = [GAP.join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    return "\n".join([head, "-" * _span(columns), *body])
+
+
+def _span(columns: list[list[str]]) -> int:
+    return sum(len(column[0]) for column in columns) + len(GAP) * (len(columns) - 1)
 
 
 def shown(table: Table, row: Mapping[str, Value], column: str) -> Shown:
@@ -67,7 +92,11 @@ def _number(value: str | int | float | None, form: str) -> str:
         case int() if not form:
             return str(value)
         case _:
-            return format(value, form or ".2f") if math.isfinite(value) else MISSING
+            return _no_negative_zero(format(value, form or ".2f")) if math.isfinite(value) else MISSING
+
+
+def _no_negative_zero(text: str) -> str:
+    return text if any(digit in text for digit in "123456789") else text.removeprefix("-")
 
 
 def _spread(interval: Interval, form: str) -> str:

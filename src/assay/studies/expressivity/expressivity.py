@@ -26,12 +26,19 @@ class Expressivity(Setup, Study):
 
     question: ClassVar[str] = "How much of a sequence survives a tight code, and can the encoder look things up?"
     presets: ClassVar = {
-        "demo": {"seeds": (0, 1, 2), "retr_steps": 300, "retr_train_steps": 150},
+        "demo": {  # attention, recurrence, convolution and a static map, in under a minute on two cores
+            "models": ("SelfAttn", "GRU", "CausalConv", "StaticMLP"),
+            "seeds": (0, 1, 2),
+            "batch_eval": 1024,
+            "batch_train": 128,
+            "retr_steps": 300,
+            "retr_train_steps": 150,
+        },
         "spec": {"models": ("SelfAttn", "StaticMLP"), "keys": "ambiguous", "retr_train_steps": 0, "seeds": (42,)},
     }
 
     models: tuple[Encoder, ...] = ()
-    """Encoders to compare, such as SelfAttn or gru:width=64; if none is named, all there are and yours from --plugin."""
+    """Encoders to compare, such as SelfAttn or gru:width=64; if none is named, all and yours from --plugin."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed is a new world, a new initialisation and new data; intervals are over seeds."""
     budget: str | None = None

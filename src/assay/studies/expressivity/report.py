@@ -75,6 +75,11 @@ class Row:
         return self.cell.options["model"]["name"] in REFERENCES
 
     @property
+    def rank(self) -> int:
+        """Encoders first, in the order they were asked for, then the references."""
+        return 1 + REFERENCES.index(self.cell.options["model"]["name"]) if self.is_reference else 0
+
+    @property
     def setup(self) -> Setup:
         return Setup(**{key: value for key, value in self.cell.options.items() if key not in ("model", "tester")})
 
@@ -94,7 +99,8 @@ def _rows(found: list[Cell]) -> list[Row]:
     columns = varying(found, ignore=("model",))
     versions = columns.pop("version", [None] * len(found))
     settings = [{key: values[i] for key, values in columns.items()} for i in range(len(found))]
-    return [Row(*parts) for parts in zip(found, settings, versions, strict=True)]
+    rows = [Row(*parts) for parts in zip(found, settings, versions, strict=True)]
+    return sorted(rows, key=lambda row: (settings.index(dict(row.setting)), row.rank))
 
 
 def _oracle(row: Row, rows: Sequence[Row]) -> Cell | None:

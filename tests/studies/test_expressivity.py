@@ -1,0 +1,125 @@
+"""The study's table, ranking and extra probes, from the command."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SPEC = [
+    "Model", "k-params", "sec/run", "R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "RetrieveR2",
+    "entropy", "sv_min", "sv_median", "Gini",
+]  # fmt: skip
+QUICK = [
+    "--batch_eval",
+    "256",
+    "--retr_steps",
+    "20",
+    "--retr_train_steps",
+    "3",
+    "--jac_points",
+    "4",
+    "--executor",
+    "serial",
+]
+Cli = Callable[..., tuple[int, str, str]]
+
+TESTER = """
+from assay.studies.expressivity import register, ExpressivityTester
+
+@register("WithNorm{tag}")
+class WithNorm(ExpressivityTester):
+    def code_norm(self, enc):
+        task, batch = self.generator.contexts[0], self.generator.features(64)
+        return {{"code_norm": self.code(enc, task, batch).norm(dim=1).mean().item()}}
+
+    def probes(self):
+        return [*super().probes(), self.code_norm]
+"""
+
+
+def columns(out: str) -> list[str]:
+    return out.splitlines()[0].split()
+
+
+def test_the_table_has_the_specs_columns_in_its_order_then_ours(cli: Cli, tmp_path: Path) -> None:
+    words = ["expressivity", "--models", "SelfAttn", "StaticMLP", "--seeds", "0", "1", *QUICK, "--out", tmp_path]
+    code, out, _ = cli(*words)
+    assert code == 0 and columns(out)[: len(SPEC)] == SPEC
+    assert {"BA(bits)", "RetrieveR2_trained", "erank", "FLOPs/token"} <= set(columns(out)[len(SPEC) :])
+    assert [line.split()[0] for line in out.splitlines()[2:6]] == ["SelfAttn", "StaticMLP", "Oracle", "Noise"]
+    assert "±" in out and "log2 n = 8.00" in out and "25.3" in out and "24.6" in out
+    trained = cli(*words, "--train_steps", "2")[1]
+    assert columns(trained)[:5] == ["Model", "k-params", "sec/run", "R2", "AfterTrainR2"]
+
+
+def test_fast_leaves_the_jacobian_columns_empty_but_there(cli: Cli, tmp_path: Path) -> None:
+    out = cli("expressivity", "--models", "StaticMLP", "--seeds", "0", *QUICK, "--fast", "--out", tmp_path)[1]
+    assert columns(out)[: len(SPEC)] == SPEC
+    row = dict(zip([*columns(out)[:3], "rest"], out.splitlines()[2].split(maxsplit=3), strict=True))
+    assert row["Model"] == "StaticMLP" and " - " in row["rest"]
+
+
+def test_json_rows_carry_intervals_and_ceilings_and_files_exist(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    found = cli_json("expressivity", "--models", "GRU", "--seeds", "0..2", *QUICK, "--out", tmp_path)
+    row = found["rows"][0]
+    assert row["Model"] == "GRU" and row["R2"]["n"] == 3 and row["R2"]["low"] < row["R2"]["mean"] < row["R2"]["high"]
+    assert row["R2_ceiling"] > 0.99 and row["RetrieveR2_ceiling"] == 1.0
+    names = {Path(path).name for path in found["files"]}
+    assert {"expressivity.csv", "expressivity.json", "r2_by_share.pdf", "r2_by_components.png"} <= names
+    with (tmp_path / "expressivity" / "expressivity.csv").open() as file:
+        first = next(csv.DictReader(file))
+    assert float(first["R2"]) == pytest.approx(row["R2"]["mean"]) and first["R2_n"] == "3"
+
+
+def test_a_grid_gives_a_column_and_each_row_its_own_ceiling(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["--models", "StaticMLP", "--seeds", "0", *QUICK, "--grid", "noise=0.03,1.0", "--out", tmp_path]
+    rows = cli_json("expressivity", *words)["rows"]
+    quiet, loud = (row for row in rows if row["Model"] == "StaticMLP")
+    assert (quiet["noise"], loud["noise"]) == (0.03, 1.0)
+    assert quiet["R2_ceiling"] > 0.99 > 0.8 > loud["R2_ceiling"] > loud["R2"]["mean"]
+
+
+def test_ambiguous_keys_show_their_low_ceiling(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["--models", "StaticMLP", "--seeds", "0", *QUICK, "--keys", "ambiguous", "--out", tmp_path]
+    assert cli_json("expressivity", *words)["rows"][0]["RetrieveR2_ceiling"] == pytest.approx(8 / 31)
+
+
+def test_an_extra_probe_of_a_subclass_becomes_a_column(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "probe.py"
+    path.write_text(TESTER.format(tag=tmp_path.name))
+    words = ["--models", "StaticMLP", "--seeds", "0", "1", *QUICK, "--plugin", path, "--out", tmp_path]
+    row = cli_json("expressivity", *words, "--tester", f"WithNorm{tmp_path.name}")["rows"][0]
+    assert row["code_norm"]["n"] == 2 and row["code_norm"]["mean"] > 0
+
+
+def test_the_page_shows_the_study_without_its_foreign_files(cli: Cli, tmp_path: Path) -> None:
+    cli("expressivity", "--models", "StaticMLP", "--seeds", "0", "1", *QUICK, "--out", tmp_path)
+    code, out, _ = cli("report", "--out", tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert code == 0 and out.strip() == str(tmp_path / "report.html")
+    assert "StaticMLP" in page and "RetrieveR2_trained" in page and "application/json" in page
+
+
+def test_the_python_interface_runs_loads_and_tabulates(tmp_path: Path) -> None:
+    import assay
+
+    sizes = {"batch_eval": 256, "retr_steps": 5, "retr_train_steps": 0, "jac_points": 0}
+    results = assay.run(
+        "expressivity",
+        models=["StaticMLP"],
+        seeds=[0],
+        grid={"noise": [0.03, 0.3]},
+        executor="serial",
+        out=tmp_path,
+        **sizes,
+    )
+    assert len(results) == 6 and {record.status for record in results} == {"done"}
+    frame = assay.load(tmp_path).to_pandas()
+    assert set(frame["model"]) == {"static_mlp", "Oracle", "Noise"} and set(frame["noise"]) == {0.03, 0.3}
+    assert frame["R2"].notna().all() and (frame["cost.seconds"] > 0).all()
+    with pytest.raises(assay.UserError, match="Did you mean 'noise'"):
+        assay.run("expressivity", nois=1)
+    assert json.loads((next(tmp_path.rglob("record.json"))).read_text())["run"]["study"] == "expressivity"
