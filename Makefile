@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench setup clean
+.PHONY: demo test test-full lint bench docs setup clean
 
 demo: $(VENV)/.assay
 	$(BIN)/assay demo
@@ -24,6 +24,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.assay
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.assay
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
 
 setup: $(VENV)/.dev
 

@@ -74,6 +74,8 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
         (["expressivity", "--device", "cuda:99"], "--device cpu"),
         (["expressivity", "--device", "tpu"], "auto, cpu, cuda"),
         (["expressivity", "--budget", "many"], "25k"),
+        (["expressivity", "--workers", "-2"], "--workers -2"),
+        (["expressivity", "--timeout-per-run", "0"], "above 0"),
         (["expressivity", "--budget", "3"], "3"),
         (["expressivity", "--ray-address", "auto"], "--executor ray"),
         (["expressivity", "--plugin", "absent.py"], "cannot read the plug-in file 'absent.py'"),

@@ -39,6 +39,12 @@ class Execution:
     timeout_per_run: float | None = None
     """Seconds after which a run counts as failed."""
 
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise UserError(f"--workers {self.workers}: give a number of workers, or 0 for one per core or GPU.")
+        if self.timeout_per_run is not None and self.timeout_per_run <= 0:
+            raise UserError(f"--timeout-per-run {self.timeout_per_run:g}: it must be above 0 seconds.")
+
 
 @dataclass(frozen=True)
 class Session:

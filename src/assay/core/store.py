@@ -137,7 +137,7 @@ class Store:
             if record.run.id != path.parent.name or record.run.study != path.parent.parent.name:
                 raise ValueError("its id is not its folder's")
             return record
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}.") from None

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from assay.core.errors import UserError
 from assay.tasks.hybrid import Hybrid
 from assay.tasks.retrieval import Retrieval
@@ -98,4 +100,11 @@ class Config(Setup):
 
     seed: int = 42
     cpu_only: bool = False
-    device: str = "cpu"
+    device: str = "auto"
+
+    @property
+    def torch_device(self) -> str:
+        """Where to compute; sequences are drawn on the CPU all the same."""
+        if self.cpu_only:
+            return "cpu"
+        return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device

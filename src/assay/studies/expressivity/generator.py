@@ -35,7 +35,7 @@ class HybridGenerator:
         return stream(self.cfg.seed, "data", *names)
 
     def _draw(self, task: Task, batch: int, *names: str) -> Batch:
-        return to_device(task.sample(batch, self.stream(*names)), self.cfg.device)
+        return to_device(task.sample(batch, self.stream(*names)), self.cfg.torch_device)
 
 
 def to_device(batch: Batch, device: str) -> Batch:

@@ -32,7 +32,6 @@ COLUMNS = {
     "BA(bits)": "BA_bits",
     "RetrieveR2_trained": "RetrieveR2_trained",
     "erank": "erank",
-    "participation": "participation",
     "logdet(bits)": "logdet_bits",
 }
 SPEC_COLUMNS = (
@@ -44,7 +43,8 @@ BOUNDED = ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "BA(bits)")
 LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
 RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
 FORMATS = {"k-params": ".1f", "sec/run": ".2f", "sv_min": ".2e", "sv_median": ".2e", "FLOPs/token": ".0f"}
-IN_OTHER_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00"}
+NOT_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00", "participation"}
+"""Shown under another name, or in the records only."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _scores(row: Row, oracle: Cell | None, extra: Sequence[str]) -> dict[str, An
 
 def _extra_metrics(rows: Sequence[Row]) -> list[str]:
     """Numbers of probes that a subclass of the tester added: a column each."""
-    known = set(COLUMNS.values()) | IN_OTHER_COLUMNS
+    known = set(COLUMNS.values()) | NOT_COLUMNS
     by_context = tuple(f"R2_{share:.2f}_ctx" for share in SHARES)
     names = dict.fromkeys(key for row in rows for record in row.cell.records for key in record.metrics)
     mine = [name for name in names if name not in known and not name.startswith(by_context)]

@@ -180,11 +180,11 @@ class ExpressivityTester:
     def trained_r2(self, enc: nn.Module, head: nn.Module, task: Task, steps: int, test: Batch) -> float:
         """Held-out R2 after training a copy of `enc` under `head`; fresh sequences every step."""
         cfg = self.cfg
-        model = nn.Sequential(copy.deepcopy(enc), head).to(cfg.device).train()
+        model = nn.Sequential(copy.deepcopy(enc), head).to(cfg.torch_device).train()
         rng = self.generator.stream(task.name, "train")
 
         def loss() -> Tensor:
-            batch = to_device(task.sample(cfg.batch_train, rng), cfg.device)
+            batch = to_device(task.sample(cfg.batch_train, rng), cfg.torch_device)
             return nn.functional.mse_loss(model(batch.inputs), batch.targets)
 
         descend(model, loss, steps=steps, lr=cfg.lr)
@@ -193,7 +193,7 @@ class ExpressivityTester:
 
     def _prepared(self, enc: nn.Module, out: dict[str, Any]) -> nn.Module:
         """A copy in evaluation mode on the right device, with its code's shape checked once."""
-        subject = PooledModule(copy.deepcopy(enc).to(self.cfg.device).eval(), self.cfg.pool)
+        subject = PooledModule(copy.deepcopy(enc).to(self.cfg.torch_device).eval(), self.cfg.pool)
         with torch.no_grad():
             raw = subject.module(self.generator.features(2).inputs)
         expected = [(2, self.cfg.D_z), (2, self.cfg.L, self.cfg.D_z)]

@@ -1,0 +1,145 @@
+"""`assay VERB ...`: look at what there is and at what is stored."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from assay.core.errors import UserError
+from assay.core.plugin import Registry, nearest, registries
+from assay.progress import say
+from assay.study_command import print_verdicts, run_study
+
+
+def _parser(verb: str, description: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"assay {verb}", description=description)
+
+
+def list_(words: list[str]) -> int:
+    """What there is: studies, encoders, tasks, ...; `assay list encoders --json` for machines."""
+    parser = _parser("list", list_.__doc__ or "")
+    parser.add_argument("kind", nargs="?")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plugin", nargs="*", default=[])
+    args = parser.parse_args(words)
+    chosen = registries() if args.kind is None else {args.kind: _folder(args.kind)}
+    entries = {folder: registry.entries() for folder, registry in chosen.items()}
+    if args.json:
+        print(
+            json.dumps(
+                [
+                    {"kind": k, "name": e.name, "aliases": e.aliases, "summary": e.summary}
+                    for k in entries
+                    for e in entries[k]
+                ]
+            )
+        )
+        return 0
+    for folder, found in entries.items():
+        print(f"{folder}:")
+        for entry in found:
+            spelled = " ".join((entry.name, *entry.aliases))
+            print(f"  {spelled:<28} {entry.summary}")
+    return 0
+
+
+def check(words: list[str]) -> int:
+    """Whether a plug-in keeps the promises of its folder: `assay check encoders NAME --plugin FILE`."""
+    parser = _parser("check", check.__doc__ or "")
+    parser.add_argument("kind")
+    parser.add_argument("names", nargs="+", help="words such as self_attn or self_attn:heads=4")
+    parser.add_argument("--plugin", nargs="*", default=[])
+    args = parser.parse_args(words)
+    registry = _folder(args.kind)
+    return max(print_verdicts(args.kind, registry.parse(name)) for name in args.names)
+
+
+def show(words: list[str]) -> int:
+    """A stored run by the start of its id; without one, a line for each."""
+    parser = _parser("show", show.__doc__ or "")
+    parser.add_argument("id", nargs="?")
+    parser.add_argument("--out", default="results")
+    args = parser.parse_args(words)
+    store = _store(args.out)
+    if args.id:
+        print(json.dumps(store.find(args.id).to_json(), indent=1))
+        return 0
+    for record in store.records():
+        print(f"{record.run.id}  {record.status:<8}  {record.finished}  {record.run.label}")
+    return 0
+
+
+def rm(words: list[str]) -> int:
+    """Remove stored runs: by id, by --status, by --study."""
+    parser = _parser("rm", rm.__doc__ or "")
+    parser.add_argument("ids", nargs="*")
+    parser.add_argument("--status", choices=["done", "failed", "diverged"])
+    parser.add_argument("--study")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--out", default="results")
+    args = parser.parse_args(words)
+    store = _store(args.out)
+    if not (args.ids or args.status or args.study):
+        raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
+    chosen = [store.find(prefix) for prefix in args.ids] if args.ids else store.records(args.study)
+    chosen = [record for record in chosen if args.status in (None, record.status)]
+    for record in chosen:
+        print(f"{'would remove' if args.dry_run else 'removed'} {record.run.id}  {record.status}  {record.run.label}")
+        if not args.dry_run:
+            store.remove(record)
+    say(f"{len(chosen)} runs")
+    return 0
+
+
+def report(words: list[str]) -> int:
+    """One self-contained HTML page from everything stored."""
+    parser = _parser("report", report.__doc__ or "")
+    parser.add_argument("--out", default="results")
+    args = parser.parse_args(words)
+    from assay.api import write_page
+
+    print(write_page(args.out))
+    return 0
+
+
+def demo(words: list[str]) -> int:
+    """Every study's demo preset, then the page; seconds when it is stored."""
+    parser = _parser("demo", demo.__doc__ or "")
+    parser.add_argument("--out", default="results")
+    args = parser.parse_args(words)
+    studies = registries()["studies"]
+    codes = []
+    for name in studies.names():
+        if "demo" in studies[name].presets:
+            print(f"\n$ assay {name.replace('.', ' ')} --preset demo --out {args.out}\n{studies[name].question}\n")
+            codes.append(run_study(name, ["--preset", "demo", "--out", args.out]))
+    print("\nThe page to open:")
+    return max([*codes, report(["--out", args.out])])
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "list": list_,
+    "check": check,
+    "show": show,
+    "rm": rm,
+    "report": report,
+    "demo": demo,
+}
+
+
+def _folder(kind: str) -> Registry:
+    """The registry of a folder: `encoders`, or its singular."""
+    found = registries()
+    singular = {registry.kind: folder for folder, registry in found.items()}
+    if singular.get(kind, kind) not in found:
+        raise UserError(f"no kind '{kind}'.{nearest(kind, found)} Known: {', '.join(found)}.")
+    return found[singular.get(kind, kind)]
+
+
+def _store(out: str) -> Any:
+    from assay.core.store import Store
+
+    if not Path(out).is_dir():
+        raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
+    return Store(out)

@@ -1,0 +1,82 @@
+"""The README is a program: its files are written, its commands run, in order, in one fresh folder."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(bash|python)(?: (\S+))?\n(.*?)```", README, re.DOTALL)
+ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def run(command: str | list[str], folder: Path) -> str:
+    ran = subprocess.run(
+        command,
+        shell=isinstance(command, str),
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{command}\n{ran.stdout}\n{ran.stderr}"
+    return ran.stdout
+
+
+def test_every_block_runs_as_it_stands(tmp_path: Path) -> None:
+    said = []
+    for language, name, text in BLOCKS:
+        if name:
+            (tmp_path / name).write_text(text)
+        elif language == "python":
+            said.append(run([sys.executable, "-c", text], tmp_path))
+        else:
+            commands = [line.partition("#")[0].strip() for line in text.strip().splitlines()]
+            said += [run(command, tmp_path) for command in commands if not command.startswith("make ")]
+    everything = "\n".join(said)
+    assert "MaxPool" in everything and "pass" in everything
+    assert (tmp_path / "results" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "target", [*re.findall(r"^make (\S+)", README, re.MULTILINE), "bench", "docs", "test-full", "lint", "setup"]
+)
+def test_make_knows_its_targets(target: str) -> None:
+    assert run(["make", "-n", target], ROOT)
+
+
+def test_every_link_and_every_folder_of_the_layout_is_there() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / link).exists(), link
+    layout = README.partition("## Layout")[2].partition("```text\n")[2].partition("```")[0]
+    for name in re.findall(r"^(?:  )?(\w+/)", layout, re.MULTILINE):
+        assert (ROOT / name).is_dir() or (ROOT / "src" / "assay" / name).is_dir(), name
+    shown = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
+    there = {path.name for path in (ROOT / "src/assay/studies").iterdir() if (path / "__init__.py").exists()}
+    assert there <= shown and {"expressivity", "icl", "perplexity", "sae", "modular"} == shown
+
+
+@pytest.mark.slow
+def test_the_table_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> None:
+    command, shown = re.findall(r"<!-- output of: (.+?) -->\n```text\n(.*?)```", README, re.DOTALL)[0]
+    now = run(command, tmp_path)
+    assert words_without_numbers(now) == words_without_numbers(shown)
+    pairs = list(zip(numbers(now, "R2 "), numbers(shown, "R2 "), strict=True))
+    assert len(pairs) == 6 and all(abs(one - other) < 0.02 for one, other in pairs)
+
+
+def words_without_numbers(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z_]{2,}", re.sub(r"[0-9.e+±/-]+", " ", text))
+
+
+def numbers(text: str, column: str) -> list[float]:
+    """The first numbers under a column's header, row by row."""
+    lines = text.splitlines()
+    start = lines[0].index(column)
+    rows = lines[2 : 2 + next(i for i, line in enumerate(lines[2:]) if not line)]
+    return [float(line[start:].split()[0]) for line in rows]
