@@ -1,0 +1,48 @@
+"""What every state mixer promises: see assay.state_mixers.base."""
+
+import torch
+
+from assay.nn.random import initialised_from, stream
+from assay.state_mixers.base import StateMixer
+
+D_MODEL = 32
+
+
+def keeps_the_shape(mixer: StateMixer) -> None:
+    """(batch, time, d_model) in and out."""
+    y = _module(mixer)(_tokens(2, 5))
+    assert y.shape == (2, 5, D_MODEL), f"(2, 5, {D_MODEL}) gave {tuple(y.shape)}"
+
+
+def works_on_each_position_alone(mixer: StateMixer) -> None:
+    """An output depends on its own position alone, within 1e-6."""
+    module, x = _module(mixer), _tokens(2, 5)
+    alone = torch.cat([module(token) for token in torch.split(x, 1, dim=1)], dim=1)
+    worst = (module(x) - alone).abs().max().item()
+    assert worst < 1e-6, f"positions mix: {worst:.1e}"
+
+
+def is_finite_and_trains(mixer: StateMixer) -> None:
+    """Outputs are finite, and every parameter gets a finite gradient that is not zero."""
+    module = _module(mixer).train()
+    y = module(_tokens(4, 8))
+    assert torch.isfinite(y).all(), "outputs are not finite"
+    if y.requires_grad:
+        (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, f"{name} got no gradient: the forward pass does not use it"
+        assert torch.isfinite(parameter.grad).all() and parameter.grad.abs().max() > 0, f"{name}: {parameter.grad}"
+
+
+def loads_back_from_its_spec(mixer: StateMixer) -> None:
+    """The JSON spec loads back to an equal state mixer."""
+    assert mixer.registry.load(mixer.spec()) == mixer, f"{mixer.spec()} gave another state mixer"
+
+
+def _module(mixer: StateMixer) -> torch.nn.Module:
+    with initialised_from(0, "contract", mixer.name):
+        return mixer.build(D_MODEL).eval()
+
+
+def _tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.randn(batch, length, D_MODEL, generator=stream(0, "contract"))

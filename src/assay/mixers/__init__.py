@@ -1,0 +1,3 @@
+from assay.core.plugin import Registry
+
+mixers: Registry = Registry("mixer", __name__)

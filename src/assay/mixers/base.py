@@ -1,0 +1,86 @@
+"""A sequence mixer moves information along time, causally, and can do so one token at a time with a state.
+
+The base class does once what every mixer shares, the optional short convolution in front and its part of the state,
+and asks a mixer for two methods: `core`, the module, and `core_state`, how many scalars it carries.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.core.plugin import Plugin, Registry
+from assay.mixers import mixers
+from assay.nn.convolution import ShortConvolution
+
+State = Any
+"""Tensors with a leading batch axis, alone or in (nested) tuples: all that a mixer knows of the past."""
+
+
+class MixerModule(nn.Module):
+    """What `Mixer.build` gives: a parallel form for training and a recurrent one that sees x_t and the state alone."""
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        raise NotImplementedError(f"{type(self).__name__}.forward")
+
+    def init_state(self, batch: int) -> State:
+        """The state before the first token, on the module's device and in its dtype."""
+        raise NotImplementedError(f"{type(self).__name__}.init_state")
+
+    def step(self, x: Float[Tensor, "batch d_model"], state: State) -> tuple[Float[Tensor, "batch d_model"], State]:
+        """One token; feeding a sequence token by token gives what `forward` gives."""
+        raise NotImplementedError(f"{type(self).__name__}.step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixer(Plugin):
+    """mixers/<name>.py. The promises are in assay.contracts.mixers."""
+
+    registry: ClassVar[Registry] = mixers
+
+    conv: int = 0
+    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none."""
+
+    def build(self, d_model: int, max_len: int) -> MixerModule:
+        """The module for sequences of up to `max_len` tokens."""
+        core = self.core(d_model, max_len)
+        return Convolved(core, d_model, self.conv) if self.conv else core
+
+    def state_size(self, d_model: int, length: int) -> int:
+        """Scalars in the state of one sequence after `length` tokens, those of the short convolution included."""
+        return self.core_state(d_model, length) + max(0, self.conv - 1) * d_model
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        raise NotImplementedError(f"{type(self).__name__}.core")
+
+    def core_state(self, d_model: int, length: int) -> int:
+        raise NotImplementedError(f"{type(self).__name__}.core_state")
+
+
+class Convolved(MixerModule):
+    """A mixer behind a short convolution with a residual."""
+
+    def __init__(self, core: MixerModule, d_model: int, kernel: int) -> None:
+        super().__init__()
+        self.core, self.convolution = core, ShortConvolution(d_model, kernel)
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        return self.core(x + self.convolution(x))
+
+    def init_state(self, batch: int) -> State:
+        return self.convolution.init_state(batch), self.core.init_state(batch)
+
+    def step(self, x: Float[Tensor, "batch d_model"], state: State) -> tuple[Float[Tensor, "batch d_model"], State]:
+        seen, carried = state
+        shifted, seen = self.convolution.step(x, seen)
+        y, carried = self.core.step(x + shifted, carried)
+        return y, (seen, carried)
+
+
+def state_scalars(state: State) -> int:
+    """Scalars per sequence in a state, as they really are."""
+    if isinstance(state, torch.Tensor):
+        return state.numel() // state.shape[0]
+    return sum(state_scalars(part) for part in state)

@@ -1,0 +1,29 @@
+"""A causal depthwise convolution, all at once or token by token."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import conv1d, pad
+
+
+class ShortConvolution(nn.Module):
+    """y_t = sum_{i<kernel} w_i x_{t-i}, channel by channel; zeros before the first token."""
+
+    def __init__(self, d_model: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.weight = nn.Parameter(torch.empty(d_model, kernel))
+        nn.init.uniform_(self.weight, -(kernel**-0.5), kernel**-0.5)
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        padded = pad(x.transpose(1, 2), (self.kernel - 1, 0))
+        return conv1d(padded, self.weight[:, None], groups=len(self.weight)).transpose(1, 2)
+
+    def init_state(self, batch: int) -> Float[Tensor, "batch seen d_model"]:
+        return self.weight.new_zeros(batch, self.kernel - 1, len(self.weight))
+
+    def step(
+        self, x: Float[Tensor, "batch d_model"], seen: Float[Tensor, "batch seen d_model"]
+    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch seen d_model"]]:
+        window = torch.cat([seen, x[:, None]], dim=1)
+        return torch.einsum("btd,dt->bd", window, self.weight), window[:, 1:]
