@@ -104,6 +104,15 @@ def test_a_flag_that_does_not_parse_names_the_value_or_the_nearest_flag(cli: Cli
     assert code == 2 and said in out + err and "Traceback" not in err
 
 
+def test_options_of_a_chosen_plugin_are_flags_too(cli: Cli, tmp_path: Path) -> None:
+    words = ["expressivity", "--dry-run", "--json", "--seeds", "0", "--out", tmp_path]
+    by_word = cli(*words, "--models", "self_attn:heads=4:width=64")[1]
+    assert by_word == cli(*words, "--models.heads", "4", "--models", "self_attn", "--models.width=64")[1]
+    assert by_word == cli("expressivity", "models:self_attn", "--models.heads=4", *words[1:], "--models.width", "64")[1]
+    code, _, err = cli(*words, "--models", "gru", "--models.heads", "4")
+    assert code == 2 and "encoder 'gru' has no option 'heads'" in err
+
+
 def test_help_of_a_study_lists_the_specs_flags(cli: Cli) -> None:
     code, out, _ = cli("expressivity", "--help")
     flags = (

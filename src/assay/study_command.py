@@ -2,19 +2,25 @@
 
 import json
 import os
+import re
 import shutil
 import sys
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from assay.core.plugin import Registry, registries
+from assay.core.plugin import Registry, is_plugin_type, option_types, registries
 from assay.progress import say, shown
 
 if TYPE_CHECKING:
     from assay.api import Results, Session
     from assay.core.study import Study
+
+
+CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
+"""`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +82,65 @@ def _parse(name: str, words: list[str]) -> tuple["Study", Shell, Any]:
     import tyro
 
     from assay.api import Execution, configure
+    from assay.core.plan import assign
 
     cls = registries()["studies"][name]
     preset = next(iter(values_of("--preset", words)), None)
     defaults = {"study": configure(cls, preset, {}), "shell": Shell(), "execution": Execution()}
     fields = [(key, Annotated[type(value), tyro.conf.OmitArgPrefixes], value) for key, value in defaults.items()]
+    flags, plugin_options = separate(cls, words)
     command: Any = tyro.cli(
         make_dataclass("Command", fields, frozen=True),
         prog=f"assay {name.replace('.', ' ')}",
         description=cls.question,
-        args=words,
+        args=flags,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
         use_underscores=True,
     )
-    return command.study, command.shell, command.execution
+    study = command.study
+    for path, value in plugin_options:
+        study = assign(study, path, value)
+    return study, command.shell, command.execution
+
+
+def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """What the parser reads, and the options of plug-ins, which are set on whatever plug-in was chosen:
+
+    task:mqar --task.num_kv_pairs 4 --seeds 0  ->  [--task mqar --seeds 0], [("task.num_kv_pairs", "4")]
+    """
+    flags: list[str] = []
+    options: list[tuple[str, str]] = []
+    rest = deque(words)
+    while rest:
+        word = rest.popleft()
+        path, equals, value = word.removeprefix("--").partition("=")
+        path = path.replace("-", "_")
+        if word.startswith("--") and _is_plugin_option(cls, path):
+            if not equals:
+                value = rest.popleft() if rest and not rest[0].startswith("--") else "true"
+            options.append((path, value))
+        elif (found := CHOICE.fullmatch(word)) and _type_at(cls, found["path"]) is not None:
+            flags += [f"--{found['path']}", found["word"]]
+        else:
+            flags.append(word)
+    return flags, options
+
+
+def _is_plugin_option(cls: type[Any], path: str) -> bool:
+    """Whether a dotted path goes through a field that holds a plug-in, or several."""
+    parents = (".".join(path.split(".")[:length]) for length in range(1, path.count(".") + 1))
+    return any(is_plugin_type(_type_at(cls, parent)) for parent in parents)
+
+
+def _type_at(cls: type[Any], path: str) -> Any:
+    """The annotation of the field at a dotted path through plain dataclasses; None if there is none."""
+    hint: Any = cls
+    for name in path.split("."):
+        if not is_dataclass(hint) or name not in (types := option_types(hint)):  # type: ignore[arg-type]
+            return None
+        hint = types[name]
+    return hint
 
 
 def _constructors() -> Any:

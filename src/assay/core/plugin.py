@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from assay.core.convert import convert
 from assay.core.errors import UserError
@@ -214,6 +214,12 @@ def option_types(cls: type[Any]) -> dict[str, Any]:
     """Field name -> annotation, in declaration order."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def is_plugin_type(hint: Any) -> bool:
+    """Whether a field with this annotation holds a plug-in, or a tuple of them."""
+    inner = get_args(hint)[0] if get_origin(hint) is tuple else hint
+    return isinstance(inner, type) and issubclass(inner, Plugin)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
