@@ -9,6 +9,7 @@ export OMP_NUM_THREADS := 1
 
 demo: $(VENV)/.assay
 	$(BIN)/assay demo
+	@echo "For the assay command itself: source $(BIN)/activate"
 
 test: lint
 	$(BIN)/pytest -n 2
@@ -17,8 +18,8 @@ test-full: lint
 	$(BIN)/pytest -n 2 -m "slow or not slow"
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

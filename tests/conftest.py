@@ -44,9 +44,11 @@ def toy() -> Any:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Run the command in this process: exit code, standard output, standard error."""
     from assay.cli import main
+
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables are cut to it
 
     def call(*words: str | Path) -> tuple[int, str, str]:
         code = main([str(word) for word in words])

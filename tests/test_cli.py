@@ -121,10 +121,43 @@ def test_help_of_a_study_lists_the_specs_flags(cli: Cli) -> None:
     assert code == 0 and all(flag in out for flag in flags.split())
 
 
+def test_runs_of_a_grid_are_told_apart_by_what_it_varies(cli: Cli, tmp_path: Path) -> None:
+    words = [
+        "expressivity",
+        "--models",
+        "gru",
+        "--seeds",
+        "0",
+        "--grid",
+        "noise=0.1,0.2",
+        "--dry-run",
+        "--out",
+        tmp_path,
+    ]
+    out = cli(*words)[1]
+    assert "expressivity gru noise=0.1 seed=0" in out and "expressivity gru noise=0.2 seed=0" in out
+
+
+def test_a_plugin_flag_takes_one_file_wherever_it_stands(cli: Cli, my_encoder: Path, tmp_path: Path) -> None:
+    name = my_encoder.read_text().partition('register("')[2].partition('"')[0]
+    assert cli("check", "--plugin", my_encoder, "encoder", name)[0] == 0
+    assert cli("report", f"--plugin={my_encoder}", "--out", tmp_path)[0] == 0
+    assert cli("--plugin", my_encoder, "list", "encoders")[1].count(name) == 1
+    assert cli("list", "--plugin")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["SelfAttn", "self_attn", "Oracle", "esc\x1b[31m", "a b", "a:b"])
+def test_a_name_that_is_taken_or_unreadable_is_refused(cli: Cli, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(ENCODER.format(name=name.encode("unicode_escape").decode(), body="return self.net(x)[:, -1]"))
+    code, out, err = cli("expressivity", "--plugin", path, "--dry-run", "--out", tmp_path)
+    assert code == 2 and out == "" and "name" in err and "\x1b" not in err
+
+
 def test_both_spellings_of_a_flag_work(cli: Cli, tmp_path: Path) -> None:
     for spelling in ("--cpu-only", "--cpu_only"):
         code, out, _ = cli("expressivity", spelling, "--dry-run", "--train_steps", "3", "--out", tmp_path)
-        assert code == 0 and "35 planned" in out
+        assert code == 0 and "45 planned" in out
 
 
 def test_arguments_come_in_any_order(cli_json: Callable[..., Any], tmp_path: Path) -> None:
@@ -165,7 +198,7 @@ def test_dry_run_computes_nothing_and_estimates_from_stored_costs(cli: Cli, tmp_
         and not tmp_path.joinpath(".store").exists()
     )
     cli(*words, "--xs", "1")
-    assert "4 to run in 4 cohorts (about 0 s)" in cli(*words, "--dry-run")[1]
+    assert "4 to run (about 0 s)" in cli(*words, "--dry-run")[1]
 
 
 def test_a_failed_run_is_named_with_its_reason_and_the_exit_code_is_1(cli: Cli, tmp_path: Path) -> None:

@@ -38,13 +38,16 @@ class Toy(Study):
             x = run.options["x"]
             ctx.progress(run, 1, 2, x=float(x))
             value = spring(run) or x * x + run.seed / 10
-            yield Outcome(run, {"square": value}, artifacts={"note.txt": f"{x}".encode()})
+            outcome = Outcome(run, {"square": value}, artifacts={"note.txt": f"{x}".encode()})
+            yield outcome
+            if value == "twice":
+                yield outcome
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         out.table("squares", [{"x": r.run.options["x"], "square": r.metrics["square"]} for r in records])
 
 
-def spring(run: Run) -> float | None:
+def spring(run: Run) -> object:
     """Whatever the trap of this run says; a trap springs once, but for `always`."""
     trap = Path(run.options["trap"]) / f"x={run.options['x']}" if run.options["trap"] else None
     if trap is None or not trap.exists():
@@ -58,4 +61,11 @@ def spring(run: Run) -> float | None:
         os.kill(os.getpid(), 9)
     if "stall" in what:
         time.sleep(60)
-    return float("nan") if "nan" in what else None
+    if "print" in what:
+        print("hello from a plug-in")
+    if "numpy" in what:
+        import numpy
+
+        return numpy.float32(1.5)
+    values = {"nan": float("nan"), "object": object(), "twice": "twice"}
+    return next((value for word, value in values.items() if word in what), None)

@@ -1,18 +1,21 @@
 """assay from Python: `assay.run("expressivity", grid={"noise": [0.03, 0.3]})`, `assay.load("results").to_pandas()`."""
 
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
 from assay.core.errors import UserError
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.foreign import load_source, read_source
-from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, make_plan
-from assay.core.plugin import build, nearest
-from assay.core.run import Record, Run
+from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, labels, make_plan
+from assay.core.run import Record, Run, flat
 from assay.core.store import Store
 from assay.core.study import Study
 from assay.studies import studies
@@ -22,8 +25,8 @@ from assay.studies import studies
 class Execution:
     """How to run a plan. None of it changes a number, so none of it but the kind of device is part of a run's id."""
 
-    executor: Literal["serial", "local", "ray"] = "local"
-    """Where runs are computed: in this process, in worker processes, or on a Ray cluster."""
+    executor: Executor = field(default_factory=lambda: executors.parse("local"))
+    """Where runs are computed: serial (in this process), local (worker processes) or ray (a cluster)."""
     workers: int = 0
     """Worker processes, or tasks in flight; 0: one per core, or one per GPU."""
     ray_address: str | None = None
@@ -61,12 +64,16 @@ class Session:
     @classmethod
     def open(cls, study: Study, grid: Grid, execution: Execution) -> "Session":
         """Plan, and look at what is stored. Everything is checked here, before anything is computed."""
-        from assay.train.device import numerics_for, visible_gpus
+        import torch
 
-        numerics = numerics_for(execution.device)
-        plan = make_plan(study, grid, numerics)
+        from assay.train.device import gpus_of, numerics_for
+
+        plan = make_plan(study, grid, numerics_for(execution.device))
         store = Store(execution.out)
-        executor = _executor(execution, visible_gpus(numerics))
+        gpus = gpus_of(execution.device)
+        if gpus and execution.executor.name == "serial":
+            torch.cuda.set_device(gpus[0])  # workers see one device each; this process sees them all
+        executor = _executor(execution, gpus)
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
         return cls(plan, store, executor, executor.slots(), stored, todo, execution)
 
@@ -75,25 +82,32 @@ class Session:
         text = f"{self.plan.study.name}: {len(self.plan.runs)} planned, {len(self.stored)} stored"
         if not self.todo:
             return f"{text}, nothing to run"
-        jobs = cohorts(self.plan.study, self.todo, self.workers)
+        jobs = cohorts(self.todo, self.workers)
         seconds = estimate(self.todo, self.store.records(self.plan.study.name), self.workers)
         about = "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
-        return f"{text}, {len(self.todo)} to run in {len(jobs)} cohorts ({about})"
+        grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
+        return f"{text}, {len(self.todo)} to run{grouped} ({about})"
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Run id -> what tells it apart within this plan."""
+        return labels(self.plan.runs)
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
         drive = Drive(
             self.plan,
             self.store,
             self.executor,
-            self.workers,
-            self.execution.force,
-            self.execution.timeout_per_run,
-            watch,
+            workers=self.workers,
+            retry=self.execution.retry,
+            force=self.execution.force,
+            timeout_per_run=self.execution.timeout_per_run,
+            watch=watch,
         )
         return Results(drive(self.todo) if self.todo else self.stored)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results(Sequence[Record]):
     """Records, with a table view."""
 
@@ -108,11 +122,16 @@ class Results(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
+    def __repr__(self) -> str:
+        counts = Counter(f"{record.run.study} {record.status}" for record in self.records)
+        return f"Results({', '.join(f'{count} {what}' for what, count in counts.items()) or 'empty'}; see .to_pandas())"
+
     def to_pandas(self) -> Any:
-        """One row per record: study, id, seed, status, then options, metrics and costs under dotted names."""
+        """One row per record: study, id, seed, status, the code's versions, then options, metrics and costs under
+        dotted names; ordered by study, plug-ins and seed."""
         import pandas
 
-        return pandas.DataFrame([_row(record) for record in self.records])
+        return pandas.DataFrame([_row(record) for record in sorted(self.records, key=lambda record: record.run.label)])
 
 
 def run(
@@ -128,7 +147,8 @@ def run(
     """Run a study by name. Options are its fields or those of `Execution` (`out`, `executor`, `workers`, ...)."""
     for path in plugins:
         load_source(read_source(path))
-    placing = {key: options.pop(key) for key in list(options) if key in Execution.__dataclass_fields__}
+    types = option_types(Execution)
+    placing = {key: convert(types[key], options.pop(key), what=key) for key in list(options) if key in types}
     configured = configure(studies[study], preset, options)
     return Session.open(configured, grid or {}, replace(execution or Execution(), **placing)).compute(watch)
 
@@ -150,9 +170,15 @@ def write_page(out: str | Path) -> Path:
     sections = []
     for name in studies.names():
         section, mine = Section(name), [r for r in records if r.run.study == name and r.status == "done"]
+        question = studies[name].question if mine else ""
+        try:
+            if mine:
+                studies[name]().report(mine, section)
+        except Exception as error:  # noqa: BLE001 - one study's odd records must not take the others' page away
+            warnings.warn(f"{name} could not be reported: {type(error).__name__}: {error}", stacklevel=2)
+            question += f" (This section could not be made: {type(error).__name__}: {error})"
         if mine:
-            studies[name]().report(mine, section)
-            sections.append((name, studies[name].question, section))
+            sections.append((name, question, section))
     path = Path(out) / "report.html"
     with disk_errors(path):
         write_file(path, build_page(sections, records).encode())
@@ -164,7 +190,7 @@ def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> 
     if preset is not None and preset not in cls.presets:
         known = ", ".join(cls.presets) or "none"
         raise UserError(f"study '{cls.name}' has no preset '{preset}'.{nearest(preset, cls.presets)} It has: {known}.")
-    return build(cls, {**(cls.presets[preset] if preset else {}), **options}, what=f"study '{cls.name}'")
+    return construct(cls, {**(cls.presets[preset] if preset else {}), **options}, what=f"study '{cls.name}'")
 
 
 def duration(seconds: float) -> str:
@@ -174,25 +200,20 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _executor(execution: Execution, gpus: int) -> Executor:
-    if execution.ray_address and execution.executor != "ray":
-        raise UserError(f"--ray-address goes with --executor ray, not with {execution.executor}.")
-    address = {"address": execution.ray_address} if execution.executor == "ray" else {}
-    return executors[execution.executor](workers=execution.workers, gpus=gpus, **address)
+def _executor(execution: Execution, gpus: tuple[int, ...]) -> Executor:
+    """The chosen executor, with what the flags say of workers, devices and addresses."""
+    chosen = execution.executor
+    placed: dict[str, Any] = {"workers": execution.workers or chosen.workers, "gpus": gpus}
+    if execution.ray_address and not hasattr(chosen, "address"):
+        raise UserError(f"--ray-address goes with --executor ray, not with {chosen}.")
+    if execution.ray_address:
+        placed["address"] = execution.ray_address
+    return replace(chosen, **placed)
 
 
 def _row(record: Record) -> dict[str, Any]:
     run = record.run
-    head = {"study": run.study, "id": run.id, "seed": run.seed, "status": record.status, "device": run.numerics.device}
+    code = " ".join(f"{name}@{version[:8]}" for name, version in run.versions.items())
+    head = {"study": run.study, "id": run.id, "seed": run.seed, "status": record.status, "code": code}
+    head["device"] = run.numerics.device
     return head | flat(run.options) | flat(record.metrics) | flat(record.cost, "cost")
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings under dotted names; a plug-in's name stands under its own key."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    joined: dict[str, Any] = {}
-    for key, item in value.items():
-        path = key if not prefix else prefix if key == "name" else f"{prefix}.{key}"
-        joined |= flat(item, path)
-    return joined

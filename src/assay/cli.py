@@ -12,11 +12,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.foreign import load_source, read_source
-from assay.core.plugin import nearest, registries
+from assay.core.plugin import registries
 from assay.progress import say
-from assay.study_command import run_study, values_of
+from assay.study_command import run_study
 from assay.verbs import VERBS
 
 
@@ -53,8 +54,11 @@ def _dispatch(words: list[str]) -> int:
 
         print(f"assay {__version__}")
         return 0
-    for path in values_of("--plugin", words):  # before any parser is built: their names must be known to it
+    words, files = without_plugins(words)
+    for path in files:  # before any parser is built: their names must be known to it
         load_source(read_source(path))
+    if not words:
+        raise UserError("--plugin brings plug-ins to a command: name a study or a verb too.")
     studies = registries()["studies"]
     for length in (2, 1):  # `assay sae ablation` is the study sae.ablation
         name = ".".join(words[:length])
@@ -64,6 +68,20 @@ def _dispatch(words: list[str]) -> int:
         known = [*VERBS, *studies.names()]
         raise UserError(f"no command '{words[0]}'.{nearest(words[0], known)} Known: {', '.join(known)}.")
     return VERBS[words[0]](words[1:])
+
+
+def without_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`check --plugin f.py encoders mine` -> [check, encoders, mine], [f.py]: one file per flag, anywhere."""
+    rest, files = list(words), list[str]()
+    while found := [i for i, word in enumerate(rest) if word == "--plugin" or word.startswith("--plugin=")]:
+        flag = rest.pop(found[0])
+        if "=" in flag:
+            files.append(flag.partition("=")[2])
+        elif found[0] < len(rest):
+            files.append(rest.pop(found[0]))
+        else:
+            raise UserError("--plugin needs a file.")
+    return rest, files
 
 
 def _overview() -> str:

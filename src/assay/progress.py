@@ -10,40 +10,41 @@ from contextlib import contextmanager
 from typing import Any
 
 from assay.core.drive import Event
+from assay.core.words import printable
 
 Watch = Callable[[Event], None]
 
 
 @contextmanager
-def shown(total: int, *, quiet: bool = False) -> Iterator[Watch]:
-    """A function to give events to while `total` runs are computed."""
+def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iterator[Watch]:
+    """A function to give events to while `total` runs are computed; `labels` are by run id."""
     if quiet or not total:
         yield lambda event: None
     elif sys.stderr.isatty() and sys.stdout.isatty():
-        with _bar(total) as watch:
+        with _bar(labels, total) as watch:
             yield watch
     else:
-        yield _lines(total)
+        yield _lines(labels, total)
 
 
-def _lines(total: int) -> Watch:
+def _lines(labels: Mapping[str, str], total: int) -> Watch:
     """`[ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89`: one line per stored run."""
     done, start = 0, time.monotonic()
 
     def watch(event: Event) -> None:
         nonlocal done
         if event.kind == "waiting":
-            say(f"waiting for another driver: {event.run.label}")
+            say(f"waiting for another driver: {labels[event.run.id]}")
         if event.record:
             done += 1
             clock = f"[{done:>{len(str(total))}}/{total} {time.monotonic() - start:5.0f} s]"
-            say(f"{clock} {event.record.status} {event.run.label}{_brief(event.record.metrics)}")
+            say(f"{clock} {event.record.status} {labels[event.run.id]}{_brief(event.record.metrics)}")
 
     return watch
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Watch]:
+def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -55,7 +56,9 @@ def _bar(total: int) -> Iterator[Watch]:
     )
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[latest]}"), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns, TextColumn("{task.fields[latest]}", markup=False), console=Console(stderr=True), transient=True
+    ) as bar:
         task = bar.add_task("", total=total, latest="")
         finished, partial = 0, dict[str, float]()
 
@@ -69,14 +72,14 @@ def _bar(total: int) -> Iterator[Watch]:
                 finished += 1
                 partial.pop(event.run.id, None)
                 metrics = event.record.metrics
-            latest = f"{event.kind if event.kind == 'waiting' else ''} {event.run.label}{_brief(metrics)}"
+            latest = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{_brief(metrics)}"
             bar.update(task, completed=finished + sum(partial.values()), latest=latest.strip())
 
         yield watch
 
 
 def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
 
 
 def _brief(metrics: Mapping[str, Any]) -> str:

@@ -11,7 +11,10 @@ from dataclasses import dataclass, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from assay.core.plugin import Registry, is_plugin_type, option_types, registries
+from assay.core.convert import option_types
+from assay.core.errors import UserError
+from assay.core.plugin import Registry, is_plugin_type, registries
+from assay.core.words import printable
 from assay.progress import say, shown
 
 if TYPE_CHECKING:
@@ -31,8 +34,8 @@ class Shell:
     """Axes to vary: key=v1,v2 or key=0..4; the runs are every combination."""
     preset: str | None = None
     """Start from named options of the study instead of its defaults."""
-    plugin: tuple[Path, ...] = ()
-    """Python files with plug-ins of your own."""
+    plugin: Path | None = None
+    """A Python file with plug-ins of your own; may be given several times."""
     cpu_only: bool = False
     """The same as --device cpu."""
     dry_run: bool = False
@@ -51,30 +54,21 @@ def run_study(name: str, words: list[str]) -> int:
 
     study, shell, execution = _parse(name, words)
     if shell.self_test:
+        if shell.json:
+            raise UserError("--self-test prints text: leave --json out.")
         return _self_test(study)
     if shell.cpu_only:
+        if execution.device not in ("auto", "cpu"):
+            raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
         execution = replace(execution, device="cpu")
     session = Session.open(study, parse_grid(shell.grid), execution)
     if shell.dry_run:
         return _print_plan(session, as_json=shell.json)
     if not shell.quiet:
         say(session.describe())
-    with shown(len(session.todo), quiet=shell.quiet) as watch:
+    with shown(session.labels, len(session.todo), quiet=shell.quiet) as watch:
         results = session.compute(watch)
     return _publish(session, results, shell)
-
-
-def values_of(flag: str, words: Sequence[str]) -> list[str]:
-    """`--flag a b --other` and `--flag=a` -> the flag's values."""
-    values: list[str] = []
-    for position, word in enumerate(words):
-        if word.startswith(f"{flag}="):
-            values.append(word.partition("=")[2])
-        if word == flag:
-            rest = words[position + 1 :]
-            end = next((i for i, other in enumerate(rest) if other.startswith("-")), len(rest))
-            values += rest[:end]
-    return values
 
 
 def _parse(name: str, words: list[str]) -> tuple["Study", Shell, Any]:
@@ -85,23 +79,28 @@ def _parse(name: str, words: list[str]) -> tuple["Study", Shell, Any]:
     from assay.core.plan import assign
 
     cls = registries()["studies"][name]
-    preset = next(iter(values_of("--preset", words)), None)
+    preset = _preset(words)
     defaults = {"study": configure(cls, preset, {}), "shell": Shell(), "execution": Execution()}
-    fields = [(key, Annotated[type(value), tyro.conf.OmitArgPrefixes], value) for key, value in defaults.items()]
+    fields = [(key, Annotated[type(value), tyro.conf.arg(name="")], value) for key, value in defaults.items()]
     flags, plugin_options = separate(cls, words)
     command: Any = tyro.cli(
         make_dataclass("Command", fields, frozen=True),
         prog=f"assay {name.replace('.', ' ')}",
-        description=cls.question,
+        description=f"{cls.question} Presets: {', '.join(cls.presets) or 'none'}.",
         args=flags,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
         use_underscores=True,
     )
-    study = command.study
-    for path, value in plugin_options:
-        study = assign(study, path, value)
-    return study, command.shell, command.execution
+    return assign(command.study, dict(plugin_options)), command.shell, command.execution
+
+
+def _preset(words: Sequence[str]) -> str | None:
+    """Read before the parser is built, since it changes the defaults."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--preset" or word.startswith("--preset="):
+            return word.partition("=")[2] or following
+    return None
 
 
 def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -149,13 +148,14 @@ def _constructors() -> Any:
 
     from assay.core.convert import integers
     from assay.core.plugin import Plugin
+    from assay.core.study import Study
 
     registry = tyro.constructors.ConstructorRegistry()
     spec = tyro.constructors.PrimitiveConstructorSpec
 
     @registry.primitive_rule
     def plugin_word(info: Any) -> Any:
-        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or hasattr(info.type, "plan"):
+        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(info.type, Study):
             return None
         kind: Registry = info.type.registry
         return spec(
@@ -183,12 +183,12 @@ def _self_test(study: "Study") -> int:
 
 def _print_plan(session: "Session", *, as_json: bool) -> int:
     stored = {record.run.id for record in session.stored}
-    rows = [{"id": run.id, "run": run.label, "stored": run.id in stored} for run in session.plan.runs]
+    rows = [{"id": run.id, "run": session.labels[run.id], "stored": run.id in stored} for run in session.plan.runs]
     if as_json:
         print(json.dumps({"study": session.plan.study.name, "rows": rows, "files": []}, indent=1))
         return 0
     for row in rows:
-        print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {row['run']}")
+        print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
     print(session.describe())
     return 0
 
@@ -217,7 +217,7 @@ def _publish(session: "Session", results: "Results", shell: Shell) -> int:
     bad = [record for record in results if record.status != "done"]
     for record in bad:
         reason = (record.error or "a number was not finite").strip().splitlines()[-1]
-        say(f"{record.status}: {record.run.label}: {reason} (assay show {record.run.id} --out {out})")
+        say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
     return 1 if bad else 0
 
 
@@ -226,8 +226,10 @@ def print_verdicts(folder: str, plugin: Any) -> int:
 
     verdicts = verdicts_of(folder, plugin)
     print(f"{folder}: {plugin.label}")
+    said = set[str]()
     for verdict in verdicts:
         print(f"  {'pass' if verdict.kept else 'FAIL'}  {verdict.promise}")
         if not verdict.kept:
-            print(f"        {verdict.seen}")
+            print(f"        {'the same' if verdict.seen in said else verdict.seen}")
+            said.add(verdict.seen)
     return 0 if all(verdict.kept for verdict in verdicts) else 1

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.plugin import Registry, nearest, registries
+from assay.core.plugin import registries
+from assay.core.words import printable
 from assay.progress import say
 from assay.study_command import print_verdicts, run_study
 
@@ -21,9 +23,8 @@ def list_(words: list[str]) -> int:
     parser = _parser("list", list_.__doc__ or "")
     parser.add_argument("kind", nargs="?")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--plugin", nargs="*", default=[])
     args = parser.parse_args(words)
-    chosen = registries() if args.kind is None else {args.kind: _folder(args.kind)}
+    chosen = registries() if args.kind is None else {_folder_name(args.kind): registries()[_folder_name(args.kind)]}
     entries = {folder: registry.entries() for folder, registry in chosen.items()}
     if args.json:
         print(
@@ -49,10 +50,9 @@ def check(words: list[str]) -> int:
     parser = _parser("check", check.__doc__ or "")
     parser.add_argument("kind")
     parser.add_argument("names", nargs="+", help="words such as self_attn or self_attn:heads=4")
-    parser.add_argument("--plugin", nargs="*", default=[])
     args = parser.parse_args(words)
-    registry = _folder(args.kind)
-    return max(print_verdicts(args.kind, registry.parse(name)) for name in args.names)
+    folder = _folder_name(args.kind)
+    return max(print_verdicts(folder, registries()[folder].parse(name)) for name in args.names)
 
 
 def show(words: list[str]) -> int:
@@ -66,7 +66,7 @@ def show(words: list[str]) -> int:
         print(json.dumps(store.find(args.id).to_json(), indent=1))
         return 0
     for record in store.records():
-        print(f"{record.run.id}  {record.status:<8}  {record.finished}  {record.run.label}")
+        print(f"{record.run.id}  {record.status:<8}  {record.finished}  {printable(record.run.label)}")
     return 0
 
 
@@ -83,11 +83,10 @@ def rm(words: list[str]) -> int:
     if not (args.ids or args.status or args.study):
         raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
     chosen = [store.find(prefix) for prefix in args.ids] if args.ids else store.records(args.study)
-    chosen = [record for record in chosen if args.status in (None, record.status)]
+    chosen = [r for r in chosen if args.status in (None, r.status) and args.study in (None, r.run.study)]
     for record in chosen:
-        print(f"{'would remove' if args.dry_run else 'removed'} {record.run.id}  {record.status}  {record.run.label}")
-        if not args.dry_run:
-            store.remove(record)
+        done = "would remove" if args.dry_run else "removed" if store.remove(record) else "in use, kept"
+        print(f"{done} {record.run.id}  {record.status}  {printable(record.run.label)}")
     say(f"{len(chosen)} runs")
     return 0
 
@@ -128,13 +127,13 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def _folder(kind: str) -> Registry:
-    """The registry of a folder: `encoders`, or its singular."""
+def _folder_name(kind: str) -> str:
+    """`encoders`, also from its singular."""
     found = registries()
     singular = {registry.kind: folder for folder, registry in found.items()}
     if singular.get(kind, kind) not in found:
         raise UserError(f"no kind '{kind}'.{nearest(kind, found)} Known: {', '.join(found)}.")
-    return found[singular.get(kind, kind)]
+    return singular.get(kind, kind)
 
 
 def _store(out: str) -> Any:

@@ -107,7 +107,7 @@ def test_permuting_units_moves_nothing_but_the_masks() -> None:
 
 def test_a_gain_of_the_code_moves_no_score_but_those_in_units_of_it() -> None:
     plain, loud = evaluate(encoder()), evaluate(Rewired(encoder(), lambda z: 37.0 * z))
-    for score in ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE_bits", "BA_bits", "erank", "RetrieveR2"):
+    for score in ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE_bits", "BA_bits", "erank", "RetrieveR2", "logdet_bits"):
         assert loud[score] == pytest.approx(plain[score], abs=1e-3), score
     assert loud["sv_median"] == pytest.approx(37 * plain["sv_median"], rel=1e-3)
 
@@ -132,6 +132,35 @@ def test_training_changes_a_copy_and_never_the_encoder() -> None:
 def test_an_encoder_in_training_mode_is_measured_in_evaluation_mode_and_left_as_it_was() -> None:
     enc = nn.Sequential(encoder(), nn.Dropout(0.9)).train()
     assert evaluate(enc)["R2"] == evaluate(encoder())["R2"] and enc.training
+
+
+def test_dropout_of_a_trained_copy_has_a_stream_of_its_own() -> None:
+    scores = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        scores.append(evaluate(nn.Sequential(encoder("static_mlp"), nn.Dropout(0.5))))
+    assert canonical(scores[0]) == canonical(scores[1])
+
+
+def test_sequences_that_mix_in_a_batch_are_refused() -> None:
+    with pytest.raises(UserError, match="depends on the others"):
+        evaluate(Rewired(encoder(), lambda z: z - z.mean(0)))
+
+
+def test_a_code_that_is_not_finite_diverges() -> None:
+    with pytest.raises(FloatingPointError):
+        evaluate(Rewired(encoder(), lambda z: z * float("nan")))
+
+
+def test_one_unit_is_tight_and_works() -> None:
+    cfg = Config(**{**vars(QUICK), "D_z": 1})
+    assert evaluate(encoder("mean_linear", cfg), cfg)["R2_0.25"] == evaluate(encoder("mean_linear", cfg), cfg)["R2"]
+
+
+def test_the_version_of_a_task_is_part_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Expressivity(seeds=(0,)).plan()[0]
+    monkeypatch.setattr(type(before_task := Config().lookup()), "version", 99)
+    assert Expressivity(seeds=(0,)).plan()[0].id != before.id and before_task.component_version() == "99"
 
 
 @pytest.mark.parametrize("pool", ["last", "mean"])

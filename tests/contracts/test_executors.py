@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +118,27 @@ def test_an_error_of_the_receiver_stops_everything(name: str) -> None:
         executors[name](workers=2).run(slow, range(100), refuse)
 
 
+def send_much_and_die(job: tuple[str, int], emit: Callable[[Any], None]) -> None:
+    """Die in the middle of a large message, once."""
+    folder, size = job
+    if not Path(folder, "died").exists():
+        Path(folder, "died").touch()
+        threading.Timer(0.05, lambda: os.kill(os.getpid(), 9)).start()
+        emit(b"x" * size)
+    emit("done")
+
+
+def test_a_worker_killed_in_the_middle_of_a_large_message_is_a_lost_worker(tmp_path: Path) -> None:
+    job = (str(tmp_path), 300_000_000)
+    received: list[Any] = []
+
+    def slow_receiver(job: Any, message: Any) -> None:
+        received.append(message if isinstance(message, str | Ended) else "much")
+
+    executors["local"](workers=1).run(send_much_and_die, [job], slow_receiver)
+    assert received[-2:] == ["done", Ended("finished")]
+
+
 def test_local_workers_do_not_outlive_the_run() -> None:
     seen = collect("local", slow, range(4))
     pids = {messages[0] for messages in seen.values()}
@@ -128,7 +150,7 @@ def test_local_workers_do_not_outlive_the_run() -> None:
 
 def test_a_local_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    seen = collect("local", tell_gpu, range(6), gpus=2)
+    seen = collect("local", tell_gpu, range(6), gpus=(0, 1))
     assert {messages[0] for messages in seen.values()} <= {"4", "7"}
     assert "4" in {messages[0] for messages in seen.values()}
 

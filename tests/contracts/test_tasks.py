@@ -9,8 +9,15 @@ from assay.contracts import base
 from assay.contracts import tasks as contract
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens, Vectors
+from assay.tasks.boolean import Boolean
+from assay.tasks.disjoint import Disjoint
 from assay.tasks.hybrid import Hybrid
+from assay.tasks.mqar import Mqar
+from assay.tasks.regression import Regression
 from assay.tasks.retrieval import Retrieval
+from assay.tasks.state_tracking import StateTracking
+
+BOOLEAN = ("dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity", "sparse_parity", "disjunction")
 
 VARIANTS = (
     *(Hybrid(context=context) for context in (1, 2)),
@@ -18,6 +25,18 @@ VARIANTS = (
     Hybrid(L=17, K_keys=1, V_dim=1, F_feat=2, r_global=3, r_local=1),
     Retrieval(keys="ambiguous"),
     *(Retrieval(keys=keys, L=3, K_keys=1, V_dim=1, F_feat=2) for keys in ("unique", "ambiguous")),
+    *(Mqar(filler=filler, power_a=1.0) for filler in ("no_keys", "zero")),
+    *(Mqar(key_pool=pool, vocab_size=68) for pool in ("train", "eval")),
+    Mqar(min_kv_pairs=2, filler="no_keys"),
+    Mqar(num_kv_pairs=80, input_seq_len=320, vocab_size=512),
+    Mqar(num_kv_pairs=1, input_seq_len=4, vocab_size=8),
+    Disjoint(vocab_size=12, short_length=1, long_length=7),
+    *(StateTracking(group=group, length=17) for group in ("s3", "a5")),
+    *(
+        Regression(regression_type=kind, input_dim=6, input_seq_len=9)
+        for kind in ("linear", "quadratic", "sparse_linear", "noisy", "outlier")
+    ),
+    *(Boolean(boolean_type=kind, input_dim=6, input_seq_len=9) for kind in BOOLEAN),
 )
 
 
@@ -43,7 +62,13 @@ class Faulty(Task):
             inputs[0, 0] = torch.inf
         if self.fault == "stuck":
             inputs = torch.arange(2 * batch).reshape(batch, 2, 1) % 3 - 0.5
-        return Batch(inputs, inputs[..., 0].argmax(1) + 2 * (self.fault == "vocab"))
+        targets = inputs[..., 0].argmax(1) + 2 * (self.fault == "vocab")
+        if self.fault == "positions":
+            return Batch(inputs, targets[:, None], torch.full((batch, 1), 2))
+        return Batch(inputs, targets, scored=torch.ones(batch, 1) > 0 if self.fault == "scored" else None)
+
+    def references(self, batch):
+        return {"first": batch.inputs[..., 0] * torch.nan} if self.fault == "reference" else {}
 
     def oracle(self, batch):
         match self.fault:
@@ -67,7 +92,11 @@ class Faulty(Task):
         ("global", contract.leaves_the_global_generator_alone, "sample drew"),
         ("cheats", contract.answers_each_sequence_alone, "move by"),
         ("constant", contract.has_an_oracle_better_than_any_constant, "most frequent"),
-        ("shape", contract.has_an_oracle_better_than_any_constant, r"gave \(1024, 2, 1\)"),
+        ("shape", contract.has_an_oracle_better_than_any_constant, r"the oracle gave \(1024, 2, 1\)"),
+        ("reference", contract.has_an_oracle_better_than_any_constant, r"first gave \(4, 2\) for \(4,\)"),
+        ("reference", contract.is_finite, "128 of 128 entries of first"),
+        ("scored", contract.has_the_shape_it_says, "there are none"),
+        ("positions", contract.has_the_shape_it_says, r"positions 2\.\.2 leave 0\.\.1"),
     ],
 )
 def test_a_broken_promise_is_noticed(fault, promise, seen):

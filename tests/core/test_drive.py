@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from assay.core import store as store_module
 from assay.core.drive import Drive, Event
+from assay.core.errors import UserError
 from assay.core.executors import executors
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record
 from assay.core.store import Store
+from assay.core.study import Outcome
 
 
 def drive(plan: Plan, store: Store, executor: str = "serial", **options: Any) -> tuple[list[Record], list[Event]]:
@@ -50,10 +53,68 @@ def test_an_exception_is_a_record_with_its_traceback_and_the_rest_goes_on(toy: A
     assert all(r.status == "done" for r in again) and {e.run.options["x"] for e in events} == {2}
 
 
-def test_a_failure_in_a_cohort_keeps_what_was_already_yielded(toy: Any, tmp_path: Path) -> None:
-    (tmp_path / "x=2").write_text("raise always")
-    records, _ = drive(plan_of(toy(trap=str(tmp_path), grouped=True)), Store(tmp_path))
-    assert [r.status for r in records] == ["done", "done", "failed", "failed", "failed", "failed"]
+@pytest.mark.parametrize(("executor", "trap"), [("serial", "raise always"), ("local", "kill always")])
+def test_a_bad_run_of_a_cohort_fails_alone(toy: Any, tmp_path: Path, executor: str, trap: str) -> None:
+    (tmp_path / "x=2").write_text(trap)
+    records, _ = drive(plan_of(toy(trap=str(tmp_path), grouped=True)), Store(tmp_path), executor)
+    assert [r.status for r in records] == ["done", "done", "failed", "failed", "done", "done"]
+
+
+@pytest.mark.parametrize("executor", ["serial", "local"])
+def test_a_metric_that_is_no_number_is_that_runs_failure(toy: Any, tmp_path: Path, executor: str) -> None:
+    (tmp_path / "x=1").write_text("object always")
+    records, _ = drive(plan_of(toy(trap=str(tmp_path), seeds=(0,))), Store(tmp_path), executor)
+    assert [r.status for r in records] == ["failed", "done", "done"]
+    assert "not JSON serializable" in (records[0].error or "")
+
+
+def test_numbers_of_numpy_are_numbers(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=1").write_text("numpy always")
+    records, _ = drive(plan_of(toy(trap=str(tmp_path), seeds=(0,))), Store(tmp_path))
+    assert records[0].metrics == {"square": 1.5} and records[0].status == "done"
+
+
+def test_an_outcome_given_twice_is_the_jobs_failure(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=1").write_text("twice always")
+    records, _ = drive(plan_of(toy(trap=str(tmp_path), seeds=(0,))), Store(tmp_path))
+    assert [r.status for r in records] == ["done"] * 3
+
+
+@pytest.mark.parametrize("executor", ["serial", "local"])
+def test_an_error_while_storing_ends_the_drive(
+    toy: Any, tmp_path: Path, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module, "write_file", full)
+    with pytest.raises(UserError, match="No space left"):
+        drive(plan_of(toy()), Store(tmp_path), executor)
+
+
+def test_a_forced_run_that_fails_keeps_the_stored_result(toy: Any, tmp_path: Path) -> None:
+    store, plan = Store(tmp_path), plan_of(toy(trap=str(tmp_path), xs=(1,), seeds=(0,)))
+    drive(plan, store)
+    (tmp_path / "x=1").write_text("raise always")
+    with pytest.warns(UserWarning, match="its stored result is kept"):
+        Drive(plan, store, executors["serial"](), force=True)(plan.runs)
+    record = store.get(plan.runs[0])
+    assert record and record.status == "done" and record.artifact("note.txt") == b"1"
+
+
+def test_a_diverged_record_of_another_driver_is_not_computed_again(toy: Any, tmp_path: Path) -> None:
+    store, plan = Store(tmp_path), plan_of(toy(xs=(1,), seeds=(0,)))
+    store.commit(Outcome(plan.runs[0], {"square": float("nan")}))
+    records = Drive(plan, store, executors["serial"]())(plan.runs)
+    assert [r.status for r in records] == ["diverged"]
+
+
+def test_what_a_plugin_prints_stays_off_standard_output(toy: Any, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    (tmp_path / "x=1").write_text("print always")
+    for executor in ("serial", "local"):
+        drive(plan_of(toy(trap=str(tmp_path), xs=(1,), seeds=(0,))), Store(tmp_path / executor), executor)
+        out, err = capfd.readouterr()
+        assert out == "" and "hello from a plug-in" in err
 
 
 def test_a_killed_cohort_is_sent_again_without_what_is_stored(toy: Any, tmp_path: Path) -> None:
@@ -91,8 +152,6 @@ def test_a_run_that_another_driver_holds_is_waited_for_and_not_computed_twice(to
     waiting = threading.Event()
 
     def hold() -> None:
-        from assay.core.study import Outcome
-
         with other.lock(held) as mine:
             assert mine
             ready.set()

@@ -7,6 +7,7 @@ import pytest
 
 from assay.core.errors import UserError
 from assay.core.plan import assign, cohorts, estimate, make_plan, parse_grid
+from assay.core.plugin import registries
 from assay.core.run import Numerics
 from assay.core.store import Store
 from assay.core.study import Outcome
@@ -40,9 +41,16 @@ def test_the_numerics_are_part_of_every_planned_id(toy: Any) -> None:
 
 def test_an_unknown_axis_names_the_nearest(toy: Any) -> None:
     with pytest.raises(UserError, match=r"study 'toy' has no option 'xz'. Did you mean 'xs'"):
-        assign(toy(), "xz", "1")
+        assign(toy(), {"xz": "1"})
     with pytest.raises(UserError, match="no options of its own"):
-        assign(toy(), "xs.width", "1")
+        assign(toy(), {"xs.width": "1"})
+
+
+def test_the_order_of_axes_does_not_matter_and_one_of_several_may_be_named_in_the_singular() -> None:
+    study = registries()["studies"]["expressivity"](seeds=(0,))
+    for grid in ({"L": ["16"], "K_keys": ["4"]}, {"K_keys": ["4"], "L": ["16"]}):
+        assert {run.options["L"] for run in make_plan(study, grid, Numerics()).runs} == {16}
+    assert assign(study, {"seed": "3"}).seeds == (3,)
 
 
 def test_an_empty_plan_is_an_error(toy: Any) -> None:
@@ -64,10 +72,10 @@ def test_what_is_stored_is_left_out_failed_is_tried_again_diverged_is_not(toy: A
 
 def test_runs_of_one_key_are_one_cohort_halved_until_each_worker_has_one(toy: Any) -> None:
     runs = make_plan(toy(grouped=True), {}, Numerics()).runs
-    assert [len(group) for group in cohorts(toy(), runs, 1)] == [3, 3]
-    four = cohorts(toy(), runs, 4)
+    assert [len(group) for group in cohorts(runs, 1)] == [3, 3]
+    four = cohorts(runs, 4)
     assert len(four) == 4 and sorted(run.id for group in four for run in group) == sorted(run.id for run in runs)
-    assert len(cohorts(toy(), runs, 100)) == len(runs)
+    assert len(cohorts(runs, 100)) == len(runs)
 
 
 def test_an_estimate_comes_from_stored_costs_of_the_same_device_or_not_at_all(toy: Any, tmp_path: Path) -> None:

@@ -101,9 +101,11 @@ def test_a_mask_that_keeps_all_is_no_mask():
     assert masked_r2(split, 1.0, 3, torch.Generator()) == pytest.approx(ridge_r2(split), abs=1e-12)
 
 
-def test_a_mask_that_keeps_nothing_is_refused():
-    with pytest.raises(UserError, match=r"leaves 0 of 12"):
-        masked_r2(make(), 0.05, 1, torch.Generator())
+def test_a_mask_keeps_one_coordinate_at_least_and_a_share_of_nothing_is_refused():
+    rng = torch.Generator().manual_seed(0)
+    assert masked_r2(make(), 0.05, 4, rng) == masked_r2(make(), 1 / 12, 4, torch.Generator().manual_seed(0))
+    with pytest.raises(UserError, match=r"keep=0"):
+        masked_r2(make(), 0.0, 1, torch.Generator())
 
 
 def test_a_noise_code_scores_zero_held_out():

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from assay.core.errors import UserError
+from assay.core.foreign import source_of
 from assay.core.plugin import Plugin, registries
 
 Promise = Callable[[Plugin], None]
@@ -47,7 +48,9 @@ def _try(promise: Promise, plugin: Plugin) -> Verdict:
     except AssertionError as error:
         return Verdict(text, False, str(error))
     except Exception as error:  # noqa: BLE001 - a plug-in that raises has broken the promise, and the person wants to see how
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        source = source_of(type(plugin).__module__)
+        frame = next((f for f in reversed(frames) if source and f.filename == source.path), frames[-1])
         return Verdict(text, False, f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
     return Verdict(text, True)
 

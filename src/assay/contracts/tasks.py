@@ -11,29 +11,38 @@ def gives_equal_batches_to_equal_generators(task: Task) -> None:
     """Equal generators give equal batches, and the next batch of one generator is another."""
     rng = stream(0, "contract")
     one, following, two = task.sample(8, rng), task.sample(8, rng), task.sample(8, stream(0, "contract"))
-    for name in ("inputs", "targets", "positions"):
+    for name in ("inputs", "targets", "positions", "scored"):
         a, b = getattr(one, name), getattr(two, name)
         assert (a is None and b is None) or torch.equal(a, b), f"equal generators gave different {name}"
     assert not torch.equal(one.inputs, following.inputs), "two batches in a row have the same inputs"
 
 
 def has_the_shape_it_says(task: Task) -> None:
-    """Inputs and targets have the sizes of `shape()`, for a batch of 1, 2 and 33."""
+    """Inputs and targets have the sizes of `shape()`, for a batch of 1, 2 and 33; positions are places of the input."""
     shape = task.shape()
     for size in (1, 2, 33):
         batch = _batch(task, size)
         _assert_kind("inputs", batch.inputs, (size, shape.length), shape.inputs)
-        scored = () if batch.positions is None else (batch.positions.shape[1],)
-        _assert_kind("targets", batch.targets, (size, *scored), shape.outputs)
-        if batch.positions is not None:
-            low, high = batch.positions.min().item(), batch.positions.max().item()
-            assert low >= 0 and high < shape.length, f"positions {low}..{high} leave 0..{shape.length - 1}"
+        if batch.positions is None:
+            assert batch.scored is None, "`scored` marks entries of `positions`, and there are none"
+            _assert_kind("targets", batch.targets, (size,), shape.outputs)
+            continue
+        answers = (size, batch.positions.shape[1])
+        _assert_kind("positions", batch.positions, answers, Tokens(shape.length))
+        if shape.outputs == Vectors(1):
+            _assert_kind("targets", batch.targets.unsqueeze(-1), answers, shape.outputs)
+        else:
+            _assert_kind("targets", batch.targets, answers, shape.outputs)
+        if batch.scored is not None:
+            _assert_kind("scored", batch.scored, answers, Tokens(2))
+            assert batch.scored.dtype == torch.bool, f"scored is {batch.scored.dtype}, not bool"
 
 
 def is_finite(task: Task) -> None:
-    """Inputs, targets and the oracle's answers are finite."""
+    """Inputs, targets and the answers of the oracle and the references are finite."""
     batch = _batch(task, 64)
-    for name, tensor in (("inputs", batch.inputs), ("targets", batch.targets), ("oracle", task.oracle(batch))):
+    answers = {"oracle": task.oracle(batch)} | task.references(batch)
+    for name, tensor in ({"inputs": batch.inputs, "targets": batch.targets} | answers).items():
         bad = (~torch.isfinite(tensor)).sum().item()
         assert bad == 0, f"{bad} of {tensor.numel()} entries of {name} are not finite"
 
@@ -43,24 +52,32 @@ def leaves_the_global_generator_alone(task: Task) -> None:
     before = torch.get_rng_state()
     batch = task.sample(8, stream(0, "contract"))
     assert torch.equal(torch.get_rng_state(), before), "sample drew from the global generator"
-    task.oracle(batch)
+    task.oracle(batch), task.references(batch)
     assert torch.equal(torch.get_rng_state(), before), "oracle drew from the global generator"
 
 
 def answers_each_sequence_alone(task: Task) -> None:
-    """The oracle's answer to a sequence reads neither the targets nor the other sequences."""
+    """No answer to a sequence, the oracle's or a reference's, reads the targets or the other sequences."""
     batch = _batch(task, 6)
-    blind = Batch(batch.inputs[:3], torch.zeros_like(batch.targets[:3]), _first(batch.positions, 3))
-    gap = (task.oracle(batch)[:3].double() - task.oracle(blind).double()).abs().max().item()
-    assert gap < 1e-4, f"with other targets and a smaller batch the answers move by {gap:.2e}"
+    targets = torch.zeros_like(batch.targets[:3])
+    blind = Batch(batch.inputs[:3], targets, _first(batch.positions, 3), _first(batch.scored, 3))
+    alone = {"the oracle": task.oracle(blind)} | task.references(blind)
+    for name, together in ({"the oracle": task.oracle(batch)} | task.references(batch)).items():
+        gap = (together[:3].double() - alone[name].double()).abs().max().item()
+        assert gap < 1e-4, f"with other targets and a smaller batch the answers of {name} move by {gap:.2e}"
 
 
 def has_an_oracle_better_than_any_constant(task: Task) -> None:
-    """The oracle answers in the targets' shape, and better than the best constant does."""
+    """The oracle answers in the targets' shape, as references do, and better than the best constant does."""
     batch = _batch(task, 1024)
     answer, targets = task.oracle(batch), batch.targets
-    assert answer.shape == targets.shape, f"the oracle gave {tuple(answer.shape)} for {tuple(targets.shape)}"
+    few = task.references(_batch(task, 4))
+    for name, found in ({"the oracle": answer} | few).items():
+        expected = (targets if found is answer else targets[:4]).shape
+        assert found.shape == expected, f"{name} gave {tuple(found.shape)} for {tuple(expected)}"
     if isinstance(task.shape().outputs, Tokens):
+        if batch.scored is not None:
+            answer, targets = answer[batch.scored], targets[batch.scored]
         right = (answer == targets).double().mean().item()
         constant = targets.flatten().bincount().max().item() / targets.numel()
         assert right > constant, f"accuracy {right:.3f}, the most frequent answer has {constant:.3f}"
@@ -80,8 +97,8 @@ def _batch(task: Task, size: int) -> Batch:
     return task.sample(size, stream(0, "contract", size))
 
 
-def _first(positions: Tensor | None, rows: int) -> Tensor | None:
-    return None if positions is None else positions[:rows]
+def _first(tensor: Tensor | None, rows: int) -> Tensor | None:
+    return None if tensor is None else tensor[:rows]
 
 
 def _assert_kind(name: str, tensor: Tensor, leading: tuple[int, ...], kind: Tokens | Vectors) -> None:

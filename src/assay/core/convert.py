@@ -1,12 +1,17 @@
 """From text or JSON to the type a field is annotated with; a value that does not fit is a UserError."""
 
 import dataclasses
+import difflib
+import math
 import re
 import types
-from collections.abc import Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from assay.core import words
 from assay.core.errors import UserError
+
+T = TypeVar("T")
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
@@ -27,10 +32,32 @@ def convert(hint: Any, value: Any, *, what: str) -> Any:
         return chosen[0]
     if origin is tuple:
         return _tuple(args, value, what)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        hints = get_type_hints(hint)
-        return hint(**{key: convert(hints[key], item, what=f"{what}.{key}") for key, item in value.items()})
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else construct(hint, value, what=what)
     return _scalar(hint, value, what)
+
+
+def construct(cls: type[T], given: Mapping[str, Any], *, what: str) -> T:
+    """A dataclass from loose values, each converted by its field's annotation."""
+    hints = option_types(cls)
+    for key in given:
+        if key not in hints:
+            known = ", ".join(hints) or "no options"
+            raise UserError(f"{what} has no option '{key}'.{nearest(key, hints)} It has: {known}.")
+    return cls(**{key: convert(hints[key], value, what=f"{what}, option '{key}'") for key, value in given.items()})
+
+
+def option_types(cls: type[Any]) -> dict[str, Any]:
+    """Field name -> annotation, in declaration order."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` or nothing; case does not matter, since specs and files spell differently."""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
+    return f" Did you mean '{lowered[close[0]]}'?" if close else ""
 
 
 def integers(words: Sequence[str]) -> tuple[int, ...]:
@@ -68,9 +95,17 @@ def _union(options: tuple[Any, ...], value: Any, what: str) -> Any:
 
 
 def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
-    """A lone value is a tuple of one, and the text `0..4` a tuple of five."""
-    items = expand(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]
-    return tuple(convert(args[0], item, what=what) for item in items)
+    """A lone value is a tuple of one; the text `0..4` is a tuple of five, and `a+b` one of two."""
+    items = [value] if not isinstance(value, str | list | tuple) else list(value)
+    if isinstance(value, str):
+        # Behind a colon a plus belongs to the word there: `hybrid:pattern=a+b` is one item.
+        parts = words.split(value, "+") if len(words.split(value, ":")) == 1 else [value]
+        items = [item for part in parts for item in expand(words.unwrapped(part))]
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(convert(args[0], item, what=what) for item in items)
+    if len(items) != len(args):
+        raise UserError(f"{what}: expected {len(args)} values, got {len(items)}.")
+    return tuple(convert(arg, item, what=what) for arg, item in zip(args, items, strict=True))
 
 
 def _scalar(hint: Any, value: Any, what: str) -> Any:
@@ -83,7 +118,10 @@ def _scalar(hint: Any, value: Any, what: str) -> Any:
             return value
         if hint is int and isinstance(value, float) and not value.is_integer():
             raise ValueError
-        return hint(value)
+        made = hint(value)
+        if isinstance(made, float) and not math.isfinite(made):
+            raise ValueError
+        return made
     except (ValueError, TypeError, KeyError):
         name = getattr(hint, "__name__", str(hint))
         raise UserError(f"{what}: expected {name}, got {value!r}.") from None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from assay.core.executors.base import Ended, Executor
 from assay.core.foreign import loaded_sources
-from assay.core.plan import Plan, cohorts
+from assay.core.plan import Plan, Retry, cohorts, halves, to_be_tried_again
 from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.core.study import Outcome, Progress
@@ -27,67 +27,92 @@ class Event:
 
 @dataclass
 class Drive:
-    """One pass over a plan. Call it once; `records` then holds every planned run that has a record."""
+    """One pass over a plan, called once with the runs that are to be computed."""
 
     plan: Plan
     store: Store
     executor: Executor
     workers: int = 1
+    retry: Retry = "failed"
     force: bool = False
     timeout_per_run: float | None = None
     watch: Callable[[Event], None] = lambda event: None
     _locks: dict[str, ExitStack] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
+    _smaller: list[list[Run]] = field(default_factory=list)
 
     def __call__(self, todo: Sequence[Run]) -> list[Record]:
         """Execute what is unfinished. Runs that another driver holds are waited for, then read from the store."""
         left = list(todo)
         try:
             while left:
-                self.executor.run(execute, self._jobs(left), self._receive)
+                groups = self._smaller or cohorts(left, self.workers)
+                self._smaller = []
+                self.executor.run(execute, self._jobs(groups), self._receive)
                 left = [run for run in left if run.id not in self._settled]
-                if left:
-                    self.watch(Event("waiting", left[0]))
-                    time.sleep(1.0)
+                if left and not self._smaller:
+                    self._wait_for_one_of(left)
         finally:
             for lock in self._locks.values():
                 lock.close()
         return [record for run in self.plan.runs if (record := self.store.get(run))]
 
-    def _jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
-        """Cohorts, locked when an executor has room for them; what another driver holds or has stored is left out."""
-        for cohort in cohorts(self.plan.study, runs, self.workers):
-            mine = [run for run in cohort if self._take(run)]
+    def _jobs(self, groups: Sequence[Sequence[Run]]) -> Iterator[Job]:
+        """Groups, locked when an executor has room for them; what another driver holds or has stored is left out."""
+        # Where workers see the driver's disk, a run may keep a checkpoint beside its record-to-be.
+        scratch = str(self.store.root.resolve()) if self.executor.shares_disk else None
+        for group in groups:
+            mine = [run for run in group if self._take(run)]
             if mine:
-                yield Job(self.plan.study.name, mine, loaded_sources(), self.timeout_per_run)
+                yield Job(mine[0].study, mine, loaded_sources(), self.timeout_per_run, scratch)
 
     def _take(self, run: Run) -> bool:
+        """Hold a run, unless another driver does, or has just stored it."""
         lock = ExitStack()
         if not lock.enter_context(self.store.lock(run)):
             lock.close()
             return False
         self._locks[run.id] = lock
+        if self.force:
+            self.store.drop_checkpoint(run)
+            return True
         record = self.store.get(run)
-        if record and record.status == "done" and not self.force:  # another driver was faster
-            self._settle(record)
-            return False
-        return True
+        if record is None or to_be_tried_again(record, self.retry):
+            return True
+        self._settle(record)
+        return False
+
+    def _wait_for_one_of(self, runs: Sequence[Run]) -> None:
+        self.watch(Event("waiting", runs[0]))
+        while True:
+            for run in runs:
+                with self.store.lock(run) as free:
+                    if free:
+                        return
+            time.sleep(1.0)
 
     def _receive(self, job: Job, message: Message | Ended) -> None:
         match message:
             case Progress():
                 self.watch(Event("progress", message.run, progress=message))
             case Outcome():
+                record = self.store.commit(message)
                 job.runs.remove(message.run)
-                self._settle(self.store.commit(message))
+                self._settle(record)
             case Ended(status="finished") if job.runs:
                 self._fail(job, f"{job.study} yielded no outcome for this run")
             case Ended(status="failed" | "lost"):
                 self._fail(job, message.detail)
 
     def _fail(self, job: Job, error: str) -> None:
-        for run in list(job.runs):
-            job.runs.remove(run)
+        """A run that failed alone is a failed record; a group is tried again in halves, so that one run that raises,
+        kills its worker or needs too much memory does not take the others with it."""
+        if len(job.runs) > 1:
+            self._smaller += halves(job.runs)
+            for run in job.runs:
+                self._locks.pop(run.id).close()
+            return
+        for run in job.runs:
             self._settle(self.store.commit_failure(run, error))
 
     def _settle(self, record: Record) -> None:

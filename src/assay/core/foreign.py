@@ -4,10 +4,12 @@ A file is known by its text: the sha256 of the text is the version of every plug
 that a worker on another machine runs the same code.
 """
 
+import contextlib
 import hashlib
 import linecache
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +35,7 @@ class Source:
 
 
 _LOADED: dict[str, Source] = {}
+_REGISTERED: dict[str, list[Callable[[], None]]] = {}
 
 
 def read_source(path: str | Path) -> Source:
@@ -48,6 +51,8 @@ def load_source(source: Source) -> ModuleType:
     """Run a foreign file once; its classes register themselves."""
     name = source.module_name
     if name in _LOADED:
+        for register in _REGISTERED.get(name, []):  # an edit that was taken back takes its names back
+            register()
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = source.path
@@ -55,10 +60,11 @@ def load_source(source: Source) -> ModuleType:
     linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
     sys.modules[name], _LOADED[name] = module, source
     try:
-        exec(compile(source.text, source.path, "exec"), module.__dict__)
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
+            exec(compile(source.text, source.path, "exec"), module.__dict__)
     except BaseException as error:
         del sys.modules[name], _LOADED[name]
-        if isinstance(error, Exception) and not isinstance(error, UserError):
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, UserError):
             raise UserError(f"the plug-in file '{source.path}' does not load: {_cause(error, source.path)}") from None
         raise
     return module
@@ -69,11 +75,17 @@ def source_of(module_name: str) -> Source | None:
     return _LOADED.get(module_name)
 
 
+def on_reload(module_name: str, register: Callable[[], None]) -> None:
+    """Remember what a foreign module registered."""
+    if module_name in _LOADED:
+        _REGISTERED.setdefault(module_name, []).append(register)
+
+
 def loaded_sources() -> tuple[Source, ...]:
     return tuple(_LOADED.values())
 
 
-def _cause(error: Exception, path: str) -> str:
+def _cause(error: BaseException, path: str) -> str:
     """`line 3: NameError: name 'encoder' is not defined`."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: SyntaxError: {error.msg}"

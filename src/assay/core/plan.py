@@ -1,6 +1,6 @@
 """Base config x grid -> runs -> cohorts; to resume is to plan again and leave out what is stored.
 
-expand(Expressivity(), {"noise": ["0.01", "0.1"]}, Numerics())  ->  every run at either noise, each once
+make_plan(Expressivity(), {"noise": ["0.01", "0.1"]}, Numerics())  ->  every run at either noise, each once
 """
 
 import dataclasses
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from assay.core.convert import convert
+from assay.core import words
+from assay.core.convert import convert, nearest, option_types
 from assay.core.convert import expand as expand_range
 from assay.core.errors import UserError
-from assay.core.plugin import Plugin, nearest, option_types
-from assay.core.run import Numerics, Record, Run
+from assay.core.plugin import Plugin, registries
+from assay.core.run import Numerics, Record, Run, canonical, flat
 from assay.core.store import Store
 from assay.core.study import Study
 
@@ -31,16 +32,21 @@ class Plan:
     runs: tuple[Run, ...]
 
     def split(self, store: Store, *, retry: Retry = "failed", force: bool = False) -> tuple[list[Record], list[Run]]:
-        """What is stored, and what is still to run. Failed runs are tried again, diverged ones only when asked."""
-        again = {"failed": {"failed"}, "diverged": {"failed", "diverged"}, "none": set()}[retry]
+        """What is stored, and what is still to run."""
         stored, todo = [], []
         for run in self.runs:
-            record = None if force else store.get(run)
-            if record is None or record.status in again:
+            record = store.get(run)
+            if record is None or force or to_be_tried_again(record, retry):
                 todo.append(run)
             else:
                 stored.append(record)
         return stored, todo
+
+
+def to_be_tried_again(record: Record, retry: Retry) -> bool:
+    """Failed runs are tried again, diverged ones only when asked."""
+    again = {"failed": {"failed"}, "diverged": {"failed", "diverged"}, "none": set[str]()}[retry]
+    return record.status in again
 
 
 def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
@@ -48,10 +54,7 @@ def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
     keys = list(grid)
     runs: dict[str, Run] = {}
     for values in itertools.product(*grid.values()):
-        point = study
-        for key, value in zip(keys, values, strict=True):
-            point = assign(point, key, value)
-        for run in point.plan():
+        for run in assign(study, dict(zip(keys, values, strict=True))).plan():
             placed = dataclasses.replace(run, numerics=numerics)
             runs.setdefault(placed.id, placed)
     if not runs:
@@ -59,59 +62,99 @@ def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
     return Plan(study, tuple(runs.values()))
 
 
-def parse_grid(words: Iterable[str]) -> dict[str, list[str]]:
+def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
     """`["noise=0.01,0.1", "seeds=0..4"]` -> {"noise": ["0.01", "0.1"], "seeds": ["0", ..., "4"]}."""
     grid: dict[str, list[str]] = {}
-    for word in words:
+    for word in axes:
         key, equals, values = word.partition("=")
         if not equals or not key or not values:
             raise UserError(f"--grid '{word}': write key=value1,value2 (or key=0..4).")
         if key in grid:
             raise UserError(f"--grid names '{key}' twice: put all its values into one, {key}=value1,value2.")
-        grid[key] = [item for value in values.split(",") for item in expand_range(value)]
+        grid[key] = [item for value in words.split(values, ",") for item in expand_range(value)]
     return grid
 
 
-def assign(target: T, path: str, value: Any) -> T:
-    """A copy of a config with the option at a dotted path changed; a step into a tuple goes into each member."""
-    head, _, rest = path.partition(".")
-    what = f"{target.registry.kind} '{target.name}'" if isinstance(target, Plugin) else type(target).__name__
+def assign(target: T, values: Mapping[str, Any]) -> T:
+    """A copy of a config with the options at dotted paths changed, all at once, so that their order does not matter.
+
+    A step into a tuple goes into each member; one value of a field `seeds` may be called `seed`."""
     types = option_types(type(target))
-    if head not in types:
-        raise UserError(f"{what} has no option '{head}'.{nearest(head, types)} It has: {', '.join(types) or 'none'}.")
-    if not rest:
-        return dataclasses.replace(target, **{head: convert(types[head], value, what=f"{what}, option '{head}'")})  # type: ignore[type-var]
-    inner = getattr(target, head)
-    members = inner if isinstance(inner, tuple) else (inner,)
+    what = f"{target.registry.kind} '{target.name}'" if isinstance(target, Plugin) else type(target).__name__
+    here: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        head, _, rest = path.partition(".")
+        head = f"{head}s" if head not in types and f"{head}s" in types else head
+        if head not in types:
+            known = ", ".join(types) or "none"
+            raise UserError(f"{what} has no option '{head}'.{nearest(head, types)} It has: {known}.")
+        if rest:
+            below.setdefault(head, {})[rest] = value
+        else:
+            here[head] = convert(types[head], value, what=f"{what}, option '{head}'")
+    for head, inner in below.items():
+        here[head] = _assign_inside(here.get(head, getattr(target, head)), inner, what=f"{what}: option '{head}'")
+    return dataclasses.replace(target, **here)  # type: ignore[type-var]
+
+
+def _assign_inside(held: Any, values: Mapping[str, Any], *, what: str) -> Any:
+    members = held if isinstance(held, tuple) else (held,)
     if not members or not all(dataclasses.is_dataclass(member) for member in members):
-        raise UserError(f"{what}: option '{head}' has no options of its own, so '{path}' cannot be set.")
-    changed = tuple(assign(member, rest, value) for member in members)
-    return dataclasses.replace(target, **{head: changed if isinstance(inner, tuple) else changed[0]})  # type: ignore[type-var]
+        raise UserError(f"{what} has no options of its own, so {', '.join(values)} cannot be set.")
+    changed = tuple(assign(member, values) for member in members)
+    return changed if isinstance(held, tuple) else changed[0]
 
 
-def cohorts(study: Study, runs: Sequence[Run], workers: int) -> list[list[Run]]:
-    """Runs grouped by the study's key; the largest groups are halved until every worker has one."""
+def cohorts(runs: Sequence[Run], workers: int) -> list[list[Run]]:
+    """Runs grouped by their study's key; the largest groups are halved until every worker has one."""
+    studies = registries()["studies"]
     groups: dict[Any, list[Run]] = {}
     for run in runs:
-        groups.setdefault(study.cohort(run), []).append(run)
+        groups.setdefault((run.study, studies[run.study]().cohort(run)), []).append(run)
     jobs = list(groups.values())
     while jobs and len(jobs) < workers and len(largest := max(jobs, key=len)) > 1:
         jobs.remove(largest)
-        half = (len(largest) + 1) // 2
-        jobs += [largest[:half], largest[half:]]
+        jobs += halves(largest)
     return jobs
 
 
+def halves(runs: Sequence[Run]) -> list[list[Run]]:
+    middle = (len(runs) + 1) // 2
+    return [list(runs[:middle]), list(runs[middle:])]
+
+
 def estimate(runs: Sequence[Run], records: Sequence[Record], workers: int) -> float | None:
-    """Wall seconds for `runs`, from what runs with the same plug-ins cost on this kind of device; None if unknown."""
-    paid: dict[str, list[float]] = {}
+    """Wall seconds for `runs`, from what runs that differ in their seed alone cost, or else runs with the same
+    plug-ins, on this kind of device; None if nothing like them is stored."""
+    exact, alike = dict[str, list[float]](), dict[str, list[float]]()
     for record in records:
         if record.status == "done" and "seconds" in record.cost:
-            paid.setdefault(_kind(record.run), []).append(record.cost["seconds"])
-    typical = {kind: statistics.median(seconds) for kind, seconds in paid.items()}
-    if not runs or any(_kind(run) not in typical for run in runs):
+            exact.setdefault(_setting(record.run), []).append(record.cost["seconds"])
+            alike.setdefault(_kind(record.run), []).append(record.cost["seconds"])
+    found = [exact.get(_setting(run)) or alike.get(_kind(run)) for run in runs]
+    if not runs or not all(found):
         return None
-    return sum(typical[_kind(run)] for run in runs) / max(1, min(workers, len(runs)))
+    return sum(statistics.median(seconds) for seconds in found if seconds) / max(1, min(workers, len(runs)))
+
+
+def labels(runs: Sequence[Run]) -> dict[str, str]:
+    """Run id -> its label, with the options that differ among runs of the same plug-ins."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_kind(run), []).append(run)
+    found = {}
+    for group in groups.values():
+        options = [flat(run.options) for run in group]
+        differ = [key for key in options[0] if len({canonical(flat_options.get(key)) for flat_options in options}) > 1]
+        for run, flat_options in zip(group, options, strict=True):
+            head, _, seed = run.label.rpartition(" ")
+            found[run.id] = " ".join([head, *(f"{key}={flat_options[key]}" for key in differ), seed])
+    return found
+
+
+def _setting(run: Run) -> str:
+    return canonical({**run.to_json(), "seed": None})
 
 
 def _kind(run: Run) -> str:

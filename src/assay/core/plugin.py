@@ -10,19 +10,19 @@ Listing a folder imports nothing: names, aliases and summaries are read from the
 
 import ast
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
-from assay.core.convert import convert
+from assay.core import words
+from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
-from assay.core.foreign import read_source, source_of
+from assay.core.foreign import on_reload, read_source, source_of
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -45,9 +45,8 @@ class Plugin:
     @property
     def label(self) -> str:
         """The shortest word that parses back to this plug-in, under the name a spec gave it where there is one."""
-        changed = [
-            f":{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) != f.default
-        ]
+        values = {f: getattr(self, f.name) for f in dataclasses.fields(self)}
+        changed = [f":{f.name}={words.written(value)}" for f, value in values.items() if value != f.default]
         return (self.aliases or (self.name,))[0] + "".join(changed)
 
     def __str__(self) -> str:
@@ -66,6 +65,18 @@ class Plugin:
                 "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
             )
         return (source or read_source(str(file))).sha256
+
+
+class Sized(Plugin):
+    """A plug-in whose whole-number options are sizes: at least 1, or 0 where 0 is the default and means "none"."""
+
+    def __post_init__(self) -> None:
+        for option in dataclasses.fields(self):
+            value, default = getattr(self, option.name), option.default
+            if type(value) is int and type(default) is int and value < min(1, default):
+                raise UserError(
+                    f"{self.registry.kind} '{self.name}': {option.name}={value} is too small; the default is {default}."
+                )
 
 
 P = TypeVar("P", bound=Plugin)
@@ -122,16 +133,21 @@ class Registry(Generic[P]):
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
         """Class decorator; the name is the file's stem."""
 
+        if not words.is_name(name):
+            raise UserError(f"{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ).")
+
         def add(cls: type[P]) -> type[P]:
             other = self._classes.get(name)
             if other and not _same_origin(other, cls):
                 raise UserError(
                     f"{self.kind} '{name}' is defined twice: in {other.__module__} and in {cls.__module__}. Rename one."
                 )
-            if source_of(cls.__module__) and name in self.folder:
+            ours = {alias for entry in self.folder.values() for alias in (entry.name, *entry.aliases)}
+            if not cls.__module__.startswith(self.package) and ours.intersection((name, *cls.aliases)):
                 raise UserError(f"{self.kind} '{name}' comes with assay: give yours another name.")
             cls.name, cls.registry = name, self
             self._classes[name] = cls
+            on_reload(cls.__module__, lambda: self._classes.__setitem__(name, cls))
             return cls
 
         return add
@@ -176,7 +192,7 @@ class Registry(Generic[P]):
 
     def parse(self, text: str) -> P:
         """`self_attn:heads=4:width=64` -> SelfAttn(heads=4, width=64)."""
-        name, *options = text.split(":")
+        name, *options = words.split(words.unwrapped(text), ":")
         pairs = [option.partition("=") for option in options]
         for key, equals, _ in pairs:
             if not equals:
@@ -187,46 +203,23 @@ class Registry(Generic[P]):
         """The plug-in of a JSON spec, or of one whose values are still text."""
         cls = self[spec["name"]]
         given = {key: value for key, value in spec.items() if key != "name"}
-        return build(cls, given, what=f"{self.kind} '{cls.name}'")
+        return construct(cls, given, what=f"{self.kind} '{cls.name}'")
 
     def _resolve(self, word: str) -> str:
         spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
         if word not in spellings:
+            known = [" = ".join((entry.name, *entry.aliases)) for entry in self.entries()]
             raise UserError(
-                f"no {self.kind} named '{word}'.{nearest(word, spellings)} Known: {', '.join(self.names())}. "
-                f"To add one, write a file with a class under @{self.package.rpartition('.')[2]}.register('{word}') "
-                f"and give it with --plugin FILE."
+                f"no {self.kind} named '{word}'.{nearest(word, spellings)} Known: {', '.join(known)}. "
+                f"To add one, write a file with a class under @register('{word}') and give it with --plugin FILE."
             )
         return spellings[word]
-
-
-def build(cls: type[P], given: Mapping[str, Any], *, what: str) -> P:
-    """Construct a plug-in from loose values, converted by the annotations of its fields."""
-    hints = option_types(cls)
-    for key in given:
-        if key not in hints:
-            known = ", ".join(hints) or "no options"
-            raise UserError(f"{what} has no option '{key}'.{nearest(key, hints)} It has: {known}.")
-    return cls(**{key: convert(hints[key], value, what=f"{what}, option '{key}'") for key, value in given.items()})
-
-
-def option_types(cls: type[Any]) -> dict[str, Any]:
-    """Field name -> annotation, in declaration order."""
-    hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def is_plugin_type(hint: Any) -> bool:
     """Whether a field with this annotation holds a plug-in, or a tuple of them."""
     inner = get_args(hint)[0] if get_origin(hint) is tuple else hint
     return isinstance(inner, type) and issubclass(inner, Plugin)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` or nothing; case does not matter, since specs and files spell differently."""
-    lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
-    return f" Did you mean '{lowered[close[0]]}'?" if close else ""
 
 
 @cache

@@ -7,11 +7,15 @@ import hashlib
 import importlib.metadata
 import json
 import math
+import numbers
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Self
+
+from assay.core.errors import UserError
 
 Status = Literal["done", "failed", "diverged"]
 FORMAT = 1
@@ -56,8 +60,7 @@ class Run:
     @property
     def label(self) -> str:
         """For progress lines: the names of the run's plug-ins and its seed."""
-        names = [value["name"] for value in self.options.values() if isinstance(value, dict) and "name" in value]
-        return " ".join([self.study, *names, f"seed={self.seed}"])
+        return " ".join([self.study, *_plugin_names(self.options), f"seed={self.seed}"])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -106,6 +109,15 @@ class Record:
     provenance: Provenance = Provenance()
     finished: str = ""
     artifacts: tuple[str, ...] = ()
+    folder: Path | None = field(default=None, compare=False)
+    """Where the artifacts are; not part of the record."""
+
+    def artifact(self, name: str) -> bytes:
+        """What the run saved under a name."""
+        if self.folder is None or name not in self.artifacts:
+            known = ", ".join(self.artifacts) or "none"
+            raise UserError(f"run {self.run.id} has no artifact '{name}'. It has: {known}.")
+        return (self.folder / name).read_bytes()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -136,9 +148,12 @@ class Record:
 
 
 def finite(value: Any) -> tuple[Any, bool]:
-    """The value with NaN and infinities as None, and whether it had none: they never reach JSON."""
-    if isinstance(value, float):
-        return (value, True) if math.isfinite(value) else (None, False)
+    """The value with NaN and infinities as None, and whether it had none: they never reach JSON. Numbers of other
+    libraries become Python's own."""
+    if isinstance(value, numbers.Integral):
+        return (value if isinstance(value, bool) else int(value)), True
+    if isinstance(value, numbers.Real):
+        return (float(value), True) if math.isfinite(value) else (None, False)
     if isinstance(value, Mapping):
         pairs = {key: finite(item) for key, item in value.items()}
         return {key: item for key, (item, _) in pairs.items()}, all(ok for _, ok in pairs.values())
@@ -146,6 +161,26 @@ def finite(value: Any) -> tuple[Any, bool]:
         items = [finite(item) for item in value]
         return [item for item, _ in items], all(ok for _, ok in items)
     return value, True
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings under dotted names; a plug-in's name stands under its own key."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    joined: dict[str, Any] = {}
+    for key, item in value.items():
+        path = key if not prefix else prefix if key == "name" else f"{prefix}.{key}"
+        joined |= flat(item, path)
+    return joined
+
+
+def _plugin_names(options: Mapping[str, Any]) -> Iterator[str]:
+    """The outermost plug-ins among nested options."""
+    for value in options.values():
+        if isinstance(value, Mapping) and "name" in value:
+            yield value["name"]
+        elif isinstance(value, Mapping):
+            yield from _plugin_names(value)
 
 
 def _version(distribution: str) -> str:

@@ -5,6 +5,7 @@
 There is no index: the folders are the truth, and a reader can use them while a driver writes.
 """
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from assay.core.errors import UserError
 from assay.core.run import FORMAT, Provenance, Record, Run, Status, finite
-from assay.core.study import Outcome
+from assay.core.study import CHECKPOINT, Outcome
 
 RECORD = "record.json"
 
@@ -74,13 +75,21 @@ class Store:
         metrics, whole = finite(dict(outcome.metrics))
         cost, _ = finite(dict(outcome.cost))
         status: Status = "diverged" if outcome.diverged or not whole else "done"
+        if outcome.artifacts:  # an older record must not stand beside newer files, should this be cut short
+            with disk_errors(self.folder(outcome.run)):
+                (self.folder(outcome.run) / RECORD).unlink(missing_ok=True)
         for name, data in outcome.artifacts.items():
             self._write(self.folder(outcome.run) / name, data)
         names = tuple(outcome.artifacts)
         return self._write_record(Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), names))
 
     def commit_failure(self, run: Run, error: str) -> Record:
-        """A failed run is a record with its traceback, not a crash."""
+        """A failed run is a record with its traceback, not a crash; it never replaces a result."""
+        stored = self.get(run)
+        if stored and stored.status == "done":
+            reason = error.strip().splitlines()[-1]
+            warnings.warn(f"{run.label} failed ({reason}); its stored result is kept", stacklevel=2)
+            return stored
         return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now()))
 
     def records(self, study: str | None = None) -> list[Record]:
@@ -97,9 +106,12 @@ class Store:
             raise UserError(f"{problem}. `assay show` lists all.")
         return found[0]
 
-    def remove(self, record: Record) -> None:
-        with disk_errors(self.folder(record.run)):
-            shutil.rmtree(self.folder(record.run))
+    def remove(self, record: Record) -> bool:
+        """Remove a run, unless a driver holds it."""
+        with self.lock(record.run) as mine, disk_errors(self.folder(record.run)):
+            if mine:
+                shutil.rmtree(self.folder(record.run))
+            return mine
 
     @contextmanager
     def lock(self, run: Run) -> Iterator[bool]:
@@ -123,7 +135,13 @@ class Store:
     def _write_record(self, record: Record) -> Record:
         text = json.dumps(record.to_json(), indent=1, allow_nan=False)
         self._write(self.folder(record.run) / RECORD, text.encode())
-        return record
+        if record.status != "failed":
+            self.drop_checkpoint(record.run)
+        return dataclasses.replace(record, folder=self.folder(record.run))
+
+    def drop_checkpoint(self, run: Run) -> None:
+        with disk_errors(self.folder(run)):
+            (self.folder(run) / CHECKPOINT).unlink(missing_ok=True)
 
     def _read(self, path: Path) -> Record | None:
         try:
@@ -136,7 +154,7 @@ class Store:
             record = Record.from_json(data)
             if record.run.id != path.parent.name or record.run.study != path.parent.parent.name:
                 raise ValueError("its id is not its folder's")
-            return record
+            return dataclasses.replace(record, folder=path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from assay.core.errors import UserError
 from assay.core.plugin import Plugin, plugins_in, to_json
-from assay.core.run import Numerics, Provenance, Record, Run
+from assay.core.run import Numerics, Provenance, Record, Run, finite
+
+CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,18 @@ class Context:
 
     numerics: Numerics = Numerics()
     emit: Callable[[Progress], None] = lambda progress: None
+    scratch: str | None = None
 
     def progress(self, run: Run, done: int, total: int, **metrics: float) -> None:
         self.emit(Progress(run, done, total, metrics))
+
+    def checkpoint(self, run: Run) -> Path | None:
+        """A file that outlives a killed worker and goes when the run is stored; None where disks are not shared."""
+        if self.scratch is None:
+            return None
+        folder = Path(self.scratch) / run.study / run.id
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / CHECKPOINT
 
 
 class Report(Protocol):
@@ -81,9 +94,12 @@ class Study(Plugin):
         """The plug-ins a command has chosen: what `--self-test` checks."""
         return [part for part in plugins_in(self) if part is not self]
 
-    def cell(self, *, seed: int, **options: Any) -> Run:
-        """A run of this study: options as JSON, and the versions of every plug-in among them."""
+    def cell(self, *, seed: int, uses: Sequence[Plugin] = (), **options: Any) -> Run:
+        """A run of this study: options as JSON, and the versions of every plug-in among them and among `uses`."""
         versions = {self.name: self.component_version()}
-        for plugin in plugins_in(options):
+        for plugin in (*plugins_in(options), *uses):
             versions[f"{plugin.registry.kind}/{plugin.name}"] = plugin.component_version()
-        return Run(self.name, to_json(options), seed, versions)
+        plain, whole = finite(to_json(options))
+        if not whole:
+            raise UserError(f"{self.name}: an option is not a finite number: {to_json(options)}.")
+        return Run(self.name, plain, seed, versions)

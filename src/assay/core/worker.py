@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -17,7 +17,7 @@ from types import FrameType
 from assay.core.executors.base import call
 from assay.core.foreign import Source, load_source
 from assay.core.plugin import registries
-from assay.core.run import Provenance, Run
+from assay.core.run import Provenance, Run, canonical, finite
 from assay.core.study import Context, Outcome, Progress
 
 Message = Outcome | Progress
@@ -32,6 +32,8 @@ class Job:
     runs: list[Run]
     sources: tuple[Source, ...] = ()
     timeout_per_run: float | None = None
+    scratch: str | None = None
+    """The store's folder, where workers share its disk: a run may keep a checkpoint beside its record-to-be."""
 
 
 def execute(job: Job, emit: Callable[[Message], None]) -> None:
@@ -40,14 +42,32 @@ def execute(job: Job, emit: Callable[[Message], None]) -> None:
         load_source(source)
     study = registries()["studies"][job.study]()
     limit = job.timeout_per_run and job.timeout_per_run * len(job.runs)
-    provenance = Provenance.here()
+    emit = uninterrupted(emit)
+    missing, provenance = set(job.runs), Provenance.here()
     before = time.perf_counter(), time.process_time()
-    with time_limit(limit):
-        for outcome in study.execute(job.runs, Context(job.runs[0].numerics, emit)):
+    with time_limit(limit), redirect_stdout(sys.stderr):
+        for outcome in study.execute(job.runs, Context(job.runs[0].numerics, emit, job.scratch)):
             now = time.perf_counter(), time.process_time()
             cost = {"seconds": now[0] - before[0], "cpu_seconds": now[1] - before[1]} | dict(outcome.cost)
+            if outcome.run not in missing:
+                raise ValueError(f"{job.study} gave an outcome twice, or one it was not asked for: {outcome.run.label}")
+            missing.remove(outcome.run)
+            canonical([finite(outcome.metrics)[0], finite(cost)[0]])  # what is not JSON is this run's error
             emit(replace(outcome, cost=cost, provenance=provenance))
             before = now
+
+
+def uninterrupted(emit: Callable[[Message], None]) -> Callable[[Message], None]:
+    """`emit`, with the alarm of a time limit held back: half a message would leave the pipe unreadable."""
+
+    def send(message: Message) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        try:
+            emit(message)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return send
 
 
 @contextmanager

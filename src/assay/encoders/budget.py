@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import torch
 
+from assay.core.convert import option_types
 from assay.core.errors import UserError
-from assay.core.plugin import option_types
 from assay.encoders.base import Encoder
 from assay.metrics.size import parameters
 

@@ -42,8 +42,7 @@ def spectrum(jacobians: Float[Tensor, "points d_code inputs"], noise: float) -> 
         erank = exp(-sum q ln q), q = s / sum (Roy & Vetterli 2007)      participation = (sum s^2)^2 / sum s^4
         logdet_bits = 1/2 sum log2(1 + s^2 / noise^2)                    absent at noise 0, where it is infinite
 
-    Three equal singular values and a zero: erank 3, participation 3. A constant code: 0 and 0, though by the shift
-    of 1e-12 its entropy reads as that of a flat spectrum.
+    Three equal singular values and a zero: erank 3, participation 3. A constant code has none of anything: all are 0.
     """
     s = torch.linalg.svdvals(jacobians.double())
     p = (s + 1e-12) / (s + 1e-12).sum(dim=-1, keepdim=True)
@@ -52,8 +51,8 @@ def spectrum(jacobians: Float[Tensor, "points d_code inputs"], noise: float) -> 
     q, square = unit / unit.sum(dim=-1, keepdim=True).clamp_min(1), unit.square()
     alive = s[:, 0] > 0
     figures = {
-        "entropy": -(p * p.log()).sum(dim=-1),
-        "gini": 1 - p.square().sum(dim=-1),
+        "entropy": alive * -(p * p.log()).sum(dim=-1),
+        "gini": alive * (1 - p.square().sum(dim=-1)),
         "sv_min": s[:, -1],
         "sv_median": s.median(dim=-1).values,
         "erank": alive * (-torch.xlogy(q, q).sum(dim=-1)).exp(),

@@ -108,15 +108,15 @@ def ridge_r2(split: Split) -> float:
 
 
 def masked_r2(split: Split, keep: float, masks: int, rng: torch.Generator) -> float:
-    """Mean held-out R2 of readers that see only floor(keep * d) random coordinates, refitted for each mask.
+    """Mean held-out R2 of readers that see only floor(keep * d) random coordinates (one at least), refitted for each.
 
     The sub-blocks of one Gram matrix are all a mask needs, so the masks are one batched eigendecomposition.
     """
     moments = _moments(split)
     d = len(moments.centre)
-    kept = int(keep * d + 1e-9)
-    if not 1 <= kept <= d:
-        raise UserError(f"keep={keep} leaves {kept} of {d} coordinates; choose a value from {1 / d:.3g} to 1")
+    if not 0 < keep <= 1:
+        raise UserError(f"keep={keep}: choose a share above 0 and at most 1")
+    kept = max(1, int(keep * d + 1e-9))
     draws = torch.rand(masks, d, generator=rng, device=rng.device)
     subsets = draws.argsort(dim=-1)[:, :kept].sort(dim=-1).values.to(moments.centre.device)
     rows, columns = rearrange(subsets, "m k -> m k 1"), rearrange(subsets, "m k -> m 1 k")

@@ -25,7 +25,8 @@ def flops_per_token(module: nn.Module, length: int, d_in: int) -> float:
     like = next((p for p in twin.parameters() if p.is_floating_point()), torch.zeros(()))
     x = torch.zeros(1, length, d_in, dtype=like.dtype)
     # The fused forms are opaque to the counter: nn.MultiheadAttention's fast path, which needs a forward without
-    # gradients, and scaled_dot_product_attention's CPU kernel. On a GPU the cuDNN recurrences would be, too.
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    # gradients, scaled_dot_product_attention's CPU kernel, and oneDNN's nn.LSTM. On a GPU cuDNN's would be, too.
+    plain = torch.backends.mkldnn.flags(enabled=False)
+    with torch.enable_grad(), plain, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         twin(x)
     return counter.get_total_flops() / length

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.core.plugin import Plugin, Registry
+from assay.core.plugin import Registry, Sized
 from assay.mixers import mixers
 from assay.nn.convolution import ShortConvolution
 
@@ -35,7 +35,7 @@ class MixerModule(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixer(Plugin):
+class Mixer(Sized):
     """mixers/<name>.py. The promises are in assay.contracts.mixers."""
 
     registry: ClassVar[Registry] = mixers

@@ -15,8 +15,11 @@ def stream(seed: int, *names: str | int, device: torch.device | str = "cpu") -> 
 
 @contextmanager
 def initialised_from(seed: int, *names: str | int) -> Iterator[None]:
-    """Inside, modules draw their initial weights from a named stream: nn.Linear and its kind know only the global
-    generator, which is put back afterwards."""
-    with torch.random.fork_rng(devices=[]):
+    """Inside, modules draw their initial weights, and their dropout, from a named stream: nn.Linear and its kind know
+    only the global generators, which are put back afterwards."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(derive(seed, *names))
+        if devices:
+            torch.cuda.manual_seed(derive(seed, *names))
         yield

@@ -6,9 +6,11 @@ SelfAttn      12.4          0.67 ±0.02 /1.00
 """
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from assay.core.words import printable
 from assay.metrics.intervals import Interval
 from assay.report.section import CEILING, Table, Value
 
@@ -37,7 +39,8 @@ def render(table: Table, width: int | None = None) -> str:
         lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
         columns = [_padded(column) for column in zip(*lines, strict=True)]
         body = "\n\n".join(_block(block) for block in _blocks(columns, width))
-    return f"{body}\n\n{table.note}" if table.note else body
+    note = "\n".join(textwrap.fill(line, width or 10**9) for line in table.note.splitlines())
+    return f"{body}\n\n{note}" if note else body
 
 
 def _padded(column: Sequence[str]) -> list[str]:
@@ -74,11 +77,6 @@ def shown(table: Table, row: Mapping[str, Value], column: str) -> Shown:
     else:
         text, spread = _number(value, form), ""
     return Shown(text, spread, "" if ceiling is None or text == MISSING else f"/{_number(_mean(ceiling), form)}")
-
-
-def printable(text: str) -> str:
-    """Names come from files of others: a terminal must not obey them."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _number(value: str | int | float | None, form: str) -> str:

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from torch import nn
 
-from assay.core.plugin import Plugin, Registry
+from assay.core.plugin import Registry, Sized
 from assay.state_mixers import state_mixers
 
 
-class StateMixer(Plugin):
+class StateMixer(Sized):
     """state_mixers/<name>.py. The promises are in assay.contracts.state_mixers."""
 
     registry: ClassVar[Registry] = state_mixers

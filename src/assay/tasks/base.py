@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
 from assay.tasks import tasks
 
@@ -34,11 +35,14 @@ class TaskShape:
 @dataclass(frozen=True)
 class Batch:
     """`inputs` (batch, time) tokens or (batch, time, d_in); `targets` one answer per sequence, or one per entry of
-    `positions` (batch, scored), which says where the answers are read."""
+    `positions` (batch, answers), which says where the answers are read. Answers at positions that are one number wide,
+    Vectors(1), have no axis for it: their targets are (batch, answers). Where `scored` (batch, answers) is given, only
+    its true entries count: the others fill up sequences that have fewer answers."""
 
     inputs: Tensor
     targets: Tensor
     positions: Tensor | None = None
+    scored: Tensor | None = None
 
 
 class Task(Plugin):
@@ -58,3 +62,16 @@ class Task(Plugin):
         """The best answer an observer of `batch.inputs` can give, in the shape of the targets: no row of any table
         can beat it but by chance."""
         raise NotImplementedError(f"{type(self).__name__}.oracle")
+
+    def references(self, batch: Batch) -> dict[str, Tensor]:
+        """Plain predictors by name, their answers in the shape of the targets: rows of the report under the oracle."""
+        return {}
+
+    def require(self, holds: bool, otherwise: str) -> None:
+        """A UserError that names the task, unless the condition holds."""
+        if not holds:
+            raise UserError(f"task '{self.name}': {otherwise}")
+
+    def require_positive(self, field: str) -> None:
+        size = getattr(self, field)
+        self.require(size >= 1, f"{field}={size} must be at least 1. Use {field}=1 or more.")

@@ -7,7 +7,6 @@ One encoder serves both tasks, since their tokens are alike.
 
 from dataclasses import dataclass
 
-from assay.core.errors import UserError
 from assay.tasks.base import Task
 
 
@@ -49,12 +48,3 @@ class BlockTask(Task):
     @property
     def feature(self) -> slice:
         return slice(self.K_keys + self.V_dim, self.d_in)
-
-    def require(self, holds: bool, otherwise: str) -> None:
-        """A UserError that names the task, unless the condition holds."""
-        if not holds:
-            raise UserError(f"task '{self.name}': {otherwise}")
-
-    def require_positive(self, field: str) -> None:
-        size = getattr(self, field)
-        self.require(size >= 1, f"{field}={size} must be at least 1. Use {field}=1 or more.")

@@ -14,7 +14,7 @@ def numerics_for(device: str) -> Numerics:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+    if kind not in ("cpu", "cuda") or (index and not (index.isdigit() and kind == "cuda")):
         raise UserError(f"--device {device}: choose auto, cpu, cuda or cuda:N.")
     if kind == "cuda" and torch.cuda.device_count() <= int(index or 0):
         raise UserError(
@@ -23,8 +23,12 @@ def numerics_for(device: str) -> Numerics:
     return Numerics(device=kind)
 
 
-def visible_gpus(numerics: Numerics) -> int:
-    return torch.cuda.device_count() if numerics.device == "cuda" else 0
+def gpus_of(device: str) -> tuple[int, ...]:
+    """The devices a word means: `cuda` is all there are, `cuda:1` is one, `cpu` none."""
+    if numerics_for(device).device == "cpu":
+        return ()
+    index = device.partition(":")[2]
+    return (int(index),) if index else tuple(range(torch.cuda.device_count()))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.metrics.probes import Split, r2, standardiser
+from assay.metrics.probes import Split, ridge_r2, standardiser
 from assay.nn.random import stream
 
 
@@ -81,10 +81,16 @@ def train_heads(
 
 
 def head_r2(split: Split, *, hidden: int, steps: int, seed: int, batch: int = 256, lr: float = 1e-3) -> float:
-    """Held-out R2 of one model's head."""
-    codes = rearrange(split.z_fit, "n d -> 1 n d")
-    bank = train_heads(codes, split.y_fit, hidden=hidden, steps=steps, seeds=[seed], batch=batch, lr=lr)
-    return r2(bank.predict(rearrange(split.z_test, "n d -> 1 n d"))[0], split.y_test)
+    """Held-out R2 of one model's head.
+
+    Its answers pass through a linear map fitted on an eighth of the fit part that the head did not see. A head that
+    learned nothing but its training codes' noise then answers with the mean and scores 0, where it would score less.
+    """
+    own = len(split.z_fit) // 8
+    codes = rearrange(split.z_fit[own:], "n d -> 1 n d")
+    bank = train_heads(codes, split.y_fit[own:], hidden=hidden, steps=steps, seeds=[seed], batch=batch, lr=lr)
+    seen, unseen = (bank.predict(rearrange(z, "n d -> 1 n d"))[0] for z in (split.z_fit[:own], split.z_test))
+    return ridge_r2(Split(seen, split.y_fit[:own], unseen, split.y_test))
 
 
 def batch_order(n: int, batch: int, steps: int, rng: torch.Generator) -> Int[Tensor, "steps batch"]:

@@ -11,5 +11,5 @@ def descend(model: nn.Module, loss: Callable[[], Tensor], *, steps: int, lr: flo
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        loss().backward()  # type: ignore[no-untyped-call]
+        loss().backward()
         optimizer.step()

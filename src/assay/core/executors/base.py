@@ -28,13 +28,17 @@ class Executor(Plugin):
 
     registry: ClassVar[Registry] = executors
 
+    shares_disk: ClassVar[bool] = True
+    """Whether its workers see the driver's files."""
+
     workers: int = 0
-    gpus: int = 0
+    gpus: tuple[int, ...] = ()
+    """Devices to use, one per worker; none: the CPU."""
     retries: int = 2
 
     def slots(self) -> int:
         """How many jobs it can work on at once."""
-        return self.workers or self.gpus or os.cpu_count() or 1
+        return self.workers or len(self.gpus) or os.cpu_count() or 1
 
     def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
         raise NotImplementedError(f"{type(self).__name__}.run")
@@ -44,6 +48,6 @@ def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
     """Run one job here; what it raised becomes text, since exceptions do not always survive a pipe."""
     try:
         fn(job, emit)
-    except Exception:  # noqa: BLE001 - whatever a study raises is that run's result
+    except (Exception, SystemExit):  # noqa: BLE001 - whatever a study raises is that run's result
         return Ended("failed", traceback.format_exc())
     return Ended("finished")

@@ -67,6 +67,7 @@ class _Worker:
             [sys.executable, "-P", "-m", "assay.core.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=os.environ | environment,
+            stdout=2,  # what plug-ins print is not a result
             start_new_session=True,  # Ctrl-C reaches the driver alone, which then stops the workers itself
         )
         theirs.close()
@@ -77,7 +78,7 @@ class _Worker:
         """The next message, or None when the process is gone."""
         try:
             return self.pipe.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # also in the middle of a message
             return None
 
     def obituary(self) -> str:
@@ -85,7 +86,8 @@ class _Worker:
         return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 
     def stop(self) -> None:
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a group: its own children go with it
         self.process.wait()
         self.pipe.close()
 
@@ -93,7 +95,7 @@ class _Worker:
 class _Pool:
     """Workers that are busy with a job, and workers that rest; started when first needed."""
 
-    def __init__(self, fn: Callable[..., None], count: int, gpus: int) -> None:
+    def __init__(self, fn: Callable[..., None], count: int, gpus: tuple[int, ...]) -> None:
         self.fn, self.count, self.gpus = fn, count, gpus
         self.idle: list[_Worker] = []
         self.busy: dict[_Worker, tuple[Any, int]] = {}
@@ -132,9 +134,10 @@ class _Pool:
         return worker
 
 
-def _gpu(slot: int, gpus: int) -> dict[str, str]:
+def _gpu(slot: int, gpus: tuple[int, ...]) -> dict[str, str]:
     """The environment in which worker `slot` sees one GPU."""
     if not gpus:
         return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[slot % gpus]}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    index = gpus[slot % len(gpus)]
+    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[index] if visible else str(index)}

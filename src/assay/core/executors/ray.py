@@ -7,7 +7,7 @@ worker or node is lost is run again by Ray. At most two tasks per CPU are in fli
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from assay.core.errors import UserError
 from assay.core.executors import executors
@@ -18,6 +18,8 @@ from assay.core.executors.base import Emit, Ended, Executor, call
 @dataclass(frozen=True, kw_only=True)
 class Ray(Executor):
     """Ray tasks, on this machine or on a cluster (--ray-address)."""
+
+    shares_disk: ClassVar[bool] = False
 
     address: str | None = None
 
@@ -38,19 +40,25 @@ class Ray(Executor):
         room = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         queue = iter(jobs)
         flying: dict[Any, Any] = {}
-        while True:
-            while len(flying) < room and (job := next(queue, None)) is not None:
-                flying[task.remote(fn, job)] = job
-            if not flying:
-                return
-            for reference in ray.wait(list(flying))[0]:
-                job = flying.pop(reference)
-                try:
-                    messages = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    messages = [Ended("lost", f"Ray gave up after {self.retries} retries: {error}")]
-                for message in messages:
-                    emit(job, message)
+        try:
+            while True:
+                while len(flying) < room and (job := next(queue, None)) is not None:
+                    flying[task.remote(fn, job)] = job
+                if not flying:
+                    return
+                for reference in ray.wait(list(flying))[0]:
+                    job = flying.pop(reference)
+                    for message in self._messages(ray, reference):
+                        emit(job, message)
+        finally:
+            for reference in flying:
+                ray.cancel(reference, force=True)
+
+    def _messages(self, ray: Any, reference: Any) -> list[Any]:
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayError as error:
+            return [Ended("lost", f"Ray gave up after {self.retries} retries: {error}")]
 
 
 def _collect(fn: Callable[..., None], job: Any) -> list[Any]:
@@ -64,19 +72,15 @@ def _import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise UserError("--executor ray needs Ray: pip install 'assay-bench[ray]'") from None
+        raise UserError("--executor ray needs Ray: install assay's extra `ray`, or pip install 'ray>=2.40'.") from None
     return ray
 
 
 def _connect(ray: Any, address: str | None, workers: int) -> None:
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
-    if address is None:
-        ray.init(num_cpus=workers or None, **quiet)
-        return
-    del quiet["include_dashboard"]
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    here = {"num_cpus": workers or None, "include_dashboard": False} if address is None else {"address": address}
     try:
-        ray.init(address=address, **quiet)
+        ray.init(**here, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"no Ray cluster at --ray-address {address}: {error}. Start one with `ray start --head`."
-        ) from None
+        where = f"no Ray cluster at --ray-address {address}" if address else "Ray does not start here"
+        raise UserError(f"{where}: {error}. Start a cluster with `ray start --head`.") from None

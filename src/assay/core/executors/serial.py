@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from assay.core.executors import executors
@@ -19,4 +18,16 @@ class Serial(Executor):
 
     def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
         for job in jobs:
-            emit(job, call(fn, job, partial(emit, job)))
+            refused: list[BaseException] = []
+
+            def send(message: Any, job: Any = job, refused: list[BaseException] = refused) -> None:
+                try:
+                    emit(job, message)
+                except BaseException as error:
+                    refused.append(error)
+                    raise
+
+            ended = call(fn, job, send)
+            if refused:  # the receiver's error, not the job's
+                raise refused[0]
+            emit(job, ended)

@@ -1,13 +1,16 @@
 """Sizes and laws of the expressivity study, under the spec's names."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
-
-import torch
 
 from assay.core.errors import UserError
 from assay.tasks.hybrid import Hybrid
 from assay.tasks.retrieval import Retrieval
+from assay.train.device import numerics_for
+
+CACHED_LOOKUPS = 8
+"""The frozen encoder's codes are computed once; the head's batches are drawn from so many times batch_eval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +69,11 @@ class Setup:
                 raise UserError(f"{name}={getattr(self, name)}: it cannot be negative.")
         if self.batch_eval < 64:
             raise UserError(f"batch_eval={self.batch_eval}: a held-out probe needs at least 64 sequences.")
-        if self.lr <= 0:
-            raise UserError(f"lr={self.lr}: it must be above 0.")
+        if not 0 < self.lr < math.inf:
+            raise UserError(f"lr={self.lr}: it must be a number above 0.")
+        most = (CACHED_LOOKUPS - 1) * self.batch_eval  # an eighth calibrates the head
+        if self.batch_train > most:
+            raise UserError(f"batch_train={self.batch_train}: at most {most} with batch_eval={self.batch_eval}.")
         self.context(0, seed=0), self.lookup()  # the tasks refuse sizes they cannot have
 
     def context(self, context: Literal[0, 1, 2], *, seed: int) -> Hybrid:
@@ -105,6 +111,4 @@ class Config(Setup):
     @property
     def torch_device(self) -> str:
         """Where to compute; sequences are drawn on the CPU all the same."""
-        if self.cpu_only:
-            return "cpu"
-        return ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        return "cpu" if self.cpu_only else numerics_for(self.device).device

@@ -47,17 +47,33 @@ class Expressivity(Setup, Study):
     """The class that measures; one of yours may add columns."""
 
     def plan(self) -> list[Run]:
-        chosen = self.models or tuple(encoders[name]() for name in encoders.names())
-        sized = [self._sized(encoder) for encoder in chosen]
+        sized = [self._sized(encoder) for encoder in self.chosen()]
         models: list[Any] = [*sized, *({"name": name} for name in REFERENCES)]
-        setup = {f.name: getattr(self, f.name) for f in fields(Setup)}
+        # What --fast means is written out: the same work has the same id, however it was asked for.
+        setup = {f.name: getattr(self, f.name) for f in fields(Setup)} | {
+            "retr_steps": self.head_steps,
+            "retr_train_steps": self.end_to_end_steps,
+            "jac_points": 0 if self.fast else self.jac_points,
+            "fast": False,
+        }
         if self.tester != STANDARD:
             setup["tester"] = testers[self.tester]()
-        return [self.cell(seed=seed, model=model, **setup) for model in models for seed in self.seeds]
+        uses = self.worlds()
+        return [self.cell(seed=seed, model=model, uses=uses, **setup) for model in models for seed in self.seeds]
+
+    def chosen(self) -> tuple[Encoder, ...]:
+        found = self.models or tuple(encoders[name]() for name in encoders.names())
+        for encoder in found:
+            if encoder.name in REFERENCES:
+                raise UserError(f"'{encoder.name}' is the name of a reference row: give your encoder another name.")
+        return found
+
+    def worlds(self) -> list[Plugin]:
+        """The tasks behind the scores."""
+        return [*(self.context(context, seed=0) for context in (0, 1, 2)), self.lookup()]
 
     def parts(self) -> list[Plugin]:
-        chosen = self.models or tuple(encoders[name]() for name in encoders.names())
-        return [*chosen, *(self.context(context, seed=0) for context in (0, 1, 2)), self.lookup()]
+        return [*self.chosen(), *self.worlds()]
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
@@ -82,7 +98,10 @@ def _measure(run: Run, ctx: Context, device: str) -> Outcome:
     cfg = Config(**options, seed=run.seed, device=device)
     measure = tester.tester_class(cfg)
     measure.watch = lambda done, total, found: ctx.progress(run, done, total, **_numbers(found))
-    metrics = measure.evaluate(build(model, cfg))
+    try:
+        metrics = measure.evaluate(build(model, cfg))
+    except FloatingPointError:
+        return Outcome(run, {}, diverged=True)
     return Outcome(run, {key: value for key, value in metrics.items() if key != "sec/run"})
 
 

@@ -1,14 +1,15 @@
 """The study's table and figures, from records alone."""
 
-import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.encoders import encoders
+from assay.metrics.information import nce_cap
 from assay.metrics.intervals import letters, student_t
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_bars, interval_lines
@@ -41,6 +42,7 @@ SPEC_COLUMNS = (
 BOUNDED = ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "BA(bits)")
 """Scores whose ceiling is what the ideal observer reaches through the same probe."""
 LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
+MARGIN = 0.05
 RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
 FORMATS = {"k-params": ".1f", "sec/run": ".2f", "sv_min": ".2e", "sv_median": ".2e", "FLOPs/token": ".0f"}
 NOT_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00", "participation"}
@@ -57,14 +59,15 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The spec's name of an encoder, its changed options, and how a code per token was pooled."""
+        """The spec's name of an encoder, its changed options, how a code per token was pooled, and its version where
+        one name has run in several."""
         spec = self.cell.options["model"]
         pooled = self.cell.records[0].metrics.get("pool")
         try:
             name = spec["name"] if self.is_reference else encoders.load(spec).label
         except UserError:  # a foreign encoder whose file this command was not given
-            name = spec["name"]
-        return f"{name} [{pooled}]" if pooled else name
+            name = ":".join([spec["name"], *(f"{key}={value}" for key, value in spec.items() if key != "name")])
+        return name + (f" [{pooled}]" if pooled else "") + (f" @{self.version}" if self.version else "")
 
     @property
     def series(self) -> str:
@@ -76,23 +79,28 @@ class Row:
 
     @property
     def rank(self) -> int:
-        """Encoders first, in the order they were asked for, then the references."""
+        """Encoders first, then the references."""
         return 1 + REFERENCES.index(self.cell.options["model"]["name"]) if self.is_reference else 0
 
     @property
     def setup(self) -> Setup:
-        return Setup(**{key: value for key, value in self.cell.options.items() if key not in ("model", "tester")})
+        """As far as this version knows its options."""
+        known = {f.name for f in fields(Setup)}
+        return Setup(**{key: value for key, value in self.cell.options.items() if key in known})
 
 
 def report(records: Sequence[Record], out: Report) -> None:
     rows = _rows(cells(records))
     extra = _extra_metrics(rows)
-    table = [_scores(row, _oracle(row, rows), extra) for row in rows]
+    table = [_scores(row, _named("Oracle", row, rows), extra) for row in rows]
     empty = {key for key in table[0] if key not in SPEC_COLUMNS and all(line[key] is None for line in table)}
+    empty |= {f"{key}_ceiling" for key in empty}
     table = [{key: value for key, value in line.items() if key not in empty} for line in table]
     out.table("expressivity", table, formats=FORMATS, note=_note(rows))
     _ranking(rows, out)
-    _figures(rows, out)
+    settings = list(dict.fromkeys(str(row.setting) for row in rows))
+    for number, setting in enumerate(settings, start=1):
+        _figures([row for row in rows if str(row.setting) == setting], out, f"_{number}" if len(settings) > 1 else "")
 
 
 def _rows(found: list[Cell]) -> list[Row]:
@@ -100,22 +108,22 @@ def _rows(found: list[Cell]) -> list[Row]:
     versions = columns.pop("version", [None] * len(found))
     settings = [{key: values[i] for key, values in columns.items()} for i in range(len(found))]
     rows = [Row(*parts) for parts in zip(found, settings, versions, strict=True)]
-    return sorted(rows, key=lambda row: (settings.index(dict(row.setting)), row.rank))
+    return sorted(rows, key=lambda row: (settings.index(dict(row.setting)), row.rank, row.label))
 
 
-def _oracle(row: Row, rows: Sequence[Row]) -> Cell | None:
-    """The ideal observer of the same world."""
-    return next(
-        (r.cell for r in rows if r.setting == row.setting and r.cell.options["model"]["name"] == "Oracle"), None
-    )
+def _named(name: str, row: Row, rows: Sequence[Row]) -> Cell | None:
+    """The reference of that name in the same world."""
+    same = (other for other in rows if other.setting == row.setting)
+    return next((other.cell for other in same if other.cell.options["model"]["name"] == name), None)
 
 
 def _scores(row: Row, oracle: Cell | None, extra: Sequence[str]) -> dict[str, Any]:
     cell, first = row.cell, row.cell.records[0].metrics
-    seconds = [record.cost["seconds"] for record in cell.records]
+    # The median CPU time: the first run of a worker pays for its imports, and walls depend on who else works.
+    seconds = statistics.median(record.cost["cpu_seconds"] for record in cell.records)
     line: dict[str, Any] = {"Model": row.label} | dict(row.setting)
     line["k-params"] = first["enc_params"] / 1000 if "enc_params" in first else None
-    line["sec/run"] = sum(seconds) / len(seconds)
+    line["sec/run"] = seconds
     for column, metric in COLUMNS.items():
         line[column] = cell.interval(metric)
         if column in BOUNDED:
@@ -124,7 +132,7 @@ def _scores(row: Row, oracle: Cell | None, extra: Sequence[str]) -> dict[str, An
         if column in LOOKUPS:
             line[f"{column}_ceiling"] = row.setup.lookup().ceiling()
     line["FLOPs/token"] = first.get("flops_per_token")
-    return line | {name: cell.interval(name) for name in extra} | {"version": row.version}
+    return line | {name: cell.interval(name) for name in extra}
 
 
 def _extra_metrics(rows: Sequence[Row]) -> list[str]:
@@ -137,58 +145,97 @@ def _extra_metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _note(rows: Sequence[Row]) -> str:
-    setup = rows[0].setup
-    cap = math.log2(min(NCE_BLOCK, setup.batch_eval))
-    near = [row.label for row in rows if (bits := row.cell.interval("NCE_bits")) and bits.mean > 0.9 * cap]
+    caps = {row.series: nce_cap(row.setup.batch_eval, NCE_BLOCK) for row in rows}
+    near = [r.series for r in rows if (bits := r.cell.interval("NCE_bits")) and bits.mean > 0.9 * caps[r.series]]
     saturated = f" Saturated (over 90 % of it): {', '.join(near)}." if near else ""
-    seeds = max(len(row.cell.seeds) for row in rows)
-    return (
-        f"score ± half the 95 % Student t interval over {seeds} seeds / ceiling: what the ideal observer of the noisy "
-        f"input reaches.\nNCE(bits) and BA(bits) are lower bounds; NCE cannot exceed log2 n = {cap:.2f}.{saturated} "
-        f"Lookup keys: {setup.keys}."
+    seeds = sorted({len(row.cell.seeds) for row in rows})
+    spread = (
+        f"half the 95 % Student t interval over {' or '.join(map(str, seeds))} seeds" if seeds != [1] else "one seed"
     )
+    return (
+        "Encoders are untrained, random features of each architecture, but in AfterTrainR2 and RetrieveR2_trained.\n"
+        f"score ± {spread} / ceiling: what the ideal observer of the noisy input reaches.\n"
+        f"NCE(bits) and BA(bits) are lower bounds; NCE cannot exceed log2 n = "
+        f"{' or '.join(f'{cap:.2f}' for cap in sorted(set(caps.values())))}.{saturated}\n"
+        f"Gini is the diversity 1 - sum p^2. Setup: {_common(rows)}."
+    )
+
+
+def _common(rows: Sequence[Row]) -> str:
+    """The options that all rows share."""
+    first = rows[0].cell.options
+    same = {key: value for key, value in first.items() if all(row.cell.options.get(key) == value for row in rows)}
+    return " ".join(f"{key}={value}" for key, value in same.items() if not isinstance(value, dict))
 
 
 def _ranking(rows: Sequence[Row], out: Report) -> None:
     """Letters: two encoders share one unless their paired difference over seeds is real after Holm's correction."""
-    contenders = [row for row in rows if not row.is_reference]
-    if len(contenders) < 2 or any(len(row.cell.seeds) < 2 for row in contenders):
+    contenders = [row for row in rows if not row.is_reference and len(row.cell.seeds) > 1]
+    if len(contenders) < 2:
         return
     lines = []
     for row in contenders:
         rivals = [other for other in contenders if other.setting == row.setting]
         line = {"Model": row.label} | dict(row.setting)
         for column in RANKED:
-            scores = {rival.label: rival.cell.values(COLUMNS[column]) for rival in rivals}
-            line[column] = letters({name: by_seed for name, by_seed in scores.items() if by_seed}).get(row.label)
+            line[column] = _letters(rivals, _named("Noise", row, rows), COLUMNS[column]).get(row.label)
         lines.append(line)
-    note = "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group."
+    note = (
+        "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group. Where "
+        f"no encoder is {MARGIN:g} above Noise there is nothing to rank."
+    )
     out.table("ranking", lines, note=note)
 
 
-def _figures(rows: Sequence[Row], out: Report) -> None:
+def _letters(rivals: Sequence[Row], noise: Cell | None, metric: str) -> dict[str, str]:
+    scores = {rival.label: by_seed for rival in rivals if (by_seed := rival.cell.values(metric))}
+    floor = noise.interval(metric) if noise else None
+    best = max((statistics.mean(by_seed.values()) for by_seed in scores.values()), default=0.0)
+    return letters(scores) if best > (floor.mean if floor else 0.0) + MARGIN else {}
+
+
+def _figures(rows: Sequence[Row], out: Report, suffix: str) -> None:
+    """One set of charts per setting of a grid."""
+    where = "".join(f" {key}={value}" for key, value in rows[0].setting.items())
     shares = [(100 * share, f"R2_{share:.2f}") for share in SHARES]
-    points = [(row.series, x, list(row.cell.values(metric).values())) for row in rows for x, metric in shares]
+    points = [(row.label, x, row.cell.values(metric)) for row in rows for x, metric in shares]
     chart = _lines(points, x_title="share of the code kept (%)")
-    out.chart("r2_by_share", chart, caption="What a random share of the code still says about the global factors.")
-    points = [(row.series, k, values) for row in rows for k, values in _component_scores(row.cell)]
+    out.chart(
+        f"r2_by_share{suffix}",
+        chart,
+        caption=f"What a random share of the code still says about the global factors.{where}",
+    )
+    points = [(row.label, k, values) for row in rows for k, values in _component_scores(row.cell)]
     chart = _lines(points, x_title="principal components k", log_x=True)
-    out.chart("r2_by_components", chart, caption="The same from its top k principal components: free of rotation.")
+    out.chart(
+        f"r2_by_components{suffix}",
+        chart,
+        caption=f"The same from its top k principal components: free of rotation.{where}",
+    )
     trained = [row for row in rows if row.cell.values("RetrieveR2_trained")]
     if trained:
-        out.chart("retrieval", _lookup_bars(trained), caption="Lookup by content after a fixed training budget.")
+        steps = trained[0].setup.end_to_end_steps
+        caption = f"Lookup by content after {steps} end-to-end steps.{where}"
+        out.chart(f"retrieval{suffix}", _lookup_bars(trained), caption=caption)
 
 
-def _component_scores(cell: Cell) -> Iterable[tuple[float, list[float]]]:
-    """k -> R2 from the top k components, one per seed."""
-    curves = [record.metrics["R2_pc"] for record in cell.records]
-    return ((k, list(values)) for k, values in enumerate(zip(*curves, strict=True), start=1))
+def _component_scores(cell: Cell) -> Iterable[tuple[float, dict[int, float]]]:
+    """k -> R2 from the top k components, by seed."""
+    curves = {record.run.seed: record.metrics.get("R2_pc") or [] for record in cell.records}
+    longest = max(map(len, curves.values()))
+    return (
+        (k, {seed: curve[k - 1] for seed, curve in curves.items() if len(curve) >= k}) for k in range(1, longest + 1)
+    )
 
 
-def _lines(points: Iterable[tuple[str, float, list[float]]], *, x_title: str, log_x: bool = False) -> Any:
-    points = list(points)
-    lines = [{"model": name, "x": x, "y": student_t(values)} for name, x, values in points]
-    dots = [{"model": name, "x": x, "y": value} for name, x, values in points for value in values]
+def _lines(points: Iterable[tuple[str, float, dict[int, float]]], *, x_title: str, log_x: bool = False) -> Any:
+    there = [(name, x, by_seed) for name, x, by_seed in points if by_seed]
+    lines = [{"model": name, "x": x, "y": student_t(list(by_seed.values()))} for name, x, by_seed in there]
+    dots = [
+        {"model": name, "x": x, "y": value, "seed": seed}
+        for name, x, by_seed in there
+        for seed, value in by_seed.items()
+    ]
     return interval_lines(
         lines, x="x", y="y", series="model", dots=dots, log_x=log_x, x_title=x_title, y_title="held-out R²"
     )
@@ -196,9 +243,11 @@ def _lines(points: Iterable[tuple[str, float, list[float]]], *, x_title: str, lo
 
 def _lookup_bars(rows: Sequence[Row]) -> Any:
     metric = "RetrieveR2_trained"
-    bars = [{"model": row.series, "R2": row.cell.interval(metric)} for row in rows]
-    dots = [{"model": row.series, "R2": value} for row in rows for value in row.cell.values(metric).values()]
-    ceiling = {"ceiling": rows[0].setup.lookup().ceiling()}
-    return interval_bars(
-        bars, label="model", value="R2", dots=dots, references=ceiling, value_title="RetrieveR2_trained"
-    )
+    bars = [{"model": row.label, "R2": row.cell.interval(metric)} for row in rows]
+    dots = [
+        {"model": row.label, "R2": value, "seed": seed}
+        for row in rows
+        for seed, value in row.cell.values(metric).items()
+    ]
+    ceilings = {f"ceiling, {row.setup.keys} keys": row.setup.lookup().ceiling() for row in rows}
+    return interval_bars(bars, label="model", value="R2", dots=dots, references=ceilings, value_title=metric)

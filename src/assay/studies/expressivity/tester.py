@@ -25,7 +25,7 @@ from assay.metrics.jacobian import jacobians, spectrum
 from assay.metrics.probes import Split, masked_r2, principal_r2, r2
 from assay.metrics.size import flops_per_token, parameters
 from assay.nn.random import initialised_from, stream
-from assay.studies.expressivity.config import Config
+from assay.studies.expressivity.config import CACHED_LOOKUPS, Config
 from assay.studies.expressivity.generator import CONTEXTS, HybridGenerator, to_device
 from assay.studies.expressivity.references import Reference
 from assay.tasks.base import Batch, Task
@@ -34,8 +34,6 @@ from assay.train.loop import descend
 
 SHARES = (1.0, 0.75, 0.5, 0.25)
 NCE_BLOCK = 1024
-CACHED_LOOKUPS = 8
-"""The frozen encoder's codes are computed once; the head's batches are drawn from so many times batch_eval."""
 
 Probe = Callable[[nn.Module | Reference], dict[str, Any]]
 
@@ -71,7 +69,8 @@ class ExpressivityTester:
         subject = enc if isinstance(enc, Reference) else self._prepared(enc, out)
         probes = self.probes()
         for done, probe in enumerate(probes):
-            out |= probe(subject)
+            with initialised_from(self.cfg.seed, "probe", probe.__name__):  # a stream of its own for dropout and such
+                out |= probe(subject)
             self.watch(done + 1, len(probes), out)
         return out | {"sec/run": time.perf_counter() - start}
 
@@ -149,8 +148,10 @@ class ExpressivityTester:
         """Singular values of d code / d input: how many directions the code can move in."""
         if isinstance(enc, Reference):
             return {}
-        points = self.generator.features(self.cfg.jac_points, 0, part="jacobian").inputs
-        return spectrum(jacobians(enc, points), self.cfg.noise)
+        batch = self.generator.features(self.cfg.jac_points, 0, part="jacobian")
+        # The noise in units of the code's own spread, so that a gain of the code adds no capacity.
+        spread = self.code(enc, self.generator.contexts[0], batch).std(dim=0).square().mean().sqrt().item()
+        return spectrum(jacobians(enc, batch.inputs), self.cfg.noise * spread)
 
     # ------------------------------------------------------------------------------------------- for probes to use
 
@@ -158,7 +159,10 @@ class ExpressivityTester:
     def code(
         self, enc: nn.Module | Reference, task: Task, batch: Batch, part: str = ""
     ) -> Float[Tensor, "batch d_code"]:
-        return enc.code(task, batch, part) if isinstance(enc, Reference) else enc(batch.inputs)
+        z = enc.code(task, batch, part) if isinstance(enc, Reference) else enc(batch.inputs)
+        if not torch.isfinite(z).all():
+            raise FloatingPointError("the code is not finite")
+        return z
 
     def context_split(self, enc: nn.Module | Reference, context: int) -> Split:
         """Codes of one context, computed once per evaluation."""
@@ -202,7 +206,18 @@ class ExpressivityTester:
             raise UserError(f"the encoder returned {seen} for a batch of 2; it must be {expected[0]} or {expected[1]}.")
         if raw.ndim == 3:
             out["pool"] = self.cfg.pool
+        self._check_alone(subject)
         return subject
+
+    @torch.no_grad()
+    def _check_alone(self, subject: nn.Module) -> None:
+        """Sequences that mix within a batch would tell each other what the probes ask for."""
+        x = self.generator.features(4).inputs
+        together, alone = subject(x), torch.cat([subject(row) for row in torch.split(x, 1)])
+        if not torch.isfinite(together).all():
+            raise FloatingPointError("the code is not finite")
+        if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
+            raise UserError("the encoder's code of a sequence depends on the others of its batch: scores would leak.")
 
 
 def _mean(values: Sequence[float]) -> float:

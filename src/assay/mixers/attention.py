@@ -1,0 +1,57 @@
+"""Causal softmax attention (Vaswani et al. 2017), with grouped queries (Ainslie et al. 2023) if asked.
+
+    o_t = sum_{s <= t} softmax_s(q_t . k_s / sqrt(d)) v_s        per head, d = d_model / num_heads
+
+State: every key and value so far, 2 * num_kv_heads * d scalars per token. Without positions it knows the order of
+tokens only through the mask; positions learned per token belong to the sequence model's embedding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import HeadProjections, SoftmaxHeads, causal_attention, last_attention
+from assay.nn.rotary import rotate
+
+Cache = tuple[Tensor, Tensor]
+
+
+@mixers.register("attention")
+@dataclass(frozen=True, kw_only=True)
+class Attention(SoftmaxHeads, Mixer):
+    """Causal softmax attention; its state grows with the sequence."""
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return CachedAttention(self.projections(d_model), rotary=self.rotary)
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return self.cache_size(d_model, length)
+
+
+class CachedAttention(MixerModule):
+    def __init__(self, heads: HeadProjections, *, rotary: bool) -> None:
+        super().__init__()
+        self.heads, self.rotary = heads, rotary
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        q, k, v = self.heads.split(x)
+        if self.rotary:
+            q, k = rotate(q), rotate(k)
+        return self.heads.merge(causal_attention(q, k, v))
+
+    def init_state(self, batch: int) -> Cache:
+        return self.heads.empty_cache(batch)
+
+    def step(self, x: Float[Tensor, "batch d_model"], state: Cache) -> tuple[Float[Tensor, "batch d_model"], Cache]:
+        q, k, v = self.heads.split(x[:, None])
+        keys, values = state
+        if self.rotary:  # keys are kept turned: the cache's length is the position
+            q, k = (rotate(part, start=keys.shape[2]) for part in (q, k))
+        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        y = self.heads.merge(last_attention(q, keys, values))
+        return rearrange(y, "b 1 d -> b d"), (keys, values)

@@ -1,0 +1,75 @@
+"""Linear attention with the exponential to second order: the global half of Based (Arora et al. 2024).
+
+    w_ts = 1 + a + a^2 / 2,  a = q_t . k_s / sqrt(feature_dim);   o_t = sum_{s <= t} w_ts v_s / sum_{s <= t} w_ts
+
+State: 1 + f + f(f+1)/2 features (153 for f = 16) x (d_v + 1) scalars per head, whatever the length. Its local half, a
+sliding window, is a mixer of its own: `hybrid:pattern=sliding_window+based` puts them together.
+"""
+
+from dataclasses import dataclass
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import (
+    HeadProjections,
+    divided,
+    head_dim,
+    linear_attention,
+    linear_attention_step,
+    with_ones,
+)
+from assay.nn.feature_maps import Taylor
+
+
+@mixers.register("based")
+@dataclass(frozen=True, kw_only=True)
+class Based(Mixer):
+    """Linear attention with the Taylor expansion of the exponential, and its denominator."""
+
+    num_heads: int = 8
+    feature_dim: int = 16
+    """Channels of a head's queries and keys; the state grows with its square."""
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        heads = HeadProjections(
+            d_model,
+            heads=self.num_heads,
+            kv_heads=self.num_heads,
+            key_dim=self.feature_dim,
+            value_dim=head_dim(d_model, self.num_heads),
+        )
+        return TaylorMemory(heads)
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return self.num_heads * Taylor.features(self.feature_dim) * (head_dim(d_model, self.num_heads) + 1)
+
+
+class TaylorMemory(MixerModule):
+    def __init__(self, heads: HeadProjections) -> None:
+        super().__init__()
+        self.heads, self.taylor = heads, Taylor(heads.key_dim)
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        q, k, v = self._written(x)
+        o = linear_attention(q, k, v, kernel=self.taylor.kernel, features=self.taylor)
+        return self.heads.merge(divided(o))
+
+    def init_state(self, batch: int) -> Float[Tensor, "batch heads f e"]:
+        shape = batch, self.heads.heads, self.taylor.dim_out, self.heads.value_dim + 1
+        return self.heads.out.weight.new_zeros(shape)
+
+    def step(
+        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads f e"]
+    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads f e"]]:
+        q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
+        o, state = linear_attention_step(self.taylor(q), self.taylor(k), v, state)
+        y = self.heads.merge(rearrange(divided(o), "b h e -> b h 1 e"))
+        return rearrange(y, "b 1 d -> b d"), state
+
+    def _written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.heads.split(x)
+        return q * self.heads.key_dim**-0.5, k, with_ones(v)

@@ -1,0 +1,58 @@
+"""DeltaNet (Schlag et al. 2021; in parallel: Yang et al. 2024): what a key held before is erased as it is written anew.
+
+    S_t = (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)         per head
+    q, k = swish(W x) / |swish(W x)|;   b_t = beta_max * sigmoid(W_b x_t);   y = W_o RMSNorm(o)
+
+The transition has the eigenvalue 1 - b_t along k_t and 1 elsewhere. With beta_max=2 it can be negative, down to a
+reflection at b_t = 2: parity can then be tracked, and not otherwise (Grazzi et al. 2024).
+State: S, d_k x d_v scalars per head, whatever the length.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import HeadProjections
+from assay.nn.scan import DeltaRecurrence, MatrixHeads, unit
+
+
+@mixers.register("delta_net")
+@dataclass(frozen=True, kw_only=True)
+class DeltaNet(MatrixHeads, Mixer):
+    """Linear attention that overwrites: a key's old value is erased as the new one is written."""
+
+    beta_max: float = 1.0
+    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.beta_max <= 2:
+            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return OverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
+
+
+class OverwritingMemory(DeltaRecurrence, MixerModule):
+    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
+        super().__init__(heads)
+        self.beta_max = beta_max
+        self.beta = nn.Linear(d_model, heads.heads, bias=False)
+        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+
+    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+        q, k, v = self.heads.split(x)
+        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
+        return unit(silu(q)) * self.heads.key_dim**-0.5, unit(silu(k)), v, rearrange(beta, "b t h -> b h t")
+
+    def read(
+        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
+    ) -> Float[Tensor, "batch time d_model"]:
+        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))

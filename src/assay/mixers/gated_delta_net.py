@@ -1,0 +1,63 @@
+"""Gated DeltaNet (Yang et al. 2025): the delta rule for one key, a decay for all of them at once.
+
+    S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)     per head
+    q, k = swish(W x) / |swish(W x)|;   b_t = beta_max * sigmoid(W_b x_t)
+    a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
+
+Its widths are those of delta_net, so that the two differ by the decay and the gate alone; published are values twice as
+wide as keys, and a short convolution (conv=4). State: S, d_k x d_v scalars per head, whatever the length.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import HeadProjections
+from assay.nn.scan import DeltaRecurrence, MatrixHeads, SelectiveDecay, unit
+
+
+@mixers.register("gated_delta_net")
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaNet(MatrixHeads, Mixer):
+    """DeltaNet that can also forget everything at once, by a data-dependent decay per head."""
+
+    beta_max: float = 1.0
+    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.beta_max <= 2:
+            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return GatedOverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
+
+
+class GatedOverwritingMemory(DeltaRecurrence, MixerModule):
+    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
+        super().__init__(heads)
+        self.beta_max = beta_max
+        self.beta = nn.Linear(d_model, heads.heads, bias=False)
+        self.decay = SelectiveDecay(d_model, heads.heads)
+        self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
+        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+
+    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+        q, k, v = self.heads.split(x)
+        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
+        _, log_decay = self.decay(x)
+        q, k = unit(silu(q)) * self.heads.key_dim**-0.5, unit(silu(k))
+        return q, k, v, rearrange(beta, "b t h -> b h t"), log_decay
+
+    def read(
+        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
+    ) -> Float[Tensor, "batch time d_model"]:
+        gate = rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
+        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)

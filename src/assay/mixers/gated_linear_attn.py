@@ -1,0 +1,61 @@
+"""Gated linear attention (Yang et al. 2023): linear attention that forgets, each key channel at its own rate.
+
+    S_t = diag(a_t) S_{t-1} + k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)                  per head
+    log a_t = logsigmoid(W_2 W_1 x_t + b) / 16;   y = W_o (RMSNorm(o) * swish(W_g x))
+
+State: S, d_k x d_v scalars per head, whatever the length.
+"""
+
+from dataclasses import dataclass
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, silu
+
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import HeadProjections
+from assay.nn.scan import MatrixHeads, OuterRecurrence
+
+
+@mixers.register("gated_linear_attn")
+@dataclass(frozen=True, kw_only=True)
+class GatedLinearAttn(MatrixHeads, Mixer):
+    """Linear attention whose every key channel forgets at its own, data-dependent rate."""
+
+    expand_v: float = 0.5
+    gate_normalizer: float = 16.0
+    """Divides the log decay, so that a new model remembers for about 20 tokens instead of 1."""
+    gate_low_rank: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.gate_normalizer, self.gate_low_rank) <= 0:
+            raise UserError(f"{self}: gate_normalizer and gate_low_rank must be above 0.")
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return GatedMemory(self.projections(d_model), d_model, rank=self.gate_low_rank, normalizer=self.gate_normalizer)
+
+
+class GatedMemory(OuterRecurrence, MixerModule):
+    def __init__(self, heads: HeadProjections, d_model: int, *, rank: int, normalizer: float) -> None:
+        super().__init__(heads)
+        self.normalizer = normalizer
+        decays = nn.Linear(rank, heads.heads * heads.key_dim)
+        self.decay = nn.Sequential(nn.Linear(d_model, rank, bias=False), decays)
+        self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
+        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+
+    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+        q, k, v = self.heads.split(x)
+        # In the weights' precision, also under autocast: bf16 knows no decay between .996 and 1.
+        decay = logsigmoid(self.decay(x).to(self.norm.weight.dtype)) / self.normalizer
+        return q * self.heads.key_dim**-0.5, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)
+
+    def read(
+        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
+    ) -> Float[Tensor, "batch time d_model"]:
+        gate = rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
+        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)

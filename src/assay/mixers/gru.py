@@ -1,0 +1,70 @@
+"""A gated recurrent unit (Cho et al. 2014), as wide as the model: the classical baseline.
+
+    r, z = sigmoid(W x_t + U h + b);   n = tanh(W_n x_t + r * (U_n h + c));   h <- (1 - z) n + z h;   y_t = h
+
+The new state depends on the old one through tanh, so there is no parallel form: `forward` loops over time, and only
+the products with W are taken all at once. State: h, d_model scalars.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.scan import in_float32
+
+
+@mixers.register("gru")
+@dataclass(frozen=True, kw_only=True)
+class GRU(Mixer):
+    """A gated recurrent unit, as wide as the model."""
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return GatedUnit(d_model)
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return d_model
+
+
+class GatedUnit(MixerModule):
+    """nn.GRU with its initialisation, the recurrence written out: nn.GRU cannot be vmapped, nor run with float32
+    inside autocast."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.input, self.recurrent = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, 3 * d_model)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(d_model**-0.5), d_model**-0.5)
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        h, states = self.init_state(len(x)), []
+        for driven in self.input(x).unbind(1):
+            h = advance(driven, h, self.recurrent.weight, self.recurrent.bias)
+            states.append(h)
+        return torch.stack(states, dim=1)
+
+    def init_state(self, batch: int) -> Float[Tensor, "batch d_model"]:
+        return self.recurrent.weight.new_zeros(batch, self.recurrent.in_features)
+
+    def step(
+        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch d_model"]
+    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch d_model"]]:
+        h = advance(self.input(x), state, self.recurrent.weight, self.recurrent.bias)
+        return h, h
+
+
+@in_float32
+def advance(
+    driven: Float[Tensor, "batch gates"],
+    h: Float[Tensor, "batch d_model"],
+    weight: Float[Tensor, "gates d_model"],
+    bias: Float[Tensor, " gates"],
+) -> Float[Tensor, "batch d_model"]:
+    """One step of the state; `driven` is what the token brings to the three gates."""
+    (reset_in, keep_in, new_in), (reset, keep, new) = driven.chunk(3, -1), linear(h, weight, bias).chunk(3, -1)
+    candidate = torch.tanh(new_in + torch.sigmoid(reset_in + reset) * new)
+    return torch.lerp(candidate, h, torch.sigmoid(keep_in + keep))

@@ -1,0 +1,104 @@
+"""Linear attention (Katharopoulos et al. 2020): softmax's exp(q . k) becomes phi(q) . phi(k), and the past one matrix.
+
+    S_t = S_{t-1} + phi(k_t) v_t^T;   o_t = S_t^T phi(q_t) / sqrt(d_k);   y = W_o RMSNorm(o)       per head
+    normalize:  o_t is divided by sum_{s <= t} phi(q_t) . phi(k_s)
+
+State: S, features x d_v scalars per head, whatever the length; a column more with `normalize`, for the sum of phi(k).
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import (
+    HeadProjections,
+    divided,
+    head_dim,
+    linear_attention,
+    linear_attention_step,
+    with_ones,
+)
+from assay.nn.feature_maps import FEATURE_MAPS, FeatureMap, FeatureMapName
+
+
+@mixers.register("linear_attention")
+@dataclass(frozen=True, kw_only=True)
+class LinearAttention(Mixer):
+    """Attention with a feature map in place of the exponential: a state of one matrix per head."""
+
+    num_heads: int = 8
+    expand_k: float = 1.0
+    """Channels of all queries (and of all keys) as a multiple of d_model."""
+    expand_v: float = 1.0
+    feature_map: FeatureMapName = "elementwise_product"
+    normalize: bool = False
+    """Divide by the sum of the weights, which then must not be negative."""
+    tie_qk: bool = False
+    """One feature map for queries and keys."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expand_k <= 0 or self.expand_v <= 0:
+            raise UserError(f"linear_attention: expand_k={self.expand_k} and expand_v={self.expand_v} must be above 0.")
+        if self.normalize and FEATURE_MAPS[self.feature_map].signed:
+            fit = ", ".join(name for name, kind in FEATURE_MAPS.items() if not kind.signed)
+            raise UserError(
+                f"linear_attention: normalize=True divides by a sum of weights, which feature_map={self.feature_map} "
+                f"can make zero or negative. Choose one of {fit}."
+            )
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        heads = HeadProjections(
+            d_model,
+            heads=self.num_heads,
+            kv_heads=self.num_heads,
+            key_dim=head_dim(int(self.expand_k * d_model), self.num_heads),
+            value_dim=head_dim(int(self.expand_v * d_model), self.num_heads),
+            init=partial(nn.init.xavier_uniform_, gain=2**-2.5),
+        )
+        query_map = FEATURE_MAPS[self.feature_map](heads.key_dim)
+        key_map = query_map if self.tie_qk else FEATURE_MAPS[self.feature_map](heads.key_dim)
+        return MatrixMemory(heads, query_map, key_map, normalize=self.normalize)
+
+    def core_state(self, d_model: int, length: int) -> int:
+        key_dim = head_dim(int(self.expand_k * d_model), self.num_heads)
+        value_dim = head_dim(int(self.expand_v * d_model), self.num_heads)
+        features = FEATURE_MAPS[self.feature_map].features(key_dim)
+        return self.num_heads * features * (value_dim + self.normalize)
+
+
+class MatrixMemory(MixerModule):
+    def __init__(self, heads: HeadProjections, query_map: FeatureMap, key_map: FeatureMap, *, normalize: bool) -> None:
+        super().__init__()
+        self.heads, self.query_map, self.key_map, self.normalize = heads, query_map, key_map, normalize
+        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        return self._read(linear_attention(*self._written(x)))
+
+    def init_state(self, batch: int) -> Float[Tensor, "batch heads f e"]:
+        shape = batch, self.heads.heads, self.key_map.dim_out, self.heads.value_dim + self.normalize
+        return self.heads.out.weight.new_zeros(shape)
+
+    def step(
+        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads f e"]
+    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads f e"]]:
+        q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
+        o, state = linear_attention_step(q, k, v, state)
+        return rearrange(self._read(rearrange(o, "b h e -> b h 1 e")), "b 1 d -> b d"), state
+
+    def _written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.heads.split(x)
+        q, k = self.query_map(q), self.key_map(k)
+        return q * self.heads.key_dim**-0.5, k, with_ones(v) if self.normalize else v
+
+    def _read(self, o: Float[Tensor, "batch heads time e"]) -> Float[Tensor, "batch time d_model"]:
+        o = divided(o) if self.normalize else o
+        # Norms are taken in the weights' precision, also under autocast.
+        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))

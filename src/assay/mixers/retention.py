@@ -1,0 +1,63 @@
+"""Retention (RetNet; Sun et al. 2023): linear attention with a fixed rate of forgetting per head, and rotary positions.
+
+    S_t = g_h R S_{t-1} + k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k);   g_h = 1 - 2^(-5-h), h = 0, 1, ...
+    y = W_o (GroupNorm(o) * swish(W_g x)),  one group per head
+
+R turns the pairs of key channels back by one token. In parallel, queries and keys are turned by their own positions,
+which gives the same scores: the state needs no position. State: S, d_k x d_v scalars per head, whatever the length.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.rotary import rotate
+from assay.nn.scan import MatrixHeads, OuterRecurrence
+
+
+@mixers.register("retention")
+@dataclass(frozen=True, kw_only=True)
+class Retention(MatrixHeads, Mixer):
+    """Linear attention whose heads forget at fixed rates, from 32 tokens on, each twice as long."""
+
+    expand_v: float = 2.0
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return FadingMemory(self.projections(d_model), d_model)
+
+    def key_dim(self, d_model: int) -> int:
+        return 2 * head_dim(int(self.expand_k * d_model), 2 * self.num_heads)  # even: channels turn in pairs
+
+
+class FadingMemory(OuterRecurrence, MixerModule):
+    def __init__(self, heads: HeadProjections, d_model: int) -> None:
+        super().__init__(heads)
+        self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
+        self.norm = nn.GroupNorm(heads.heads, heads.heads * heads.value_dim, eps=1e-6)
+
+    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+        q, k, v = self.heads.split(x)
+        h = torch.arange(self.heads.heads, dtype=self.norm.weight.dtype, device=x.device)
+        log_decay = torch.log1p(-torch.exp2(-5 - h))[:, None].expand(*v.shape[:3])
+        return rotate(q * self.heads.key_dim**-0.5), rotate(k), v, log_decay
+
+    def read(
+        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
+    ) -> Float[Tensor, "batch time d_model"]:
+        tokens = rearrange(o.to(self.norm.weight.dtype), "b h t d -> (b t) (h d)")
+        normed = rearrange(self.norm(tokens), "(b t) d -> b t d", b=len(x))
+        return self.heads.out(normed * silu(self.gate(x)))
+
+    def step(
+        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads d_key d_value"]
+    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads d_key d_value"]]:
+        keys = rearrange(state, "b h k v -> b h v 1 k")
+        # Alone, a token is at position 0 and not turned: the past is, by one token back.
+        return super().step(x, rearrange(rotate(keys, start=-1), "b h v 1 k -> b h k v"))

@@ -1,0 +1,215 @@
+"""Attention over heads: the projections around it, softmax attention in a window, linear attention in chunks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from assay.core.errors import UserError
+from assay.core.plugin import Sized
+from assay.nn.rotary import rotate
+
+Init = Callable[[Tensor], object]
+
+small_normal: Init = partial(nn.init.trunc_normal_, std=0.02)
+
+
+class HeadProjections(nn.Module):
+    """Tokens to queries, keys and values per head, and heads back to tokens; no bias.
+
+    One matrix gives all three, so that a GPU starts one kernel; each part is initialised as a matrix of its own.
+    """
+
+    def __init__(
+        self, d_model: int, *, heads: int, kv_heads: int, key_dim: int, value_dim: int, init: Init = small_normal
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.key_dim, self.value_dim = heads, kv_heads, key_dim, value_dim
+        self.sizes = [heads * key_dim, kv_heads * key_dim, kv_heads * value_dim]
+        self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
+        self.out = nn.Linear(heads * value_dim, d_model, bias=False)
+        with torch.no_grad():
+            for part in (*torch.split(self.qkv.weight, self.sizes), self.out.weight):
+                init(part)
+
+    def split(
+        self, x: Float[Tensor, "batch time d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch heads time d"],
+        Float[Tensor, "batch kv_heads time d"],
+        Float[Tensor, "batch kv_heads time e"],
+    ]:
+        q, k, v = self.qkv(x).split(self.sizes, dim=-1)
+        return (
+            rearrange(q, "b t (h d) -> b h t d", h=self.heads),
+            rearrange(k, "b t (h d) -> b h t d", h=self.kv_heads),
+            rearrange(v, "b t (h e) -> b h t e", h=self.kv_heads),
+        )
+
+    def merge(self, o: Float[Tensor, "batch heads time e"]) -> Float[Tensor, "batch time d_model"]:
+        return self.out(rearrange(o, "b h t e -> b t (h e)"))
+
+    def empty_cache(self, batch: int) -> tuple[Float[Tensor, "batch heads 0 d"], Float[Tensor, "batch heads 0 e"]]:
+        """Keys and values of no tokens."""
+        weight, shape = self.out.weight, (batch, self.kv_heads, 0)
+        return weight.new_zeros(*shape, self.key_dim), weight.new_zeros(*shape, self.value_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxHeads(Sized):
+    """The options that softmax attention has in every form."""
+
+    num_heads: int = 8
+    num_kv_heads: int = 0
+    """Heads of keys and values, each shared by num_heads / num_kv_heads queries; 0: num_heads."""
+    positions: Literal["none", "rotary"] = "none"
+    """How scores see distances; the model's embedding may add learned positions besides."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_heads % self.kv_heads:
+            raise UserError(
+                f"{self.name}: num_heads={self.num_heads} must be a multiple of "
+                f"num_kv_heads={self.num_kv_heads} (0: as many)."
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def rotary(self) -> bool:
+        return self.positions == "rotary"
+
+    def projections(self, d_model: int) -> HeadProjections:
+        dim = head_dim(d_model, self.num_heads)
+        if self.rotary and dim % 2:
+            raise UserError(
+                f"{self.name}:positions=rotary turns pairs of channels, and d_model {d_model} gives {dim} to each of "
+                f"{self.num_heads} heads: choose num_heads so that this is even."
+            )
+        return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.kv_heads, key_dim=dim, value_dim=dim)
+
+    def cache_size(self, d_model: int, tokens: int) -> int:
+        """Scalars in the keys and values of `tokens` tokens."""
+        return 2 * self.kv_heads * head_dim(d_model, self.num_heads) * tokens
+
+
+def head_dim(width: int, heads: int) -> int:
+    """Channels per head; widths that the heads do not divide are allowed, so that a parameter budget can be met."""
+    return max(1, width // heads)
+
+
+def causal_attention(
+    q: Float[Tensor, "batch heads time d"],
+    k: Float[Tensor, "batch kv_heads time d"],
+    v: Float[Tensor, "batch kv_heads time e"],
+) -> Float[Tensor, "batch heads time e"]:
+    """softmax(q k^T / sqrt(d)) v over the past and the present; query heads share keys in groups."""
+    k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
+    # On a CPU the fused kernel leaves prefixes the same bits, and takes .4-.7 of the time of the written-out form.
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def last_attention(
+    q: Float[Tensor, "batch heads 1 d"],
+    k: Float[Tensor, "batch kv_heads time d"],
+    v: Float[Tensor, "batch kv_heads time e"],
+) -> Float[Tensor, "batch heads 1 e"]:
+    """The last row of `causal_attention`: one query, which sees every key."""
+    k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
+    return scaled_dot_product_attention(q, k, v)
+
+
+def window_attention(
+    q: Float[Tensor, "batch heads time d"],
+    k: Float[Tensor, "batch kv_heads time d"],
+    v: Float[Tensor, "batch kv_heads time e"],
+    *,
+    window: int,
+    rotary: bool = False,
+) -> Float[Tensor, "batch heads time e"]:
+    """`causal_attention` to the last `window` tokens, the present one included, at a cost of 2 window per token.
+
+    Time is cut into blocks of `window`: a block's queries see that block and the one before, and nothing earlier.
+    """
+    time = q.shape[2]
+    size = min(window, time)
+    k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
+    q, k, v = (rearrange(pad(x, (0, 0, 0, -time % size)), "b h (n c) d -> b h n c d", c=size) for x in (q, k, v))
+    k, v = (torch.cat([pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], dim=3) for x in (k, v))
+    if rotary:  # positions count from the start of the pair of blocks: only distances matter
+        q, k = rotate(q, start=size), rotate(k)
+    scores = (q * q.shape[-1] ** -0.5) @ k.mT
+    hidden = ~_in_window(q.shape[2], size, window, q.device)
+    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+    return rearrange(weights @ v, "b h n c e -> b h (n c) e")[:, :, :time]
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
+
+
+def linear_attention(
+    q: Float[Tensor, "batch heads time d"],
+    k: Float[Tensor, "batch heads time d"],
+    v: Float[Tensor, "batch heads time e"],
+    *,
+    kernel: Callable[[Tensor], Tensor] = _itself,
+    features: Callable[[Tensor], Tensor] = _itself,
+    chunk: int = 64,
+) -> Float[Tensor, "batch heads time e"]:
+    """o_t = sum_{s <= t} kernel(q_t . k_s) v_s, where kernel(q . k) = features(q) . features(k), the dot product itself
+    if not given. In chunks: the kernel is applied within one, and between them the sum of features(k) v^T is carried.
+    """
+    time = q.shape[2]
+    size = min(chunk, time)
+    q, k, v = (rearrange(pad(x, (0, 0, 0, -time % size)), "b h (n c) d -> b h n c d", c=size) for x in (q, k, v))
+    o = torch.tril(kernel(q @ k.mT)) @ v
+    if time > size:
+        written = pad(features(k[:, :, :-1]).mT @ v[:, :, :-1], (0, 0, 0, 0, 1, 0))
+        # Summed in float32 at least: in bf16 a long sum stops growing.
+        wide = torch.promote_types(q.dtype, torch.float32)
+        o = o + features(q) @ written.cumsum(dim=2, dtype=wide).to(q.dtype)
+    return rearrange(o, "b h n c e -> b h (n c) e")[:, :, :time]
+
+
+def linear_attention_step(
+    q: Float[Tensor, "batch heads f"],
+    k: Float[Tensor, "batch heads f"],
+    v: Float[Tensor, "batch heads e"],
+    carried: Float[Tensor, "batch heads f e"],
+) -> tuple[Float[Tensor, "batch heads e"], Float[Tensor, "batch heads f e"]]:
+    """One token of `linear_attention`: S <- S + k v^T, o = S^T q."""
+    carried = carried + k[..., :, None] * v[..., None, :]
+    return rearrange(q[..., None, :] @ carried, "b h 1 e -> b h e"), carried
+
+
+def with_ones(v: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch e_and_1"]:
+    """Values with a channel of ones: what linear attention makes of it is the sum of its weights, the denominator."""
+    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+
+
+def divided(o: Float[Tensor, "*batch e_and_1"], *, floor: float = 1e-6) -> Float[Tensor, "*batch e"]:
+    """Outputs of `with_ones` values over their last channel, the denominator."""
+    return o[..., :-1] / (o[..., -1:] + floor)
+
+
+def _for_each_query_head(x: Float[Tensor, "batch kv_heads time d"], heads: int) -> Float[Tensor, "batch heads time d"]:
+    group = heads // x.shape[1]
+    return repeat(x, "b h t d -> b (h g) t d", g=group) if group > 1 else x
+
+
+def _in_window(blocks: int, size: int, window: int, device: torch.device) -> Bool[Tensor, "blocks query key"]:
+    """Which keys, of a block and the one before, each query of the block may see."""
+    query = torch.arange(size, 2 * size, device=device)[:, None]
+    key = torch.arange(2 * size, device=device)
+    near = (key <= query) & (query - key < window)
+    exists = torch.arange(blocks, device=device)[:, None, None] * size + key >= size
+    return near & exists

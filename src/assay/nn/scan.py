@@ -1,0 +1,359 @@
+"""Recurrences with a matrix for a state, computed in chunks: products inside a chunk, a short loop over the chunks.
+
+    outer   S_t = diag(a_t) S_{t-1} + k_t v_t^T                      (Yang et al. 2023; scalar a_t: Dao and Gu 2024)
+    delta   S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T    (Yang et al. 2024, 2025)
+            o_t = scale * S_t^T q_t
+
+S is (d_key, d_value). The decay comes as log a_t <= 0, one per key channel or, cheaper, one per head. Every scan takes
+the state before its first token and gives the state after its last. The plain loops are the oracles of the scans'
+tests and, over one token, the `step` of the mixers. Autocast is off inside, and half precision becomes float32.
+
+Decays enter only as exp(sum of log a over a stretch of time), and the sum is added up over that very stretch: nothing
+positive is exponentiated, and a decay near 1 after one near 0 keeps its digits, which the difference of two long
+cumulative sums would lose.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
+
+from assay.core.errors import UserError
+from assay.core.plugin import Sized
+from assay.nn.attention import HeadProjections, head_dim
+
+CHUNK = 64
+
+Keys = Float[Tensor, "batch #heads time d_key"]
+Values = Float[Tensor, "batch heads time d_value"]
+PerHead = Float[Tensor, "batch heads time"]
+PerChannel = Float[Tensor, "batch heads time d_key"]
+MatrixState = Float[Tensor, "batch heads d_key d_value"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_float32(function: Callable[P, R]) -> Callable[P, R]:
+    """Autocast off and every tensor at least float32: a recurrence adds up the rounding of all its steps."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        device = next(x.device.type for x in args if isinstance(x, Tensor))
+        with torch.autocast(device, enabled=False):
+            return function(*map(_single, args), **{name: _single(x) for name, x in kwargs.items()})
+
+    return run
+
+
+@in_float32
+def unit(x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
+    """x / |x| along the last axis; the constant keeps the gradient finite at 0."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+@in_float32
+def outer_loop(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    log_decay: PerHead | PerChannel,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+) -> tuple[Values, MatrixState]:
+    """S_t = diag(a_t) S_{t-1} + k_t v_t^T, o_t = scale * S_t^T q_t, one token after another."""
+    s = _zero_state(k, v) if state is None else state
+    decay = torch.exp(log_decay if log_decay.ndim == 4 else log_decay[..., None])
+    outputs = []
+    for q_t, k_t, v_t, a_t in zip(*(x.unbind(2) for x in (q, k, v, decay)), strict=True):
+        s = a_t[..., None] * s + k_t[..., None] * v_t[..., None, :]
+        outputs.append(scale * (q_t[..., None, :] @ s).squeeze(-2))
+    return torch.stack(outputs, dim=2), s
+
+
+@in_float32
+def outer_scan(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    log_decay: PerHead | PerChannel,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+    chunk: int = CHUNK,
+) -> tuple[Values, MatrixState]:
+    """What `outer_loop` gives, chunk by chunk."""
+    time = v.shape[2]
+    q, k, v, log_decay = _in_chunks(scale * q, k, v, log_decay, chunk=chunk)
+    if log_decay.ndim == 5:
+        scores, since_start, until_end = _channel_scores(q, k, log_decay)
+    else:
+        between, since_start, until_end = _head_decay(log_decay)
+        scores = _products(q, k) * between
+    o, writes = scores @ v, (k * until_end).mT @ v
+    if state is None and _one_chunk(v):
+        return _in_time(o, time), writes.squeeze(2)
+    starts, state = _carry(torch.mul, since_start[..., -1, :, None], writes, state)
+    return _in_time(o + (q * since_start) @ starts, time), state
+
+
+@in_float32
+def delta_loop(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    beta: PerHead,
+    log_decay: PerHead | None = None,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+) -> tuple[Values, MatrixState]:
+    """S decays, the value stored under k_t is read, and the share b_t of what it lacks to v_t is written."""
+    s = _zero_state(k, v) if state is None else state
+    decay = torch.ones_like(beta) if log_decay is None else torch.exp(log_decay)
+    outputs = []
+    for q_t, k_t, v_t, b_t, a_t in zip(*(x.unbind(2) for x in (q, k, v, beta, decay)), strict=True):
+        s = a_t[..., None, None] * s
+        stored = (k_t[..., None, :] @ s).squeeze(-2)
+        s = s + k_t[..., None] * (b_t[..., None] * (v_t - stored))[..., None, :]
+        outputs.append(scale * (q_t[..., None, :] @ s).squeeze(-2))
+    return torch.stack(outputs, dim=2), s
+
+
+@in_float32
+def delta_scan(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    beta: PerHead,
+    log_decay: PerHead | None = None,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+    chunk: int = CHUNK,
+) -> tuple[Values, MatrixState]:
+    """What `delta_loop` gives, chunk by chunk.
+
+    With u_t = b_t (v_t - a_t S_{t-1}^T k_t) the rule is the outer recurrence S_t = a_t S_{t-1} + k_t u_t^T. Inside a
+    chunk, with D_ij the decay from j to i and D_i0 the one from its start, the u solve a unit triangular system:
+
+        u_i + b_i sum_{j<i} D_ij (k_i . k_j) u_j = b_i (v_i - D_i0 S_0^T k_i)
+    """
+    time = v.shape[2]
+    log_decay = torch.zeros_like(beta) if log_decay is None else log_decay
+    q, k, v, beta, log_decay = _in_chunks(scale * q, k, v, beta, log_decay, chunk=chunk)
+    between, since_start, until_end = _head_decay(log_decay)
+    scores, until = _products(q, k) * between, (k * until_end).mT
+    overlap = (beta[..., None] * _products(k, k) * between).tril(-1)
+    solve = partial(torch.linalg.solve_triangular, overlap, upper=False, unitriangular=True)
+    if state is None and _one_chunk(v):
+        u = solve(beta[..., None] * v)
+        return _in_time(scores @ u, time), (until @ u).squeeze(2)
+    solved = solve(beta[..., None] * torch.cat([v, k * since_start], dim=-1))
+    fresh, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)  # u = fresh - erased S_0
+    eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    transition = since_start[..., -1:, :] * eye - until @ erased
+    starts, state = _carry(torch.matmul, transition, until @ fresh, state)
+    u = fresh - erased @ starts
+    return _in_time(scores @ u + (q * since_start) @ starts, time), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixHeads(Sized):
+    """The options of a mixer that keeps a (d_key, d_value) matrix per head, and what follows from them."""
+
+    num_heads: int = 4
+    expand_k: float = 1.0
+    """Channels of all queries (and of all keys) as a multiple of d_model."""
+    expand_v: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expand_k <= 0 or self.expand_v <= 0:
+            raise UserError(f"{self.name}: expand_k={self.expand_k} and expand_v={self.expand_v} must be above 0.")
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return self.num_heads * self.key_dim(d_model) * self.value_dim(d_model)
+
+    def key_dim(self, d_model: int) -> int:
+        return head_dim(int(self.expand_k * d_model), self.num_heads)
+
+    def value_dim(self, d_model: int) -> int:
+        return head_dim(int(self.expand_v * d_model), self.num_heads)
+
+    def projections(self, d_model: int) -> HeadProjections:
+        return HeadProjections(
+            d_model,
+            heads=self.num_heads,
+            kv_heads=self.num_heads,
+            key_dim=self.key_dim(d_model),
+            value_dim=self.value_dim(d_model),
+            init=partial(nn.init.xavier_uniform_, gain=2**-2.5),
+        )
+
+
+class Recurrence(nn.Module):
+    """A layer around a recurrence: `written` makes its arguments of the tokens, `read` makes tokens of its outputs."""
+
+    scan: Callable[..., tuple[Tensor, Tensor]]
+    loop: Callable[..., tuple[Tensor, Tensor]]
+
+    def __init__(self, heads: HeadProjections) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+        raise NotImplementedError(f"{type(self).__name__}.written")
+
+    def read(self, o: Values, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        raise NotImplementedError(f"{type(self).__name__}.read")
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        o, _ = self.scan(*self.written(x))
+        return self.read(o, x)
+
+    def init_state(self, batch: int) -> MatrixState:
+        heads = self.heads
+        return heads.out.weight.new_zeros(batch, heads.heads, heads.key_dim, heads.value_dim)
+
+    def step(
+        self, x: Float[Tensor, "batch d_model"], state: MatrixState
+    ) -> tuple[Float[Tensor, "batch d_model"], MatrixState]:
+        token = x[:, None]
+        o, state = self.loop(*self.written(token), state=state)
+        return self.read(o, token).squeeze(1), state
+
+
+class OuterRecurrence(Recurrence):
+    scan, loop = staticmethod(outer_scan), staticmethod(outer_loop)
+
+
+class DeltaRecurrence(Recurrence):
+    scan, loop = staticmethod(delta_scan), staticmethod(delta_loop)
+
+
+class SelectiveDecay(nn.Module):
+    """A step size and a decay per head that depend on the token (Gu and Dao 2023), initialised as in Mamba-2.
+
+    dt = softplus(W x + b);   log a = -exp(A) dt        dt starts near .001 to .1, exp(A) in 1 to 16
+    """
+
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(d_model, heads, bias=False)
+        dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
+        self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> tuple[PerHead, PerHead]:
+        """dt and log a."""
+        dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
+        return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
+
+
+class _Decays(NamedTuple):
+    """Inside each chunk, as factors: from j to i (0 where j > i), from before the first token, to after the last."""
+
+    between: Float[Tensor, "batch heads chunks query key"]
+    since_start: Float[Tensor, "batch heads chunks query one"]
+    until_end: Float[Tensor, "batch heads chunks key one"]
+
+
+def _head_decay(log_decay: Float[Tensor, "batch heads chunks size"]) -> _Decays:
+    size = log_decay.shape[-1]
+    causal = torch.ones(size, size, dtype=torch.bool, device=log_decay.device).tril()
+    # Column j adds up log a over j+1..i alone: see the head of the file.
+    steps = log_decay[..., None].expand(*log_decay.shape, size).masked_fill(~causal.tril(-1), 0.0)
+    between = steps.cumsum(-2).masked_fill(~causal, -torch.inf).exp()
+    return _Decays(between, log_decay.cumsum(-1).exp()[..., None], between[..., -1, :, None])
+
+
+def _channel_scores(
+    q: Float[Tensor, "batch heads chunks size d_key"],
+    k: Float[Tensor, "batch heads chunks size d_key"],
+    log_decay: Float[Tensor, "batch heads chunks size d_key"],
+) -> tuple[
+    Float[Tensor, "batch heads chunks size size"],
+    Float[Tensor, "batch heads chunks size d_key"],
+    Float[Tensor, "batch heads chunks size d_key"],
+]:
+    """sum_d q_id k_jd exp(sum of log a_d over j+1..i) for j <= i, and the decays since the start and until the end.
+
+    With a decay per channel the scores are no product of two matrices, unless each pair meets at a moment between j
+    and i. So blocks are merged two by two: every late query meets every early key at the seam, q_i decayed since the
+    seam and k_j decayed until it. log2(size) rounds, each a batched product.
+    """
+    size = q.shape[-2]
+    scores = (q * k).sum(-1)[..., None, None]  # blocks of one token
+    since, until = log_decay[..., None, :], torch.zeros_like(log_decay)[..., None, :]
+    for width in (2**level for level in range(size.bit_length() - 1)):
+        (_, q_late), (k_early, _) = (_halves(rearrange(x, "... (m w) d -> ... m w d", w=width)) for x in (q, k))
+        (since_early, since_late), (until_early, until_late) = _halves(since), _halves(until)
+        cross = _products(q_late * since_late.exp(), k_early * until_early.exp())
+        early, late = _halves(scores)
+        scores = torch.cat(
+            [torch.cat([early, torch.zeros_like(cross)], dim=-1), torch.cat([cross, late], dim=-1)], dim=-2
+        )
+        since = torch.cat([since_early, since_late + since_early[..., -1:, :]], dim=-2)
+        until = torch.cat([until_early + since_late[..., -1:, :], until_late], dim=-2)
+    return scores.squeeze(-3), since.squeeze(-3).exp(), until.squeeze(-3).exp()
+
+
+def _products(a: Float[Tensor, "*axes query d"], b: Float[Tensor, "*axes key d"]) -> Float[Tensor, "*axes query key"]:
+    """a b^T. Copied, since torch 2.13 on an ARM CPU takes 68 us instead of 22 for 64 x 32 matrices with b^T a view."""
+    return a @ b.mT.contiguous()
+
+
+def _halves(blocks: Float[Tensor, "*axes blocks a b"]) -> tuple[Tensor, ...]:
+    """The blocks at even and at odd places."""
+    return rearrange(blocks, "... (m two) a b -> two ... m a b", two=2).unbind()
+
+
+def _carry(
+    product: Callable[[Tensor, Tensor], Tensor],
+    transitions: Float[Tensor, "batch heads chunks rows columns"],
+    writes: Float[Tensor, "batch heads chunks d_key d_value"],
+    state: MatrixState | None,
+) -> tuple[Float[Tensor, "batch heads chunks d_key d_value"], MatrixState]:
+    """The state before each chunk, and after the last: S <- transition S + writes."""
+    states = [torch.zeros_like(writes[:, :, 0]) if state is None else state]
+    for transition, write in zip(transitions.unbind(2), writes.unbind(2), strict=True):
+        states.append(product(transition, states[-1]) + write)
+    return torch.stack(states[:-1], dim=2), states[-1]
+
+
+def _in_chunks(*tensors: Tensor, chunk: int) -> list[Tensor]:
+    """Time cut into (chunks, size). Zeros fill up the last chunk: they decay, write and erase nothing."""
+    time = tensors[0].shape[2]
+    # A power of two, so that blocks can be merged in pairs; no longer than the sequence needs.
+    size = min(chunk, 1 << (time - 1).bit_length())
+    assert size & (size - 1) == 0, f"chunk={chunk} must be a power of two"
+    missing = -time % size
+    padded = (pad(x, (0, 0) * (x.ndim - 3) + (0, missing)) if missing else x for x in tensors)
+    return [rearrange(x, "b h (n c) ... -> b h n c ...", c=size) for x in padded]
+
+
+def _one_chunk(v: Float[Tensor, "batch heads chunks size d"]) -> bool:
+    """Short sequences, training's usual case: without a state before it, a single chunk has none to read or move."""
+    return v.shape[2] == 1
+
+
+def _in_time(o: Float[Tensor, "batch heads chunks size d"], time: int) -> Float[Tensor, "batch heads time d"]:
+    return rearrange(o, "b h n c d -> b h (n c) d")[:, :, :time]
+
+
+def _zero_state(k: Keys, v: Values) -> MatrixState:
+    return v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1])
+
+
+def _single(x: Any) -> Any:
+    is_float = isinstance(x, Tensor) and x.is_floating_point()
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if is_float else x

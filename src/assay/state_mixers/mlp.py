@@ -1,0 +1,30 @@
+"""A perceptron with one hidden layer (the spec's default).
+
+    y = W_2 gelu(W_1 x + b_1) + b_2
+
+4 d_model hidden channels; gelu in its tanh form.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from assay.state_mixers import state_mixers
+from assay.state_mixers.base import StateMixer
+
+
+@state_mixers.register("mlp")
+@dataclass(frozen=True, kw_only=True)
+class MLP(StateMixer):
+    """A perceptron with one hidden layer of GELUs."""
+
+    inner: int = 0
+    """Hidden channels; 0: 4 d_model."""
+
+    def build(self, d_model: int) -> nn.Module:
+        inner = self.inner or 4 * d_model
+        into, out = nn.Linear(d_model, inner), nn.Linear(inner, d_model)
+        for layer in (into, out):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+        return nn.Sequential(into, nn.GELU(approximate="tanh"), out)

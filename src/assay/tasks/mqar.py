@@ -1,0 +1,201 @@
+"""Multi-query associative recall (Arora et al. 2023): pairs first, then questions among filler.
+
+    A 4 B 7 C 1 | . . B 7 . . A 4 C 1  ->  7, 4, 1      read where the query keys stand, before their values
+
+Keys are distinct tokens of [1, V/2), values distinct tokens of [V/2, V), 0 is reserved. The first 2 K tokens are
+k1 v1 ... kK vK. The rest is cut into slots of two tokens, and slot i = 1, 2, ... has weight i^(power_a - 1): the keys
+take distinct slots, drawn one after the other, and stand there followed by their values (teacher forcing). Entry j of
+`positions` and `targets` belongs to pair j, so its question is `positions[:, j] - 2 j` tokens after its key.
+
+Everywhere else stands filler: uniform over [1, V) (`any`: a filler may happen to be a key, in 2 % of the default's
+sequences), over the tokens that are not keys of the sequence (`no_keys`), or 0 (`zero`). The first and the last are
+`random_non_queries` True and False of the prior art. `power_a=1` is the uniform law; the default 0.01 puts six of ten
+questions into the first third of the slots.
+
+`min_kv_pairs=4` mixes sizes. Each sequence draws its K from 4, 8, 16, ..., num_kv_pairs; its first L K / num_kv_pairs
+tokens are a sequence of that size, `task.only(K)`, the rest is filler, and the answers it lacks are not `scored`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, assert_never
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from assay.tasks import tasks
+from assay.tasks.base import Batch, Task, TaskShape, Tokens
+from assay.tasks.subsets import distinct
+
+
+@tasks.register("mqar")
+@dataclass(frozen=True, kw_only=True)
+class Mqar(Task):
+    """Recall the values of keys seen in context, many per sequence."""
+
+    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
+
+    input_seq_len: int = 64
+    vocab_size: int = 8192
+    num_kv_pairs: int = 8
+    power_a: float = 0.01
+    filler: Literal["any", "no_keys", "zero"] = "any"
+    key_pool: Literal["all", "train", "eval"] = "all"
+    """`train` and `eval` are disjoint halves of the keys: does recall carry over to keys never asked for before?"""
+    min_kv_pairs: int | None = None
+
+    def __post_init__(self) -> None:
+        length, pairs = self.input_seq_len, self.num_kv_pairs
+        self.require_positive("num_kv_pairs")
+        self.require(
+            length % 2 == 0,
+            f"input_seq_len={length} must be even, since slots are two tokens wide. Use input_seq_len={length + 1}.",
+        )
+        self.require(
+            4 * pairs <= length,
+            f"input_seq_len={length} is too short for num_kv_pairs={pairs}: each pair takes four tokens, two of them "
+            f"for its question. Use input_seq_len={4 * pairs} or more, or num_kv_pairs={length // 4} or fewer.",
+        )
+        self.require(
+            self.vocab_size > length,
+            f"vocab_size={self.vocab_size} must be larger than input_seq_len={length}. Use vocab_size={length + 1}.",
+        )
+        self.require(
+            len(self.keys) >= pairs,
+            f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
+            f"num_kv_pairs={pairs}. Use vocab_size={4 * pairs + 4} or more.",
+        )
+        self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
+        if self.min_kv_pairs is not None:
+            self._check_mix(self.min_kv_pairs)
+
+    def _check_mix(self, smallest: int) -> None:
+        self.require(
+            smallest in self._halvings(),
+            f"min_kv_pairs={smallest} does not double up to num_kv_pairs={self.num_kv_pairs}. "
+            f"Use one of {', '.join(map(str, self._halvings()))}.",
+        )
+        self.require(
+            self.input_seq_len * smallest % (2 * self.num_kv_pairs) == 0,
+            f"input_seq_len={self.input_seq_len} cannot shrink in proportion to min_kv_pairs={smallest} pairs of "
+            f"num_kv_pairs={self.num_kv_pairs}. Use input_seq_len={4 * self.num_kv_pairs}, or a multiple of it.",
+        )
+
+    def _halvings(self) -> list[int]:
+        """num_kv_pairs, its half, its quarter, ... down to the last whole one."""
+        sizes = [self.num_kv_pairs]
+        while sizes[-1] % 2 == 0:
+            sizes.append(sizes[-1] // 2)
+        return sizes
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of pairs a sequence may have, smallest first."""
+        smallest = self.num_kv_pairs if self.min_kv_pairs is None else self.min_kv_pairs
+        return tuple(size for size in reversed(self._halvings()) if size >= smallest)
+
+    def only(self, pairs: int) -> "Mqar":
+        """The unmixed task of one of the sizes, at its own length: a point of the capacity curve."""
+        length = self.input_seq_len * pairs // self.num_kv_pairs
+        return replace(self, num_kv_pairs=pairs, input_seq_len=length, min_kv_pairs=None)
+
+    @property
+    def keys(self) -> range:
+        """The tokens that may be keys."""
+        middle, end = 1 + (self.vocab_size // 2 - 1) // 2, self.vocab_size // 2
+        match self.key_pool:
+            case "all":
+                return range(1, end)
+            case "train":
+                return range(1, middle)
+            case "eval":
+                return range(middle, end)
+            case other:
+                assert_never(other)
+
+    @property
+    def slots(self) -> int:
+        """The places for questions in a sequence of num_kv_pairs."""
+        return (self.input_seq_len - 2 * self.num_kv_pairs) // 2
+
+    def shape(self) -> TaskShape:
+        return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
+
+    def sample(self, batch: int, rng: torch.Generator) -> Batch:
+        length, pairs, half = self.input_seq_len, self.num_kv_pairs, self.vocab_size // 2
+        keys, values = distinct(batch, pairs, (len(self.keys), self.vocab_size - half), rng)
+        keys, values = keys + self.keys.start, values + half
+        if self.min_kv_pairs is not None:
+            return self._sample_mixed(keys, values, rng)
+        inputs = self._filler(keys, length, rng)
+        inputs[:, 0 : 2 * pairs : 2] = keys
+        inputs[:, 1 : 2 * pairs : 2] = values
+        positions = 2 * pairs + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
+        inputs.scatter_(1, positions, keys).scatter_(1, positions + 1, values)
+        return Batch(inputs=inputs, targets=values, positions=positions)
+
+    def _sample_mixed(
+        self, keys: Int[Tensor, "batch pairs"], values: Int[Tensor, "batch pairs"], rng: torch.Generator
+    ) -> Batch:
+        length, pairs, (batch, _) = self.input_seq_len, self.num_kv_pairs, keys.shape
+        doublings = torch.randint(len(self.sizes), (batch, 1), generator=rng, device=rng.device)
+        count = self.sizes[0] * 2**doublings
+        scored = torch.arange(pairs, device=rng.device) < count
+        # Pairs that a sequence does not have are written behind its end, in two columns that are cut off.
+        nowhere = torch.where(scored, keys, 2 * self.vocab_size)  # no filler is that large, so none avoids these
+        inputs = self._filler(nowhere, length + 2, rng)
+        scores = self._scores(batch, rng)
+        own_slots = count * self.slots // pairs
+        scores = scores.masked_fill(torch.arange(self.slots, device=rng.device) >= own_slots, -torch.inf)
+        questions = 2 * count + 2 * scores.topk(pairs, dim=1).indices
+        for place in (2 * torch.arange(pairs, device=rng.device), questions):
+            at = torch.where(scored, place, length)
+            inputs.scatter_(1, at, keys).scatter_(1, at + 1, values)
+        return Batch(
+            inputs=inputs[:, :length].contiguous(),
+            targets=values.masked_fill(~scored, 0),
+            positions=questions.masked_fill(~scored, 0),
+            scored=scored,
+        )
+
+    def _scores(self, batch: int, rng: torch.Generator) -> Tensor:
+        """The largest k, in order, are k successive draws without replacement by the slots' weights: log(u) / weight
+        is minus an exponential waiting time of that rate, and the first to ring are drawn first."""
+        slot = torch.arange(1, self.slots + 1, device=rng.device, dtype=torch.float32)
+        uniform = torch.rand(batch, self.slots, generator=rng, device=rng.device)
+        return uniform.log_().mul_(slot.pow(1 - self.power_a))
+
+    def _filler(self, keys: Int[Tensor, "batch pairs"], length: int, rng: torch.Generator) -> Int[Tensor, "batch time"]:
+        """Tokens for every place, as if there were neither pairs nor questions."""
+        shape = (len(keys), length)
+        match self.filler:
+            case "any":
+                return torch.randint(1, self.vocab_size, shape, generator=rng, device=rng.device)
+            case "no_keys":
+                return self._tokens_without(keys, shape, rng)
+            case "zero":
+                return torch.zeros(shape, dtype=torch.long, device=rng.device)
+            case other:
+                assert_never(other)
+
+    def _tokens_without(
+        self, keys: Int[Tensor, "batch pairs"], shape: tuple[int, int], rng: torch.Generator
+    ) -> Int[Tensor, "batch time"]:
+        """Uniform over [1, V) less the row's keys: the n-th token that is left, by counting the keys below it."""
+        avoided = (keys < self.vocab_size).sum(1, keepdim=True)
+        uniform = torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)
+        rank = 1 + (uniform * (self.vocab_size - 1 - avoided)).long()
+        below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)
+        return rank + torch.searchsorted(below, rank, right=True)
+
+    def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+        """Look each queried key up among the pairs: its first occurrence at an even place."""
+        assert batch.positions is not None
+        pairs = 2 * self.num_kv_pairs
+        asked = batch.inputs.gather(1, batch.positions)
+        found: Bool[Tensor, "batch pairs context"] = rearrange(asked, "b q -> b q 1") == rearrange(
+            batch.inputs[:, 0:pairs:2], "b c -> b 1 c"
+        )
+        answers = batch.inputs[:, 1:pairs:2].gather(1, found.to(torch.uint8).argmax(-1))
+        return answers if batch.scored is None else answers.masked_fill(~batch.scored, 0)

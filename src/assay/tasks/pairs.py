@@ -1,0 +1,49 @@
+"""Examples of one unknown function, in context: the layout that regression and boolean share.
+
+x1, (y1, 0, ..., 0), x2, (y2, 0, ..., 0), ...      y_i is asked for at x_i, after the pairs before it
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.tasks.base import Batch, Task, TaskShape, Vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTask(Task):
+    """A task over `input_seq_len` pairs, the x of each a vector of `input_dim`."""
+
+    input_seq_len: int = 40
+    input_dim: int = 20
+
+    def __post_init__(self) -> None:
+        self.require_positive("input_seq_len")
+        self.require_positive("input_dim")
+
+    def shape(self) -> TaskShape:
+        return TaskShape(inputs=Vectors(self.input_dim), outputs=Vectors(1), length=2 * self.input_seq_len)
+
+
+def interleave(
+    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], targets: Float[Tensor, "batch pairs"]
+) -> Batch:
+    """The batch of these pairs; `y` is what the sequence shows, `targets` what is asked for."""
+    batch, pairs, d = x.shape
+    inputs = x.new_zeros(batch, 2 * pairs, d)
+    inputs[:, 0::2] = x
+    inputs[:, 1::2, 0] = y
+    positions = torch.arange(0, 2 * pairs, 2, device=x.device).expand(batch, pairs)
+    return Batch(inputs=inputs, targets=targets, positions=positions)
+
+
+def separate(batch: Batch) -> tuple[Float[Tensor, "batch pairs d"], Float[Tensor, "batch pairs"]]:
+    """The x and the y that a batch shows."""
+    return batch.inputs[:, 0::2], batch.inputs[:, 1::2, 0]
+
+
+def before(running: Float[Tensor, "batch pairs *rest"]) -> Float[Tensor, "batch pairs *rest"]:
+    """Sums up to each pair -> sums up to the pair before it: what may be used at that pair."""
+    return torch.cat((torch.zeros_like(running[:, :1]), running[:, :-1]), dim=1)

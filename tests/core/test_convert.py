@@ -1,0 +1,29 @@
+"""Text becomes the type of a field."""
+
+import pytest
+
+from assay.core.convert import convert
+from assay.core.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "value"),
+    [
+        (tuple[str, ...], "a", ("a",)),
+        (tuple[str, ...], "a+b", ("a", "b")),
+        (tuple[str, ...], "hybrid:pattern=a+b", ("hybrid:pattern=a+b",)),
+        (tuple[str, ...], ["a+b", "c"], ("a+b", "c")),
+        (tuple[int, ...], "0..2", (0, 1, 2)),
+        (tuple[int, ...], "0..2+7", (0, 1, 2, 7)),
+        (tuple[int, ...], 3, (3,)),
+        (tuple[float, ...], "1e+3+2.5", (1000.0, 2.5)),
+        (tuple[float, ...], "1e3", (1000.0,)),
+    ],
+)
+def test_a_plus_joins_the_items_of_a_tuple(hint, text, value):
+    assert convert(hint, text, what="x") == value
+
+
+def test_an_item_that_does_not_fit_is_named():
+    with pytest.raises(UserError, match="sizes: expected int, got 'b'"):
+        convert(tuple[int, ...], "1+b", what="sizes")

@@ -1,0 +1,99 @@
+"""Retention, Mamba-2 and the GRU against other ways of writing them; every scanned mixer over several chunks."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import group_norm, silu, softplus
+
+from assay.mixers import mixers
+from assay.mixers.base import MixerModule
+from assay.nn.random import initialised_from, stream
+from assay.nn.rotary import rotate
+
+SCANNED = ("gated_linear_attn", "retention", "delta_net", "gated_delta_net", "mamba2")
+
+
+def built(name: str, d_model: int = 16) -> MixerModule:
+    with initialised_from(0, name):
+        return mixers[name]().build(d_model, 200).double().eval()
+
+
+def tokens(batch: int, time: int, d_model: int = 16, *, name: str = "one") -> torch.Tensor:
+    return torch.randn(batch, time, d_model, generator=stream(0, "tokens", name), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", SCANNED)
+@torch.no_grad()
+def test_several_chunks_are_the_steps_one_by_one(name: str) -> None:
+    module, x = built(name), tokens(2, 150)
+    state, outputs = module.init_state(2), []
+    for token in x.unbind(1):
+        y, state = module.step(token, state)
+        outputs.append(y)
+    torch.testing.assert_close(module(x), torch.stack(outputs, dim=1), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("t", [3, 64, 100, 130])
+@pytest.mark.parametrize("name", SCANNED)
+@torch.no_grad()
+def test_no_chunk_reads_the_future(name: str, t: int) -> None:
+    module, x = built(name).float(), tokens(2, 150).float()
+    changed = torch.cat([x[:, :t], 10 * tokens(2, 150, name="other").float()[:, t:]], dim=1)
+    assert torch.equal(module(x)[:, :t], module(changed)[:, :t])
+
+
+@pytest.mark.parametrize(
+    ("name", "scalars"),
+    [
+        ("gated_linear_attn", 4 * 32 * 16),
+        ("retention", 4 * 32 * 64),
+        ("delta_net", 4 * 32 * 32),
+        ("gated_delta_net", 4 * 32 * 32),
+        ("mamba2", 256 * 16),
+        ("gru", 128),
+    ],
+)
+def test_default_states_at_width_128(name: str, scalars: int) -> None:
+    assert mixers[name]().state_size(128, 1000) == scalars
+
+
+def test_retention_is_decayed_rotary_attention_without_softmax() -> None:
+    module, x = built("retention"), tokens(1, 20)
+    q, k, v = module.heads.split(x)
+    distance = torch.arange(20)[:, None] - torch.arange(20)
+    gamma = 1 - 2.0 ** (-5 - torch.arange(4, dtype=torch.float64))[:, None, None]
+    decay = torch.where(distance >= 0, gamma**distance, 0.0)
+    o = (rotate(q) @ rotate(k).mT / q.shape[-1] ** 0.5 * decay) @ v
+    o = group_norm(o[0].transpose(0, 1).reshape(20, -1), 4, eps=1e-6)
+    torch.testing.assert_close(module(x)[0], module.heads.out(o * silu(module.gate(x[0]))), rtol=1e-9, atol=1e-9)
+
+
+def test_mamba2_is_its_state_space_model_channel_by_channel() -> None:
+    module, x = built("mamba2"), tokens(1, 12)[0]
+    z, u, b, c = module.project(x).split([32, 32, 16, 16], dim=-1)
+    u, b, c = silu(u), silu(b), silu(c)
+    dt = softplus(module.decay.project(x) + module.decay.bias)
+    o = torch.empty(12, 32, dtype=torch.float64)
+    for channel in range(32):
+        head, s = channel // 8, torch.zeros(16, dtype=torch.float64)
+        for t in range(12):
+            s = torch.exp(-module.decay.log_rate[head].exp() * dt[t, head]) * s + dt[t, head] * u[t, channel] * b[t]
+            o[t, channel] = s @ c[t] + module.skip[head] * u[t, channel]
+    torch.testing.assert_close(module(x[None])[0], module.out(module.norm(o * silu(z))), rtol=1e-9, atol=1e-9)
+
+
+def test_mamba2_starts_with_the_published_step_sizes_and_rates() -> None:
+    decay = built("mamba2", 128).decay
+    assert (softplus(decay.bias) > 0.99e-3).all() and (softplus(decay.bias) < 0.101).all()
+    assert (decay.log_rate.exp() >= 1).all() and (decay.log_rate.exp() <= 16).all()
+
+
+def test_gru_is_torchs() -> None:
+    module, x = built("gru"), tokens(3, 11)
+    reference = nn.GRU(16, 16, batch_first=True).double()
+    with torch.no_grad():
+        reference.weight_ih_l0.copy_(module.input.weight)
+        reference.bias_ih_l0.copy_(module.input.bias)
+        reference.weight_hh_l0.copy_(module.recurrent.weight)
+        reference.bias_hh_l0.copy_(module.recurrent.bias)
+    torch.testing.assert_close(module(x), reference(x)[0], rtol=1e-9, atol=1e-9)

@@ -1,0 +1,176 @@
+"""The law of multi-query associative recall: pairs, slots, filler, pools and mixed sizes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from assay.core.errors import UserError
+from assay.nn.random import stream
+from assay.tasks.base import Batch
+from assay.tasks.mqar import Mqar
+
+SMALL = Mqar(input_seq_len=16, vocab_size=24, num_kv_pairs=2)
+MIXED = Mqar(input_seq_len=48, vocab_size=64, num_kv_pairs=8, min_kv_pairs=2, power_a=1.0)
+FILLERS = ("any", "no_keys", "zero")
+
+
+def draw(task, batch=1024, name="test"):
+    return task.sample(batch, stream(0, name))
+
+
+def slow_lookup(task, batch):
+    """Read the pairs into a dictionary, one sequence at a time."""
+    rows = []
+    for tokens, positions, scored in zip(batch.inputs.tolist(), batch.positions.tolist(), live(batch), strict=True):
+        count = sum(scored)
+        pairs = dict(zip(tokens[0 : 2 * count : 2], tokens[1 : 2 * count : 2], strict=True))
+        rows.append([pairs[tokens[p]] if s else 0 for p, s in zip(positions, scored, strict=True)])
+    return torch.tensor(rows)
+
+
+def live(batch):
+    return (torch.ones_like(batch.targets) > 0 if batch.scored is None else batch.scored).tolist()
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+@pytest.mark.parametrize("task", [Mqar(), SMALL, MIXED, Mqar(num_kv_pairs=70, input_seq_len=280)], ids=str)
+def test_the_oracle_looks_up_exactly(task, filler):
+    task = replace(task, filler=filler)
+    batch = draw(task, 128)
+    assert torch.equal(task.oracle(batch), batch.targets)
+    assert torch.equal(task.oracle(batch), slow_lookup(task, batch))
+
+
+def test_the_worked_example_is_answered():
+    task = Mqar(input_seq_len=16, vocab_size=20, num_kv_pairs=3)
+    a, b, c = 1, 2, 3
+    tokens = torch.tensor([[a, 14, b, 17, c, 11, 5, 6, b, 17, 7, 8, a, 14, c, 11]])
+    batch = Batch(tokens, torch.zeros(1, 3, dtype=torch.long), torch.tensor([[8, 12, 14]]))
+    assert task.oracle(batch).tolist() == [[17, 14, 11]]
+
+
+def test_keys_and_values_are_distinct_and_come_from_their_halves():
+    batch = draw(Mqar())
+    keys, values = batch.inputs[:, 0:16:2], batch.inputs[:, 1:16:2]
+    assert keys.min() >= 1 and keys.max() < 4096 <= values.min() and values.max() < 8192
+    assert all(len(set(row)) == 8 for row in (*keys.tolist(), *values.tolist()))
+    # 8192 draws from 4095 keys: their mean has a standard error of 1182 / 90 = 13.
+    assert abs(keys.double().mean().item() - 2048) < 65
+    assert abs(values.double().mean().item() - 6143.5) < 65
+    assert torch.equal(values, batch.targets)
+
+
+def test_each_key_stands_at_its_position_and_its_value_behind_it():
+    batch = draw(Mqar())
+    assert torch.equal(batch.inputs.gather(1, batch.positions), batch.inputs[:, 0:16:2])
+    assert torch.equal(batch.inputs.gather(1, batch.positions + 1), batch.targets)
+    assert (batch.positions % 2 == 0).all() and batch.positions.min() >= 16
+    assert all(len(set(row)) == 8 for row in batch.positions.tolist())
+
+
+@pytest.mark.parametrize("power_a", [0.01, 1.0, 2.0])
+def test_the_first_two_slots_have_the_law_of_successive_draws(power_a):
+    task, rows = replace(SMALL, power_a=power_a), 60_000
+    slots = (draw(task, rows).positions - 4) // 2
+    weight = torch.arange(1, 7).double() ** (power_a - 1)
+    p = weight / weight.sum()
+    joint = p[:, None] * p / (1 - p[:, None])
+    joint.fill_diagonal_(0)
+    seen = torch.zeros(6, 6).index_put_((slots[:, 0], slots[:, 1]), torch.ones(rows), accumulate=True) / rows
+    error = (joint * (1 - joint) / rows).sqrt()
+    assert ((seen - joint).abs() <= 5 * error).all()
+
+
+def test_most_questions_stand_in_the_first_third_of_the_slots_by_default():
+    slots = (draw(Mqar(), 4096).positions - 16) // 2
+    weight = torch.arange(1, 25).double() ** -0.99
+    plain = torch.multinomial(weight.expand(4096, 24), 8, generator=stream(1, "plain"))
+    for found in (slots, plain):
+        assert abs((found < 8).double().mean().item() - 0.595) < 0.01
+
+
+def filler_of(task, batch):
+    """The tokens that are neither pairs nor questions, and the rows they stand in."""
+    place = torch.ones_like(batch.inputs, dtype=torch.bool)
+    place[:, : 2 * task.num_kv_pairs] = False
+    return place.scatter(1, batch.positions, False).scatter(1, batch.positions + 1, False)
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_filler_keeps_its_rule(filler):
+    task = replace(SMALL, filler=filler)
+    batch = draw(task, 20_000)
+    place, keys = filler_of(task, batch), batch.inputs[:, 0:4:2]
+    is_key = (batch.inputs[:, :, None] == keys[:, None]).any(-1)
+    tokens = batch.inputs[place]
+    if filler == "zero":
+        assert not tokens.any()
+        return
+    share = is_key[place].double().mean().item()
+    assert abs(share - (2 / 23 if filler == "any" else 0)) < 0.004
+    # 160,000 draws, standard error .0005. Each sequence takes 2 of the 11 keys away from its filler.
+    seen = tokens.bincount(minlength=24).double() / len(tokens)
+    expected = torch.full((24,), 1 / 23).double() if filler == "any" else torch.full((24,), 1 / 21).double()
+    if filler == "no_keys":
+        expected[1:12] *= 9 / 11
+    expected[0] = 0
+    torch.testing.assert_close(seen, expected, rtol=0, atol=0.003)
+
+
+def test_the_pools_of_train_and_eval_are_disjoint_halves():
+    pools = {pool: replace(SMALL, vocab_size=26, key_pool=pool) for pool in ("all", "train", "eval")}
+    seen = {pool: set(draw(task).inputs[:, 0:4:2].flatten().tolist()) for pool, task in pools.items()}
+    assert seen == {"all": set(range(1, 13)), "train": set(range(1, 7)), "eval": set(range(7, 13))}
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_a_mixed_sequence_begins_like_one_of_its_size_and_ends_in_filler(filler):
+    task = replace(MIXED, filler=filler)
+    batch = draw(task, 12_000)
+    counts = batch.scored.sum(1)
+    assert task.sizes == (2, 4, 8)
+    assert torch.equal(batch.scored, torch.arange(8) < counts[:, None])
+    for size in task.sizes:
+        rows = counts == size
+        assert abs(rows.double().mean().item() - 1 / 3) < 0.025
+        own, alone = task.only(size), draw(task.only(size), 4000)
+        assert (own.input_seq_len, own.num_kv_pairs, own.min_kv_pairs) == (6 * size, size, None)
+        part = Batch(batch.inputs[rows, : 6 * size], batch.targets[rows, :size], batch.positions[rows, :size])
+        assert torch.equal(part.inputs.gather(1, part.positions + 1), part.targets)
+        assert torch.equal(part.inputs[:, 1 : 2 * size : 2], part.targets)
+        for mine, theirs in ((part.inputs, alone.inputs), (part.positions, alone.positions)):
+            gap, spread = mine.double().mean(0) - theirs.double().mean(0), theirs.double().std(0)
+            assert (gap.abs() <= 5 * spread * (1 / len(mine) + 1 / len(theirs)) ** 0.5).all()
+        rest, keys = batch.inputs[rows, 6 * size :], part.inputs[:, 0 : 2 * size : 2]
+        asked = (rest[:, :, None] == keys[:, None]).any(-1).double()
+        if size < 8:
+            assert abs(asked.mean().item() - (size / 63 if filler == "any" else 0)) < 0.01
+        assert filler != "zero" or not rest.any()
+
+
+def test_entries_that_are_not_scored_are_zero():
+    batch = draw(MIXED)
+    assert not batch.targets[~batch.scored].any()
+    assert not batch.positions[~batch.scored].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"input_seq_len": 33}, "input_seq_len=33 must be even.*Use input_seq_len=34"),
+        ({"input_seq_len": 30}, "input_seq_len=30 is too short for num_kv_pairs=8.*Use input_seq_len=32 or more"),
+        ({"vocab_size": 64}, "vocab_size=64 must be larger than input_seq_len=64.*Use vocab_size=65"),
+        ({"num_kv_pairs": 0}, "num_kv_pairs=0 must be at least 1"),
+        (
+            {"num_kv_pairs": 16, "vocab_size": 65, "key_pool": "train"},
+            "key_pool=train of vocab_size=65 holds 15 keys, fewer than num_kv_pairs=16.*Use vocab_size=68",
+        ),
+        ({"power_a": 0.0}, "power_a=0.0 must be positive"),
+        ({"min_kv_pairs": 3}, "min_kv_pairs=3 does not double up to num_kv_pairs=8. Use one of 8, 4, 2, 1"),
+        ({"input_seq_len": 36, "min_kv_pairs": 2}, "input_seq_len=36 cannot shrink.*Use input_seq_len=32"),
+    ],
+)
+def test_impossible_options_are_refused_with_a_remedy(options, says):
+    with pytest.raises(UserError, match=f"task 'mqar': .*{says}"):
+        Mqar(**options)
