@@ -23,7 +23,7 @@ def make(seed=0, *, n=400, d=12, r=3, noise=1.0, dtype=torch.float64):
     rng = torch.Generator().manual_seed(seed)
     y = torch.randn(2 * n, r, generator=rng, dtype=torch.float64)
     z = y @ torch.randn(r, d, generator=rng, dtype=torch.float64)
-    z = (z + noise * torch.randn(2 * n, d, generator=rng, dtype=torch.float64)) * torch.linspace(0.1, 5, d) + 3
+    z = (z + noise * torch.randn(2 * n, d, generator=rng, dtype=torch.float64)) * torch.linspace(1, 5, d) + 3
     z, y = z.to(dtype), y.to(dtype)
     return Split(z[:n], y[:n] + 1, z[n:], y[n:] + 1)
 
@@ -173,3 +173,12 @@ def test_principal_curve_equals_regression_on_explicit_components():
 def test_more_coordinates_than_rows_is_still_a_fit():
     split = make(n=60, d=200, noise=1.0)
     assert 0.8 < ridge_r2(split) <= 1
+
+
+def test_a_unit_that_hardly_ever_fired_does_not_throw_the_prediction_off():
+    rng = torch.Generator().manual_seed(0)
+    z, y = torch.randn(256, 8, generator=rng), torch.randn(256, 1, generator=rng)
+    y[:, 0] = z[:, 0]
+    z[:, 7] = 0
+    z[3, 7], z[200, 7] = 1e-4, 0.3  # one whisper while fitting, one shout afterwards
+    assert ridge_r2(Split(z[:128], y[:128], z[128:], y[128:])) > 0.9

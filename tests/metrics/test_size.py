@@ -75,3 +75,23 @@ def test_counting_leaves_the_module_as_it_was():
     assert module.training
     assert not any(parameter.requires_grad for parameter in module.parameters())
     assert module[2].num_batches_tracked == 0
+
+
+def test_a_fused_lstm_is_counted():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(24, 48, batch_first=True), nn.Linear(48, 32)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0][:, -1])
+
+    assert flops_per_token(Last(), 32, 24) == pytest.approx(2 * 4 * 48 * (24 + 48) + 2 * 48 * 32 / 32)
+
+
+def test_counting_changes_no_later_result():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(24, 32), torch.randn(64, 24)
+    before = layer(x)
+    flops_per_token(nn.Sequential(nn.Flatten(), nn.Linear(32 * 24, 8)), 32, 24)
+    assert torch.equal(layer(x), before)

@@ -16,7 +16,7 @@ SMALL = {"hidden": 10, "steps": 60, "batch": 32, "lr": 3e-3}
 def make(models=3, *, n=150, d=7, r=3, seed=0, dtype=torch.float32):
     """Codes whose columns differ in scale, with a dead one; targets a kinked function of them."""
     rng = torch.Generator().manual_seed(seed)
-    codes = torch.randn(models, n, d, generator=rng, dtype=dtype) * torch.linspace(0.1, 9, d, dtype=dtype) + 2
+    codes = torch.randn(models, n, d, generator=rng, dtype=dtype) * torch.linspace(1, 9, d, dtype=dtype) + 2
     codes[..., 2] = 0
     targets = (codes @ torch.randn(d, r, generator=rng, dtype=dtype)).abs()
     return codes, targets / targets.std()

@@ -22,6 +22,10 @@ from assay.core.errors import UserError
 PENALTIES = tuple(10 ** (quarter / 4) for quarter in range(-40, 17))
 
 
+QUIET = 0.1
+"""Columns that move less than this share of the typical one are not scaled up to it."""
+
+
 @dataclass(frozen=True)
 class Split:
     """Codes and targets, a part to fit on and a part to score on."""
@@ -86,12 +90,18 @@ def _r2(prediction: Float[Tensor, "*sets n r"], target: Float[Tensor, "n r"]) ->
 
 
 def standardiser(z: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
-    """Centre and gain per column, so that (z - centre) * gain has unit variance; a dead column's gain is 0."""
+    """Centre and gain per column, so that (z - centre) * gain has unit variance, or less where a column hardly moves; a
+    dead column's gain is 0.
+
+    A unit that fired once in the fit part would otherwise be blown up, and the next time it fires throw the prediction
+    far off: a GRU's R2 at n = 128 was -16 for one such unit. At n = 2048 the floor moves no score by more than .005.
+    """
     z = z.double()
     centre, deviation = z.mean(dim=0), z.std(dim=0, correction=0)
     # Relative, because the mean of a constant column is only as exact as its last bit; so a gain changes nothing.
     alive = deviation > 1e-10 * z.square().mean(dim=0).sqrt()
-    return centre, torch.where(alive, 1 / deviation, torch.zeros_like(deviation))
+    floor = QUIET * (deviation * alive).norm() / alive.sum().clamp_min(1).sqrt()
+    return centre, torch.where(alive, 1 / deviation.maximum(floor), torch.zeros_like(deviation))
 
 
 def ridge(split: Split) -> RidgeFit:

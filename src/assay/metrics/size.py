@@ -21,12 +21,18 @@ def parameters(module: nn.Module) -> int:
 def flops_per_token(module: nn.Module, length: int, d_in: int) -> float:
     """The forward pass of one sequence (1, length, d_in), divided by its length: matrix products and convolutions, a
     multiply-add as 2; elementwise work is not counted. A copy is run, on the CPU and in evaluation mode."""
-    twin = copy.deepcopy(module).cpu().eval().requires_grad_(True)
-    like = next((p for p in twin.parameters() if p.is_floating_point()), torch.zeros(()))
-    x = torch.zeros(1, length, d_in, dtype=like.dtype)
-    # The fused forms are opaque to the counter: nn.MultiheadAttention's fast path, which needs a forward without
-    # gradients, scaled_dot_product_attention's CPU kernel, and oneDNN's nn.LSTM. On a GPU cuDNN's would be, too.
-    plain = torch.backends.mkldnn.flags(enabled=False)
-    with torch.enable_grad(), plain, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        twin(x)
-    return counter.get_total_flops() / length
+    twin = copy.deepcopy(module).eval().requires_grad_(True)
+    try:
+        return _count(twin.to("meta"), length, d_in) / length  # shapes are enough, and no kernel is fused
+    except (RuntimeError, NotImplementedError):  # a forward that makes tensors of its own, or looks at values
+        return _count(copy.deepcopy(module).cpu().eval().requires_grad_(True), length, d_in) / length
+
+
+def _count(module: nn.Module, length: int, d_in: int) -> int:
+    like = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    x = torch.zeros(1, length, d_in, dtype=like.dtype, device=like.device)
+    # Fused forms are opaque to the counter: nn.MultiheadAttention's fast path, which needs a forward without
+    # gradients, scaled_dot_product_attention's CPU kernel, and (on real tensors) oneDNN's and cuDNN's recurrences.
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module(x)
+    return counter.get_total_flops()

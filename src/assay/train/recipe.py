@@ -164,6 +164,7 @@ class Trainer:
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Matrices decay; gains, biases, and tables of embeddings or positions do not shrink for being rare."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    tables.add(id(getattr(model, "position", None)))
     decayed = [p for p in model.parameters() if p.ndim >= 2 and id(p) not in tables]
     rest = [p for p in model.parameters() if p.ndim < 2 or id(p) in tables]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]

@@ -1,0 +1,102 @@
+"""The recipe: schedule, decay, exact resumption."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.models.sequence import SequenceModel, SequenceModule
+from assay.nn.random import initialised_from
+from assay.tasks import tasks
+from assay.tasks.base import Task
+from assay.train.recipe import Optimizer, Train, Trainer, answer_loss
+
+TASK = "mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=2"
+
+
+def task() -> Task:
+    return tasks.parse(TASK)
+
+
+def model(mixer: str = "attention", d_model: int = 16) -> SequenceModule:
+    options = SequenceModel(seq_mixer=mixers.parse(mixer), model_dim=d_model)
+    with initialised_from(0, "test"):
+        return options.build(task().shape())
+
+
+def trainer(steps: int = 6, **options: float) -> Trainer:
+    train = Train(max_steps=steps, micro_batch_size=8, validate_every=3)
+    return Trainer(model(), task(), train, Optimizer(**options), seed=1)
+
+
+def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_zero() -> None:
+    train = Train(max_steps=100, warmup_ratio=0.1)
+    rates = [train.rate(step) for step in range(101)]
+    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert rates[10] == 1 and rates[55] == pytest.approx(0.5) and rates[100] == pytest.approx(0)
+    assert all(a > b for a, b in pairwise(rates[10:]))
+    assert Train(max_steps=100, warmup_ratio=0.0).rate(0) == 1
+
+
+def test_weight_decay_is_for_matrices_and_not_for_gains_or_tables() -> None:
+    decayed, rest = trainer().optimizer.param_groups
+    assert decayed["weight_decay"] == 0.1 and rest["weight_decay"] == 0
+    assert all(p.ndim >= 2 for p in decayed["params"])
+    names = {id(p): name for name, p in trainer().model.named_parameters()}
+    kept = model()
+    sizes = {tuple(p.shape) for p in rest["params"]}
+    assert tuple(kept.embed.weight.shape) in sizes and tuple(kept.position.shape) in sizes and len(names) > 10
+
+
+def test_saving_and_loading_in_the_middle_changes_no_bit(tmp_path: Path) -> None:
+    whole = trainer()
+    list(whole.run())
+    first = trainer()
+    for step in first.run():
+        first.save(tmp_path / "checkpoint", {"step": step})
+        break
+    second = trainer()
+    assert second.load(tmp_path / "checkpoint") == {"step": 3}
+    list(second.run())
+    for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_run_does_not_depend_on_the_global_generator() -> None:
+    finals = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        one = trainer()
+        list(one.run())
+        finals.append(one.loss.item())
+    assert finals[0] == finals[1]
+
+
+def test_only_scored_answers_count() -> None:
+    mixed = tasks.parse("mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=4:min_kv_pairs=1")
+    batch = mixed.sample(32, torch.Generator().manual_seed(0))
+    answers = torch.randn(32, 4, 64, generator=torch.Generator().manual_seed(1))
+    by_hand = [
+        torch.nn.functional.cross_entropy(answers[row, place][None], batch.targets[row, place][None])
+        for row in range(32)
+        for place in range(4)
+        if batch.scored is not None and batch.scored[row, place]
+    ]
+    assert answer_loss(mixed, answers, batch).item() == pytest.approx(torch.stack(by_hand).mean().item(), rel=1e-5)
+
+
+def test_the_head_at_scored_places_is_the_head_everywhere_read_there() -> None:
+    net, batch = model(), task().sample(4, torch.Generator().manual_seed(0))
+    assert batch.positions is not None
+    everywhere = net(batch.inputs)
+    picked = everywhere[torch.arange(4)[:, None], batch.positions]
+    torch.testing.assert_close(net(batch.inputs, batch.positions), picked)
+
+
+@pytest.mark.parametrize("bad", [{"max_steps": 0}, {"micro_batch_size": 0}, {"warmup_ratio": 1.0}])
+def test_a_recipe_that_cannot_run_is_refused(bad: dict) -> None:
+    with pytest.raises(UserError):
+        Train(**bad)
