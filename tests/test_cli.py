@@ -63,9 +63,14 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
         (["expressivity", "--models", "self_attn:haeds=2"], "Did you mean 'heads'"),
         (["expressivity", "--models", "self_attn:heads=two"], "expected int, got 'two'"),
         (["expressivity", "--models", "gru:width=0"], "width=0 is too small"),
-        (["expressivity", "--L", "16"], "16"),
-        (["expressivity", "--F_feat", "7"], "7"),
-        (["expressivity", "--grid", "L=16,32"], "16"),
+        (["expressivity", "--L", "16"], "L=16"),
+        (["expressivity", "--F_feat", "7"], "F_feat=7"),
+        (["expressivity", "--grid", "L=16,32"], "L=16"),
+        (["expressivity", "--lr", "nan"], "lr=nan"),
+        (["expressivity", "--noise", "nan"], "noise"),
+        (["expressivity", "--batch_eval", "64", "--batch_train", "1024"], "batch_train=1024"),
+        (["expressivity", "--cpu-only", "--device", "cuda"], "exclude each other"),
+        (["expressivity", "--self-test", "--json"], "--json"),
         (["expressivity", "--grid", "nose=0.1"], "Did you mean 'noise'"),
         (["expressivity", "--grid", "noise"], "key=value1,value2"),
         (["expressivity", "--grid", "noise=loud"], "expected float, got 'loud'"),
@@ -81,7 +86,7 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
         (["expressivity", "--plugin", "absent.py"], "cannot read the plug-in file 'absent.py'"),
         (["expressivity", "--tester", "None"], "no tester named 'None'"),
         (["show", "abc", "--out", "nowhere"], "no results folder 'nowhere'"),
-        (["rm"], "--out"),
+        (["rm"], "no results folder"),
         (["check", "encoders", "gruu"], "Did you mean 'GRU'"),
     ],
 )
@@ -210,6 +215,11 @@ def test_a_failed_run_is_named_with_its_reason_and_the_exit_code_is_1(cli: Cli, 
     assert "Traceback" in json.loads(cli("show", failed, "--out", tmp_path)[1])["error"]
     assert cli("rm", "--status", "failed", "--out", tmp_path)[1].count("removed") == 2
     assert "4 stored, 2 to run" in cli(*words, "--dry-run")[1]
+
+
+def test_rm_wants_to_know_which_runs(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("rm", "--out", tmp_path)
+    assert code == 2 and "say which runs" in err
 
 
 def test_show_and_rm_by_id_and_study(cli: Cli, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A plug-in is a frozen dataclass, and a folder is its registry."""
 
+import importlib.metadata
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from assay.core.errors import UserError
+from assay.core.foreign import Source, load_source
 from assay.core.plugin import Plugin, Registry, registries
 
 FRUITS = {
@@ -144,3 +146,53 @@ def test_nested_plugins_and_literals_are_checked() -> None:
     assert kinds.parse("inner:level=2") == Inner(level=2)
     with pytest.raises(UserError, match="expected one of a, b, got 'c'"):
         kinds.parse("inner:mode=c")
+
+
+def test_an_installed_entry_point_is_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = f"theirs_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from assay.encoders import encoders\n"
+        "from assay.encoders.base import Encoder\n"
+        "@encoders.register('theirs')\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Theirs(Encoder): width: int = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = importlib.metadata.EntryPoint("encoders/theirs", module, "assay.plugins")
+    real = importlib.metadata.entry_points
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [point] if group == "assay.plugins" else real(group=group)
+    )
+    encoders = registries()["encoders"]
+    monkeypatch.delitem(vars(encoders), "installed", raising=False)
+    assert "theirs" in encoders.names() and encoders.parse("theirs:width=5").width == 5
+    assert len(encoders["theirs"].component_version()) == 64
+    vars(encoders).pop("installed")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hybrid:pattern=attention+gru",
+        "hybrid:pattern=attention+(linear_attention:num_heads=4:tie_qk=true):conv=4",
+        "hybrid:pattern=(hybrid:pattern=gru+attention)",
+        "mamba2:expand=1.5",
+    ],
+)
+def test_a_label_parses_back_to_its_plugin_however_nested(word: str) -> None:
+    mixers = registries()["mixers"]
+    plugin = mixers.parse(word)
+    assert mixers.parse(plugin.label) == plugin == mixers.load(plugin.spec())
+
+
+def test_an_edit_that_is_taken_back_takes_its_name_back(tmp_path: Path) -> None:
+    path, encoders = str(tmp_path / "mine.py"), registries()["encoders"]
+    text = (
+        "from dataclasses import dataclass\nfrom assay.encoders import encoders\n"
+        "from assay.encoders.base import Encoder\n"
+        "@encoders.register('mine')\n@dataclass(frozen=True, kw_only=True)\nclass Mine(Encoder): size: int = {}\n"
+    )
+    for size in (1, 2, 1):
+        load_source(Source(path, text.format(size)))
+        assert encoders["mine"]().size == size

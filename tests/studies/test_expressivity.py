@@ -1,12 +1,18 @@
 """The study's table, ranking and extra probes, from the command."""
 
 import csv
+import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from assay.core.store import Store
+from assay.core.study import Outcome
+from assay.encoders import encoders
 
 SPEC = [
     "Model", "k-params", "sec/run", "R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "RetrieveR2",
@@ -95,7 +101,46 @@ def test_an_extra_probe_of_a_subclass_becomes_a_column(cli_json: Callable[..., A
     assert row["code_norm"]["n"] == 2 and row["code_norm"]["mean"] > 0
 
 
-def test_the_page_shows_the_study_without_its_foreign_files(cli: Cli, tmp_path: Path) -> None:
+FOREIGN = """
+from assay.studies.expressivity import Config, nn, register
+
+@register("Mine")
+class Mine(nn.Module):
+    def __init__(self, cfg: Config):
+        super().__init__()
+        self.net = nn.Linear(cfg.D_in, cfg.D_z, bias={bias})
+    def forward(self, x):
+        return self.net(x)[:, -1].relu()
+"""
+
+
+def test_the_page_tells_versions_of_a_foreign_encoder_apart_without_its_file(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    for bias in (True, False):
+        path.write_text(FOREIGN.format(bias=bias))
+        code, _, err = cli(
+            "expressivity", "--plugin", path, "--models", "Mine", *QUICK, "--seeds", "0", "--out", tmp_path
+        )
+        assert code == 0, err
+    encoders._classes.pop("Mine")
+    code, _, _ = cli("report", "--out", tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    versions = set(re.findall(r"Mine @([0-9a-f]{8})", page))
+    assert code == 0 and len(versions) == 2
+
+
+def test_one_studys_odd_records_do_not_take_the_page_away(cli: Cli, tmp_path: Path) -> None:
+    cli("expressivity", "--models", "StaticMLP", "--seeds", "0", *QUICK, "--out", tmp_path)
+    store = Store(tmp_path)
+    old = store.records()[0]
+    run = dataclasses.replace(old.run, options={**old.run.options, "gone": 1, "model": {"name": "Was", "width": 3}})
+    store.commit(Outcome(run, {"R2": 0.5}, {"cpu_seconds": 1.0}))
+    code, _, err = cli("report", "--out", tmp_path)
+    assert code == 0 and "could not be reported" not in err
+    assert "Was:width=3" in (tmp_path / "report.html").read_text()
+
+
+def test_the_page_shows_the_study(cli: Cli, tmp_path: Path) -> None:
     cli("expressivity", "--models", "StaticMLP", "--seeds", "0", "1", *QUICK, "--out", tmp_path)
     code, out, _ = cli("report", "--out", tmp_path)
     page = (tmp_path / "report.html").read_text()

@@ -1,0 +1,96 @@
+"""The in-context study from the command: trains, resumes after a kill, reports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from assay.core.run import canonical
+from assay.core.store import Store
+
+TINY = [
+    "--task.vocab_size", "32", "--task.input_seq_len", "16", "--task.num_kv_pairs", "2", "--model.model_dim", "16",
+    "--train.micro_batch_size", "16", "--train.validate_every", "10", "--eval_size", "200", "--device", "cpu",
+]  # fmt: skip
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def metrics(out: Path) -> list[str]:
+    return [canonical(dict(record.metrics)) for record in Store(out).records("icl")]
+
+
+def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["task:mqar", "model.seq_mixer:delta_net", "model.state_mixer:glu", *TINY, "--train.max_steps", "20"]
+    found = cli_json("icl", *words, "--seeds", "0", "1", "--executor", "serial", "--out", tmp_path)
+    (row,) = found["rows"]
+    assert (row["task"], row["seq_mixer"], row["state_mixer"]) == ("mqar", "delta_net", "glu")
+    assert row["accuracy"]["n"] == 2 and row["solved"] == "0/2" and row["state bytes"] > 0
+    record = Store(tmp_path).records("icl")[0]
+    assert record.run.options["task"]["num_kv_pairs"] == 2 and record.run.options["model"]["model_dim"] == 16
+    assert [point["step"] for point in record.metrics["curve"]] == [10, 20]
+
+
+def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=2", "seed=0..1"]
+    found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
+    assert sorted(row["seq_mixer"] for row in found["rows"]) == ["attention", "gated_linear_attn"]
+    assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
+
+
+def test_a_regression_reports_its_error(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    sizes = ["--task.input_seq_len", "6", "--task.input_dim", "3", "--task.sparsity", "2", "--model.model_dim", "16"]
+    words = [
+        *sizes,
+        "--train.max_steps",
+        "5",
+        "--train.micro_batch_size",
+        "8",
+        "--eval_size",
+        "100",
+        "--executor",
+        "serial",
+    ]
+    (row,) = cli_json("icl", "task:regression", *words, "--device", "cpu", "--out", tmp_path)["rows"]
+    assert row["mse"]["mean"] > 0 and "accuracy" not in row
+
+
+def test_options_of_a_task_are_checked_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("icl", "--task.num_kv_pairs", "40", "--out", tmp_path)
+    assert code == 2 and out == "" and "num_kv_pairs=40" in err
+    code, _, err = cli("icl", "--task.num_kv_piars", "4", "--out", tmp_path)
+    assert code == 2 and "Did you mean 'num_kv_pairs'" in err
+    code, _, err = cli("icl", "model.seq_mixer:atention", "--out", tmp_path)
+    assert code == 2 and "Did you mean 'attention'" in err
+
+
+def test_a_run_killed_in_training_resumes_to_the_same_bits(tmp_path: Path, cli: Cli) -> None:
+    words = ["icl", *TINY, "--train.max_steps", "120", "--seeds", "0"]
+    assert cli(*words, "--executor", "serial", "--out", tmp_path / "whole")[0] == 0
+    out = tmp_path / "killed"
+    command = [
+        sys.executable,
+        "-c",
+        "from assay.cli import entry; entry()",
+        *words,
+        "--out",
+        str(out),
+        "--workers",
+        "1",
+    ]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    end = time.monotonic() + 60
+    while not list(out.rglob("checkpoint")):
+        assert time.monotonic() < end and driver.poll() is None
+        time.sleep(0.01)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    assert metrics(out) == [] and list(out.rglob("checkpoint"))
+    code, _, err = cli(*words, "--out", out)
+    assert code == 0, err
+    assert metrics(out) == metrics(tmp_path / "whole") and not list(out.rglob("checkpoint"))
+    assert json.loads(metrics(out)[0])["curve"][-1]["step"] == 120
