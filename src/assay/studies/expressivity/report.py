@@ -171,11 +171,11 @@ def _common(rows: Sequence[Row]) -> str:
 def _ranking(rows: Sequence[Row], out: Report) -> None:
     """Letters: two encoders share one unless their paired difference over seeds is real after Holm's correction."""
     contenders = [row for row in rows if not row.is_reference and len(row.cell.seeds) > 1]
-    if len(contenders) < 2:
-        return
     lines = []
     for row in contenders:
         rivals = [other for other in contenders if other.setting == row.setting]
+        if len(rivals) < 2:
+            continue
         line = {"Model": row.label} | dict(row.setting)
         for column in RANKED:
             line[column] = _letters(rivals, _named("Noise", row, rows), COLUMNS[column]).get(row.label)
@@ -184,7 +184,8 @@ def _ranking(rows: Sequence[Row], out: Report) -> None:
         "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group. Where "
         f"no encoder is {MARGIN:g} above Noise there is nothing to rank."
     )
-    out.table("ranking", lines, note=note)
+    if lines:
+        out.table("ranking", lines, note=note)
 
 
 def _letters(rivals: Sequence[Row], noise: Cell | None, metric: str) -> dict[str, str]:
