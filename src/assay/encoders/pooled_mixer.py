@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.encoders import encoders
 from assay.encoders.base import Encoder
@@ -44,7 +43,5 @@ class LastTokenMixer(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch time d_in"]) -> Float[Tensor, "batch d_code"]:
         h = self.embed(x)
-        # The fused attention kernel cannot be vmapped on a CPU (torch 2.13), which the Jacobian probe needs.
-        with sdpa_kernel(SDPBackend.MATH):
-            o = h + self.mixer(self.norm(h))
+        o = h + self.mixer(self.norm(h))
         return torch.relu(self.code(o[:, -1]))
