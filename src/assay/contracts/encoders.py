@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from assay.contracts.shared import assert_loads_back, assert_trains
 from assay.encoders.base import Encoder
 from assay.nn.random import initialised_from, stream
 
@@ -59,14 +60,7 @@ def distinguishes_sequences(encoder: Encoder) -> None:
 def trains_every_parameter(encoder: Encoder) -> None:
     """Each parameter that asks for a gradient gets a finite one that is not zero."""
     module = _module(encoder).train()
-    code = module(_sequences(128))
-    (code * torch.randn(code.shape, generator=stream(0, "contract", "weights"))).sum().backward()
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        assert parameter.grad is not None, f"{name} got no gradient: the forward pass does not use it"
-        assert torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
-        assert parameter.grad.abs().max() > 0, f"the gradient of {name} is exactly zero"
+    assert_trains(module, module(_sequences(128)))
 
 
 def works_in_float64(encoder: Encoder) -> None:
@@ -87,10 +81,9 @@ def keeps_its_weights(encoder: Encoder) -> None:
     assert not changed, f"a forward pass changed {', '.join(changed)}"
 
 
-def survives_a_round_trip(encoder: Encoder) -> None:
-    """The JSON spec loads back to an equal encoder."""
-    back = encoder.registry.load(encoder.spec())
-    assert back == encoder, f"{encoder.spec()} loaded as {back!r}"
+def loads_back(encoder: Encoder) -> None:
+    """The JSON spec and the label lead back to an equal encoder."""
+    assert_loads_back(encoder)
 
 
 def _module(encoder: Encoder, *, length: int = LENGTH, d_in: int = D_IN, d_code: int = D_CODE) -> nn.Module:

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.contracts.shared import assert_loads_back, assert_trains
 from assay.mixers.base import Mixer, MixerModule, state_scalars
 from assay.nn.random import initialised_from, stream
 
@@ -56,12 +57,7 @@ def carries_the_state_it_declares(mixer: Mixer) -> None:
 def trains_every_parameter(mixer: Mixer) -> None:
     """Each parameter gets a finite gradient that is not zero."""
     module = _module(mixer).train()
-    y = module(_sequences(16))
-    (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
-    for name, parameter in module.named_parameters():
-        assert parameter.grad is not None, f"{name} got no gradient: the forward pass does not use it"
-        assert torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
-        assert parameter.grad.abs().max() > 0, f"the gradient of {name} is exactly zero"
+    assert_trains(module, module(_sequences(16)))
 
 
 def works_in_float64_and_under_bf16_autocast(mixer: Mixer) -> None:
@@ -85,9 +81,9 @@ def mixes_each_sequence_alone(mixer: Mixer) -> None:
     assert worst < 1e-5, f"a batch of 4 and 4 batches of 1 differ by {worst:.1e}"
 
 
-def loads_back_from_its_spec(mixer: Mixer) -> None:
-    """The JSON spec loads back to an equal mixer."""
-    assert mixer.registry.load(mixer.spec()) == mixer, f"{mixer.spec()} gave another mixer"
+def loads_back(mixer: Mixer) -> None:
+    """The JSON spec and the label lead back to an equal mixer."""
+    assert_loads_back(mixer)
 
 
 def _module(mixer: Mixer) -> MixerModule:

@@ -2,6 +2,7 @@
 
 import torch
 
+from assay.contracts.shared import assert_loads_back, assert_trains
 from assay.nn.random import initialised_from, stream
 from assay.state_mixers.base import StateMixer
 
@@ -27,16 +28,12 @@ def is_finite_and_trains(mixer: StateMixer) -> None:
     module = _module(mixer).train()
     y = module(_tokens(4, 8))
     assert torch.isfinite(y).all(), "outputs are not finite"
-    if y.requires_grad:
-        (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
-    for name, parameter in module.named_parameters():
-        assert parameter.grad is not None, f"{name} got no gradient: the forward pass does not use it"
-        assert torch.isfinite(parameter.grad).all() and parameter.grad.abs().max() > 0, f"{name}: {parameter.grad}"
+    assert_trains(module, y)
 
 
-def loads_back_from_its_spec(mixer: StateMixer) -> None:
-    """The JSON spec loads back to an equal state mixer."""
-    assert mixer.registry.load(mixer.spec()) == mixer, f"{mixer.spec()} gave another state mixer"
+def loads_back(mixer: StateMixer) -> None:
+    """The JSON spec and the label lead back to an equal state mixer."""
+    assert_loads_back(mixer)
 
 
 def _module(mixer: StateMixer) -> torch.nn.Module:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task, Tokens, Vectors
 
@@ -87,10 +88,9 @@ def has_an_oracle_better_than_any_constant(task: Task) -> None:
         assert error < constant, f"mean squared error {error:.4f}, the mean target has {constant:.4f}"
 
 
-def survives_a_round_trip(task: Task) -> None:
-    """The JSON spec loads back to an equal task."""
-    back = task.registry.load(task.spec())
-    assert back == task, f"{task.spec()} loaded as {back!r}"
+def loads_back(task: Task) -> None:
+    """The JSON spec and the label lead back to an equal task."""
+    assert_loads_back(task)
 
 
 def _batch(task: Task, size: int) -> Batch:
