@@ -16,25 +16,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections
-from assay.nn.scan import DeltaRecurrence, MatrixHeads, unit
+from assay.nn.scan import DeltaHeads, DeltaRecurrence, unit
 
 
 @mixers.register("delta_net")
 @dataclass(frozen=True, kw_only=True)
-class DeltaNet(MatrixHeads, Mixer):
+class DeltaNet(DeltaHeads, Mixer):
     """Linear attention that overwrites: a key's old value is erased as the new one is written."""
-
-    beta_max: float = 1.0
-    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.beta_max <= 2:
-            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return OverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)

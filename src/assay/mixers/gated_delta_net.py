@@ -16,25 +16,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections
-from assay.nn.scan import DeltaRecurrence, MatrixHeads, SelectiveDecay, unit
+from assay.nn.scan import DeltaHeads, DeltaRecurrence, SelectiveDecay, unit
 
 
 @mixers.register("gated_delta_net")
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaNet(MatrixHeads, Mixer):
+class GatedDeltaNet(DeltaHeads, Mixer):
     """DeltaNet that can also forget everything at once, by a data-dependent decay per head."""
-
-    beta_max: float = 1.0
-    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.beta_max <= 2:
-            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return GatedOverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)

@@ -200,6 +200,19 @@ class MatrixHeads(Sized):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeltaHeads(MatrixHeads):
+    """The options of a mixer that overwrites by the delta rule."""
+
+    beta_max: float = 1.0
+    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.beta_max <= 2:
+            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
+
+
 class Recurrence(nn.Module):
     """A layer around a recurrence: `written` makes its arguments of the tokens, `read` makes tokens of its outputs."""
 
