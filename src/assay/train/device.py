@@ -33,12 +33,20 @@ def gpus_of(device: str) -> tuple[int, ...]:
 
 @contextmanager
 def activate(numerics: Numerics) -> Iterator[torch.device]:
-    """The device of a run, with torch set as its numerics say; put back afterwards, for drivers that go on."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(numerics.threads)
-    torch.set_float32_matmul_precision(numerics.matmul_precision)
+    """The device of a run, with torch set as its numerics say; put back afterwards, for drivers that go on.
+
+    oneDNN is off: at the first product it cannot do (bf16 on a core without it) torch drops it for the rest of the
+    process, so that the bits of a run would depend on what ran before. Nothing here is slower without it.
+    """
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch._C._get_mkldnn_enabled()
+    _set(numerics.threads, numerics.matmul_precision, onednn=False)
     try:
         yield torch.device(numerics.device)
     finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
+        _set(*before)
+
+
+def _set(threads: int, precision: str, onednn: bool) -> None:
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch._C._set_mkldnn_enabled(onednn)
