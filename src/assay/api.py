@@ -2,11 +2,11 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
@@ -23,7 +23,8 @@ from assay.studies import studies
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How to run a plan. None of it changes a number, so none of it but the kind of device is part of a run's id."""
+    """How to run a plan. The kind of device, the backend and compile change the last bits of numbers, so they are part
+    of a run's id; the rest is not."""
 
     executor: Executor = field(default_factory=lambda: executors.parse("local"))
     """Where runs are computed: serial (in this process), local (worker processes) or ray (a cluster)."""
@@ -33,6 +34,10 @@ class Execution:
     """The Ray cluster, e.g. auto; without it Ray starts one here."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    backend: Literal["torch", "fla"] = "torch"
+    """The kernels of recurrent mixers: torch (ours), or those of flash-linear-attention, on CUDA alone."""
+    compile: bool = False
+    """Compile models with torch.compile."""
     out: Path = Path("results")
     """Where the store and the exports are."""
     force: bool = False
@@ -68,7 +73,8 @@ class Session:
 
         from assay.train.device import gpus_of, numerics_for
 
-        plan = make_plan(study, grid, numerics_for(execution.device))
+        numerics = numerics_for(execution.device, backend=execution.backend, compile=execution.compile)
+        plan = make_plan(study, grid, numerics)
         store = Store(execution.out)
         gpus = gpus_of(execution.device)
         if gpus and execution.executor.name == "serial":
@@ -150,7 +156,8 @@ def run(
     types = option_types(Execution)
     placing = {key: convert(types[key], options.pop(key), what=key) for key in list(options) if key in types}
     configured = configure(studies[study], preset, options)
-    return Session.open(configured, grid or {}, replace(execution or Execution(), **placing)).compute(watch)
+    axes = combined_grid(studies[study], preset, grid or {}, named=options)
+    return Session.open(configured, axes, replace(execution or Execution(), **placing)).compute(watch)
 
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
@@ -190,7 +197,37 @@ def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> 
     if preset is not None and preset not in cls.presets:
         known = ", ".join(cls.presets) or "none"
         raise UserError(f"study '{cls.name}' has no preset '{preset}'.{nearest(preset, cls.presets)} It has: {known}.")
-    return construct(cls, {**(cls.presets[preset] if preset else {}), **options}, what=f"study '{cls.name}'")
+    given = {key: value for key, value in (cls.presets[preset] if preset else {}).items() if key != "grid"}
+    return construct(cls, {**given, **options}, what=f"study '{cls.name}'")
+
+
+def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: Iterable[str]) -> dict[str, list[Any]]:
+    """A preset's grid with the user's on top. An axis of the preset goes where the user has an axis for its option or
+    for what holds it, or names either as an option: `--optimizer.lr 1e-3` is one rate, `task:boolean` a whole task."""
+    own: dict[str, list[Any]] = {}
+    for key, values in grid.items():
+        if (path := field_path(cls, key)) in own:
+            raise UserError(f"the grid names '{path}' twice, once as '{key}': put all its values into one axis.")
+        own[path] = list(values)
+    start = {field_path(cls, key): list(values) for key, values in _preset_grid(cls, preset).items()}
+    taken = [*own, *(field_path(cls, name) for name in named)]
+    replaced = {key for key in start if any(f"{key}.".startswith(f"{path}.") for path in taken)}
+    return {key: own.get(key, axis) for key, axis in start.items() if key in own or key not in replaced} | own
+
+
+def field_path(cls: type[Study], path: str) -> str:
+    """One spelling per option: an old name is today's, and `seed` is `seeds`."""
+    hint: Any = cls
+    parts = []
+    for name in cls.renamed.get(path, path).split("."):
+        types = option_types(hint) if is_dataclass(hint) else {}  # type: ignore[arg-type]
+        parts.append(f"{name}s" if name not in types and f"{name}s" in types else name)
+        hint = types.get(parts[-1])
+    return ".".join(parts)
+
+
+def _preset_grid(cls: type[Study], preset: str | None) -> Grid:
+    return cls.presets[preset].get("grid", {}) if preset else {}
 
 
 def duration(seconds: float) -> str:

@@ -2,28 +2,38 @@
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass, make_dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, make_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from assay.core.convert import option_types
+from assay.choices import (
+    CHOICE,
+    chosen_options,
+    describe,
+    is_plugin_option,
+    plugin_words,
+    print_choices,
+    suggestions,
+    type_at,
+)
+from assay.core.convert import convert, nearest, option_types
 from assay.core.errors import UserError
-from assay.core.plugin import Registry, is_plugin_type, registries
+from assay.core.plugin import Registry, registries
 from assay.core.words import printable
 from assay.progress import say, shown
+from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
-    from assay.api import Results, Session
+    from assay.api import Execution, Results, Session
     from assay.core.study import Study
 
-
-CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
-"""`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
+HELP = frozenset(("-h", "--help"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +48,10 @@ class Shell:
     """A Python file with plug-ins of your own; may be given several times."""
     cpu_only: bool = False
     """The same as --device cpu."""
+    wandb: Literal["None", "none", "on"] = "None"
+    """wandb:on logs each run to Weights & Biases while it goes."""
+    choices: bool = False
+    """List the words that choose plug-ins, and exit."""
     dry_run: bool = False
     """Print the plan and an estimate from stored costs; compute nothing."""
     self_test: bool = False
@@ -48,51 +62,107 @@ class Shell:
     """No progress."""
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command line, read and checked."""
+
+    study: "Study"
+    grid: Mapping[str, Sequence[Any]]
+    shell: Shell
+    execution: "Execution"
+
+
 def run_study(name: str, words: list[str]) -> int:
-    from assay.api import Session
-    from assay.core.plan import parse_grid
-
-    study, shell, execution = _parse(name, words)
-    if shell.self_test:
-        if shell.json:
-            raise UserError("--self-test prints text: leave --json out.")
-        return _self_test(study)
-    if shell.cpu_only:
-        if execution.device not in ("auto", "cpu"):
-            raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
-        execution = replace(execution, device="cpu")
-    session = Session.open(study, parse_grid(shell.grid), execution)
-    if shell.dry_run:
-        return _print_plan(session, as_json=shell.json)
-    if not shell.quiet:
-        say(session.describe())
-    with shown(session.labels, len(session.todo), quiet=shell.quiet) as watch:
-        results = session.compute(watch)
-    return _publish(session, results, shell)
-
-
-def _parse(name: str, words: list[str]) -> tuple["Study", Shell, Any]:
-    """The study, the shell's flags and the execution's, from one command line in any order."""
-    import tyro
-
-    from assay.api import Execution, configure
-    from assay.core.plan import assign
+    from assay.api import Session, configure
 
     cls = registries()["studies"][name]
-    preset = _preset(words)
-    defaults = {"study": configure(cls, preset, {}), "shell": Shell(), "execution": Execution()}
+    flags, options = separate(cls, words)
+    base = configure(cls, preset := _preset(flags), {})
+    if HELP.intersection(words):
+        return _print_help(base, flags)
+    command = _read(base, preset, flags, dict(options))
+    shell = command.shell
+    if (shell.self_test or shell.choices) and shell.json:
+        raise UserError(f"--{'self-test' if shell.self_test else 'choices'} prints text: leave --json out.")
+    if shell.choices:
+        print_choices(base)
+        return 0
+    if shell.self_test:
+        return _self_test(command.study)
+    if shell.wandb == "on":
+        require_wandb()
+    session = Session.open(command.study, command.grid, _placed(command))
+    if shell.dry_run:
+        return _print_plan(session, as_json=shell.json)
+    return _publish(session, _compute(session, shell), shell)
+
+
+def _placed(command: Command) -> "Execution":
+    execution = command.execution
+    if not command.shell.cpu_only:
+        return execution
+    if execution.device not in ("auto", "cpu"):
+        raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
+    return replace(execution, device="cpu")
+
+
+def _compute(session: "Session", shell: Shell) -> "Results":
+    if not shell.quiet:
+        say(session.describe())
+    with ExitStack() as stack:
+        watch = stack.enter_context(shown(session.labels, len(session.todo), quiet=shell.quiet))
+        if shell.wandb == "on":
+            watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
+        return session.compute(watch)
+
+
+def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapping[str, str]) -> Command:
+    """The parsed flags, with the options of plug-ins set and the preset's grid under the user's."""
+    from assay.api import combined_grid
+    from assay.core.plan import assign, parse_grid
+
+    cls = type(base)
+    try:
+        parsed = _tyro(base, flags)
+    except SystemExit:
+        for hint in suggestions(base, flags):
+            say(f"assay: {hint}")
+        raise
+    plain = [_path(flag) for flag in flags if flag.startswith("--") and type_at(cls, _path(flag)) is not None]
+    grid = combined_grid(cls, preset, parse_grid(parsed.shell.grid), named=[*plain, *options])
+    spread, rest = _below_axes(cls, grid, options)
+    # A plain option below an axis is an axis of one value: it is set on each value of the one above.
+    lone = {path: [attrgetter(path)(parsed.study)] for path in plain if any(path.startswith(f"{k}.") for k in spread)}
+    return Command(assign(parsed.study, rest), {**lone, **spread}, parsed.shell, parsed.execution)
+
+
+def _tyro(base: "Study", flags: Sequence[str]) -> Any:
+    import tyro
+
+    from assay.api import Execution
+
+    defaults = {"study": base, "shell": Shell(), "execution": Execution()}
     fields = [(key, Annotated[type(value), tyro.conf.arg(name="")], value) for key, value in defaults.items()]
-    flags, plugin_options = separate(cls, words)
-    command: Any = tyro.cli(
+    return tyro.cli(
         make_dataclass("Command", fields, frozen=True),
-        prog=f"assay {name.replace('.', ' ')}",
-        description=f"{cls.question} Presets: {', '.join(cls.presets) or 'none'}.",
+        prog=f"assay {base.name.replace('.', ' ')}",
+        description=describe(base),
         args=flags,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
         use_underscores=True,
     )
-    return assign(command.study, dict(plugin_options)), command.shell, command.execution
+
+
+def _print_help(base: "Study", flags: Sequence[str]) -> int:
+    """The parser's help, then the options of the plug-ins that the words before it chose."""
+    from assay.core.plan import assign
+
+    chosen = assign(base, plugin_words(type(base), [flag for flag in flags if flag not in HELP]))
+    with suppress(SystemExit):
+        _tyro(base, ["--help"])
+    print(chosen_options(chosen), end="")
+    return 0
 
 
 def _preset(words: Sequence[str]) -> str | None:
@@ -113,33 +183,71 @@ def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[
     rest = deque(words)
     while rest:
         word = rest.popleft()
-        path, equals, value = word.removeprefix("--").partition("=")
-        path = path.replace("-", "_")
-        if word.startswith("--") and _is_plugin_option(cls, path):
+        path, equals, value = cls.renamed.get(_path(word), _path(word)), *word.partition("=")[1:]
+        if word.startswith("--") and is_plugin_option(cls, path):
             if not equals:
-                value = rest.popleft() if rest and not rest[0].startswith("--") else "true"
+                bare = not rest or rest[0].startswith("--") or _choice(cls, rest[0])
+                value = "true" if bare else rest.popleft()
             options.append((path, value))
-        elif (found := CHOICE.fullmatch(word)) and _type_at(cls, found["path"]) is not None:
-            flags += [f"--{found['path']}", found["word"]]
+        elif word.startswith("--"):
+            flags.append(f"--{path}{equals}{value}")
+        elif chosen := _choice(cls, word):
+            flags += chosen
         else:
             flags.append(word)
     return flags, options
 
 
-def _is_plugin_option(cls: type[Any], path: str) -> bool:
-    """Whether a dotted path goes through a field that holds a plug-in, or several."""
-    parents = (".".join(path.split(".")[:length]) for length in range(1, path.count(".") + 1))
-    return any(is_plugin_type(_type_at(cls, parent)) for parent in parents)
+def _path(flag: str) -> str:
+    """`--train.max-steps=3` -> `train.max_steps`."""
+    return flag.removeprefix("--").partition("=")[0].replace("-", "_")
 
 
-def _type_at(cls: type[Any], path: str) -> Any:
-    """The annotation of the field at a dotted path through plain dataclasses; None if there is none."""
-    hint: Any = cls
-    for name in path.split("."):
-        if not is_dataclass(hint) or name not in (types := option_types(hint)):  # type: ignore[arg-type]
-            return None
-        hint = types[name]
-    return hint
+def _choice(cls: type["Study"], word: str) -> list[str]:
+    """`task:mqar` -> [--task mqar]; nothing if it is another kind of word."""
+    if not (found := CHOICE.fullmatch(word)):
+        return []
+    path = cls.renamed.get(found["path"], found["path"])
+    return [f"--{path}", found["word"]] if path == "wandb" or type_at(cls, path) is not None else []
+
+
+def _below_axes(
+    cls: type["Study"], grid: Mapping[str, Sequence[Any]], options: Mapping[str, str]
+) -> tuple[dict[str, Sequence[Any]], dict[str, str]]:
+    """The grid with the options below an axis set on every value of it that has them, and the other options.
+
+    {model.seq_mixer: [attention, gru]}, {model.seq_mixer.num_heads: 2}  ->  {...: [attention:num_heads=2, gru]}, {}
+    """
+    spread, rest = dict(grid), dict(options)
+    for axis in sorted(grid, key=len, reverse=True):  # of two axes the inner one has the last word
+        below = {path.removeprefix(f"{axis}."): path for path in rest if path.startswith(f"{axis}.")}
+        if not below:
+            continue
+        if (hint := type_at(cls, axis)) is None:
+            raise UserError(f"--{next(iter(below.values()))} lies below an axis of the grid: write it into its values.")
+        given = {inner: rest.pop(path) for inner, path in below.items()}
+        held = [convert(hint, value, what=f"the grid's axis '{axis}'") for value in grid[axis]]
+        spread[axis] = [_with_options(value, given) for value in held]
+        known = {name for value in held for member in _members(value) for name in option_types(type(member))}
+        for option in (inner.partition(".")[0] for inner in below):
+            if option not in known:
+                close = nearest(option, known)
+                raise UserError(f"no value of the grid's axis '{axis}' has the option '{option}'.{close}")
+    return spread, rest
+
+
+def _with_options(held: Any, given: Mapping[str, str]) -> Any:
+    from assay.core.plan import assign
+
+    changed = []
+    for member in _members(held):
+        types = option_types(type(member))
+        changed.append(assign(member, {path: v for path, v in given.items() if path.partition(".")[0] in types}))
+    return tuple(changed) if isinstance(held, tuple) else changed[0]
+
+
+def _members(held: Any) -> tuple[Any, ...]:
+    return held if isinstance(held, tuple) else (held,)
 
 
 def _constructors() -> Any:

@@ -1,5 +1,6 @@
 """The in-context study from the command: trains, resumes after a kill, reports."""
 
+import csv
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from assay.core.run import canonical
+from assay.core.run import Record, canonical
 from assay.core.store import Store
 
 TINY = [
@@ -20,17 +21,23 @@ TINY = [
 Cli = Callable[..., tuple[int, str, str]]
 
 
+def trained(out: Path) -> list[Record]:
+    """The records of models; the others are of oracles and their like."""
+    return [record for record in Store(out).records("icl") if record.run.options["model"] is not None]
+
+
 def metrics(out: Path) -> list[str]:
-    return [canonical(dict(record.metrics)) for record in Store(out).records("icl")]
+    return [canonical(dict(record.metrics)) for record in trained(out)]
 
 
 def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     words = ["task:mqar", "model.seq_mixer:delta_net", "model.state_mixer:glu", *TINY, "--train.max_steps", "20"]
     found = cli_json("icl", *words, "--seeds", "0", "1", "--executor", "serial", "--out", tmp_path)
-    (row,) = found["rows"]
+    row, oracle = found["rows"]
+    assert oracle["seq_mixer"] == "(oracle)" and oracle["accuracy"]["mean"] > 0.95
     assert (row["task"], row["seq_mixer"], row["state_mixer"]) == ("mqar", "delta_net", "glu")
     assert row["accuracy"]["n"] == 2 and row["solved"] == "0/2" and row["state bytes"] > 0
-    record = Store(tmp_path).records("icl")[0]
+    record = trained(tmp_path)[0]
     assert record.run.options["task"]["num_kv_pairs"] == 2 and record.run.options["model"]["model_dim"] == 16
     assert [point["step"] for point in record.metrics["curve"]] == [10, 20]
 
@@ -38,7 +45,7 @@ def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., A
 def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=2", "seed=0..1"]
     found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
-    assert sorted(row["seq_mixer"] for row in found["rows"]) == ["attention", "gated_linear_attn"]
+    assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn", "(oracle)"]
     assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
 
 
@@ -55,8 +62,10 @@ def test_a_regression_reports_its_error(cli_json: Callable[..., Any], tmp_path: 
         "--executor",
         "serial",
     ]
-    (row,) = cli_json("icl", "task:regression", *words, "--device", "cpu", "--out", tmp_path)["rows"]
-    assert row["mse"]["mean"] > 0 and "accuracy" not in row
+    rows = cli_json("icl", "task:regression", *words, "--device", "cpu", "--out", tmp_path)["rows"]
+    errors = {row["seq_mixer"]: row["mse"]["mean"] for row in rows}
+    assert list(errors) == ["attention", "(oracle)", "(ols)", "(ridge)", "(lasso)", "(averaging)", "(knn3)"]
+    assert errors["attention"] > errors["(oracle)"] > 0 and "accuracy" not in rows[0]
 
 
 def test_options_of_a_task_are_checked_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:
@@ -94,3 +103,28 @@ def test_a_run_killed_in_training_resumes_to_the_same_bits(tmp_path: Path, cli: 
     assert code == 0, err
     assert metrics(out) == metrics(tmp_path / "whole") and not list(out.rglob("checkpoint"))
     assert json.loads(metrics(out)[0])["curve"][-1]["step"] == 120
+
+
+CAPACITY = [
+    "--preset", "capacity", "--task.vocab_size", "64", "--task.input_seq_len", "32", "--task.num_kv_pairs", "8",
+    "--model.model_dim", "16", "--model.layer_params", "6000", "--train.max_steps", "4", "--train.validate_every", "2",
+    "--eval_size", "40", "--device", "cpu", "--executor", "serial", "--quiet",
+]  # fmt: skip
+
+
+def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolution(cli: Cli, tmp_path: Path) -> None:
+    mixers = "model.seq_mixer=delta_net:num_heads=1,delta_net:num_heads=1:conv=4,attention:num_heads=2"
+    code, out, err = cli("icl", *CAPACITY, "--grid", mixers, "optimizer.lr=1e-3,1e-2", "seed=0,1", "--out", tmp_path)
+    assert code == 0, err
+    tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "icl").glob("*.csv")}
+    assert set(tables) == {"icl", "icl_rates", "capacity_conv", "capacity_no_conv"}
+    assert [row["seq_mixer"] for row in tables["capacity_no_conv"]] == ["delta_net", "attention"]
+    assert [row["seq_mixer"] for row in tables["capacity_conv"]] == ["delta_net"]
+    assert all(row["K90"] == "< 4" for row in tables["capacity_no_conv"]), "four steps teach nothing"
+    assert len(tables["icl_rates"]) == 6 and "edge" in tables["icl"][0]["lr"] and "K90" in out
+    by_name = {canonical(record.run.options["model"]["seq_mixer"]): record for record in trained(tmp_path)}
+    for record in by_name.values():
+        assert set(record.metrics["by_size"]) == {"4", "8"}
+        blind = record.run.options["model"]["seq_mixer"]["name"] == "attention"
+        assert set(record.metrics.get("by_length", {})) == (set() if blind else {"32", "64", "128", "256"})
+        assert abs(record.metrics["layer_params"] / 2 / 6000 - 1) < 0.02

@@ -72,7 +72,14 @@ class Study(Plugin):
 
     question: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named options: `--preset demo` starts from these instead of the defaults."""
+    """Named options: `--preset demo` starts from these instead of the defaults. The pseudo-option `grid` maps dotted
+    paths to lists of values, as `--grid` does, and is the grid to start from:
+
+        {"capacity": {"task": "mqar", "grid": {"optimizer.lr": ["1e-3", "3e-3"], "seed": ["0", "1"]}}}
+
+    An axis gives way to the user's own of that option, and to the option itself, or what holds it, once named."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Old dotted flags -> the paths they set today, with underscores: {"task.eval_size": "eval_size"}."""
 
     def plan(self) -> list[Run]:
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""

@@ -7,6 +7,7 @@ tokens only through the mask; positions learned per token belong to the sequence
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -25,6 +26,8 @@ Cache = tuple[Tensor, Tensor]
 @dataclass(frozen=True, kw_only=True)
 class Attention(SoftmaxHeads, Mixer):
     """Causal softmax attention; its state grows with the sequence."""
+
+    ordered: ClassVar[bool] = False
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return CachedAttention(self.projections(d_model), rotary=self.rotary)

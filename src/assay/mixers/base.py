@@ -39,6 +39,8 @@ class Mixer(Sized):
     """mixers/<name>.py. The promises are in assay.contracts.mixers."""
 
     registry: ClassVar[Registry] = mixers
+    ordered: ClassVar[bool] = True
+    """Whether one layer can tell in which order the past came, without positions in the tokens."""
 
     conv: int = 0
     """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none."""
@@ -51,6 +53,10 @@ class Mixer(Sized):
     def state_size(self, d_model: int, length: int) -> int:
         """Scalars in the state of one sequence after `length` tokens, those of the short convolution included."""
         return self.core_state(d_model, length) + max(0, self.conv - 1) * d_model
+
+    def tells_order(self) -> bool:
+        """Whether it does without positions, by itself or by its convolution."""
+        return self.ordered or self.conv > 1
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         raise NotImplementedError(f"{type(self).__name__}.core")

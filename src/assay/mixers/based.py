@@ -7,6 +7,7 @@ sliding window, is a mixer of its own: `hybrid:pattern=sliding_window+based` put
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from einops import rearrange
 from jaxtyping import Float
@@ -29,6 +30,8 @@ from assay.nn.feature_maps import Taylor
 @dataclass(frozen=True, kw_only=True)
 class Based(Mixer):
     """Linear attention with the Taylor expansion of the exponential, and its denominator."""
+
+    ordered: ClassVar[bool] = False
 
     num_heads: int = 8
     feature_dim: int = 16

@@ -33,6 +33,9 @@ class Hybrid(Mixer):
         if not self.pattern:
             raise UserError("hybrid: the pattern is empty. Write hybrid:pattern=sliding_window+linear_attention.")
 
+    def tells_order(self) -> bool:
+        return self.conv > 1 or any(member.tells_order() for member in self.pattern)
+
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return InSequence([member.build(d_model, max_len) for member in self.pattern], d_model)
 

@@ -7,7 +7,7 @@ State: S, features x d_v scalars per head, whatever the length; a column more wi
 """
 
 from dataclasses import dataclass
-from functools import partial
+from typing import ClassVar
 
 from einops import rearrange
 from jaxtyping import Float
@@ -31,6 +31,8 @@ from assay.nn.feature_maps import FEATURE_MAPS, FeatureMap, FeatureMapName
 @dataclass(frozen=True, kw_only=True)
 class LinearAttention(Mixer):
     """Attention with a feature map in place of the exponential: a state of one matrix per head."""
+
+    ordered: ClassVar[bool] = False
 
     num_heads: int = 8
     expand_k: float = 1.0
@@ -60,7 +62,6 @@ class LinearAttention(Mixer):
             kv_heads=self.num_heads,
             key_dim=head_dim(int(self.expand_k * d_model), self.num_heads),
             value_dim=head_dim(int(self.expand_v * d_model), self.num_heads),
-            init=partial(nn.init.xavier_uniform_, gain=2**-2.5),
         )
         query_map = FEATURE_MAPS[self.feature_map](heads.key_dim)
         key_map = query_map if self.tie_qk else FEATURE_MAPS[self.feature_map](heads.key_dim)

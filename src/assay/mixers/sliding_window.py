@@ -6,6 +6,7 @@ State: the keys and values of the last window - 1 tokens, all that the next toke
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -24,6 +25,8 @@ Cache = tuple[Tensor, Tensor]
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindow(SoftmaxHeads, Mixer):
     """Softmax attention to the last `window` tokens."""
+
+    ordered: ClassVar[bool] = False
 
     window: int = 16
     """Tokens in sight, the present one included."""

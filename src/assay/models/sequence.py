@@ -3,15 +3,17 @@
     h = embed(x) + position;   h += mixer(norm(h));   h += state_mixer(norm(h));   answer = head(norm(h))
 
 The head runs only where an answer is scored, which is most of the work saved when the vocabulary is large. The table of
-learned positions is as long as the task, not longer.
+learned positions is as long as the task, not longer. Under autocast h is as narrow as the products: small models are
+bound by memory.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -31,19 +33,57 @@ class SequenceModel:
     """What works on each position alone."""
     model_dim: int = 128
     num_layers: int = 2
-    positions: Literal["learned", "none"] = "learned"
-    """Learned absolute positions, added to the embedding, or none."""
+    positions: Literal["learned", "none", "auto"] = "learned"
+    """Learned absolute positions, added to the embedding, or none; auto: where the mixer is blind to order."""
+    tied: bool = False
+    """The head reads with the vectors of the embedding, where inputs and outputs are tokens."""
+    layer_params: int = 0
+    """Parameters of a layer, met within 2 % by the width of the state mixer; 0: whatever they come to."""
 
     def __post_init__(self) -> None:
         if self.model_dim < 1 or self.num_layers < 1:
             raise UserError(f"model_dim={self.model_dim}, num_layers={self.num_layers}: both must be at least 1.")
 
     def build(self, shape: TaskShape) -> "SequenceModule":
-        return SequenceModule(self, shape)
+        return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
+
+    @property
+    def has_table(self) -> bool:
+        """Of positions: then it knows no length but the task's."""
+        return self.positions == "learned" or (self.positions == "auto" and not self.seq_mixer.tells_order())
+
+    def fitted(self, length: int) -> "SequenceModel":
+        """The model whose state mixer is as wide as `layer_params` asks."""
+        if not any(option.name == "inner" for option in fields(self.state_mixer)):
+            raise UserError(
+                f"model.layer_params={self.layer_params} is met by the width of the state mixer, and "
+                f"{self.state_mixer} has none. Choose mlp, glu, swiglu or bilinear."
+            )
+        narrow, wide = (_layer_parameters(self._with_inner(inner), length) for inner in (1, 2))
+        inner = max(1, round(1 + (self.layer_params - narrow) / (wide - narrow)))
+        met = narrow + (inner - 1) * (wide - narrow)
+        if abs(met - self.layer_params) > 0.02 * self.layer_params:
+            raise UserError(
+                f"{self.seq_mixer} at model_dim={self.model_dim} has no state mixer width that gives a layer "
+                f"{self.layer_params} parameters: the nearest is {met}. Raise model.layer_params, or choose a smaller "
+                "mixer."
+            )
+        return self._with_inner(inner)
+
+    def _with_inner(self, inner: int) -> "SequenceModel":
+        return replace(self, state_mixer=replace(self.state_mixer, **{"inner": inner}), layer_params=0)
 
     def state_size(self, length: int) -> int:
         """Scalars carried per sequence after `length` tokens, all layers."""
         return self.num_layers * self.seq_mixer.state_size(self.model_dim, length)
+
+
+class Norm(nn.RMSNorm):
+    """In the width of what comes in, which autocast would make float32."""
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        with torch.autocast(x.device.type, enabled=False):
+            return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class Layer(nn.Module):
@@ -51,11 +91,16 @@ class Layer(nn.Module):
         super().__init__()
         self.mixer = model.seq_mixer.build(model.model_dim, length)
         self.state_mixer = model.state_mixer.build(model.model_dim)
-        self.norms = nn.ModuleList(nn.RMSNorm(model.model_dim, eps=1e-6) for _ in range(2))
+        self.norms = nn.ModuleList(Norm(model.model_dim, eps=1e-6) for _ in range(2))
 
     def forward(self, h: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
         h = h + self.mixer(self.norms[0](h))
         return h + self.state_mixer(self.norms[1](h))
+
+
+def _layer_parameters(model: SequenceModel, length: int) -> int:
+    with torch.device("meta"):  # shapes are enough
+        return sum(parameter.numel() for parameter in Layer(model, length).parameters())
 
 
 class SequenceModule(nn.Module):
@@ -65,16 +110,20 @@ class SequenceModule(nn.Module):
         super().__init__()
         width = model.model_dim
         self.embed = _embedding(shape, width)
-        self.position = nn.Parameter(0.02 * torch.randn(shape.length, width)) if model.positions == "learned" else None
+        self.position = nn.Parameter(0.02 * torch.randn(shape.length, width)) if model.has_table else None
         self.layers = nn.ModuleList(Layer(model, shape.length) for _ in range(model.num_layers))
-        self.norm = nn.RMSNorm(width, eps=1e-6)
-        outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
-        self.head = nn.Linear(width, outputs, bias=False)
+        self.norm = Norm(width, eps=1e-6)
+        self.outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
+        if model.tied and not (isinstance(shape.inputs, Tokens) and shape.inputs == shape.outputs):
+            raise UserError("model.tied=True needs a task whose answers are tokens of its inputs: leave it out.")
+        self.head = None if model.tied else nn.Linear(width, self.outputs, bias=False)
 
     def hidden(self, inputs: Tensor) -> Float[Tensor, "batch time d_model"]:
         h = self.embed(inputs)
         if self.position is not None:
             h = h + self.position[: inputs.shape[1]]
+        if torch.is_autocast_enabled(h.device.type):
+            h = h.to(torch.get_autocast_dtype(h.device.type))
         for layer in self.layers:
             h = layer(h)
         return self.norm(h)
@@ -86,6 +135,8 @@ class SequenceModule(nn.Module):
         h = self.hidden(inputs)
         if positions is not None:
             h = torch.gather(h, 1, positions[..., None].expand(-1, -1, h.shape[-1]))
+        if self.head is None:  # scaled, so that logits start as small as those of a head of its own
+            return linear(h * h.shape[-1] ** -0.5, self.embed.weight)  # type: ignore[arg-type]
         return self.head(h)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -15,28 +14,20 @@ from assay.core.errors import UserError
 from assay.core.plugin import Sized
 from assay.nn.rotary import rotate
 
-Init = Callable[[Tensor], object]
-
-small_normal: Init = partial(nn.init.trunc_normal_, std=0.02)
-
 
 class HeadProjections(nn.Module):
     """Tokens to queries, keys and values per head, and heads back to tokens; no bias.
 
-    One matrix gives all three, so that a GPU starts one kernel; each part is initialised as a matrix of its own.
+    One matrix gives all three, so that a GPU starts one kernel. Weights start as torch starts a linear layer, here and
+    in the state mixers: with the .02 of language models the default run needs 1.5 times as many steps to 98 %.
     """
 
-    def __init__(
-        self, d_model: int, *, heads: int, kv_heads: int, key_dim: int, value_dim: int, init: Init = small_normal
-    ) -> None:
+    def __init__(self, d_model: int, *, heads: int, kv_heads: int, key_dim: int, value_dim: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.key_dim, self.value_dim = heads, kv_heads, key_dim, value_dim
         self.sizes = [heads * key_dim, kv_heads * key_dim, kv_heads * value_dim]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.out = nn.Linear(heads * value_dim, d_model, bias=False)
-        with torch.no_grad():
-            for part in (*torch.split(self.qkv.weight, self.sizes), self.out.weight):
-                init(part)
 
     def split(
         self, x: Float[Tensor, "batch time d_model"]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
+from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -53,6 +54,20 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+backend = "torch"  # or "fla": nn/fla.py. A plain global, for torch.compile cannot trace a ContextVar.
+
+
+def by_backend(scan: Callable[P, R]) -> Callable[P, R]:
+    """The scan as written here, or the function of its name in the module of the backend."""
+
+    @wraps(scan)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        chosen = scan if backend == "torch" else getattr(import_module(f"assay.nn.{backend}"), scan.__name__)
+        return chosen(*args, **kwargs)
+
+    return run
+
+
 @in_float32
 def unit(x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
     """x / |x| along the last axis; the constant keeps the gradient finite at 0."""
@@ -79,6 +94,7 @@ def outer_loop(
     return torch.stack(outputs, dim=2), s
 
 
+@by_backend
 @in_float32
 def outer_scan(
     q: Keys,
@@ -128,6 +144,7 @@ def delta_loop(
     return torch.stack(outputs, dim=2), s
 
 
+@by_backend
 @in_float32
 def delta_scan(
     q: Keys,
@@ -196,7 +213,6 @@ class MatrixHeads(Sized):
             kv_heads=self.num_heads,
             key_dim=self.key_dim(d_model),
             value_dim=self.value_dim(d_model),
-            init=partial(nn.init.xavier_uniform_, gain=2**-2.5),
         )
 
 

@@ -23,8 +23,4 @@ class MLP(StateMixer):
 
     def build(self, d_model: int) -> nn.Module:
         inner = self.inner or 4 * d_model
-        into, out = nn.Linear(d_model, inner), nn.Linear(inner, d_model)
-        for layer in (into, out):
-            nn.init.normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
-        return nn.Sequential(into, nn.GELU(approximate="tanh"), out)
+        return nn.Sequential(nn.Linear(d_model, inner), nn.GELU(approximate="tanh"), nn.Linear(inner, d_model))

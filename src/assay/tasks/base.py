@@ -67,6 +67,23 @@ class Task(Plugin):
         """Plain predictors by name, their answers in the shape of the targets: rows of the report under the oracle."""
         return {}
 
+    def parts(self) -> "tuple[Task, ...]":
+        """The tasks that a mixture is made of, trained in turn and scored apart; any other task is its only part."""
+        return (self,)
+
+    def longer(self) -> "dict[int, Task]":
+        """By length: versions on which a model that needs no table of positions is scored without training."""
+        return {}
+
+    def gaps(self, batch: Batch) -> Tensor | None:
+        """How many tokens lie between an answer and what it depends on, (batch, answers), where that is one thing."""
+        return None
+
+    @property
+    def error_unit(self) -> float:
+        """What a squared error is divided by, so that 1 is the error of not knowing anything."""
+        return 1.0
+
     def require(self, holds: bool, otherwise: str) -> None:
         """A UserError that names the task, unless the condition holds."""
         if not holds:

@@ -58,10 +58,6 @@ class Mqar(Task):
             f"for its question. Use input_seq_len={4 * pairs} or more, or num_kv_pairs={length // 4} or fewer.",
         )
         self.require(
-            self.vocab_size > length,
-            f"vocab_size={self.vocab_size} must be larger than input_seq_len={length}. Use vocab_size={length + 1}.",
-        )
-        self.require(
             len(self.keys) >= pairs,
             f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
             f"num_kv_pairs={pairs}. Use vocab_size={4 * pairs + 4} or more.",
@@ -99,6 +95,20 @@ class Mqar(Task):
         """The unmixed task of one of the sizes, at its own length: a point of the capacity curve."""
         length = self.input_seq_len * pairs // self.num_kv_pairs
         return replace(self, num_kv_pairs=pairs, input_seq_len=length, min_kv_pairs=None)
+
+    def parts(self) -> tuple[Task, ...]:
+        """Each size at its own length: the law of the mixture without the filler that pads its short sequences."""
+        return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
+
+    def longer(self) -> dict[int, Task]:
+        """Few pairs and much filler: 1 to 8 times the length, at a size that most mixers can hold."""
+        pairs, lengths = self.sizes[len(self.sizes) // 3], [self.input_seq_len * times for times in (1, 2, 4, 8)]
+        return {n: replace(self, num_kv_pairs=pairs, input_seq_len=n, min_kv_pairs=None) for n in lengths}
+
+    def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+        """From a key to its question."""
+        assert batch.positions is not None
+        return batch.positions - 2 * torch.arange(batch.positions.shape[1], device=batch.positions.device)
 
     @property
     def keys(self) -> range:

@@ -91,6 +91,11 @@ class Regression(PairTask):
                 assert_never(other)
         return interleave(x, y, targets=y)
 
+    @property
+    def error_unit(self) -> float:
+        """The variance of w.x at scale 1."""
+        return self.scale**2 * self.input_dim
+
     def _gain(self) -> float:
         """What brings the variance of a noisy y to input_dim."""
         variance = self.scale**2 * self.input_dim + self.noise_std**2

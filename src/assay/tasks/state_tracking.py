@@ -5,10 +5,10 @@
 
 A token is an element of the group, by its place in the lexicographic list of its permutations, so 0 is the identity;
 tokens are uniform and independent. The target at every position is the element x_1 x_2 ... x_t, where
-(p q)(i) = p(q(i)). Train at one length and test at another: `replace(task, length=256)`.
+(p q)(i) = p(q(i)). Models are trained at `length` and scored at up to 256 tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 from typing import ClassVar, Literal, assert_never
@@ -36,6 +36,11 @@ class StateTracking(Task):
 
     def __post_init__(self) -> None:
         self.require_positive("length")
+
+    def longer(self) -> dict[int, Task]:
+        """Up to 256 tokens, as the prior art tests models that were trained at 40."""
+        lengths = sorted({self.length, 64, 96, 128, 192, 256})
+        return {length: replace(self, length=length) for length in lengths if length >= self.length}
 
     def shape(self) -> TaskShape:
         order = Tokens(len(elements(self.group)))

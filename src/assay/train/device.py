@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from assay.core.errors import UserError
 from assay.core.run import Numerics
+from assay.nn import fla, scan
 
 
-def numerics_for(device: str) -> Numerics:
-    """`auto`, `cpu`, `cuda` or `cuda:1` -> what becomes part of the run ids; a device that is not there is an error."""
+def numerics_for(device: str, *, backend: str = "torch", compile: bool = False) -> Numerics:
+    """`auto`, `cpu`, `cuda` or `cuda:1` -> what becomes part of the run ids; a device that is not there is an error,
+    and so is a backend that cannot run on it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = device.partition(":")
@@ -20,7 +23,8 @@ def numerics_for(device: str) -> Numerics:
         raise UserError(
             f"--device {device}: this machine shows {torch.cuda.device_count()} CUDA devices. Use --device cpu."
         )
-    return Numerics(device=kind)
+    _check_backend(kind, backend)
+    return Numerics(device=kind, backend=backend, compile=compile)
 
 
 def gpus_of(device: str) -> tuple[int, ...]:
@@ -33,20 +37,36 @@ def gpus_of(device: str) -> tuple[int, ...]:
 
 @contextmanager
 def activate(numerics: Numerics) -> Iterator[torch.device]:
-    """The device of a run, with torch set as its numerics say; put back afterwards, for drivers that go on.
+    """The device of a run, torch and the scans set as its numerics say; put back afterwards, for drivers that go on.
 
     oneDNN is off: at the first product it cannot do (bf16 on a core without it) torch drops it for the rest of the
     process, so that the bits of a run would depend on what ran before. Nothing here is slower without it.
     """
-    before = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch._C._get_mkldnn_enabled()
-    _set(numerics.threads, numerics.matmul_precision, onednn=False)
+    _check_backend(numerics.device, numerics.backend)  # a worker on another machine may lack what the driver has
+    onednn, precision = torch._C._get_mkldnn_enabled(), torch.get_float32_matmul_precision()
+    before = torch.get_num_threads(), precision, onednn, scan.backend
+    _set(numerics.threads, numerics.matmul_precision, onednn=False, backend=numerics.backend)
     try:
         yield torch.device(numerics.device)
     finally:
         _set(*before)
 
 
-def _set(threads: int, precision: str, onednn: bool) -> None:
+def compiled(module: nn.Module, numerics: Numerics) -> nn.Module:
+    """The module to call, compiled if the numerics say so. It shares its weights with the one given, whose names
+    `state_dict` has: those of a compiled module begin with `_orig_mod.`"""
+    return torch.compile(module) if numerics.compile else module  # type: ignore[return-value]
+
+
+def _check_backend(device: str, backend: str) -> None:
+    if backend == "fla":
+        fla.check(device)
+    elif backend != "torch":
+        raise UserError(f"--backend {backend}: choose torch or fla.")
+
+
+def _set(threads: int, precision: str, onednn: bool, backend: str) -> None:
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
     torch._C._set_mkldnn_enabled(onednn)
+    scan.backend = backend

@@ -1,63 +1,131 @@
-"""The study's table and learning curves, from records alone."""
+"""The study's tables and charts, from records alone."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import student_t, wilson
-from assay.report.cells import Cell, cells, varying
+from assay.report.cells import Cell, cells, labels, varying
 from assay.report.charts import interval_lines
+from assay.studies.icl.capacity import capacity
+from assay.studies.icl.contenders import Contender, contenders
 
 SOLVED = 0.98
 BYTES = 4
 """Of a float32 scalar: states are counted in it whatever they are computed in."""
-FORMATS = {"accuracy": ".4f", "exact match": ".4f", "mse": ".4f", "tokens/s": ".0f", "lr": ".0e"}
+FORMATS = {"accuracy": ".4f", "exact match": ".4f", "mse": ".4f", "tokens/s": ".0f", "lr": "g", "FLOPs/token": ".3g"}
+NOTE = (
+    f"score ± half the 95 % Student t interval over seeds, on held-out sequences that validation never saw; mse: over "
+    f"the variance of the targets; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
+    "state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of the forward pass, the head "
+    "where answers are read; rows without a mixer need no training."
+)
+RATES = " lr: chosen for each seed on the validation of the others; edge: a rate beyond those tried may be better."
 
 
 def report(records: Sequence[Record], out: Report) -> None:
-    found = cells(records)
-    settings = varying(found, ignore=("model.seq_mixer", "model.state_mixer", "task"))
-    rows = [_row(cell, {key: values[i] for key, values in settings.items()}) for i, cell in enumerate(found)]
-    kept = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    note = (
-        f"score ± half the 95 % Student t interval over seeds, on held-out sequences; solved: seeds at {SOLVED:.0%} or "
-        "more, with the Wilson interval of their share; state: what is carried per sequence at the task's length, in "
-        "float32 bytes."
+    found = contenders(records)
+    references = [cell for cell in cells(records) if cell.options["model"] is None]
+    names = _names(found)
+    rows = [_row(c, name) for c, name in zip(found, names, strict=True)] + _reference_rows(references)
+    settings = varying([Cell((c.records[0],)) for c in found], ignore=IGNORED) if found else {}
+    for key, values in settings.items():
+        for index, row in enumerate(rows):
+            row[key] = values[index] if index < len(found) else None
+    order = [key for key in (*TITLES, *settings, *COLUMNS) if any(row.get(key) is not None for row in rows)]
+    chosen = any(len(c.tried) > 1 for c in found)
+    out.table(
+        "icl",
+        [{key: row.get(key) for key in order} for row in rows],
+        formats=FORMATS,
+        note=NOTE + (RATES if chosen else ""),
     )
-    out.table("icl", [{key: row[key] for key in kept} for row in rows], formats=FORMATS, note=note)
-    _curves(found, rows, out)
+    if chosen:
+        _rates(found, names, out)
+    series = [" ".join(str(names_of[key]) for key in TITLES) for names_of in names]
+    _learning(found, series, out)
+    _by_key(found, series, out, "by_gap", x_title="tokens between key and question (at least)")
+    _by_key(found, series, out, "by_length", x_title="length of the sequence")
+    _by_position(found, series, references, out)
+    capacity(found, out)
 
 
-def _row(cell: Cell, setting: Mapping[str, Any]) -> dict[str, Any]:
-    options, first = cell.options, cell.records[0].metrics
-    speed = [record.cost["tokens_per_second"] for record in cell.records if "tokens_per_second" in record.cost]
-    row: dict[str, Any] = {
-        "task": options["task"]["name"],
-        "seq_mixer": options["model"]["seq_mixer"]["name"],
-        "state_mixer": options["model"]["state_mixer"]["name"],
+TITLES = ("task", "seq_mixer", "state_mixer")
+IGNORED = ("task", "model.seq_mixer", "model.state_mixer", "optimizer.lr")
+COLUMNS = (
+    "lr", "accuracy", "exact match", "mse", "solved", "share solved", "steps to 90 %", "steps to 98 %", "k-params",
+    "state bytes", "FLOPs/token", "tokens/s",
+)  # fmt: skip
+
+
+def _names(found: Sequence[Contender]) -> list[dict[str, str]]:
+    """Plug-ins as the shortest words that tell them apart."""
+    specs = {
+        "task": [c.options["task"] for c in found],
+        "seq_mixer": [c.options["model"]["seq_mixer"] for c in found],
+        "state_mixer": [c.options["model"]["state_mixer"] for c in found],
     }
-    row |= setting
-    row["accuracy"], row["exact match"] = cell.interval("accuracy"), cell.interval("exact_match")
-    row["mse"] = cell.interval("mse")
-    accuracies = list(cell.values("accuracy").values())
+    columns = {key: labels(values) for key, values in specs.items()}
+    return [{key: columns[key][index] for key in TITLES} for index in range(len(found))]
+
+
+def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
+    first = c.records[0].metrics
+    speed = [record.cost["tokens_per_second"] for record in c.records if "tokens_per_second" in record.cost]
+    accuracies = list(c.values("accuracy").values())
     solved = sum(accuracy >= SOLVED for accuracy in accuracies)
-    row["solved"] = f"{solved}/{len(accuracies)}" if accuracies else None
-    row["share solved"] = wilson(solved, len(accuracies)) if len(accuracies) > 1 else None
-    for goal in ("90", "98"):
-        row[f"steps to {goal} %"] = cell.interval(f"steps_to_{goal}")
-    row["k-params"] = first["params"] / 1000
-    row["state bytes"] = BYTES * first["state_scalars"]
-    row["tokens/s"] = sum(speed) / len(speed) if speed else None
-    return row
+    return {
+        **names,
+        "lr": f"{c.rate:g} edge" if c.at_the_edge else f"{c.rate:g}" if len(c.tried) > 1 else None,
+        "accuracy": c.interval("accuracy"),
+        "exact match": c.interval("exact_match"),
+        "mse": c.interval("mse"),
+        "solved": f"{solved}/{len(accuracies)}" if accuracies else None,
+        "share solved": wilson(solved, len(accuracies)) if len(accuracies) > 1 else None,
+        "steps to 90 %": c.interval("steps_to_90"),
+        "steps to 98 %": c.interval("steps_to_98"),
+        "k-params": first["params"] / 1000,
+        "state bytes": BYTES * first["state_scalars"],
+        "FLOPs/token": first["flops_per_token"],
+        "tokens/s": fmean(speed) if speed else None,
+    }
 
 
-def _curves(found: Sequence[Cell], rows: Sequence[Mapping[str, Any]], out: Report) -> None:
+def _reference_rows(references: Sequence[Cell]) -> list[dict[str, Any]]:
+    tasks = labels([cell.options["task"] for cell in references])
+    rows = []
+    for task, cell in zip(tasks, references, strict=True):
+        for name in cell.records[0].metrics["references"]:
+            found = [record.metrics["references"][name] for record in cell.records]
+            row: dict[str, Any] = {"task": task, "seq_mixer": f"({name})"}
+            for column, metric in (("accuracy", "accuracy"), ("exact match", "exact_match"), ("mse", "mse")):
+                row[column] = student_t([one[metric] for one in found]) if metric in found[0] else None
+            rows.append(row)
+    return rows
+
+
+def _rates(found: Sequence[Contender], names: Sequence[Mapping[str, str]], out: Report) -> None:
+    """Every rate that was tried: recurrent mixers have narrow windows, and a table of the best hides them."""
+    rows = []
+    for c, name in zip(found, names, strict=True):
+        for rate, by_seed in sorted(c.tried.items()):
+            row: dict[str, Any] = {**name, "lr": f"{rate:g}", "seeds": len(by_seed)}
+            for metric in ("accuracy", "mse"):
+                values = [record.metrics[metric] for record in by_seed.values() if metric in record.metrics]
+                row[metric] = student_t(values) if values else None
+            rows.append(row)
+    kept = [key for key in rows[0] if any(row[key] is not None for row in rows)]
+    note = "every learning rate; seeds that diverged are missing"
+    out.table("icl_rates", [{key: row[key] for key in kept} for row in rows], formats=FORMATS, note=note)
+
+
+def _learning(found: Sequence[Contender], series: Sequence[str], out: Report) -> None:
     for metric in ("accuracy", "mse"):
         lines, dots = [], []
-        for cell, row in zip(found, rows, strict=True):
-            name = " ".join(str(row[key]) for key in ("task", "seq_mixer", "state_mixer"))
-            curves = [record.metrics["curve"] for record in cell.records if metric in record.metrics]
+        for c, name in zip(found, series, strict=True):
+            curves = [record.metrics["curve"] for record in c.records if metric in record.metrics]
             for points in zip(*curves, strict=False):
                 values = [point[metric] for point in points]
                 lines.append({"series": name, "step": points[0]["step"], metric: student_t(values)})
@@ -65,3 +133,39 @@ def _curves(found: Sequence[Cell], rows: Sequence[Mapping[str, Any]], out: Repor
         if lines:
             chart = interval_lines(lines, x="step", y=metric, series="series", dots=dots, x_title="training step")
             out.chart(f"{metric}_by_step", chart, caption=f"Held-out {metric} while training.")
+
+
+def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key: str, *, x_title: str) -> None:
+    """Accuracy against a number: a line per contender that was scored so."""
+    lines, dots = [], []
+    for c, name in zip(found, series, strict=True):
+        for x in c.records[0].metrics.get(key, {}):
+            values = c.values(key, x)
+            lines.append({"series": name, "x": int(x), "accuracy": student_t(list(values.values()))})
+            dots += [{"series": name, "x": int(x), "accuracy": v, "seed": seed} for seed, v in values.items()]
+    if lines:
+        chart = interval_lines(lines, x="x", y="accuracy", series="series", dots=dots, x_title=x_title, log_x=True)
+        out.chart(f"accuracy_{key}", chart, caption=f"Accuracy {key.replace('_', ' ')}, after training.")
+
+
+def _by_position(found: Sequence[Contender], series: Sequence[str], references: Sequence[Cell], out: Report) -> None:
+    """Of pairs that come one by one: the error, or the accuracy, after so many examples, with plain predictors."""
+    lines = []
+    for c, name in zip(found, series, strict=True):
+        if c.options["task"]["name"] in ("regression", "boolean"):
+            lines += _positions(name, [record.metrics["by_answer"] for record in c.records])
+    for cell in references if lines else ():
+        if cell.options["task"]["name"] in ("regression", "boolean"):
+            for name in cell.records[0].metrics["references"]:
+                curves = [record.metrics["references"][name]["by_answer"] for record in cell.records]
+                lines += _positions(f"({name})", curves)
+    if lines:
+        chart = interval_lines(lines, x="examples", y="score", series="series", x_title="examples seen")
+        out.chart("by_position", chart, caption="Error over variance, or accuracy, after so many examples.")
+
+
+def _positions(name: str, curves: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    return [
+        {"series": name, "examples": position, "score": student_t(list(values))}
+        for position, values in enumerate(zip(*curves, strict=True))
+    ]

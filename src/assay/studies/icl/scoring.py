@@ -1,6 +1,6 @@
-"""How well answers are given, over many fresh sequences: in all, per sequence, and by place in the sequence."""
+"""How well answers are given, over many fresh sequences: in all, per sequence, by place, by gap and by part."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,33 +10,51 @@ from torch import Tensor
 from assay.tasks.base import Batch, Task
 from assay.train.recipe import answer_loss
 
-BATCH = 1000
-Answer = Callable[[Batch], Tensor]
-"""Logits or numbers at the scored places: (batch, answers, outputs)."""
+ROWS, TOKENS = 1000, 2**18
+"""Sequences and tokens drawn at a time. Nothing else decides them, so that all models of a seed see the same."""
+GAPS = 16
+"""Classes of gaps: 1, 2-3, 4-7, ... tokens."""
+Answer = Callable[[Sequence[Batch]], Iterable[Tensor]]
+"""A batch per model -> its logits or numbers at the scored places, (batch, answers, outputs), model by model."""
+Totals = dict[str, Tensor]
 
 
 @torch.no_grad()
-def score(answer: Answer, task: Task, *, size: int, rng: torch.Generator) -> dict[str, Any]:
-    """`accuracy` and `exact_match` (or `mse`), the loss, and `by_answer`, the score of a sequence's i-th answer."""
-    totals: dict[str, Tensor] = {}
-    for start in range(0, size, BATCH):
-        batch = task.sample(min(BATCH, size - start), rng)
-        for key, value in _sums(task, answer(batch).float(), batch).items():
-            totals[key] = totals[key] + value if key in totals else value
-    return _means(task, {key: value.double().cpu() for key, value in totals.items()})
+def score(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
+    """Per model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; of a mixture
+    the mean over its parts, and the score of each by its number of answers."""
+    parts = task.parts()
+    found = [_score_part(answer, part, size=-(-size // len(parts)), rngs=rngs) for part in parts]
+    return [_joined(parts, per_part) for per_part in zip(*found, strict=True)]
 
 
-def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> dict[str, Tensor]:
+def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
+    rows = max(1, min(ROWS, TOKENS // task.shape().length))
+    totals: list[Totals] = [{} for _ in rngs]
+    for start in range(0, size, rows):
+        batches = [task.sample(min(rows, size - start), rng) for rng in rngs]
+        for mine, batch, answers in zip(totals, batches, answer(batches), strict=True):
+            for key, value in _sums(task, answers.float(), batch).items():
+                mine[key] = mine[key] + value if key in mine else value
+    return [_means(task, {key: value.double().cpu() for key, value in mine.items()}) for mine in totals]
+
+
+def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Totals:
     scored = torch.ones_like(batch.targets, dtype=torch.bool) if batch.scored is None else batch.scored
     quality = _squared_error(answers, batch) if task.loss == "mse" else _right(task, answers, batch).float()
     every = ((quality == 1) | ~scored).all(dim=1)
-    return {
+    sums = {
         "loss": answer_loss(task, answers, batch) * scored.sum(),
         "quality": (quality * scored).sum(0),
         "scored": scored.sum(0),
         "exact": every.sum(),
         "sequences": torch.tensor(len(scored), device=scored.device),
     }
+    if (gaps := task.gaps(batch)) is not None:
+        kind = gaps.clamp(min=1).double().log2().long().clamp(max=GAPS - 1)[scored]
+        sums["gaps"] = torch.bincount(kind, minlength=GAPS)
+        sums["gap_quality"] = torch.bincount(kind, weights=quality[scored].double(), minlength=GAPS)
+    return sums
 
 
 def _right(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Bool[Tensor, "batch answers"]:
@@ -49,11 +67,25 @@ def _squared_error(answers: Float[Tensor, "batch answers outputs"], batch: Batch
     return (answers.squeeze(-1) - batch.targets) ** 2
 
 
-def _means(task: Task, totals: dict[str, Tensor]) -> dict[str, Any]:
-    mean = (totals["quality"].sum() / totals["scored"].sum()).item()
-    by_answer = (totals["quality"] / totals["scored"].clamp_min(1)).tolist()
+def _means(task: Task, totals: Totals) -> dict[str, Any]:
+    quality = (totals["quality"].sum() / totals["scored"].sum()).item()
+    by_answer = totals["quality"] / totals["scored"].clamp_min(1)
     loss = (totals["loss"] / totals["scored"].sum()).item()
     if task.loss == "mse":
-        return {"mse": mean, "loss": loss, "by_answer": by_answer}
+        unit = task.error_unit
+        return {"mse": quality / unit, "loss": loss, "by_answer": (by_answer / unit).tolist()}
     exact = (totals["exact"] / totals["sequences"]).item()
-    return {"accuracy": mean, "exact_match": exact, "loss": loss, "by_answer": by_answer}
+    found: dict[str, Any] = {"accuracy": quality, "exact_match": exact, "loss": loss, "by_answer": by_answer.tolist()}
+    if "gaps" in totals:
+        pairs = zip(totals["gap_quality"].tolist(), totals["gaps"].tolist(), strict=True)
+        found["by_gap"] = {str(2**kind): right / count for kind, (right, count) in enumerate(pairs) if count}
+    return found
+
+
+def _joined(parts: Sequence[Task], found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if len(parts) == 1:
+        return found[0]
+    plain = [key for key in ("accuracy", "exact_match", "mse", "loss") if key in found[0]]
+    means = {key: sum(part[key] for part in found) / len(found) for key in plain}
+    quality = "mse" if "mse" in means else "accuracy"
+    return means | {"by_size": {str(len(part["by_answer"])): part[quality] for part in found}}

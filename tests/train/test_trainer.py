@@ -12,7 +12,8 @@ from assay.models.sequence import SequenceModel, SequenceModule
 from assay.nn.random import initialised_from
 from assay.tasks import tasks
 from assay.tasks.base import Task
-from assay.train.recipe import Optimizer, Train, Trainer, answer_loss
+from assay.train.recipe import Optimizer, Train, answer_loss
+from assay.train.trainer import SingleTrainer
 
 TASK = "mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=2"
 
@@ -27,9 +28,9 @@ def model(mixer: str = "attention", d_model: int = 16) -> SequenceModule:
         return options.build(task().shape())
 
 
-def trainer(steps: int = 6, **options: float) -> Trainer:
+def trainer(steps: int = 6, **options: float) -> SingleTrainer:
     train = Train(max_steps=steps, micro_batch_size=8, validate_every=3)
-    return Trainer(model(), task(), train, Optimizer(**options), seed=1)
+    return SingleTrainer(model(), task(), train, Optimizer(**options), seed=1)
 
 
 def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_zero() -> None:
@@ -56,10 +57,11 @@ def test_saving_and_loading_in_the_middle_changes_no_bit(tmp_path: Path) -> None
     list(whole.run())
     first = trainer()
     for step in first.run():
-        first.save(tmp_path / "checkpoint", {"step": step})
+        first.save(tmp_path / "checkpoint", ["me"], {"step": step})
         break
     second = trainer()
-    assert second.load(tmp_path / "checkpoint") == {"step": 3}
+    assert second.load_if(tmp_path / "checkpoint", ["somebody else"]) is None and second.step == 0
+    assert second.load_if(tmp_path / "checkpoint", ["me"]) == {"step": 3}
     list(second.run())
     for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -71,7 +73,7 @@ def test_a_run_does_not_depend_on_the_global_generator() -> None:
         torch.manual_seed(seed)
         one = trainer()
         list(one.run())
-        finals.append(one.loss.item())
+        finals.append(one.losses.item())
     assert finals[0] == finals[1]
 
 

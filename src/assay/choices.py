@@ -1,0 +1,168 @@
+"""What may be written for a study: its plug-in fields, their words, and the options of the plug-ins chosen.
+
+task:mqar is --task mqar;   --task.num_kv_pairs 4 sets an option of whatever task was chosen
+"""
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from assay.core.convert import nearest, option_types
+from assay.core.plugin import Plugin, is_plugin_type, registries
+from assay.core.words import printable, written
+
+if TYPE_CHECKING:
+    from assay.core.study import Study
+
+CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
+"""`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
+WIDTH = 80
+"""Of what is printed where there is no terminal."""
+
+
+def type_at(cls: type[Any], path: str) -> Any:
+    """The annotation of the field at a dotted path through plain dataclasses; None if there is none."""
+    hint: Any = cls
+    for name in path.split("."):
+        if not is_dataclass(hint) or name not in (types := option_types(hint)):  # type: ignore[arg-type]
+            return None
+        hint = types[name]
+    return hint
+
+
+def plugin_fields(cls: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted path and annotation of each field that holds a plug-in or several, in declaration order."""
+    for name, hint in option_types(cls).items():
+        if is_plugin_type(hint):
+            yield f"{prefix}{name}", hint
+        elif is_dataclass(hint):
+            yield from plugin_fields(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
+
+
+def is_plugin_option(cls: type[Any], path: str) -> bool:
+    """Whether a dotted path goes through a field that holds a plug-in, or several."""
+    return any(path.startswith(f"{field}.") for field, _ in plugin_fields(cls))
+
+
+def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
+    """`[--task boolean --seeds 0]` -> {"task": "boolean"}: the plug-ins that flags choose, the last of each field."""
+    given: dict[str, list[str]] = {}
+    path = ""
+    for flag in flags:
+        if flag.startswith("--"):
+            path, equals, value = flag.removeprefix("--").replace("-", "_").partition("=")
+            given[path] = [value] if equals else []
+        elif path:
+            given[path].append(flag)
+    chosen = {field: (hint, given[field]) for field, hint in plugin_fields(cls) if given.get(field)}
+    return {field: words if get_origin(hint) is tuple else words[0] for field, (hint, words) in chosen.items()}
+
+
+def print_choices(study: "Study") -> None:
+    """A panel for each plug-in field, with every word that may stand there."""
+    from rich.console import Console, Group
+    from rich.panel import Panel
+    from rich.rule import Rule
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    # Where there is no terminal, neither COLUMNS nor FORCE_COLOR may change what a script reads.
+    console = Console() if terminal else Console(width=WIDTH, force_terminal=False, color_system=None)
+    for path, hint in plugin_fields(type(study)):
+        words = [f"{path}:{name}" for name in _plugin_type(hint).registry.names()]
+        usage = Text(f"[{{{','.join(words)}}}]", no_wrap=True, overflow="ellipsis")
+        default = Text(f"(default: {_default(path, attrgetter(path)(study))})", no_wrap=True, overflow="ellipsis")
+        lines = [Text(f"    {word}", overflow="fold") for word in words]
+        panel = Group(default, Rule(style="dim"), usage, *lines)
+        console.print(Panel(panel, title=f"{path} choices", title_align="left", border_style="dim"))
+
+
+def describe(study: "Study") -> str:
+    """The head of a study's help: the question, and how presets, words and options are written."""
+    cls = type(study)
+    lines = [cls.question, f"Presets: {', '.join(cls.presets) or 'none'}; --preset NAME starts from one."]
+    for path, hint in [*plugin_fields(cls)][:1]:
+        plugins = _members(attrgetter(path)(study))
+        name = plugins[0].name if plugins else _plugin_type(hint).registry.names()[0]
+        example = "".join(
+            f", such as --{path}.{option.name} {_shown(getattr(plugin, option.name))}"
+            for plugin in plugins[:1]
+            for option in fields(plugin)[:1]
+        )
+        lines += [
+            f"Words choose plug-ins, in any order: {path}:{name} is --{path} {name}; --choices lists them.",
+            f"Options of plug-ins are dotted flags{example}; those of the plug-ins chosen stand at the end.",
+        ]
+    return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
+
+
+def chosen_options(study: "Study") -> str:
+    """The flags of each plug-in that a study holds, with their values: `task mqar: --task.vocab_size 256, ...`."""
+    blocks = []
+    for path, _ in plugin_fields(type(study)):
+        for plugin in _members(attrgetter(path)(study)):
+            values = {f"--{path}.{field.name}": getattr(plugin, field.name) for field in fields(plugin)}
+            flags = ", ".join(f"{flag} {_shown(value)}" for flag, value in values.items()) or "no options"
+            blocks.append(_wrapped(f"{path} {plugin.name}: {flags}"))
+    return "\n".join(["options of the chosen plug-ins:", *blocks, ""]) if blocks else ""
+
+
+def suggestions(study: "Study", words: Sequence[str]) -> Iterator[str]:
+    """What was perhaps meant by the words and dotted flags that name nothing; the parser itself suggests for flags
+    without a dot."""
+    cls = type(study)
+    paths = [path for path, _ in plugin_fields(cls)]
+    plugins = {
+        name for kind in registries().values() for entry in kind.entries() for name in (entry.name, *entry.aliases)
+    }
+    options = [
+        f"--{path}.{option.name}" for path in paths for p in _members(attrgetter(path)(study)) for option in fields(p)
+    ]
+    for word in words:
+        if word.startswith("--"):
+            lost = word.partition("=")[0]
+            # Below a plain dataclass the parser has a better suggestion of its own.
+            close = nearest(lost, options) if "." in lost and type_at(cls, lost[2:].rpartition(".")[0]) is None else ""
+        else:
+            lost = word.partition(":")[0] if CHOICE.fullmatch(word) else ""
+            close = nearest(lost, [*paths, "wandb"]) if lost and lost not in plugins else ""
+        if close:
+            yield f"'{lost}' is not known.{close}"
+
+
+def _members(held: Any) -> tuple[Plugin, ...]:
+    return held if isinstance(held, tuple) else (held,)
+
+
+def _plugin_type(hint: Any) -> type[Plugin]:
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint
+
+
+def _default(path: str, held: Any) -> str:
+    """`task:mqar`; several are a flag with several words."""
+    if isinstance(held, tuple):
+        return f"--{path} {' '.join(map(_word, held))}" if held else "none named"
+    return f"{path}:{_word(held)}"
+
+
+def _word(plugin: Plugin) -> str:
+    """The label, under the registered name: that is the one which stands in the list."""
+    _, colon, options = plugin.label.partition(":")
+    return f"{plugin.name}{colon}{options}"
+
+
+def _shown(value: Any) -> str:
+    return printable(written(value)) or "''"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH

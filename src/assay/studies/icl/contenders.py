@@ -1,0 +1,101 @@
+"""Records pooled for a table: a record per seed, at the learning rate that the other seeds chose.
+
+    seed   validation at 1e-3, 3e-3, 1e-2        chosen by the others    the row counts its test score at
+    0      .80  .97  .10                         3e-3                    3e-3
+    1      .82  .95  .96                         3e-3                    3e-3
+    2      .79  .98  .12                         3e-3                    3e-3
+
+So a rate is chosen on validation, by seeds that the score is not taken from, and the score is of a third split. A rate
+at which a seed diverged or failed counts as the worst for it. One seed alone has to choose for itself.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from assay.core.run import Record, canonical
+from assay.metrics.intervals import Interval, student_t
+
+Rates = Mapping[float, Mapping[int, Record]]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What one row of a table is made of."""
+
+    records: tuple[Record, ...]
+    """One per seed."""
+    tried: Rates
+    """Every record, by rate and seed."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Of all its records, but for the rate."""
+        return self.records[0].run.options
+
+    @property
+    def rate(self) -> float:
+        """The rate that most seeds count with."""
+        chosen = [rate_of(record) for record in self.records]
+        return max(sorted(set(chosen)), key=chosen.count)
+
+    @property
+    def at_the_edge(self) -> bool:
+        """Whether a rate beyond those tried might have been better."""
+        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+
+    def values(self, *path: str) -> dict[int, float]:
+        """A number by seed, at a path into the metrics; without the seeds that lack it."""
+        found = {record.run.seed: _at(record.metrics, path) for record in self.records}
+        return {seed: float(value) for seed, value in found.items() if value is not None}
+
+    def interval(self, *path: str) -> Interval | None:
+        values = list(self.values(*path).values())
+        return student_t(values) if values else None
+
+
+def contenders(records: Iterable[Record]) -> list[Contender]:
+    """The trained models among the records, in the order they come."""
+    groups: dict[str, dict[float, dict[int, Record]]] = {}
+    for record in records:
+        if record.run.options.get("model") is not None:
+            groups.setdefault(_key(record), {}).setdefault(rate_of(record), {})[record.run.seed] = record
+    return [Contender(_chosen(group), group) for group in groups.values()]
+
+
+def rate_of(record: Record) -> float:
+    return float(record.run.options["optimizer"]["lr"])
+
+
+def validation(record: Record) -> float:
+    """Of the last validation: larger is better."""
+    last = record.metrics["curve"][-1]
+    return float(last["accuracy"]) if "accuracy" in last else -float(last["mse"])
+
+
+def _chosen(tried: Rates) -> tuple[Record, ...]:
+    seeds = sorted({seed for by_seed in tried.values() for seed in by_seed})
+    chosen = []
+    for seed in seeds:
+        others = [other for other in seeds if other != seed] or [seed]
+        worth = {rate: _worth(by_seed, others) for rate, by_seed in tried.items() if seed in by_seed}
+        chosen.append(tried[max(sorted(worth), key=lambda rate: worth[rate])][seed])
+    return tuple(chosen)
+
+
+def _worth(by_seed: Mapping[int, Record], seeds: Sequence[int]) -> float:
+    return fmean(validation(by_seed[seed]) if seed in by_seed else -float("inf") for seed in seeds)
+
+
+def _key(record: Record) -> str:
+    """The setting without seed and rate."""
+    run = record.run.to_json()
+    options = {**run["options"], "optimizer": {**run["options"]["optimizer"], "lr": None}}
+    return canonical({**run, "seed": None, "options": options})
+
+
+def _at(value: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) else None

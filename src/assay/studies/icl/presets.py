@@ -1,0 +1,46 @@
+"""Named options of the study. `capacity` is defined in docs/icl.md."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from assay.models.sequence import SequenceModel
+from assay.train.recipe import Optimizer, Train
+
+CAPACITY_MIXERS = (
+    "attention:num_heads=2",
+    "sliding_window:num_heads=2:window=16",
+    "sliding_window:num_heads=2:window=64",
+    "linear_attention:num_heads=4",
+    "linear_attention:num_heads=1",
+    "based:num_heads=4:feature_dim=8",
+    "gated_linear_attn:num_heads=1:expand_v=1",
+    "retention:num_heads=1:expand_v=1",
+    "delta_net:num_heads=4",
+    "delta_net:num_heads=1",
+    "gated_delta_net:num_heads=1",
+    "mamba2:d_state=16",
+    "mamba2:d_state=64",
+    "hybrid:pattern=(sliding_window:num_heads=2:window=16)+(delta_net:num_heads=1)",
+    "gru",
+)
+"""Every mixer, its state varied by its own knob."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "small": {
+        "task": "mqar:vocab_size=256:input_seq_len=32:num_kv_pairs=4",
+        "train": Train(micro_batch_size=128),
+        "optimizer": Optimizer(lr=2e-3),
+    },
+    "spec": {},
+    "capacity": {
+        "task": "mqar:vocab_size=8192:input_seq_len=1024:num_kv_pairs=256:min_kv_pairs=4:power_a=1:filler=no_keys",
+        "model": SequenceModel(model_dim=64, positions="auto", tied=True, layer_params=50_000),
+        "train": Train(max_steps=1400, micro_batch_size=4, validate_every=700),
+        "eval_size": 1400,
+        "grid": {
+            "model.seq_mixer": [f"{word}:conv={conv}" for word in CAPACITY_MIXERS for conv in (0, 4)],
+            "optimizer.lr": ["1e-3", "3e-3", "1e-2"],
+            "seed": ["0", "1", "2"],
+        },
+    },
+}

@@ -1,0 +1,52 @@
+"""What needs no training: the task's oracle and its plain predictors, scored like a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from assay.core.convert import convert
+from assay.core.run import Run
+from assay.core.study import Outcome
+from assay.nn.random import stream
+from assay.studies.icl.scoring import score
+from assay.tasks.base import Batch, Task, Tokens
+
+MOST = 2000
+"""Sequences they are asked about: some solve a system of equations at every position."""
+
+
+def score_references(run: Run, device: torch.device) -> Outcome:
+    """`references`: by name, what `score` says of it."""
+    task = convert(Task, run.options["task"], what="option 'task'")
+    size = min(MOST, run.options["eval_size"])
+    part = task.parts()[-1]
+    names = ["oracle", *part.references(part.sample(2, stream(0, "names", device=device)))]
+    found = {}
+    for name in names:
+        (found[name],) = score(_answer(task, name), task, size=size, rngs=[stream(run.seed, "test", device=device)])
+    return Outcome(run, {"references": found})
+
+
+def _answer(task: Task, name: str) -> Callable[[Sequence[Batch]], Iterator[Tensor]]:
+    by_length = {part.shape().length: part for part in task.parts()}
+
+    def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
+        for batch in batches:
+            part = by_length[batch.inputs.shape[1]]
+            yield _as_outputs(part, part.oracle(batch) if name == "oracle" else part.references(batch)[name])
+
+    return answer
+
+
+def _as_outputs(task: Task, answers: Tensor) -> Any:
+    """Answers in the shape of the targets -> what a model's head would give, certain of them."""
+    if task.loss == "mse":
+        return answers[..., None]
+    if task.loss == "bce":
+        return (2 * (answers.float() > 0.5).float() - 1)[..., None]
+    outputs = task.shape().outputs
+    assert isinstance(outputs, Tokens)
+    return one_hot(answers, outputs.vocab).float()

@@ -1,0 +1,171 @@
+"""Train the models of one cohort, validate them on the way, and score them on sequences that validation never saw."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from assay.core.convert import convert
+from assay.core.run import Run
+from assay.core.study import Context, Outcome
+from assay.metrics.size import flops_per_token, parameters
+from assay.models.sequence import SequenceModel, SequenceModule
+from assay.nn.random import initialised_from, stream
+from assay.studies.icl.scoring import score
+from assay.tasks.base import Task
+from assay.train.bank import Bank
+from assay.train.recipe import Optimizer, Train
+from assay.train.trainer import SingleTrainer, Trainer
+
+GOALS = (0.9, 0.98)
+"""Accuracies of which a record says when they were first reached."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The options of a run, as objects."""
+
+    task: Task
+    model: SequenceModel
+    train: Train
+    optimizer: Optimizer
+    eval_size: int
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        hints = {"task": Task, "model": SequenceModel, "train": Train, "optimizer": Optimizer, "eval_size": int}
+        return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
+
+
+@dataclass
+class Progress:
+    """What is known of one run while it is trained."""
+
+    run: Run
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    seconds_to: dict[str, float] = field(default_factory=dict)
+
+
+def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
+    """Runs that differ in seed and optimizer; a run whose loss is no number ends as diverged, the others go on."""
+    settings = [Setting.of(run) for run in runs]
+    shared = settings[0]
+    begin = time.perf_counter()
+    trainer = _trainer(runs, settings, ctx, device)
+    going = {index: Progress(run) for index, run in enumerate(runs)}
+    checkpoint = ctx.checkpoint(runs[0])
+    owners = [run.id for run in runs]
+    if checkpoint and checkpoint.exists() and (notes := trainer.load_if(checkpoint, owners)) is not None:
+        for index, curve in notes.items():
+            going[index].curve = curve
+    for step in trainer.run():
+        found = _scored(trainer, shared, shared.task, runs, "validation", device)
+        finite = trainer.losses.isfinite().tolist()
+        for index, progress in list(going.items()):
+            _note(progress, step, found[index], ctx, shared, time.perf_counter() - begin)
+            if not finite[index]:
+                del going[index]
+                yield Outcome(runs[index], {**found[index], "steps": step}, diverged=True)
+        if not going:
+            return
+        if checkpoint and step < shared.train.max_steps:
+            trainer.save(checkpoint, owners, {index: progress.curve for index, progress in going.items()})
+    yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
+
+
+def build(model: SequenceModel, task: Task, seed: int) -> SequenceModule:
+    with initialised_from(seed, "model"):
+        return model.build(task.shape())
+
+
+def _trainer(runs: Sequence[Run], settings: Sequence[Setting], ctx: Context, device: torch.device) -> Trainer:
+    shared = settings[0]
+    compile = ctx.numerics.compile
+    models = [build(s.model, s.task, run.seed).to(device) for run, s in zip(runs, settings, strict=True)]
+    if len(runs) == 1:
+        return SingleTrainer(models[0], shared.task, shared.train, shared.optimizer, seed=runs[0].seed, compile=compile)
+    optimizers, seeds = [setting.optimizer for setting in settings], [run.seed for run in runs]
+    return Bank(models, shared.task, shared.train, optimizers, seeds=seeds, compile=compile)
+
+
+def _scored(
+    trainer: Trainer,
+    shared: Setting,
+    task: Task,
+    runs: Sequence[Run],
+    split: str,
+    device: torch.device,
+    share: float = 1,
+) -> list[dict[str, Any]]:
+    rngs = [stream(run.seed, split, device=device) for run in runs]
+    return score(trainer.answers, task, size=max(1, int(shared.eval_size * share)), rngs=rngs)
+
+
+def _note(
+    progress: Progress, step: int, found: Mapping[str, Any], ctx: Context, shared: Setting, seconds: float
+) -> None:
+    plain = {key: value for key, value in found.items() if not isinstance(value, list | dict)}
+    progress.curve.append({"step": step, **plain})
+    shown = {key: value for key, value in plain.items() if key in ("accuracy", "mse", "loss")}
+    ctx.progress(progress.run, step, shared.train.max_steps, **shown)
+    for goal in GOALS:
+        if found.get("accuracy", 0) >= goal:
+            progress.seconds_to.setdefault(f"seconds_to_{100 * goal:.0f}", seconds)
+
+
+def _outcomes(
+    trainer: Trainer,
+    going: Mapping[int, Progress],
+    runs: Sequence[Run],
+    shared: Setting,
+    device: torch.device,
+    seconds: float,
+) -> Iterator[Outcome]:
+    final = _scored(trainer, shared, shared.task, runs, "test", device)
+    longer = _longer(trainer, shared, runs, device)
+    sizes = _sizes(shared, build(shared.model, shared.task, runs[0].seed))
+    tokens = shared.train.max_steps * shared.train.micro_batch_size * shared.task.shape().length
+    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
+    # Models that were trained together share the time and the memory.
+    cost = {"seconds": seconds / len(runs), "tokens_per_second": tokens * len(runs) / seconds, "memory": memory}
+    cost["trained_together"] = len(runs)
+    for index, progress in going.items():
+        metrics = final[index] | longer[index] | sizes | _milestones(progress.curve) | {"curve": progress.curve}
+        yield Outcome(runs[index], metrics, cost | progress.seconds_to)
+
+
+def _longer(
+    trainer: Trainer, shared: Setting, runs: Sequence[Run], device: torch.device
+) -> list[dict[str, dict[str, float]]]:
+    """Accuracy at other lengths, as many tokens of each; nothing for a model whose positions are a table."""
+    versions = {} if shared.model.has_table else shared.task.longer()
+    if not versions:
+        return [{} for _ in runs]
+    length = shared.task.shape().length
+    found = {
+        n: _scored(trainer, shared, task, runs, f"length {n}", device, share=length / n) for n, task in versions.items()
+    }
+    return [{"by_length": {str(n): scores[i]["accuracy"] for n, scores in found.items()}} for i in range(len(runs))]
+
+
+def _sizes(shared: Setting, model: SequenceModule) -> dict[str, Any]:
+    length, width = shared.task.shape().length, shared.model.model_dim
+    answers = shared.task.sample(1, stream(0, "shape")).targets.shape[-1]
+    head = 2 * width * model.outputs * answers / length
+    return {
+        "params": parameters(model),
+        "layer_params": parameters(model.layers),
+        "state_scalars": shared.model.state_size(length),
+        "flops_per_token": flops_per_token(nn.Sequential(*model.layers), length, width) + head,
+    }
+
+
+def _milestones(curve: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
+    """The first validated step at which the held-out accuracy was there; None if it never was."""
+    if not curve or "accuracy" not in curve[0]:
+        return {}
+    reached = {goal: [point["step"] for point in curve if point["accuracy"] >= goal] for goal in GOALS}
+    return {f"steps_to_{100 * goal:.0f}": steps[0] if steps else None for goal, steps in reached.items()}

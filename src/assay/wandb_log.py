@@ -1,0 +1,112 @@
+"""Runs on Weights & Biases while they go: one of theirs for each of ours, under the same id.
+
+The store stays the truth; this only copies. What W&B is told depends on the run alone: id, label, options, seed,
+progress and final numbers.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from assay.core.drive import Event
+from assay.core.errors import UserError
+from assay.core.run import Record, Run, flat
+from assay.progress import Watch, say
+
+
+def require_wandb() -> Any:
+    """The package, or what to do about it."""
+    try:
+        wandb = importlib.import_module("wandb")
+    except ModuleNotFoundError as error:
+        if error.name != "wandb":
+            raise
+        wandb = None
+    if not hasattr(wandb, "init"):  # a folder `wandb`, which offline runs leave behind, imports as an empty package
+        raise UserError("wandb:on needs the package wandb: pip install 'assay-bench[wandb]', or leave it out.")
+    return wandb
+
+
+@contextmanager
+def logged(watch: Watch, runs: Sequence[Run], labels: Mapping[str, str], *, quiet: bool = False) -> Iterator[Watch]:
+    """`watch`, and what it sees sent on to W&B; `runs` are those to be computed."""
+    log = _Log(require_wandb(), labels, quiet)
+    if runs:
+        try:
+            log.open(runs[0])  # a missing login shows here, before anything is computed
+        except Exception as error:
+            raise UserError(
+                f"wandb:on does not work: {_line(error)} Mend that, set WANDB_MODE=offline, or leave wandb:on out."
+            ) from error
+
+    def both(event: Event) -> None:
+        watch(event)
+        log(event)
+
+    try:
+        yield both
+    finally:
+        log.close()
+
+
+class _Log:
+    def __init__(self, wandb: Any, labels: Mapping[str, str], quiet: bool) -> None:
+        self.wandb, self.labels = wandb, labels
+        self.settings = {"console": "off", "silent": quiet}  # our output is not the run's
+        self.running: dict[str, Any] = {}
+        self.broken = False
+
+    def __call__(self, event: Event) -> None:
+        if self.broken:
+            return
+        try:
+            if event.progress:
+                # Committed at once: a row still open when the run ends would overwrite the final numbers.
+                self.open(event.run).log(dict(event.progress.metrics), step=event.progress.done, commit=True)
+            if event.record:
+                self._finish(event.record)
+        except Exception as error:  # noqa: BLE001 - a lost connection must not stop the computing
+            self.broken = True
+            say(f"warning: nothing more goes to Weights & Biases: {_line(error)} The runs go on and are stored.")
+
+    def open(self, run: Run) -> Any:
+        """Several are open at a time, one per worker, so each is created beside the others."""
+        if run.id not in self.running:
+            self.running[run.id] = self.wandb.init(
+                project=f"assay-{run.study}",
+                id=run.id,
+                name=self.labels[run.id],
+                config={**run.options, "seed": run.seed},
+                reinit="create_new",
+                # One id gives one set of numbers: a run taken up again goes on, and steps sent before are not resent.
+                resume="allow",
+                settings=self.settings,
+            )
+        return self.running[run.id]
+
+    def _finish(self, record: Record) -> None:
+        run = self.open(record.run)
+        numbers = {key: value for key, value in flat(dict(record.metrics)).items() if _is_number(value)}
+        run.summary.update(numbers)
+        run.finish(exit_code=0 if record.status == "done" else 1)
+        del self.running[record.run.id]
+
+    def close(self) -> None:
+        """What is still open was interrupted, or belongs to another driver."""
+        for run in self.running.values():
+            try:
+                run.finish(exit_code=1)
+            except Exception as error:  # noqa: BLE001 - nor may it hide what ended the command
+                say(f"warning: Weights & Biases: {_line(error)}")
+        self.running.clear()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error, as a sentence."""
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
+    return text if text.endswith(".") else f"{text}."
