@@ -191,6 +191,8 @@ def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[
             options.append((path, value))
         elif word.startswith("--"):
             flags.append(f"--{path}{equals}{value}")
+            if type_at(cls, path) is str and not equals and rest:
+                flags.append(rest.popleft())  # whatever it looks like: `--model model:answer` names no plug-in
         elif chosen := _choice(cls, word):
             flags += chosen
         else:

@@ -11,6 +11,7 @@ from assay.core.errors import UserError
 from assay.core.plugin import registries
 from assay.core.words import printable
 from assay.progress import say
+from assay.reproduce import reproduce
 from assay.study_command import print_verdicts, run_study
 
 
@@ -124,6 +125,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "rm": rm,
     "report": report,
     "demo": demo,
+    "reproduce": reproduce,
 }
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics.intervals import Interval, holm, letters, paired_difference, paired_p, student_t, wilson
+from assay.metrics.intervals import Interval, holm, letters, paired_difference, paired_p, share, student_t, wilson
 
 
 def t_tail(t, df):
@@ -149,3 +149,8 @@ def test_degenerate_scores_share_a_letter():
 def test_sixty_distinct_rows_have_sixty_letters():
     found = letters({f"m{i}": {0: float(i), 1: float(i), 2: float(i)} for i in range(60)})
     assert len(set(found.values())) == 60 and all(len(letter) == 1 for letter in found.values())
+
+
+def test_a_share_stays_between_0_and_1() -> None:
+    assert student_t([0.0, 0.9, 1.0]).high > 1 and share([0.0, 0.9, 1.0]).high == 1
+    assert share([0.2, 0.0, 0.01]).low == 0 and share([0.5]).low is None

@@ -54,5 +54,14 @@ def test_every_mixer_learns_with_every_state_mixer(mixer: str, state_mixer: str)
     assert after < 0.9 * before
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("state_mixer", state_mixers.names())
+@pytest.mark.parametrize("mixer", mixers.names())
+@pytest.mark.parametrize("task", SMALL)
+def test_every_combination_learns(task: str, mixer: str, state_mixer: str) -> None:
+    before, after = fall(SMALL[task], mixer, state_mixer)
+    assert after < 0.9 * before
+
+
 def test_every_task_of_the_study_is_here() -> None:
     assert set(SMALL) == set(tasks.names()) - {"hybrid", "retrieval"}

@@ -27,6 +27,14 @@ class Interval:
     n: int
 
 
+def share(values: Sequence[float]) -> Interval:
+    """`student_t` of values in [0, 1], its bounds kept there: what a chart of accuracies shows."""
+    found = student_t(values)
+    if found.low is None or found.high is None:
+        return found
+    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+
+
 def student_t(values: Sequence[float], level: float = 0.95) -> Interval:
     """mean ± t sd/sqrt(n) with n - 1 degrees of freedom; one value has no interval."""
     if not values:

@@ -41,11 +41,7 @@ class GatedUnit(MixerModule):
             nn.init.uniform_(parameter, -(d_model**-0.5), d_model**-0.5)
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
-        h, states = self.init_state(len(x)), []
-        for driven in self.input(x).unbind(1):
-            h = advance(driven, h, self.recurrent.weight, self.recurrent.bias)
-            states.append(h)
-        return torch.stack(states, dim=1)
+        return run(self.input(x), self.init_state(len(x)), self.recurrent.weight, self.recurrent.bias)
 
     def init_state(self, batch: int) -> Float[Tensor, "batch d_model"]:
         return self.recurrent.weight.new_zeros(batch, self.recurrent.in_features)
@@ -53,18 +49,23 @@ class GatedUnit(MixerModule):
     def step(
         self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch d_model"]
     ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch d_model"]]:
-        h = advance(self.input(x), state, self.recurrent.weight, self.recurrent.bias)
+        h = run(self.input(x[:, None]), state, self.recurrent.weight, self.recurrent.bias).squeeze(1)
         return h, h
 
 
 @in_float32
-def advance(
-    driven: Float[Tensor, "batch gates"],
+def run(
+    driven: Float[Tensor, "batch time gates"],
     h: Float[Tensor, "batch d_model"],
     weight: Float[Tensor, "gates d_model"],
     bias: Float[Tensor, " gates"],
-) -> Float[Tensor, "batch d_model"]:
-    """One step of the state; `driven` is what the token brings to the three gates."""
-    (reset_in, keep_in, new_in), (reset, keep, new) = driven.chunk(3, -1), linear(h, weight, bias).chunk(3, -1)
-    candidate = torch.tanh(new_in + torch.sigmoid(reset_in + reset) * new)
-    return torch.lerp(candidate, h, torch.sigmoid(keep_in + keep))
+) -> Float[Tensor, "batch time d_model"]:
+    """The states after each token; `driven` is what the tokens bring to the three gates. Few and wide operations per
+    step: on a GPU each is a launch."""
+    width, states = h.shape[-1], []
+    for brought in driven.unbind(1):
+        held = linear(h, weight, bias)
+        reset, keep = torch.sigmoid(brought[..., : 2 * width] + held[..., : 2 * width]).chunk(2, -1)
+        h = torch.lerp(torch.tanh(torch.addcmul(brought[..., 2 * width :], reset, held[..., 2 * width :])), h, keep)
+        states.append(h)
+    return torch.stack(states, dim=1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule, State
+from assay.nn.norm import Norm
 
 
 @mixers.register("hybrid")
@@ -47,7 +48,7 @@ class InSequence(MixerModule):
     def __init__(self, members: list[MixerModule], d_model: int) -> None:
         super().__init__()
         self.members: Sequence[MixerModule] = nn.ModuleList(members)  # type: ignore[assignment]
-        self.norms = nn.ModuleList(nn.RMSNorm(d_model, eps=1e-6) for _ in members)
+        self.norms = nn.ModuleList(Norm(d_model) for _ in members)
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
         found = torch.zeros_like(x)

@@ -13,11 +13,12 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import linear
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer
+from assay.nn.norm import Norm
 from assay.state_mixers import state_mixers
 from assay.state_mixers.base import StateMixer
 from assay.tasks.base import TaskShape, Tokens
@@ -78,20 +79,12 @@ class SequenceModel:
         return self.num_layers * self.seq_mixer.state_size(self.model_dim, length)
 
 
-class Norm(nn.RMSNorm):
-    """In the width of what comes in, which autocast would make float32."""
-
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        with torch.autocast(x.device.type, enabled=False):
-            return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
 class Layer(nn.Module):
     def __init__(self, model: SequenceModel, length: int) -> None:
         super().__init__()
         self.mixer = model.seq_mixer.build(model.model_dim, length)
         self.state_mixer = model.state_mixer.build(model.model_dim)
-        self.norms = nn.ModuleList(Norm(model.model_dim, eps=1e-6) for _ in range(2))
+        self.norms = nn.ModuleList(Norm(model.model_dim) for _ in range(2))
 
     def forward(self, h: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
         h = h + self.mixer(self.norms[0](h))
@@ -112,7 +105,7 @@ class SequenceModule(nn.Module):
         self.embed = _embedding(shape, width)
         self.position = nn.Parameter(0.02 * torch.randn(shape.length, width)) if model.has_table else None
         self.layers = nn.ModuleList(Layer(model, shape.length) for _ in range(model.num_layers))
-        self.norm = Norm(width, eps=1e-6)
+        self.norm = Norm(width)
         self.outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
         if model.tied and not (isinstance(shape.inputs, Tokens) and shape.inputs == shape.outputs):
             raise UserError("model.tied=True needs a task whose answers are tokens of its inputs: leave it out.")
@@ -135,12 +128,14 @@ class SequenceModule(nn.Module):
         h = self.hidden(inputs)
         if positions is not None:
             h = torch.gather(h, 1, positions[..., None].expand(-1, -1, h.shape[-1]))
-        if self.head is None:  # scaled, so that logits start as small as those of a head of its own
-            return linear(h * h.shape[-1] ** -0.5, self.embed.weight)  # type: ignore[arg-type]
+        if self.head is None:
+            return linear(h, self.embed.weight)  # type: ignore[arg-type]
         return self.head(h)
 
 
 def _embedding(shape: TaskShape, width: int) -> nn.Module:
     if isinstance(shape.inputs, Tokens):
-        return nn.Embedding(shape.inputs.vocab, width)
+        table = nn.Embedding(shape.inputs.vocab, width)
+        nn.init.normal_(table.weight, std=width**-0.5)  # norms scale it up, and a rate moves small vectors further
+        return table
     return nn.Linear(shape.inputs.dim, width, bias=False)

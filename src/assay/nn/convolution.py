@@ -3,7 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import conv1d, pad
+from torch.nn.functional import pad
 
 
 class ShortConvolution(nn.Module):
@@ -16,8 +16,9 @@ class ShortConvolution(nn.Module):
         nn.init.uniform_(self.weight, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
-        padded = pad(x.transpose(1, 2), (self.kernel - 1, 0))
-        return conv1d(padded, self.weight[:, None], groups=len(self.weight)).transpose(1, 2)
+        # A few shifted products: faster on a CPU than a depthwise convolution and its gradient.
+        padded, time = pad(x, (0, 0, self.kernel - 1, 0)), x.shape[1]
+        return sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))
 
     def init_state(self, batch: int) -> Float[Tensor, "batch seen d_model"]:
         return self.weight.new_zeros(batch, self.kernel - 1, len(self.weight))

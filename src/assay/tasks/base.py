@@ -50,6 +50,8 @@ class Task(Plugin):
 
     registry: ClassVar[Registry] = tasks
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]]
+    in_context: ClassVar[bool] = True
+    """Answers are read at positions of the sequence; otherwise there is one per sequence, for an encoder's code."""
 
     def shape(self) -> TaskShape:
         raise NotImplementedError(f"{type(self).__name__}.shape")

@@ -39,6 +39,7 @@ class Hybrid(BlockTask):
     """Recover the global factors of a sequence from under local ones and noise."""
 
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "mse"
+    in_context: ClassVar[bool] = False
 
     context: Literal[0, 1, 2] = 0
     r_global: int = 4

@@ -101,9 +101,10 @@ class Mqar(Task):
         return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
 
     def longer(self) -> dict[int, Task]:
-        """Few pairs and much filler: 1 to 8 times the length, at a size that most mixers can hold."""
-        pairs, lengths = self.sizes[len(self.sizes) // 3], [self.input_seq_len * times for times in (1, 2, 4, 8)]
-        return {n: replace(self, num_kv_pairs=pairs, input_seq_len=n, min_kv_pairs=None) for n in lengths}
+        """As many pairs among more filler: 1 to 8 times the length, of a mixture at a size that most mixers hold."""
+        base = self.only(self.sizes[len(self.sizes) // 3])
+        lengths = [base.input_seq_len * times for times in (1, 2, 4, 8)]
+        return {length: replace(base, input_seq_len=length) for length in lengths}
 
     def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
         """From a key to its question."""

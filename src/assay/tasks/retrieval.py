@@ -32,6 +32,7 @@ class Retrieval(BlockTask):
     """Return the value that stands beside the queried key."""
 
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "mse"
+    in_context: ClassVar[bool] = False
 
     keys: Literal["unique", "ambiguous"] = "unique"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.core.study import Report
 from assay.metrics.capacity import best_recalled_bits, capacity_interval
-from assay.metrics.intervals import student_t
+from assay.metrics.intervals import share, student_t
 from assay.report.cells import labels
 from assay.report.charts import interval_lines
 from assay.studies.icl.anchors import anchors
@@ -30,6 +30,7 @@ def capacity(found: Sequence[Contender], out: Report) -> None:
             continue
         names = _names(members)
         rows = [_row(c, label) for c, label in zip(members, names, strict=True)]
+        rows.sort(key=lambda row: -row["recalled bits"].mean)
         what = "with a short convolution" if name == "conv" else "without a short convolution"
         out.table(f"capacity_{name}", rows, formats={"bits/state scalar": ".3f"}, note=f"Mixers {what}. {NOTE}")
         out.chart(f"recall_by_pairs_{name}", _by_pairs(members, names), caption=f"Recall by number of pairs, {what}.")
@@ -74,7 +75,7 @@ def _by_pairs(members: Sequence[Contender], names: Sequence[str]) -> Any:
     for c, name in zip(members, names, strict=True):
         sizes, curves = _curves(c)
         for size, values in zip(sizes, zip(*curves, strict=True), strict=True):
-            lines.append({"series": name, "pairs": size, "accuracy": student_t(list(values))})
+            lines.append({"series": name, "pairs": size, "accuracy": share(list(values))})
             dots += [{"series": name, "pairs": size, "accuracy": value} for value in values]
     return interval_lines(
         lines, x="pairs", y="accuracy", series="series", dots=dots, references={"90 %": 0.9}, log_x=True
@@ -88,7 +89,7 @@ def _by_state(members: Sequence[Contender]) -> Any:
         _, curves = _curves(c)
         bytes_ = 4 * c.records[0].metrics["state_scalars"]
         name = c.options["model"]["seq_mixer"]["name"]
-        lines.append({"series": name, "state": bytes_, "accuracy": student_t([fmean(curve) for curve in curves])})
+        lines.append({"series": name, "state": bytes_, "accuracy": share([fmean(curve) for curve in curves])})
     lines.sort(key=lambda line: (line["series"], line["state"]))
     ours = {line["series"] for line in lines}
     lines += [

@@ -35,12 +35,16 @@ class InContext(Study):
     """Held-out sequences per validation, and for the final score."""
     seeds: tuple[int, ...] = (2,)
     """Each seed is a new initialisation and new data."""
+    references_only: bool = False
+    """Score the oracle and the plain predictors alone; train nothing."""
 
     def plan(self) -> list[Run]:
         """A model per seed; and what the task's oracle and plain predictors make of as many sequences."""
+        self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         recipe: dict[str, Any] = {"model": self.model, "train": self.train, "optimizer": self.optimizer}
-        models = [self.cell(seed=seed, **asked, **recipe) for seed in self.seeds]
+        trained = () if self.references_only else self.seeds
+        models = [self.cell(seed=seed, **asked, **recipe) for seed in trained]
         return models + [self.cell(seed=seed, **asked, model=None) for seed in self.seeds]
 
     def cohort(self, run: Run) -> Hashable:

@@ -6,26 +6,51 @@ from typing import Any
 from assay.models.sequence import SequenceModel
 from assay.train.recipe import Optimizer, Train
 
-CAPACITY_MIXERS = (
+PLAIN = (
     "attention:num_heads=2",
-    "sliding_window:num_heads=2:window=16",
     "sliding_window:num_heads=2:window=64",
-    "linear_attention:num_heads=4",
     "linear_attention:num_heads=1",
     "based:num_heads=4:feature_dim=8",
     "gated_linear_attn:num_heads=1:expand_v=1",
     "retention:num_heads=1:expand_v=1",
-    "delta_net:num_heads=4",
     "delta_net:num_heads=1",
     "gated_delta_net:num_heads=1",
-    "mamba2:d_state=16",
     "mamba2:d_state=64",
     "hybrid:pattern=(sliding_window:num_heads=2:window=16)+(delta_net:num_heads=1)",
     "gru",
 )
-"""Every mixer, its state varied by its own knob."""
+"""Every mixer, with no convolution in front."""
+CONVOLVED = (
+    *PLAIN,
+    "sliding_window:num_heads=2:window=16",
+    "linear_attention:num_heads=4",
+    "delta_net:num_heads=4",
+    "mamba2:d_state=16",
+)
+"""Every mixer, and some with less state by their own knob."""
+
+SECONDS: Mapping[str, Any] = {
+    "task": "mqar:vocab_size=64:input_seq_len=32:num_kv_pairs=8:power_a=1",
+    "model": SequenceModel(model_dim=32, positions="auto", tied=True),
+    "train": Train(max_steps=150, micro_batch_size=64, validate_every=50),
+    "optimizer": Optimizer(lr=1e-2),
+    "eval_size": 1000,
+    "seeds": (0, 1, 2),
+}
+"""Eight pairs, all of them asked for: a model takes seconds."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "demo": {
+        **SECONDS,
+        "grid": {
+            "model.seq_mixer": [
+                "attention",
+                "attention:conv=4",
+                "based:num_heads=1:feature_dim=8:conv=4",
+            ]
+        },
+    },
+    "quick": SECONDS,
     "small": {
         "task": "mqar:vocab_size=256:input_seq_len=32:num_kv_pairs=4",
         "train": Train(micro_batch_size=128),
@@ -35,10 +60,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "capacity": {
         "task": "mqar:vocab_size=8192:input_seq_len=1024:num_kv_pairs=256:min_kv_pairs=4:power_a=1:filler=no_keys",
         "model": SequenceModel(model_dim=64, positions="auto", tied=True, layer_params=50_000),
-        "train": Train(max_steps=1400, micro_batch_size=4, validate_every=700),
+        "train": Train(max_steps=1050, micro_batch_size=4, validate_every=350),
         "eval_size": 1400,
         "grid": {
-            "model.seq_mixer": [f"{word}:conv={conv}" for word in CAPACITY_MIXERS for conv in (0, 4)],
+            "model.seq_mixer": [*(f"{word}:conv=4" for word in CONVOLVED), *PLAIN],
             "optimizer.lr": ["1e-3", "3e-3", "1e-2"],
             "seed": ["0", "1", "2"],
         },

@@ -24,19 +24,19 @@ def score_references(run: Run, device: torch.device) -> Outcome:
     size = min(MOST, run.options["eval_size"])
     part = task.parts()[-1]
     names = ["oracle", *part.references(part.sample(2, stream(0, "names", device=device)))]
-    found = {}
-    for name in names:
-        (found[name],) = score(_answer(task, name), task, size=size, rngs=[stream(run.seed, "test", device=device)])
-    return Outcome(run, {"references": found})
+    # Scored like models, one per name, that all see the same sequences: the predictors answer them all at once.
+    rngs = [stream(run.seed, "test", device=device) for _ in names]
+    found = score(_answer(task), task, size=size, rngs=rngs)
+    return Outcome(run, {"references": dict(zip(names, found, strict=True))})
 
 
-def _answer(task: Task, name: str) -> Callable[[Sequence[Batch]], Iterator[Tensor]]:
+def _answer(task: Task) -> Callable[[Sequence[Batch]], Iterator[Tensor]]:
     by_length = {part.shape().length: part for part in task.parts()}
 
     def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
-        for batch in batches:
-            part = by_length[batch.inputs.shape[1]]
-            yield _as_outputs(part, part.oracle(batch) if name == "oracle" else part.references(batch)[name])
+        batch = batches[0]
+        part = by_length[batch.inputs.shape[1]]
+        yield from (_as_outputs(part, given) for given in (part.oracle(batch), *part.references(batch).values()))
 
     return answer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import student_t, wilson
+from assay.metrics.intervals import Interval, share, student_t, wilson
 from assay.report.cells import Cell, cells, labels, varying
 from assay.report.charts import interval_lines
 from assay.studies.icl.capacity import capacity
@@ -18,7 +18,7 @@ BYTES = 4
 FORMATS = {"accuracy": ".4f", "exact match": ".4f", "mse": ".4f", "tokens/s": ".0f", "lr": "g", "FLOPs/token": ".3g"}
 NOTE = (
     f"score ± half the 95 % Student t interval over seeds, on held-out sequences that validation never saw; mse: over "
-    f"the variance of the targets; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
+    f"the variance of w.x; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
     "state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of the forward pass, the head "
     "where answers are read; rows without a mixer need no training."
 )
@@ -29,22 +29,15 @@ def report(records: Sequence[Record], out: Report) -> None:
     found = contenders(records)
     references = [cell for cell in cells(records) if cell.options["model"] is None]
     names = _names(found)
-    rows = [_row(c, name) for c, name in zip(found, names, strict=True)] + _reference_rows(references)
+    rows = [_row(c, name) for c, name in zip(found, names, strict=True)] + reference_rows(references, title="seq_mixer")
     settings = varying([Cell((c.records[0],)) for c in found], ignore=IGNORED) if found else {}
-    for key, values in settings.items():
-        for index, row in enumerate(rows):
-            row[key] = values[index] if index < len(found) else None
-    order = [key for key in (*TITLES, *settings, *COLUMNS) if any(row.get(key) is not None for row in rows)]
     chosen = any(len(c.tried) > 1 for c in found)
-    out.table(
-        "icl",
-        [{key: row.get(key) for key in order} for row in rows],
-        formats=FORMATS,
-        note=NOTE + (RATES if chosen else ""),
-    )
+    ordered = in_order(rows, settings, titles=TITLES, columns=COLUMNS)
+    out.table("icl", ordered, formats=FORMATS, note=NOTE + (RATES if chosen else ""))
     if chosen:
         _rates(found, names, out)
-    series = [" ".join(str(names_of[key]) for key in TITLES) for names_of in names]
+    telling = [key for key in TITLES if len({name[key] for name in names}) > 1] or ["seq_mixer"]
+    series = [" ".join(name[key] for key in telling) for name in names]
     _learning(found, series, out)
     _by_key(found, series, out, "by_gap", x_title="tokens between key and question (at least)")
     _by_key(found, series, out, "by_length", x_title="length of the sequence")
@@ -93,17 +86,42 @@ def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _reference_rows(references: Sequence[Cell]) -> list[dict[str, Any]]:
-    tasks = labels([cell.options["task"] for cell in references])
+SCORES = {"accuracy": "accuracy", "exact match": "exact_match", "mse": "mse"}
+"""Columns and the metrics they show."""
+
+
+def reference_rows(references: Sequence[Cell], *, title: str) -> list[dict[str, Any]]:
+    """A row for each predictor of each task, its name in parentheses under the column `title`."""
+    asked = labels([cell.options["task"] for cell in references])
     rows = []
-    for task, cell in zip(tasks, references, strict=True):
+    for task, cell in zip(asked, references, strict=True):
         for name in cell.records[0].metrics["references"]:
             found = [record.metrics["references"][name] for record in cell.records]
-            row: dict[str, Any] = {"task": task, "seq_mixer": f"({name})"}
-            for column, metric in (("accuracy", "accuracy"), ("exact match", "exact_match"), ("mse", "mse")):
-                row[column] = student_t([one[metric] for one in found]) if metric in found[0] else None
-            rows.append(row)
+            rows.append({"task": task, title: f"({name})", **scores(found)})
     return rows
+
+
+def scores(found: Sequence[Mapping[str, Any]]) -> dict[str, Interval | None]:
+    """What `score` said for each seed -> a column for each metric that it has."""
+    return {
+        column: student_t([one[metric] for one in found]) if metric in found[0] else None
+        for column, metric in SCORES.items()
+    }
+
+
+def in_order(
+    rows: Sequence[dict[str, Any]],
+    settings: Mapping[str, Sequence[Any]],
+    *,
+    titles: Sequence[str],
+    columns: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Titles, what tells the first rows apart, and scores, without the columns that no row has."""
+    for key, values in settings.items():
+        for index, row in enumerate(rows):
+            row[key] = values[index] if index < len(values) else None
+    order = [key for key in (*titles, *settings, *columns) if any(row.get(key) is not None for row in rows)]
+    return [{key: row.get(key) for key in order} for row in rows]
 
 
 def _rates(found: Sequence[Contender], names: Sequence[Mapping[str, str]], out: Report) -> None:
@@ -128,7 +146,8 @@ def _learning(found: Sequence[Contender], series: Sequence[str], out: Report) ->
             curves = [record.metrics["curve"] for record in c.records if metric in record.metrics]
             for points in zip(*curves, strict=False):
                 values = [point[metric] for point in points]
-                lines.append({"series": name, "step": points[0]["step"], metric: student_t(values)})
+                interval = share(values) if metric == "accuracy" else student_t(values)
+                lines.append({"series": name, "step": points[0]["step"], metric: interval})
                 dots += [{"series": name, "step": points[0]["step"], metric: value} for value in values]
         if lines:
             chart = interval_lines(lines, x="step", y=metric, series="series", dots=dots, x_title="training step")
@@ -141,7 +160,7 @@ def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key:
     for c, name in zip(found, series, strict=True):
         for x in c.records[0].metrics.get(key, {}):
             values = c.values(key, x)
-            lines.append({"series": name, "x": int(x), "accuracy": student_t(list(values.values()))})
+            lines.append({"series": name, "x": int(x), "accuracy": share(list(values.values()))})
             dots += [{"series": name, "x": int(x), "accuracy": v, "seed": seed} for seed, v in values.items()]
     if lines:
         chart = interval_lines(lines, x="x", y="accuracy", series="series", dots=dots, x_title=x_title, log_x=True)
@@ -154,7 +173,7 @@ def _by_position(found: Sequence[Contender], series: Sequence[str], references: 
     for c, name in zip(found, series, strict=True):
         if c.options["task"]["name"] in ("regression", "boolean"):
             lines += _positions(name, [record.metrics["by_answer"] for record in c.records])
-    for cell in references if lines else ():
+    for cell in references if lines or not found else ():
         if cell.options["task"]["name"] in ("regression", "boolean"):
             for name in cell.records[0].metrics["references"]:
                 curves = [record.metrics["references"][name]["by_answer"] for record in cell.records]

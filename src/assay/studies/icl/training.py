@@ -14,7 +14,7 @@ from assay.core.study import Context, Outcome
 from assay.metrics.size import flops_per_token, parameters
 from assay.models.sequence import SequenceModel, SequenceModule
 from assay.nn.random import initialised_from, stream
-from assay.studies.icl.scoring import score
+from assay.studies.icl.scoring import TOKENS, score
 from assay.tasks.base import Task
 from assay.train.bank import Bank
 from assay.train.recipe import Optimizer, Train
@@ -62,7 +62,7 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
         for index, curve in notes.items():
             going[index].curve = curve
     for step in trainer.run():
-        found = _scored(trainer, shared, shared.task, runs, "validation", device)
+        found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)
         finite = trainer.losses.isfinite().tolist()
         for index, progress in list(going.items()):
             _note(progress, step, found[index], ctx, shared, time.perf_counter() - begin)
@@ -92,16 +92,9 @@ def _trainer(runs: Sequence[Run], settings: Sequence[Setting], ctx: Context, dev
 
 
 def _scored(
-    trainer: Trainer,
-    shared: Setting,
-    task: Task,
-    runs: Sequence[Run],
-    split: str,
-    device: torch.device,
-    share: float = 1,
+    trainer: Trainer, task: Task, size: int, runs: Sequence[Run], split: str, device: torch.device
 ) -> list[dict[str, Any]]:
-    rngs = [stream(run.seed, split, device=device) for run in runs]
-    return score(trainer.answers, task, size=max(1, int(shared.eval_size * share)), rngs=rngs)
+    return score(trainer.answers, task, size=size, rngs=[stream(run.seed, split, device=device) for run in runs])
 
 
 def _note(
@@ -124,7 +117,7 @@ def _outcomes(
     device: torch.device,
     seconds: float,
 ) -> Iterator[Outcome]:
-    final = _scored(trainer, shared, shared.task, runs, "test", device)
+    final = _scored(trainer, shared.task, shared.eval_size, runs, "test", device)
     longer = _longer(trainer, shared, runs, device)
     sizes = _sizes(shared, build(shared.model, shared.task, runs[0].seed))
     tokens = shared.train.max_steps * shared.train.micro_batch_size * shared.task.shape().length
@@ -140,14 +133,14 @@ def _outcomes(
 def _longer(
     trainer: Trainer, shared: Setting, runs: Sequence[Run], device: torch.device
 ) -> list[dict[str, dict[str, float]]]:
-    """Accuracy at other lengths, as many tokens of each; nothing for a model whose positions are a table."""
+    """Accuracy at other lengths, on one draw of each; nothing for a model whose positions are a table."""
     versions = {} if shared.model.has_table else shared.task.longer()
     if not versions:
         return [{} for _ in runs]
-    length = shared.task.shape().length
-    found = {
-        n: _scored(trainer, shared, task, runs, f"length {n}", device, share=length / n) for n, task in versions.items()
-    }
+    found = {}
+    for length, task in versions.items():
+        size = min(shared.eval_size, max(1, TOKENS // length))
+        found[length] = _scored(trainer, task, size, runs, f"length {length}", device)
     return [{"by_length": {str(n): scores[i]["accuracy"] for n, scores in found.items()}} for i in range(len(runs))]
 
 

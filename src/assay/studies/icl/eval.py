@@ -1,0 +1,238 @@
+"""Score any function on a task, untrained: `assay icl eval --model mine.py:answer task:mqar --task.num_kv_pairs 4`.
+
+    def answer(inputs):                   # (batch, time) tokens, or (batch, time, d) vectors
+        return logits                     # (batch, time, outputs): an answer at every position
+    def answer(inputs, *, positions):     # or, where (batch, answers) positions are asked for,
+        return logits                     # (batch, answers, outputs)
+
+The model is a function, or an `nn.Module` that is built already, of a file (`folder/mine.py:answer`) or of a module
+that Python can import from here (`package.mine:answer`). The sha256 of that file is part of a run's options: an edited
+model is another run. What the file itself reads, weights or other modules, is not.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from assay.core.convert import convert, nearest
+from assay.core.errors import UserError
+from assay.core.foreign import Source, load_source, loaded_sources, read_source
+from assay.core.run import Record, Run
+from assay.core.study import Context, Outcome, Report, Study
+from assay.nn.random import initialised_from, stream
+from assay.studies import studies
+from assay.studies.icl.references import score_references
+from assay.studies.icl.scoring import Answer, score
+from assay.tasks import tasks
+from assay.tasks.base import Batch, Task, Tokens
+from assay.train.device import activate
+
+NOTE = (
+    "score ± half the 95 % Student t interval over seeds; mse: over the variance of the targets; nothing is trained; "
+    "rows in parentheses are the task's own oracle and plain predictors."
+)
+NUMBERS = 2**25
+"""Asked of a function at a time: an answer at every position over 8192 tokens is half a million per sequence."""
+_IMPORTED: dict[str, str] = {}
+"""Modules of packages and the sha256 of their files when they were imported: Python does not read them again."""
+
+
+@studies.register("icl.eval")
+@dataclass(frozen=True, kw_only=True)
+class Eval(Study):
+    """How well does a function of my own answer a task, without being trained here?"""
+
+    question: ClassVar[str] = "How well does a function of my own answer a task, without being trained here?"
+    renamed: ClassVar[Mapping[str, str]] = {"task.eval_size": "eval_size"}
+
+    model: str = ""
+    """The function to score: mine.py:answer, or package.module:answer."""
+    task: Task = field(default_factory=lambda: tasks.parse("mqar"))
+    """What is asked in context."""
+    eval_size: int = 10_000
+    """Sequences per seed."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each seed is new data."""
+
+    def plan(self) -> list[Run]:
+        """The model per seed, and what the task's oracle and plain predictors make of as many sequences."""
+        asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
+        return [
+            self.cell(seed=seed, **asked, model=model) for model in (located(self.model), None) for seed in self.seeds
+        ]
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        with activate(ctx.numerics) as device:
+            for run in runs:
+                yield score_references(run, device) if run.options["model"] is None else score_model(run, device)
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        from assay.report.cells import cells, labels, varying
+        from assay.studies.icl.report import FORMATS, SCORES, in_order, reference_rows, scores
+
+        every = cells(records)
+        found = [cell for cell in every if cell.options["model"] is not None]
+        names = labels([{**cell.options["model"], "sha256": cell.options["model"]["sha256"][:8]} for cell in found])
+        asked = labels([cell.options["task"] for cell in found])
+        rows = [
+            {"task": task, "model": name, **scores([record.metrics for record in cell.records])}
+            for cell, name, task in zip(found, names, asked, strict=True)
+        ]
+        rows += reference_rows([cell for cell in every if cell.options["model"] is None], title="model")
+        settings = varying(found, ignore=("task", "model")) if found else {}
+        ordered = in_order(rows, settings, titles=("task", "model"), columns=tuple(SCORES))
+        out.table("icl_eval", ordered, formats=FORMATS, note=NOTE)
+
+
+def score_model(run: Run, device: torch.device) -> Outcome:
+    """What `score` says of the function. What it draws by chance comes from a stream of the run's seed."""
+    task = convert(Task, run.options["task"], what="option 'task'")
+    function = loaded(run.options["model"])
+    if isinstance(function, nn.Module):
+        function = function.to(device).eval()
+    answer = answering(function, task, name=run.options["model"]["name"])
+    with initialised_from(run.seed, "model"):
+        (found,) = score(answer, task, size=run.options["eval_size"], rngs=[stream(run.seed, "test", device=device)])
+    return Outcome(run, found)
+
+
+def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
+    """The function as `score` asks it: its answers where the batch has questions."""
+    outputs = task.shape().outputs
+    width = outputs.vocab if isinstance(outputs, Tokens) else outputs.dim
+    selective = takes_positions(function)
+
+    def part(inputs: Tensor, positions: Tensor) -> Tensor:
+        given = function(inputs, positions=positions) if selective else function(inputs)
+        places = positions.shape[1] if selective else inputs.shape[1]
+        _check(given, (len(inputs), places, width), name=name, selective=selective)
+        given = given.to(inputs.device)
+        return given if selective else given.gather(1, positions[..., None].expand(-1, -1, width))
+
+    def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
+        for batch in batches:
+            if batch.positions is None:
+                raise UserError(f"task '{task.name}' asks once per sequence, not at positions: choose another task.")
+            rows = max(1, NUMBERS // (batch.inputs.shape[1] * width))
+            pieces = zip(batch.inputs.split(rows), batch.positions.split(rows), strict=True)
+            yield torch.cat([part(inputs, positions) for inputs, positions in pieces])
+
+    return answer
+
+
+def _check(given: Any, wanted: tuple[int, int, int], *, name: str, selective: bool) -> None:
+    got = tuple(given.shape) if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    if got != wanted:
+        axes = "(batch, answers, outputs)" if selective else "(batch, time, outputs)"
+        raise UserError(f"--model {name} gave {got} where {wanted} is asked for: return a torch tensor {axes}.")
+
+
+def takes_positions(function: Callable[..., Any]) -> bool:
+    """Whether it has a parameter of that name: `**kwargs` alone promises nothing."""
+    parameters = _parameters(function)
+    return parameters is not None and "positions" in parameters.parameters
+
+
+def _parameters(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:  # a module's own call takes anything: its forward knows
+        return inspect.signature(function.forward if isinstance(function, nn.Module) else function)
+    except ValueError:  # some functions written in C have none
+        return None
+
+
+def located(word: str) -> dict[str, str]:
+    """`folder/mine.py:answer` -> {"name": "mine:answer", "sha256": ...}: checked, and loaded so that jobs carry it."""
+    where, _, function = word.rpartition(":")
+    if not where or not function:
+        raise UserError(f"--model '{word}': write file.py:function, or package.module:function.")
+    by_path = where.endswith(".py")
+    path = Path(where) if by_path else _file_of(where)
+    if not by_path and ("." in where or path.name == "__init__.py"):
+        spec = {"name": word, "sha256": _imported(where)[1]}  # a part of a package needs its name to import the others
+    else:
+        spec = {"name": f"{path.stem}:{function}", "sha256": _read(path).sha256}
+    _check_callable(loaded(spec), word)
+    return spec
+
+
+def loaded(spec: Mapping[str, str]) -> Callable[..., Any]:
+    """The function, from the text that came with the job, or from an installed package."""
+    where, _, name = spec["name"].rpartition(":")
+    source: Source | None = next((one for one in loaded_sources() if one.sha256 == spec["sha256"]), None)
+    module, sha256 = (load_source(source), source.sha256) if source else _imported(where)
+    if sha256 != spec["sha256"]:
+        raise UserError(f"the module '{where}' is another one on this worker: install the same version everywhere.")
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UserError(f"--model {spec['name']}: '{where}' has no function '{name}'.{nearest(name, own)}")
+    return getattr(module, name)
+
+
+def _read(path: Path) -> Source:
+    """A file on its own: jobs carry its text, so that it need not be installed anywhere."""
+    if not path.is_file():
+        raise UserError(f"--model: there is no file '{path}'. Write file.py:function, seen from this folder.")
+    _reach(path.resolve().parent)  # what lies beside it can be imported
+    load_source(source := read_source(path))
+    return source
+
+
+def _check_callable(function: Any, word: str) -> None:
+    if not callable(function) or inspect.isclass(function):
+        kind = "a class: build it in the file, and name what was built" if callable(function) else "not a function"
+        raise UserError(f"--model {word} is {kind}. It must be called as f(inputs).")
+    signature = _parameters(function)
+    try:
+        if signature and takes_positions(function):
+            signature.bind(0, positions=0)
+        elif signature:
+            signature.bind(0)
+    except TypeError as error:
+        raise UserError(f"--model {word} cannot be called as f(inputs) or f(inputs, positions=...): {error}.") from None
+
+
+def _file_of(module: str) -> Path:
+    """Where the source of a module is, in this folder or wherever Python looks."""
+    here = Path(f"{module}.py")
+    if here.is_file():
+        return here
+    _reach(Path.cwd())
+    importlib.invalidate_caches()  # the file may be younger than Python's listing of its folder
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not (spec.origin or "").endswith(".py"):
+        raise UserError(
+            f"--model: no module '{module}' in this folder or on Python's path. Give its file, such as {module}.py:f."
+        )
+    return Path(str(spec.origin))
+
+
+def _imported(name: str) -> tuple[ModuleType, str]:
+    """A module by its name, and the sha256 of its file."""
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            module = importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 - whatever the user's module raises
+        raise UserError(f"--model: the module '{name}' does not import: {type(error).__name__}: {error}") from None
+    sha256 = read_source(str(module.__file__)).sha256
+    if _IMPORTED.setdefault(name, sha256) != sha256:
+        raise UserError(f"the module '{name}' was edited after Python imported it: start Python anew.")
+    return module, sha256
+
+
+def _reach(folder: Path) -> None:
+    """Let modules of a folder be imported, after all others, here and on workers, which get the driver's path."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

@@ -1,0 +1,135 @@
+"""Published claims: well formed, reproduced, and missed aloud."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.api import Execution
+from assay.core.errors import UserError
+from assay.core.store import Store
+from assay.reproduce import Check, Reproduction, reproductions
+
+TOY = Path(__file__).parent / "toy.py"
+Cli = Callable[..., tuple[int, str, str]]
+SQUARES = {
+    "claim": "Two squared is four.",
+    "source": "Euclid",
+    "study": "toy",
+    "options": {"seeds": [0, 1]},
+    "grid": {"xs": [[1], [2]]},
+    "checks": [{"what": "the square of 2", "metric": "square", "rows": {"x": 2}, "target": 4, "tolerance": 0.1}],
+}
+
+
+@pytest.fixture
+def claims(cli: Cli, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Run the claim about squares, its check changed."""
+
+    def call(*words: str, **changed: Any) -> tuple[int, str, str]:
+        check = {key: value for key, value in {**SQUARES["checks"][0], **changed}.items() if value is not None}  # type: ignore[dict-item]
+        path = tmp_path / "claims.json"
+        path.write_text(json.dumps({"squares": {**SQUARES, "checks": [check]}}))
+        where = ["--file", path, "--out", tmp_path / "out", "--executor", "serial", "--plugin", TOY]
+        return cli("reproduce", *(words or ("squares",)), *where)
+
+    return call
+
+
+@pytest.mark.parametrize("name", reproductions())
+def test_every_claim_is_planned_with_a_setting_of_three_seeds_behind_each_check(name: str, tmp_path: Path) -> None:
+    claimed: Reproduction = reproductions()[name]
+    assert claimed.claim.endswith(".") and claimed.source and claimed.checks
+    session = claimed.session(Execution(out=tmp_path, device="cpu"))
+    for check in claimed.checks:
+        assert [run.seed for run in check.chosen(session.plan.runs)] == [0, 1, 2], check.what
+    with pytest.raises(UserError, match="choose no run of the plan"):
+        replace(claimed.checks[0], rows={"model.seq_mixer": "elephant"}).chosen(session.plan.runs)
+
+
+def test_without_a_name_there_is_a_list_with_sources(cli: Cli) -> None:
+    code, out, _ = cli("reproduce")
+    assert code == 0 and "arXiv 2411.12537" in out
+    assert [line.partition(":")[0] for line in out.splitlines()[::2]] == list(reproductions())
+
+
+def test_least_squares_in_context_is_reproduced_and_then_read_from_the_store(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("reproduce", "regression-ols", "--out", tmp_path, "--device", "cpu")
+    assert code == 0 and out.count("  pass  ") == 4, out + err
+    assert set(out.partition("records: ")[2].split()) == {record.run.id for record in Store(tmp_path).records("icl")}
+    again = cli("reproduce", "regression-ols", "--out", tmp_path, "--device", "cpu")
+    assert again[:2] == (0, out) and "3 stored, nothing to run" in again[2]
+
+
+@pytest.mark.slow
+def test_parity_needs_negative_eigenvalues(cli: Cli, tmp_path: Path) -> None:
+    code, out, err = cli("reproduce", "parity-eigenvalues", "--out", tmp_path, "--device", "cpu")
+    assert code == 0 and "FAIL" not in out, out + err
+
+
+def test_a_claim_that_holds_is_said_with_its_seeds_and_records(claims: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = claims()
+    assert code == 0 and "  pass  the square of 2: mean 4.05 of seeds 0 1 (4 4.1), wanted 4 ± 0.1\n" in out
+    assert len(out.partition("records: ")[2].split()) == 2
+    assert claims("all")[1] == out
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"target": 5}, "mean 4.05 of seeds 0 1 (4 4.1), wanted 5 ± 0.1"),
+        ({"over": "min", "target": None, "tolerance": None, "at_least": 4.01}, "min 4 of seeds"),
+        ({"over": "max", "target": None, "tolerance": None, "at_most": 4.09}, "max 4.1 of seeds"),
+        ({"metric": "cube"}, "cube is there for 0 of 2 seeds"),
+    ],
+)
+def test_a_check_that_misses_says_so_and_exits_with_1(
+    claims: Callable[..., tuple[int, str, str]], changed: dict[str, Any], said: str
+) -> None:
+    code, out, _ = claims(**changed)
+    assert code == 1 and "  FAIL  the square of 2: " in out and said in out and "pass" not in out
+
+
+def test_a_seed_that_failed_is_a_miss_with_its_reason(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "x=2").write_text("raise")  # the first seed fails, the second does not
+    path = tmp_path / "claims.json"
+    path.write_text(json.dumps({"squares": {**SQUARES, "options": {"trap": str(tmp_path)}}}))
+    where = ["--file", path, "--out", tmp_path / "out", "--executor", "serial", "--plugin", TOY]
+    code, out, err = cli("reproduce", "squares", *where)
+    assert code == 1 and "FAIL  the square of 2: square is there for 1 of 2 seeds" in out
+    assert "ValueError: trapped at 2" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "changed", "said"),
+    [
+        (["sqares"], {}, "Did you mean 'squares'?"),
+        (["squares"], {"rows": {}}, "choose runs of several settings"),
+        (["squares"], {"rows": {"x": 3}}, "choose no run"),
+        (["squares"], {"at_most": 3}, "give one of at_least, at_most, or target"),
+        (["squares"], {"tolerance": None}, "target with its tolerance"),
+        (["squares"], {"metrik": "x"}, "Did you mean 'metric'?"),
+        (["squares", "--workers", "-1"], {}, "--workers -1"),
+    ],
+)
+def test_a_wrong_word_or_claim_is_one_message_before_anything_is_computed(
+    claims: Callable[..., tuple[int, str, str]], tmp_path: Path, words: list[str], changed: dict[str, Any], said: str
+) -> None:
+    code, out, err = claims(*words, **changed)
+    assert code == 2 and out == "" and said in err and len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_claims_that_is_absent_is_named(cli: Cli) -> None:
+    code, _, err = cli("reproduce", "--file", "absent.json")
+    assert code == 2 and "cannot read claims from 'absent.json'" in err
+
+
+def test_bounds_are_inclusive() -> None:
+    assert Check(what="", metric="m", at_least=1).is_met(1) and not Check(what="", metric="m", at_least=1).is_met(0.99)
+    assert Check(what="", metric="m", at_most=1).is_met(1) and not Check(what="", metric="m", at_most=1).is_met(1.01)
+    near = Check(what="", metric="m", target=1, tolerance=0.5)
+    assert near.is_met(0.5) and near.is_met(1.5) and not near.is_met(1.51)
