@@ -73,7 +73,11 @@ class Session:
 
         from assay.train.device import gpus_of, numerics_for
 
-        numerics = numerics_for(execution.device, backend=execution.backend, compile=execution.compile)
+        if execution.compile and not study.compiles:
+            raise UserError(f"--compile means nothing to {study.name}: leave it out.")
+        numerics = numerics_for(
+            execution.device, backend=execution.backend, compile=execution.compile, autocast=study.autocast
+        )
         plan = make_plan(study, grid, numerics)
         store = Store(execution.out)
         gpus = gpus_of(execution.device)
@@ -176,7 +180,7 @@ def write_page(out: str | Path) -> Path:
     records = sorted(load(out).records, key=lambda record: record.run.label)
     sections = []
     for name in studies.names():
-        section, mine = Section(name), [r for r in records if r.run.study == name and r.status == "done"]
+        section, mine = Section(name), [r for r in records if r.run.study == name and r.status != "failed"]
         question = studies[name].question if mine else ""
         try:
             if mine:

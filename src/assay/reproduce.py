@@ -117,7 +117,7 @@ def reproduce(words: list[str]) -> int:
 
     placing = {key: getattr(args, key) for key in ("out", "device", "executor", "workers")}
     execution = construct(Execution, placing, what="assay reproduce")
-    chosen = list(known) if args.names == ["all"] else args.names
+    chosen = list(known) if "all" in args.names else args.names
     for name in chosen:
         if name not in known:
             raise UserError(f"no reproduction '{name}'.{nearest(name, known)} Known: {', '.join(known)}, or all.")

@@ -167,10 +167,15 @@ def _print_help(base: "Study", flags: Sequence[str]) -> int:
 
 def _preset(words: Sequence[str]) -> str | None:
     """Read before the parser is built, since it changes the defaults."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == "--preset" or word.startswith("--preset="):
-            return word.partition("=")[2] or following
-    return None
+    following = [*words, ""][1:]
+    found = [
+        word.partition("=")[2] or after
+        for word, after in zip(words, following, strict=True)
+        if word == "--preset" or word.startswith("--preset=")
+    ]
+    if len(found) > 1:
+        raise UserError(f"--preset is there {len(found)} times ({', '.join(found)}): choose one.")
+    return found[0] if found else None
 
 
 def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -310,14 +315,16 @@ def _publish(session: "Session", results: "Results", shell: Shell) -> int:
     from assay.report.text import render
 
     study, out = session.plan.study, session.execution.out
-    done = [record for record in results if record.status == "done"]
     section = Section(study.name)
-    if done:
-        study.report(done, section)
-    files = write_section(section, out / study.name) if done else []
+    settled = [record for record in results if record.status != "failed"]
+    if any(record.status == "done" for record in settled):
+        study.report(settled, section)
+    files = write_section(section, out / study.name) if section.tables else []
     if shell.json:
-        rows = section.json_rows(section.tables[0]) if section.tables else []
-        print(json.dumps({"study": study.name, "rows": rows, "files": [str(path) for path in files]}, allow_nan=False))
+        tables = {table.name: section.json_rows(table) for table in section.tables}
+        first = next(iter(tables.values()), [])
+        found = {"study": study.name, "rows": first, "files": [str(path) for path in files], "tables": tables}
+        print(json.dumps(found, allow_nan=False))
     else:
         fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # piped tables stay whole unless a width is asked for
         width = shutil.get_terminal_size().columns if fits else None

@@ -130,3 +130,31 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
         blind = record.run.options["model"]["seq_mixer"]["name"] == "attention"
         assert set(record.metrics.get("by_length", {})) == (set() if blind else {"16", "32", "64", "128"})
         assert abs(record.metrics["layer_params"] / 2 / 6000 - 1) < 0.02
+
+
+def test_a_diverged_seed_is_a_record_and_counts_as_unsolved(cli: Cli, tmp_path: Path) -> None:
+    words = ["icl", *TINY, "--train.max_steps", "20", "--grid", "optimizer.lr=1e-3,1e30", "--seeds", "0", "1"]
+    code, out, err = cli(*words, "--executor", "serial", "--json", "--out", tmp_path)
+    assert code == 1 and err.count("diverged:") == 2
+    row, found = json.loads(out)["rows"][0], json.loads(out)["tables"]["icl_rates"]
+    assert row["lr"] == "0.001 edge" and row["solved"] == "0/2"
+    assert [(rate["lr"], rate["seeds"], rate["diverged"]) for rate in found] == [("0.001", 2, 0), ("1e+30", 2, 2)]
+
+
+def test_keys_that_training_left_out_are_scored_apart(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["icl", *TINY, "--task.key_pool", "train", "--train.max_steps", "10", "--seeds", "0"]
+    row = cli_json(*words, "--executor", "serial", "--out", tmp_path)["rows"][0]
+    assert 0 <= row["unseen keys"]["mean"] <= 1
+
+
+def test_options_that_cannot_run_are_refused_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:
+    for words, says in {
+        ("--eval_size", "0"): "at least one sequence",
+        ("--optimizer.beta1", "2"): "beta1=2",
+        ("--optimizer.weight_decay", "-3"): "weight_decay",
+        ("--model.layer_params", "10"): "layer_params",
+        ("task:regression", "--model.tied"): "tied",
+        ("--preset", "demo", "--preset", "quick"): "choose one",
+    }.items():
+        code, out, err = cli("icl", *words, "--dry-run", "--out", tmp_path)
+        assert code == 2 and out == "" and says in err, (words, err)

@@ -27,6 +27,9 @@ def answer_where_asked(inputs, *, positions):
 def constant(inputs):
     return one_hot(torch.full_like(inputs, 40), 64).float()
 
+def peeking(inputs, *, positions):
+    return one_hot(inputs.gather(1, positions + 1), 64).float()
+
 def without_outputs(inputs):
     return inputs.float()
 
@@ -149,7 +152,7 @@ def test_a_model_that_cannot_be_called_is_one_message_before_anything_is_compute
 def test_a_wrong_shape_says_which_was_given_and_which_is_wanted(folder: Path, cli: Cli) -> None:
     code, _, err = cli("icl", "eval", "--model", "model:without_outputs", *MQAR, "--executor", "serial")
     assert code == 1
-    assert "gave (400, 32) where (400, 32, 64) is asked for: return a torch tensor (batch, time, outputs)" in err
+    assert "gave (8, 32) where (8, 32, 64) is asked for: return a torch tensor (batch, time, outputs)" in err
 
 
 def test_icl_itself_is_not_shadowed(cli: Cli, tmp_path: Path) -> None:
@@ -168,3 +171,14 @@ def test_references_only_trains_nothing_and_shares_its_runs_with_training(
     assert [row["seq_mixer"] for row in rows][:2] == ["(oracle)", "(ols)"] and rows[0]["mse"]["n"] == 2
     assert (tmp_path / "icl" / "by_position.png").is_file()
     assert "4 planned, 2 stored, 2 to run" in cli(*words, "--dry-run")[1]
+
+
+def test_a_model_that_looks_ahead_is_refused(folder: Path, cli: Cli) -> None:
+    """The value stands right behind the question."""
+    code, _, err = cli("icl", "eval", "--model", "model.py:peeking", *MQAR, "--executor", "serial", "--out", folder)
+    assert code == 1 and "looks ahead" in err
+
+
+def test_a_task_of_encoders_is_refused(folder: Path, cli: Cli) -> None:
+    code, _, err = cli("icl", "eval", "--model", "model.py:answer", "task:retrieval", "--dry-run")
+    assert code == 2 and "assay expressivity" in err

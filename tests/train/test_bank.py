@@ -70,3 +70,11 @@ def test_saving_and_loading_in_the_middle_changes_nothing(tmp_path: Path) -> Non
     assert second.load_if(tmp_path / "checkpoint", ["a", "b", "c"]) == "notes"
     list(second.run())
     assert torch.equal(whole.packed, second.packed)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "delta_net", "gru"])
+def test_any_part_of_a_bank_has_the_same_bits(mixer: str) -> None:
+    whole, part = bank(mixer), bank(mixer, slice(1, 3))
+    list(whole.run())
+    list(part.run())
+    assert torch.equal(whole.packed[1:3], part.packed)

@@ -12,7 +12,7 @@ import assay
 from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.nn import scan
-from assay.train.device import activate, compiled, numerics_for
+from assay.train.device import activate, numerics_for
 
 
 def product() -> torch.Tensor:
@@ -83,11 +83,3 @@ def test_the_backend_of_a_run_is_set_inside_and_put_back_after_a_failure_too(wit
         assert scan.backend == "fla"
         raise ValueError("inside")
     assert scan.backend == "torch"
-
-
-def test_a_module_is_compiled_if_the_numerics_say_so_and_keeps_its_weights() -> None:
-    module = torch.nn.Linear(2, 2)
-    assert compiled(module, Numerics()) is module
-    quick = compiled(module, Numerics(compile=True))
-    assert isinstance(quick, torch._dynamo.OptimizedModule)
-    assert list(quick.parameters()) == list(module.parameters())

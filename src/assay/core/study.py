@@ -71,6 +71,10 @@ class Study(Plugin):
     """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
 
     question: ClassVar[str] = ""
+    autocast: ClassVar[bool] = False
+    """Whether it computes in bf16 autocast on CUDA."""
+    compiles: ClassVar[bool] = False
+    """Whether `--compile` means anything to it."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named options: `--preset demo` starts from these instead of the defaults. The pseudo-option `grid` maps dotted
     paths to lists of values, as `--grid` does, and is the grid to start from:
@@ -94,7 +98,7 @@ class Study(Plugin):
         raise NotImplementedError(f"{type(self).__name__}.execute")
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        """Tables and charts, from records alone."""
+        """Tables and charts, from records alone: those that are done, and those that diverged."""
         raise NotImplementedError(f"{type(self).__name__}.report")
 
     def parts(self) -> list[Plugin]:

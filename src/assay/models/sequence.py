@@ -48,6 +48,11 @@ class SequenceModel:
     def build(self, shape: TaskShape) -> "SequenceModule":
         return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
 
+    def check(self, shape: TaskShape) -> None:
+        """A UserError if it cannot be built for the task: shapes are enough to know."""
+        with torch.device("meta"):
+            self.build(shape)
+
     @property
     def has_table(self) -> bool:
         """Of positions: then it knows no length but the task's."""

@@ -77,6 +77,10 @@ class Task(Plugin):
         """By length: versions on which a model that needs no table of positions is scored without training."""
         return {}
 
+    def unseen(self) -> "Task | None":
+        """The same with tokens that training leaves out, where it leaves some out."""
+        return None
+
     def gaps(self, batch: Batch) -> Tensor | None:
         """How many tokens lie between an answer and what it depends on, (batch, answers), where that is one thing."""
         return None

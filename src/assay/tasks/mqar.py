@@ -42,7 +42,8 @@ class Mqar(Task):
     power_a: float = 0.01
     filler: Literal["any", "no_keys", "zero"] = "any"
     key_pool: Literal["all", "train", "eval"] = "all"
-    """`train` and `eval` are disjoint halves of the keys: does recall carry over to keys never asked for before?"""
+    """`train` and `eval` are disjoint halves of the keys. Models trained on the first are also scored on the second:
+    does recall carry over to keys never asked for before?"""
     min_kv_pairs: int | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +106,9 @@ class Mqar(Task):
         base = self.only(self.sizes[len(self.sizes) // 3])
         lengths = [base.input_seq_len * times for times in (1, 2, 4, 8)]
         return {length: replace(base, input_seq_len=length) for length in lengths}
+
+    def unseen(self) -> Task | None:
+        return replace(self, key_pool="eval") if self.key_pool == "train" else None
 
     def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
         """From a key to its question."""

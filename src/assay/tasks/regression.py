@@ -93,8 +93,16 @@ class Regression(PairTask):
 
     @property
     def error_unit(self) -> float:
-        """The variance of w.x at scale 1."""
-        return self.scale**2 * self.input_dim
+        """The variance of y; of outliers that of the pairs that are none."""
+        match self.regression_type:
+            case "sparse_linear":
+                return self.scale**2 * self.sparsity
+            case "noisy":
+                return self._gain() ** 2 * (self.scale**2 * self.input_dim + self.noise_std**2)
+            case "linear" | "quadratic" | "outlier":
+                return self.scale**2 * self.input_dim
+            case other:
+                assert_never(other)
 
     def _gain(self) -> float:
         """What brings the variance of a noisy y to input_dim."""

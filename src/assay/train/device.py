@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
 
 from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.nn import fla, scan
 
 
-def numerics_for(device: str, *, backend: str = "torch", compile: bool = False) -> Numerics:
+def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, autocast: bool = False) -> Numerics:
     """`auto`, `cpu`, `cuda` or `cuda:1` -> what becomes part of the run ids; a device that is not there is an error,
     and so is a backend that cannot run on it."""
     if device == "auto":
@@ -24,7 +23,8 @@ def numerics_for(device: str, *, backend: str = "torch", compile: bool = False) 
             f"--device {device}: this machine shows {torch.cuda.device_count()} CUDA devices. Use --device cpu."
         )
     _check_backend(kind, backend)
-    return Numerics(device=kind, backend=backend, compile=compile)
+    dtype = "bfloat16 autocast" if autocast and kind == "cuda" else "float32"
+    return Numerics(device=kind, dtype=dtype, backend=backend, compile=compile)
 
 
 def gpus_of(device: str) -> tuple[int, ...]:
@@ -50,12 +50,6 @@ def activate(numerics: Numerics) -> Iterator[torch.device]:
         yield torch.device(numerics.device)
     finally:
         _set(*before)
-
-
-def compiled(module: nn.Module, numerics: Numerics) -> nn.Module:
-    """The module to call, compiled if the numerics say so. It shares its weights with the one given, whose names
-    `state_dict` has: those of a compiled module begin with `_orig_mod.`"""
-    return torch.compile(module) if numerics.compile else module  # type: ignore[return-value]
 
 
 def _check_backend(device: str, backend: str) -> None:

@@ -24,8 +24,15 @@ class Optimizer:
     """Largest norm of the gradient."""
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.clip <= 0:
-            raise UserError(f"optimizer.lr={self.lr}, optimizer.clip={self.clip}: both must be above 0.")
+        if self.lr <= 0 or self.clip <= 0 or self.eps <= 0:
+            raise UserError(
+                f"optimizer.lr={self.lr}, optimizer.clip={self.clip}, optimizer.eps={self.eps}: all must be above 0."
+            )
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1) or self.weight_decay < 0:
+            raise UserError(
+                f"optimizer.beta1={self.beta1}, optimizer.beta2={self.beta2}, optimizer.weight_decay="
+                f"{self.weight_decay}: the betas must be in [0, 1), and the decay 0 or more."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

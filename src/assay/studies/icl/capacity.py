@@ -10,69 +10,96 @@ from typing import Any
 
 from assay.core.study import Report
 from assay.metrics.capacity import best_recalled_bits, capacity_interval
-from assay.metrics.intervals import share, student_t
+from assay.metrics.intervals import letters, share, student_t
 from assay.report.cells import labels
 from assay.report.charts import interval_lines
 from assay.studies.icl.anchors import anchors
 from assay.studies.icl.contenders import Contender
 
+Member = tuple[Contender, Mapping[str, Any]]
+"""A contender, and the settings that tell it apart."""
+
 NOTE = (
     "K90: pairs recalled at 90 %, with the 95 % interval over seeds; recalled: bits, at the number of pairs where they "
-    "are most; state at the longest sequence; layer params: of all layers, without tables."
+    "are most; rows that share a letter are not told apart by them (paired t, Holm); state at the longest sequence; "
+    "layer params: of all layers, without tables."
 )
 
 
-def capacity(found: Sequence[Contender], out: Report) -> None:
-    """Tables and charts, with and without the short convolution apart; nothing where nothing was scored by size."""
-    sized = [c for c in found if "by_size" in c.records[0].metrics]
-    for name, members in (("no_conv", _with_conv(sized, False)), ("conv", _with_conv(sized, True))):
-        if not members:
-            continue
-        names = _names(members)
-        rows = [_row(c, label) for c, label in zip(members, names, strict=True)]
-        rows.sort(key=lambda row: -row["recalled bits"].mean)
-        what = "with a short convolution" if name == "conv" else "without a short convolution"
-        out.table(f"capacity_{name}", rows, formats={"bits/state scalar": ".3f"}, note=f"Mixers {what}. {NOTE}")
-        out.chart(f"recall_by_pairs_{name}", _by_pairs(members, names), caption=f"Recall by number of pairs, {what}.")
-        out.chart(
-            f"recall_by_state_{name}",
-            _by_state(members),
-            caption=f"Mean recall over all sizes against carried state, {what}; hollow names are published points "
-            "(zoology, read off a figure; other sizes and a kernel-3 convolution in front of every mixer).",
-        )
+def capacity(found: Sequence[Contender], settings: Mapping[str, Sequence[Any]], out: Report) -> None:
+    """Tables and charts, with and without the short convolution apart; nothing where nothing was scored by size.
+    `settings` tell the contenders apart, besides their plug-ins."""
+    own = [{key: values[index] for key, values in settings.items()} for index in range(len(found))]
+    sized = [(c, setting) for c, setting in zip(found, own, strict=True) if "by_size" in c.finished[0].metrics]
+    for convolved, what in ((False, "without a short convolution"), (True, "with a short convolution")):
+        members = [(c, setting) for c, setting in sized if (c.options["model"]["seq_mixer"]["conv"] > 0) == convolved]
+        if members:
+            _report(members, "conv" if convolved else "no_conv", what, out)
 
 
-def _with_conv(found: Sequence[Contender], wanted: bool) -> list[Contender]:
-    return [c for c in found if (c.options["model"]["seq_mixer"]["conv"] > 0) == wanted]
+def _report(members: Sequence[Member], name: str, what: str, out: Report) -> None:
+    names = _names(members)
+    groups = letters({label: _bits(c) for label, (c, _) in zip(names, members, strict=True)})
+    mixers = labels([c.options["model"]["seq_mixer"] for c, _ in members])
+    rows = [
+        _row(c, {"seq_mixer": mixer, **setting}, groups[label])
+        for (c, setting), mixer, label in zip(members, mixers, names, strict=True)
+    ]
+    rows.sort(key=lambda row: -row["recalled bits"].mean)
+    out.table(f"capacity_{name}", rows, formats={"bits/state scalar": ".3f"}, note=f"Mixers {what}. {NOTE}")
+    out.chart(f"recall_by_pairs_{name}", _by_pairs(members, names), caption=f"Recall by number of pairs, {what}.")
+    published = (
+        "; ○: published points (zoology, read off a figure; other sizes, a kernel-3 convolution before every mixer)"
+        if name == "conv"
+        else ""
+    )
+    out.chart(
+        f"recall_by_state_{name}",
+        _by_state(members, anchored=name == "conv"),
+        caption=f"Mean recall over all sizes against carried state, {what}{published}.",
+    )
 
 
-def _names(members: Sequence[Contender]) -> list[str]:
-    return labels([c.options["model"]["seq_mixer"] for c in members])
+def _names(members: Sequence[Member]) -> list[str]:
+    """A name for each that no other has."""
+    mixers = labels([c.options["model"]["seq_mixer"] for c, _ in members])
+    return [_named(mixer, setting) for mixer, (_, setting) in zip(mixers, members, strict=True)]
+
+
+def _named(mixer: str, setting: Mapping[str, Any]) -> str:
+    return " ".join([mixer, *(f"{key.rpartition('.')[2]}={value}" for key, value in setting.items())])
 
 
 def _curves(c: Contender) -> tuple[list[int], list[list[float]]]:
-    sizes = sorted(map(int, c.records[0].metrics["by_size"]))
-    return sizes, [[record.metrics["by_size"][str(size)] for size in sizes] for record in c.records]
+    sizes = sorted(map(int, c.finished[0].metrics["by_size"]))
+    return sizes, [[record.metrics["by_size"][str(size)] for size in sizes] for record in c.finished]
 
 
-def _row(c: Contender, label: str) -> dict[str, Any]:
+def _bits(c: Contender) -> dict[int, float]:
+    """Recalled bits by seed."""
     sizes, curves = _curves(c)
-    vocab, scalars = c.options["task"]["vocab_size"], c.records[0].metrics["state_scalars"]
-    bits = [best_recalled_bits(sizes, curve, vocab) for curve in curves]
+    vocab = c.options["task"]["vocab_size"]
+    pairs = zip(c.finished, curves, strict=True)
+    return {record.run.seed: best_recalled_bits(sizes, curve, vocab) for record, curve in pairs}
+
+
+def _row(c: Contender, titles: Mapping[str, Any], group: str) -> dict[str, Any]:
+    bits, first = list(_bits(c).values()), c.finished[0].metrics
     return {
-        "seq_mixer": label,
-        "K90": str(capacity_interval(sizes, curves)),
+        **titles,
+        "K90": str(capacity_interval(*_curves(c))),
         "recalled bits": student_t(bits),
-        "state bytes": 4 * scalars,
-        "bits/state scalar": student_t([one / scalars for one in bits]),
-        "k-layer params": c.records[0].metrics["layer_params"] / 1000,
+        "group": group,
+        "state bytes": 4 * first["state_scalars"],
+        "bits/state scalar": student_t([one / first["state_scalars"] for one in bits]),
+        "k-layer params": first["layer_params"] / 1000,
         "lr": f"{c.rate:g} edge" if c.at_the_edge else f"{c.rate:g}",
     }
 
 
-def _by_pairs(members: Sequence[Contender], names: Sequence[str]) -> Any:
+def _by_pairs(members: Sequence[Member], names: Sequence[str]) -> Any:
     lines, dots = [], []
-    for c, name in zip(members, names, strict=True):
+    for (c, _), name in zip(members, names, strict=True):
         sizes, curves = _curves(c)
         for size, values in zip(sizes, zip(*curves, strict=True), strict=True):
             lines.append({"series": name, "pairs": size, "accuracy": share(list(values))})
@@ -82,19 +109,23 @@ def _by_pairs(members: Sequence[Contender], names: Sequence[str]) -> Any:
     )
 
 
-def _by_state(members: Sequence[Contender]) -> Any:
-    """A line per mixer, its sizes of state along it; anchors as lines of their own."""
-    lines: list[Mapping[str, Any]] = []
-    for c in members:
-        _, curves = _curves(c)
-        bytes_ = 4 * c.records[0].metrics["state_scalars"]
-        name = c.options["model"]["seq_mixer"]["name"]
-        lines.append({"series": name, "state": bytes_, "accuracy": share([fmean(curve) for curve in curves])})
+def _by_state(members: Sequence[Member], *, anchored: bool) -> Any:
+    """A line per mixer, its sizes of state along it; published points as lines of their own."""
+    lines: list[dict[str, Any]] = []
+    dots: list[dict[str, Any]] = []
+    for c, setting in members:
+        means = [fmean(curve) for curve in _curves(c)[1]]
+        series = _named(c.options["model"]["seq_mixer"]["name"], setting)
+        where = {"series": series, "state": 4 * c.finished[0].metrics["state_scalars"]}
+        lines.append(where | {"accuracy": share(means)})
+        dots += [where | {"accuracy": mean} for mean in means]
     lines.sort(key=lambda line: (line["series"], line["state"]))
-    ours = {line["series"] for line in lines}
+    ours = {c.options["model"]["seq_mixer"]["name"] for c, _ in members}
     lines += [
         {"series": f"○ {anchor.mixer}", "state": anchor.state_bytes, "accuracy": anchor.accuracy}
         for anchor in anchors()
-        if anchor.ours in ours
+        if anchored and anchor.ours in ours
     ]
-    return interval_lines(lines, x="state", y="accuracy", series="series", x_title="state, bytes", log_x=True)
+    return interval_lines(
+        lines, x="state", y="accuracy", series="series", dots=dots, x_title="state, bytes", log_x=True
+    )

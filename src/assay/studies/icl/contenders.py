@@ -6,7 +6,8 @@
     2      .79  .98  .12                         3e-3                    3e-3
 
 So a rate is chosen on validation, by seeds that the score is not taken from, and the score is of a third split. A rate
-at which a seed diverged or failed counts as the worst for it. One seed alone has to choose for itself.
+at which a seed diverged is the worst for it. A seed that diverges at the rate the others chose stays in the row: it has
+no score, and solved nothing. One seed alone has to choose for itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,9 +46,17 @@ class Contender:
         """Whether a rate beyond those tried might have been better."""
         return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
 
+    @property
+    def diverged(self) -> int:
+        return sum(record.status == "diverged" for record in self.records)
+
+    @property
+    def finished(self) -> tuple[Record, ...]:
+        return tuple(record for record in self.records if record.status == "done")
+
     def values(self, *path: str) -> dict[int, float]:
         """A number by seed, at a path into the metrics; without the seeds that lack it."""
-        found = {record.run.seed: _at(record.metrics, path) for record in self.records}
+        found = {record.run.seed: _at(record.metrics, path) for record in self.finished}
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
     def interval(self, *path: str) -> Interval | None:
@@ -56,12 +65,13 @@ class Contender:
 
 
 def contenders(records: Iterable[Record]) -> list[Contender]:
-    """The trained models among the records, in the order they come."""
+    """The trained models among the records, in the order they come; without those of which every seed diverged."""
     groups: dict[str, dict[float, dict[int, Record]]] = {}
     for record in records:
         if record.run.options.get("model") is not None:
             groups.setdefault(_key(record), {}).setdefault(rate_of(record), {})[record.run.seed] = record
-    return [Contender(_chosen(group), group) for group in groups.values()]
+    found = [Contender(_chosen(group), group) for group in groups.values()]
+    return [contender for contender in found if contender.finished]
 
 
 def rate_of(record: Record) -> float:
@@ -70,6 +80,8 @@ def rate_of(record: Record) -> float:
 
 def validation(record: Record) -> float:
     """Of the last validation: larger is better."""
+    if record.status == "diverged":
+        return -float("inf")
     last = record.metrics["curve"][-1]
     return float(last["accuracy"]) if "accuracy" in last else -float(last["mse"])
 
@@ -79,7 +91,8 @@ def _chosen(tried: Rates) -> tuple[Record, ...]:
     chosen = []
     for seed in seeds:
         others = [other for other in seeds if other != seed] or [seed]
-        worth = {rate: _worth(by_seed, others) for rate, by_seed in tried.items() if seed in by_seed}
+        there = {rate: by_seed for rate, by_seed in tried.items() if seed in by_seed}
+        worth = {rate: _worth(by_seed, others) for rate, by_seed in there.items()}
         chosen.append(tried[max(sorted(worth), key=lambda rate: worth[rate])][seed])
     return tuple(chosen)
 

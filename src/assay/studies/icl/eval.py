@@ -16,7 +16,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -64,8 +64,13 @@ class Eval(Study):
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is new data."""
 
+    def __post_init__(self) -> None:
+        if self.eval_size < 1:
+            raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
+
     def plan(self) -> list[Run]:
         """The model per seed, and what the task's oracle and plain predictors make of as many sequences."""
+        self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         return [
             self.cell(seed=seed, **asked, model=model) for model in (located(self.model), None) for seed in self.seeds
@@ -101,9 +106,33 @@ def score_model(run: Run, device: torch.device) -> Outcome:
     if isinstance(function, nn.Module):
         function = function.to(device).eval()
     answer = answering(function, task, name=run.options["model"]["name"])
+    _check_causal(answer, task, run, device)
     with initialised_from(run.seed, "model"):
         (found,) = score(answer, task, size=run.options["eval_size"], rngs=[stream(run.seed, "test", device=device)])
     return Outcome(run, found)
+
+
+@torch.no_grad()
+def _check_causal(answer: Answer, task: Task, run: Run, device: torch.device) -> None:
+    """Refuse a model that looks ahead: in these tasks what comes after a question may be its answer."""
+    rng = stream(run.seed, "causality", device=device)
+    batch, other = task.parts()[0].sample(8, rng), task.parts()[0].sample(8, rng)
+    assert batch.positions is not None
+    first = batch.positions.min(dim=1).values
+    later = torch.arange(batch.inputs.shape[1], device=rng.device) > first[:, None]
+    later = later.reshape(*later.shape, *[1] * (batch.inputs.ndim - 2))
+    twin = replace(batch, inputs=torch.where(later, other.inputs, batch.inputs))
+    here = (batch.positions == first[:, None]).nonzero(as_tuple=True)
+    given = []
+    for asked in (batch, twin):
+        with initialised_from(run.seed, "causality"):  # a model that draws by chance draws the same for both
+            given += [answers[here].float() for answers in answer([asked])]
+    one, other_way = given
+    if not torch.allclose(one, other_way, rtol=1e-3, atol=1e-3):
+        raise UserError(
+            f"--model {run.options['model']['name']} looks ahead: its answer changes with tokens after the question, "
+            "where the right answer may stand. Let each position see only what came before."
+        )
 
 
 def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
@@ -121,8 +150,7 @@ def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
 
     def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
         for batch in batches:
-            if batch.positions is None:
-                raise UserError(f"task '{task.name}' asks once per sequence, not at positions: choose another task.")
+            assert batch.positions is not None, "tasks learned in context ask at positions"
             rows = max(1, NUMBERS // (batch.inputs.shape[1] * width))
             pieces = zip(batch.inputs.split(rows), batch.positions.split(rows), strict=True)
             yield torch.cat([part(inputs, positions) for inputs, positions in pieces])

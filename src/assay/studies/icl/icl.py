@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.models.sequence import SequenceModel
@@ -23,6 +24,8 @@ class InContext(Study):
     """Which sequence mixer learns which task in context, with how much carried state?"""
 
     question: ClassVar[str] = "Which sequence mixer learns which task in context, with how much carried state?"
+    autocast: ClassVar[bool] = True
+    compiles: ClassVar[bool] = True
     presets: ClassVar = PRESETS
     renamed: ClassVar[Mapping[str, str]] = {"task.eval_size": "eval_size"}
 
@@ -38,11 +41,17 @@ class InContext(Study):
     references_only: bool = False
     """Score the oracle and the plain predictors alone; train nothing."""
 
+    def __post_init__(self) -> None:
+        if self.eval_size < 1:
+            raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
+
     def plan(self) -> list[Run]:
         """A model per seed; and what the task's oracle and plain predictors make of as many sequences."""
         self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         recipe: dict[str, Any] = {"model": self.model, "train": self.train, "optimizer": self.optimizer}
+        if not self.references_only:
+            self.model.check(self.task.shape())
         trained = () if self.references_only else self.seeds
         models = [self.cell(seed=seed, **asked, **recipe) for seed in trained]
         return models + [self.cell(seed=seed, **asked, model=None) for seed in self.seeds]

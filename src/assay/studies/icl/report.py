@@ -18,9 +18,9 @@ BYTES = 4
 FORMATS = {"accuracy": ".4f", "exact match": ".4f", "mse": ".4f", "tokens/s": ".0f", "lr": "g", "FLOPs/token": ".3g"}
 NOTE = (
     f"score ± half the 95 % Student t interval over seeds, on held-out sequences that validation never saw; mse: over "
-    f"the variance of w.x; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
+    f"the variance of the targets; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
     "state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of the forward pass, the head "
-    "where answers are read; rows without a mixer need no training."
+    "where answers are read; steps: of the seeds that arrived; rows in parentheses need no training."
 )
 RATES = " lr: chosen for each seed on the validation of the others; edge: a rate beyond those tried may be better."
 
@@ -36,20 +36,19 @@ def report(records: Sequence[Record], out: Report) -> None:
     out.table("icl", ordered, formats=FORMATS, note=NOTE + (RATES if chosen else ""))
     if chosen:
         _rates(found, names, out)
-    telling = [key for key in TITLES if len({name[key] for name in names}) > 1] or ["seq_mixer"]
-    series = [" ".join(name[key] for key in telling) for name in names]
+    series = _series(names, settings)
     _learning(found, series, out)
     _by_key(found, series, out, "by_gap", x_title="tokens between key and question (at least)")
     _by_key(found, series, out, "by_length", x_title="length of the sequence")
     _by_position(found, series, references, out)
-    capacity(found, out)
+    capacity(found, settings, out)
 
 
 TITLES = ("task", "seq_mixer", "state_mixer")
 IGNORED = ("task", "model.seq_mixer", "model.state_mixer", "optimizer.lr")
 COLUMNS = (
-    "lr", "accuracy", "exact match", "mse", "solved", "share solved", "steps to 90 %", "steps to 98 %", "k-params",
-    "state bytes", "FLOPs/token", "tokens/s",
+    "lr", "accuracy", "exact match", "mse", "unseen keys", "diverged", "solved", "share solved", "steps to 90 %",
+    "steps to 98 %", "k-params", "state bytes", "FLOPs/token", "tokens/s",
 )  # fmt: skip
 
 
@@ -64,19 +63,30 @@ def _names(found: Sequence[Contender]) -> list[dict[str, str]]:
     return [{key: columns[key][index] for key in TITLES} for index in range(len(found))]
 
 
+def _series(names: Sequence[Mapping[str, str]], settings: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What tells the contenders apart, as the names of lines."""
+    telling = [key for key in TITLES if len({name[key] for name in names}) > 1] or ["seq_mixer"]
+    plain = [" ".join(name[key] for key in telling) for name in names]
+    return [
+        " ".join([name, *(f"{key.rpartition('.')[2]}={values[index]}" for key, values in settings.items())])
+        for index, name in enumerate(plain)
+    ]
+
+
 def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
-    first = c.records[0].metrics
-    speed = [record.cost["tokens_per_second"] for record in c.records if "tokens_per_second" in record.cost]
-    accuracies = list(c.values("accuracy").values())
-    solved = sum(accuracy >= SOLVED for accuracy in accuracies)
+    first, n = c.finished[0].metrics, len(c.records)
+    speed = [record.cost["tokens_per_second"] for record in c.finished if "tokens_per_second" in record.cost]
+    solved = sum(accuracy >= SOLVED for accuracy in c.values("accuracy").values()) if "accuracy" in first else None
     return {
         **names,
         "lr": f"{c.rate:g} edge" if c.at_the_edge else f"{c.rate:g}" if len(c.tried) > 1 else None,
         "accuracy": c.interval("accuracy"),
         "exact match": c.interval("exact_match"),
         "mse": c.interval("mse"),
-        "solved": f"{solved}/{len(accuracies)}" if accuracies else None,
-        "share solved": wilson(solved, len(accuracies)) if len(accuracies) > 1 else None,
+        "unseen keys": c.interval("unseen_accuracy"),
+        "diverged": f"{c.diverged}/{n}" if c.diverged else None,
+        "solved": f"{solved}/{n}" if solved is not None else None,
+        "share solved": wilson(solved, n) if solved is not None and n > 1 else None,
         "steps to 90 %": c.interval("steps_to_90"),
         "steps to 98 %": c.interval("steps_to_98"),
         "k-params": first["params"] / 1000,
@@ -129,13 +139,15 @@ def _rates(found: Sequence[Contender], names: Sequence[Mapping[str, str]], out: 
     rows = []
     for c, name in zip(found, names, strict=True):
         for rate, by_seed in sorted(c.tried.items()):
+            done = [record for record in by_seed.values() if record.status == "done"]
             row: dict[str, Any] = {**name, "lr": f"{rate:g}", "seeds": len(by_seed)}
+            row["diverged"] = len(by_seed) - len(done)
             for metric in ("accuracy", "mse"):
-                values = [record.metrics[metric] for record in by_seed.values() if metric in record.metrics]
+                values = [record.metrics[metric] for record in done if metric in record.metrics]
                 row[metric] = student_t(values) if values else None
             rows.append(row)
     kept = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    note = "every learning rate; seeds that diverged are missing"
+    note = "every learning rate; scores are of the seeds that did not diverge"
     out.table("icl_rates", [{key: row[key] for key in kept} for row in rows], formats=FORMATS, note=note)
 
 
@@ -143,7 +155,7 @@ def _learning(found: Sequence[Contender], series: Sequence[str], out: Report) ->
     for metric in ("accuracy", "mse"):
         lines, dots = [], []
         for c, name in zip(found, series, strict=True):
-            curves = [record.metrics["curve"] for record in c.records if metric in record.metrics]
+            curves = [record.metrics["curve"] for record in c.finished if metric in record.metrics]
             for points in zip(*curves, strict=False):
                 values = [point[metric] for point in points]
                 interval = share(values) if metric == "accuracy" else student_t(values)
@@ -158,7 +170,7 @@ def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key:
     """Accuracy against a number: a line per contender that was scored so."""
     lines, dots = [], []
     for c, name in zip(found, series, strict=True):
-        for x in c.records[0].metrics.get(key, {}):
+        for x in c.finished[0].metrics.get(key, {}):
             values = c.values(key, x)
             lines.append({"series": name, "x": int(x), "accuracy": share(list(values.values()))})
             dots += [{"series": name, "x": int(x), "accuracy": v, "seed": seed} for seed, v in values.items()]
@@ -172,7 +184,7 @@ def _by_position(found: Sequence[Contender], series: Sequence[str], references: 
     lines = []
     for c, name in zip(found, series, strict=True):
         if c.options["task"]["name"] in ("regression", "boolean"):
-            lines += _positions(name, [record.metrics["by_answer"] for record in c.records])
+            lines += _positions(name, [record.metrics["by_answer"] for record in c.finished])
     for cell in references if lines or not found else ():
         if cell.options["task"]["name"] in ("regression", "boolean"):
             for name in cell.records[0].metrics["references"]:

@@ -54,13 +54,14 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
     settings = [Setting.of(run) for run in runs]
     shared = settings[0]
     begin = time.perf_counter()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     trainer = _trainer(runs, settings, ctx, device)
     going = {index: Progress(run) for index, run in enumerate(runs)}
-    checkpoint = ctx.checkpoint(runs[0])
-    owners = [run.id for run in runs]
+    checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
     if checkpoint and checkpoint.exists() and (notes := trainer.load_if(checkpoint, owners)) is not None:
-        for index, curve in notes.items():
-            going[index].curve = curve
+        begin -= notes["seconds"]
+        going = {index: Progress(runs[index], **kept) for index, kept in notes["going"].items()}
     for step in trainer.run():
         found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)
         finite = trainer.losses.isfinite().tolist()
@@ -71,8 +72,10 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
                 yield Outcome(runs[index], {**found[index], "steps": step}, diverged=True)
         if not going:
             return
-        if checkpoint and step < shared.train.max_steps:
-            trainer.save(checkpoint, owners, {index: progress.curve for index, progress in going.items()})
+        # Once a run is stored as diverged, a later process has other runs to train: nothing would take this up.
+        if checkpoint and len(going) == len(runs) and step < shared.train.max_steps:
+            kept = {index: {"curve": p.curve, "seconds_to": p.seconds_to} for index, p in going.items()}
+            trainer.save(checkpoint, owners, {"seconds": time.perf_counter() - begin, "going": kept})
     yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
 
 
@@ -119,6 +122,8 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     final = _scored(trainer, shared.task, shared.eval_size, runs, "test", device)
     longer = _longer(trainer, shared, runs, device)
+    other = shared.task.unseen()
+    unseen = _scored(trainer, other, shared.eval_size, runs, "unseen", device) if other else None
     sizes = _sizes(shared, build(shared.model, shared.task, runs[0].seed))
     tokens = shared.train.max_steps * shared.train.micro_batch_size * shared.task.shape().length
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
@@ -127,6 +132,8 @@ def _outcomes(
     cost["trained_together"] = len(runs)
     for index, progress in going.items():
         metrics = final[index] | longer[index] | sizes | _milestones(progress.curve) | {"curve": progress.curve}
+        if unseen:
+            metrics["unseen_accuracy"] = unseen[index]["accuracy"]
         yield Outcome(runs[index], metrics, cost | progress.seconds_to)
 
 

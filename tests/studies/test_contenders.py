@@ -1,0 +1,62 @@
+"""Which learning rate a seed counts with, and what a row is made of."""
+
+import pytest
+
+from assay.core.run import Record, Run
+from assay.studies.icl.contenders import contenders
+
+
+def record(seed: int, lr: float, validation: float | None, test: float = 0.0, mixer: str = "gru") -> Record:
+    """A trained model; without a validation score it diverged."""
+    options = {"model": {"seq_mixer": {"name": mixer}}, "optimizer": {"lr": lr, "clip": 3.0}}
+    run = Run("icl", options, seed, {})
+    if validation is None:
+        return Record(run, "diverged", {"steps": 3})
+    return Record(run, "done", {"accuracy": test, "curve": [{"step": 1, "accuracy": 0.1}, {"accuracy": validation}]})
+
+
+def test_a_seed_counts_with_the_rate_that_the_other_seeds_chose_and_with_its_test_score() -> None:
+    found = contenders(
+        [
+            record(0, 1e-3, 0.80, 0.1), record(0, 3e-3, 0.70, 0.2),  # seed 0 itself would choose 1e-3
+            record(1, 1e-3, 0.60, 0.3), record(1, 3e-3, 0.90, 0.4),
+            record(2, 1e-3, 0.60, 0.5), record(2, 3e-3, 0.70, 0.6),
+        ]
+    )  # fmt: skip
+    (row,) = found
+    assert row.values("accuracy") == {0: 0.2, 1: 0.3, 2: 0.6}  # 1: .80 + .60 against .70 + .70, a tie: the smaller rate
+    assert row.rate == 3e-3 and row.at_the_edge
+
+
+def test_an_inner_rate_is_not_at_the_edge_and_one_rate_has_none() -> None:
+    best = {1e-3: 0.1, 3e-3: 0.9, 1e-2: 0.2}
+    (row,) = contenders([record(seed, rate, best[rate]) for seed in (0, 1) for rate in best])
+    assert row.rate == 3e-3 and not row.at_the_edge
+    (row,) = contenders([record(0, 1e-3, 0.5), record(1, 1e-3, 0.5)])
+    assert not row.at_the_edge and len(row.tried) == 1
+
+
+def test_a_seed_that_diverges_at_the_rate_the_others_chose_stays_without_a_score() -> None:
+    (row,) = contenders(
+        [
+            record(0, 1e-3, 0.5, 0.5), record(0, 1e-2, None),
+            record(1, 1e-3, 0.5, 0.5), record(1, 1e-2, 0.9, 0.9),
+            record(2, 1e-3, 0.5, 0.5), record(2, 1e-2, 0.9, 0.9),
+        ]
+    )  # fmt: skip
+    # Seeds 1 and 2 see that 1e-2 lost seed 0, and count with 1e-3; seed 0 is told 1e-2 by the others, and diverged.
+    assert row.diverged == 1 and len(row.records) == 3
+    assert row.values("accuracy") == {1: 0.5, 2: 0.5}
+
+
+def test_a_rate_at_which_every_seed_diverged_still_counts_as_tried() -> None:
+    (row,) = contenders([record(s, lr, 0.5 if lr < 1 else None) for s in (0, 1) for lr in (1e-3, 3e-3, 1e30)])
+    assert sorted(row.tried) == [1e-3, 3e-3, 1e30] and row.diverged == 0
+    (row,) = contenders([record(s, lr, lr if lr < 1 else None) for s in (0, 1) for lr in (1e-3, 3e-3, 1e30)])
+    assert row.rate == 3e-3 and not row.at_the_edge, "beyond it all is lost"
+
+
+def test_mixers_are_told_apart_and_a_lone_seed_chooses_for_itself() -> None:
+    found = contenders([record(0, 1e-3, 0.2), record(0, 3e-3, 0.4), record(0, 1e-3, 0.9, mixer="attention")])
+    assert [row.rate for row in found] == [3e-3, 1e-3]
+    assert contenders([record(0, 1e-3, None)]) == [] and pytest.approx(0.0) == found[0].values("accuracy")[0]
