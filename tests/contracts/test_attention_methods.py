@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from assay.attention import attention
-from assay.attention.base import Evict, Pattern, Select, best
+from assay.attention.base import Evict, Pattern, Prefix, Select, best
 from assay.contracts import attention as contract
 from assay.contracts.base import promises
 
+FAMILIES = (Pattern, Select, Evict, Prefix)
 VARIANTS = ("h2o:granularity=layer", "tova:granularity=kv_head", "keydiff:granularity=layer", "h2o:recent=0.0")
 
 
@@ -27,7 +28,7 @@ class LongestKeys(Select):
     seed: int = 0
 
     def keep(self, layer, budget):
-        worth = layer.k.norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
+        worth = layer.k.double().norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
         match self.fault:
             case "blind":
                 return torch.zeros_like(layer.causal).expand_as(worth)
@@ -40,6 +41,10 @@ class LongestKeys(Select):
                 return best(torch.rand(worth.shape), layer, budget)
             case "batch":
                 return best((worth - worth.mean(0)).abs(), layer, budget)
+            case "half":
+                return best(
+                    (layer.k * layer.k).sum(-1).repeat_interleave(2, 1)[:, :, None].expand_as(worth), layer, budget
+                )
             case "window":
                 return attention["window"]().keep(layer, budget).expand(-1, 4, -1, -1)
         return best(worth + self.seed * torch.rand(layer.time, generator=torch.Generator()), layer, budget)
@@ -54,6 +59,7 @@ FAULTS = [
     ("global", contract.draws_from_its_own_seed_alone, "drew from the global generator"),
     ("future", contract.draws_from_its_own_seed_alone, "the seed changes nothing"),
     ("batch", contract.treats_each_sequence_and_lane_alone, "another mask alone"),
+    ("half", contract.decides_in_float32_at_least, "bf16 and float32 give different masks"),
     ("window", contract.is_not_another_method_by_name, "the mask is that of window"),
 ]
 
@@ -65,10 +71,10 @@ def test_a_broken_promise_is_noticed(fault, promise, seen):
         promise(LongestKeys(fault=fault))
 
 
-@pytest.mark.parametrize("family", [Pattern, Select, Evict])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_method_belongs_to_one_family(family):
     names = {name for name in attention.names() if issubclass(attention[name], family)}
-    others = {Pattern, Select, Evict} - {family}
+    others = set(FAMILIES) - {family}
     assert names and not any(issubclass(attention[name], other) for name in names for other in others)
 
 

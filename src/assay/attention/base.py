@@ -1,9 +1,11 @@
-"""Which keys each query attends to: three families of methods, each asking for one method of its own.
+"""Which keys each query attends to: families of methods, each asking for one method of its own.
 
     Pattern   positions alone decide                      sees(query, key)    window, streaming_llm, local_strided
     Select    per query, from every key it may see        keep(layer)         oracle_topk, quest, cab_v4, random
     Evict     online and for good: k slots, and what      score(residents)    h2o, tova, keydiff, knorm, random_evict
               leaves never comes back
+    Prefix    a dense prefix is cut down once, then the   worth(layer, n)     snapkv
+              rest attends to what is left and to itself
 
 All are causal and stay inside the model's own mask. A step of an Evict method is, as published: attend to the k
 residents *and* the new key, update the scores, evict one. So k slots mean k + 1 keys read, for a Pattern too:
@@ -18,7 +20,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -242,6 +244,36 @@ class Evict(Method):
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         return cache_density(time, budget.cache(time))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix(Method):
+    """The prefix protocol: a prefix of n tokens attends densely, k of its keys are kept per head of keys, and the later
+    tokens attend to these and to one another. The budget is one of the prefix; only the later tokens should be scored,
+    since for those of the prefix nothing is sparse."""
+
+    prefix: int = 0
+    """Tokens of the prefix; 0: the first half of the sequence."""
+
+    def worth(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        """What each key of the prefix is worth, by what is known at its end; the highest stay."""
+        raise NotImplementedError(f"{type(self).__name__}.worth")
+
+    def length(self, time: int) -> int:
+        return min(time, self.prefix or time // 2)
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        length = self.length(layer.time)
+        slots = torch.tensor([budget.cache(length)], device=layer.q.device)
+        chosen = highest(self.worth(layer, length), slots, layer.exists[:, None, :length])
+        kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
+        kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
+        return kept
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        length = self.length(time)
+        left = min(length, budget.cache(length))
+        return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
 
 
 def attention_weights(scores: Float[Tensor, "*queries key"], layer: Layer) -> Float[Tensor, "*queries key"]:

@@ -21,7 +21,7 @@ from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Select, Step
+from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select, Step
 from assay.core.errors import UserError
 
 QUERIES_AT_ONCE = 64
@@ -46,14 +46,14 @@ def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads qu
     for number, lane in enumerate(lanes):
         rows = slice(number * batch, (number + 1) * batch)
         match lane.method:
-            case Pattern() | Select() as method:
+            case Pattern() | Select() | Prefix() as method:
                 kept[rows] = method.keep(layer[rows], lane.budget)
             case Evict() as method:
                 slots = lane.budget.cache(layer.time)
                 # With a slot for every key nothing leaves; left in, such a lane would widen the slots of all others.
                 evicting += [(method, slots, number)] if slots < layer.time else []
             case other:
-                raise UserError(f"{other.label} is neither a Pattern nor a Select nor an Evict method.")
+                raise UserError(f"{other.label} belongs to none of the families Pattern, Select, Evict and Prefix.")
     if evicting:
         evicting.sort(key=lambda lane: lane[0].label)  # the lanes of one method are updated as one
         numbers = torch.tensor([number for *_, number in evicting], device=layer.q.device)
