@@ -94,10 +94,8 @@ def treats_each_sequence_and_lane_alone(method: Method) -> None:
 def decides_in_float32_at_least(method: Method) -> None:
     """Queries and keys in bf16 give the mask that the same numbers in float32 give."""
     layer = _layer()
-    halves = [x.bfloat16() for x in (layer.q, layer.k, layer.v)]
-    half, single = (
-        Layer(*(x.to(dtype) for x in halves), index=LATER_LAYER) for dtype in (torch.bfloat16, torch.float32)
-    )
+    q, k, v = layer.q.bfloat16(), layer.k.bfloat16(), layer.v.bfloat16()
+    half, single = Layer(q, k, v, index=LATER_LAYER), Layer(q.float(), k.float(), v.float(), index=LATER_LAYER)
     for (budget, one), (_, two) in zip(_each(method, half), _each(method, single), strict=True):
         assert torch.equal(one, two), f"{budget}: bf16 and float32 give different masks for the same numbers"
 
