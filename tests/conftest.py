@@ -10,7 +10,8 @@ from jaxtyping import install_import_hook
 
 # jaxtyping's shapes are checked by beartype in tests, and cost nothing in production.
 _hook = install_import_hook(
-    ["assay.nn", "assay.tasks", "assay.encoders", "assay.metrics", "assay.train"], "beartype.beartype"
+    ["assay.nn", "assay.attention", "assay.tasks", "assay.encoders", "assay.metrics", "assay.train"],
+    "beartype.beartype",
 )
 
 TOY = Path(__file__).parent / "toy.py"

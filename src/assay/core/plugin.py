@@ -68,12 +68,16 @@ class Plugin:
 
 
 class Sized(Plugin):
-    """A plug-in whose whole-number options are sizes: at least 1, or 0 where 0 is the default and means "none"."""
+    """A plug-in whose whole-number options are sizes: at least 1, or 0 where 0 is the default, or `may_be_none` names
+    the option, and 0 means "none"."""
+
+    may_be_none: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):
             value, default = getattr(self, option.name), option.default
-            if type(value) is int and type(default) is int and value < min(1, default):
+            least = 0 if option.name in self.may_be_none else 1
+            if type(value) is int and type(default) is int and value < min(least, default):
                 raise UserError(
                     f"{self.registry.kind} '{self.name}': {option.name}={value} is too small; the default is {default}."
                 )

@@ -1,0 +1,316 @@
+"""Which keys each query attends to: families of methods, each asking for one method of its own.
+
+    Pattern   positions alone decide                      sees(query, key)    window, streaming_llm, local_strided
+    Select    per query, from every key it may see        keep(layer)         oracle_topk, quest, cab_v4, random
+    Evict     online and for good: k slots, and what      score(residents)    h2o, tova, keydiff, knorm, random_evict
+              leaves never comes back
+    Prefix    a dense prefix is cut down once, then the   worth(layer, n)     snapkv
+              rest attends to what is left and to itself
+
+All are causal and stay inside the model's own mask. A step of an Evict method is, as published: attend to the k
+residents *and* the new key, update the scores, evict one. So k slots mean k + 1 keys read, for a Pattern too:
+
+    slots=2, evict the oldest      query  0: 0        query 2: 0 1 2        query 3:   1 2 3
+    (this is `window`)                    1: 0 1                                 4:     2 3 4
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from assay.attention import attention
+from assay.core.errors import UserError
+from assay.core.plugin import Registry, Sized
+
+
+class BudgetTooSmall(UserError):
+    """A method cannot be itself with so few keys: a table shows this in place of a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much may be kept, in one of two ways.
+
+    sparsity s   k = (1 - s) T slots for Pattern and Evict; (1 - s) of the keys in sight, per query, for Select
+    slots k      k slots, read together with the query's own key; for Select the best k keys and the query's own
+    """
+
+    sparsity: float | None = None
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sparsity is None) == (self.slots is None):
+            raise UserError("a budget is either a sparsity or a number of slots: give one of them.")
+        if self.sparsity is not None and not 0 <= self.sparsity < 1:
+            raise UserError(f"sparsity={self.sparsity}: it is the part left out, at least 0 and below 1.")
+        if self.slots is not None and self.slots < 1:
+            raise UserError(f"slots={self.slots}: keep at least 1.")
+
+    def cache(self, time: int) -> int:
+        """Slots k of a cache for `time` tokens."""
+        return self.slots if self.slots is not None else self._share(time)
+
+    def keys(self, visible: int) -> int:
+        """Keys that a Select method reads for a query that may see `visible`, its own among them."""
+        return min(self.slots + 1, visible) if self.slots is not None else self._share(visible)
+
+    def _share(self, of: int) -> int:
+        assert self.sparsity is not None
+        return max(1, round((1 - self.sparsity) * of))
+
+    def __str__(self) -> str:
+        return f"slots={self.slots}" if self.slots is not None else f"sparsity={self.sparsity}"
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """What one attention layer has computed for a batch of sequences, keys already turned by their positions."""
+
+    q: Float[Tensor, "rows heads time d"]
+    k: Float[Tensor, "rows kv_heads time d"]
+    v: Float[Tensor, "rows kv_heads time e"]
+    mask: Bool[Tensor, "rows time time"] | None = None
+    """What the model itself lets each query see (padding, a sliding window); None: the past and the present."""
+    index: int = 0
+    """Which layer of the model this is."""
+    scale: float | None = None
+    """Factor of the dot products; None: 1 / sqrt(d)."""
+
+    def check(self) -> None:
+        """Refuse a model that is not causal."""
+        if self.mask is not None and (self.mask & ~self.causal).any():
+            raise UserError("the model's mask lets queries see later keys, and attention methods are causal.")
+
+    def __getitem__(self, rows: slice | Tensor) -> "Layer":
+        """The same layer for some of the sequences."""
+        mask = None if self.mask is None else self.mask[rows]
+        return Layer(self.q[rows], self.k[rows], self.v[rows], mask, self.index, self.scale)
+
+    @property
+    def rows(self) -> int:
+        return len(self.q)
+
+    @property
+    def time(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one head of keys."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @cached_property
+    def causal(self) -> Bool[Tensor, "time time"]:
+        return torch.ones(self.time, self.time, dtype=torch.bool, device=self.q.device).tril()
+
+    @cached_property
+    def visible(self) -> Bool[Tensor, "rows query key"]:
+        return self.causal.expand(self.rows, -1, -1) if self.mask is None else self.mask
+
+    @cached_property
+    def exists(self) -> Bool[Tensor, "rows key"]:
+        """Keys that some query may see: not padding."""
+        return self.visible.any(dim=1)
+
+    @cached_property
+    def start(self) -> Int[Tensor, " rows"]:
+        """Where each sequence begins: the padding in front of it."""
+        return self.exists.int().argmax(dim=1)
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "rows heads query key"]:
+        """Scaled dot products, hidden keys at minus infinity."""
+        scores = rearrange(self.scores_between(0, self.time), "r h g q k -> r (h g) q k")
+        return scores.masked_fill(~self.visible[:, None], float("-inf"))
+
+    def scores_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
+        """Scaled dot products of the queries first..end-1 with the keys before `end`, the later ones not hidden."""
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(wide)
+        scale = self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scores = (q * scale) @ self.k[:, :, :end].to(wide).mT
+        return rearrange(scores, "r h (g q) k -> r h g q k", g=self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Sized):
+    """attention/<name>.py. The promises are in assay.contracts.attention; `replay.attended` runs methods."""
+
+    registry: ClassVar[Registry] = attention
+    departure: ClassVar[str] = ""
+    """What differs from the published form: it stands in the row's name."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} ({self.departure})" if self.departure else self.label
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        """Keys attended over keys in sight, for `time` tokens under a causal mask; None: it depends on the data."""
+        raise NotImplementedError(f"{type(self).__name__}.expected_density")
+
+    def check(self, time: int, budget: Budget) -> None:
+        """Raise BudgetTooSmall where the method cannot work with this budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern(Method):
+    """Positions alone decide."""
+
+    def sees(
+        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
+    ) -> Bool[Tensor, "*rows query key"]:
+        """Whether the query at one position, counted from the sequence's start, attends to the key at another.
+        Keys after the query need not be hidden here."""
+        raise NotImplementedError(f"{type(self).__name__}.sees")
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows 1 query key"]:
+        place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+        seen = self.sees(place[:, :, None], place[:, None, :], time=layer.time, slots=budget.cache(layer.time))
+        return (seen & layer.visible)[:, None]
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        return cache_density(time, budget.cache(time))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Method):
+    """Each query chooses anew from everything it may see, per query head: what is read shrinks, not what is stored."""
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        raise NotImplementedError(f"{type(self).__name__}.keep")
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        return density_of([budget.keys(t + 1) for t in range(time)])
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One query, and the keys it attended to: the residents of the slots, its own among them."""
+
+    layer: Layer
+    position: Int[Tensor, "rows kv_heads slots"]
+    """Where each resident stands in the sequence; of no meaning where nothing is present."""
+    present: Bool[Tensor, "rows kv_heads slots"]
+    score_all: Callable[[], Float[Tensor, "rows kv_heads group key"]]
+    """This query's scores with every key so far; computed only for methods that ask."""
+
+    @property
+    def weights(self) -> Float[Tensor, "rows kv_heads group slots"]:
+        """The query's attention over the slots, for each query head of the group; 0 where nothing is present."""
+        places = self.position[:, :, None].expand(-1, -1, self.layer.group, -1)
+        scores = self.score_all().gather(-1, places).masked_fill(~self.present[:, :, None], float("-inf"))
+        return attention_weights(scores, self.layer)
+
+    @property
+    def keys(self) -> Float[Tensor, "rows kv_heads slots d"]:
+        places = self.position[..., None].expand(-1, -1, -1, self.layer.k.shape[-1])
+        return self.layer.k.gather(2, places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evict(Method):
+    """A cache of k slots per head of keys: after each query the resident of lowest score leaves for good, the oldest
+    among equals; what the model's mask has hidden leaves first. A method says what a key is worth when it arrives, or
+    after each query, or both."""
+
+    granularity: Literal["kv_head", "layer"] = "kv_head"
+    """Whether each head of keys decides for itself, or the mean of their scores for all heads of the layer."""
+
+    def arrival(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+        """What each key is worth when it comes."""
+        return torch.zeros_like(layer.k[..., 0], dtype=torch.promote_types(layer.k.dtype, torch.float32))
+
+    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+        """What the resident of each slot is worth after this query, given what it was worth before."""
+        return before
+
+    def protected(self, slots: int) -> tuple[int, int]:
+        """How many of the first and of the latest keys never leave."""
+        return 0, 0
+
+    def check(self, time: int, budget: Budget) -> None:
+        first, latest = self.protected(budget.cache(time))
+        if first + latest > budget.cache(time):
+            raise BudgetTooSmall(
+                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
+                f"fewer than the {first} first and {latest} latest keys it always keeps."
+            )
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        return cache_density(time, budget.cache(time))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix(Method):
+    """The prefix protocol: a prefix of n tokens attends densely, k of its keys are kept per head of keys, and the later
+    tokens attend to these and to one another. The budget is one of the prefix; only the later tokens should be scored,
+    since for those of the prefix nothing is sparse."""
+
+    prefix: int = 0
+    """Tokens of the prefix; 0: the first half of the sequence."""
+
+    def worth(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        """What each key of the prefix is worth, by what is known at its end; the highest stay."""
+        raise NotImplementedError(f"{type(self).__name__}.worth")
+
+    def length(self, time: int) -> int:
+        return min(time, self.prefix or time // 2)
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        length = self.length(layer.time)
+        slots = torch.tensor([budget.cache(length)], device=layer.q.device)
+        chosen = highest(self.worth(layer, length), slots, layer.exists[:, None, :length])
+        kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
+        kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
+        return kept
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        length = self.length(time)
+        left = min(length, budget.cache(length))
+        return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
+
+
+def attention_weights(scores: Float[Tensor, "*queries key"], layer: Layer) -> Float[Tensor, "*queries key"]:
+    """Softmax of scores with hidden keys at minus infinity; 0 where a query sees nothing at all, as padding does."""
+    weights = scores.softmax(-1)
+    return weights if layer.mask is None else weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+
+
+def best(
+    worth: Float[Tensor, "rows heads query key"], layer: Layer, budget: Budget
+) -> Bool[Tensor, "rows heads query key"]:
+    """Each query's own key and the keys of highest worth, as many as the budget allows of those in sight."""
+    counts = torch.tensor([0] + [budget.keys(n + 1) for n in range(layer.time)], device=worth.device)
+    allowed = counts[layer.visible.sum(-1)][:, None, :, None]
+    own = torch.eye(layer.time, dtype=torch.bool, device=worth.device)
+    return highest(worth.masked_fill(own, float("inf")), allowed, layer.visible[:, None])
+
+
+def highest(
+    worth: Float[Tensor, "*rows choice"], count: Int[Tensor, "*#rows 1"], among: Bool[Tensor, "*#rows choice"]
+) -> Bool[Tensor, "*rows choice"]:
+    """The `count` choices of highest worth in each row; of equals, the first."""
+    order = worth.masked_fill(~among, float("-inf")).argsort(dim=-1, descending=True, stable=True)
+    taken = torch.arange(worth.shape[-1], device=worth.device) < count
+    return torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, taken.expand(order.shape)) & among
+
+
+def density_of(keys: list[int]) -> float:
+    """Keys attended over keys in sight, where query t attends to keys[t] of its t + 1."""
+    return sum(keys) / (len(keys) * (len(keys) + 1) / 2)
+
+
+def block_density(time: int, size: int, blocks: list[int]) -> float:
+    """As `density_of`, where query t attends to blocks[t] blocks of `size` keys, the last of them its own."""
+    return density_of([(n - 1) * size + t % size + 1 for t, n in enumerate(blocks)])
+
+
+def cache_density(time: int, slots: int) -> float:
+    """A full cache and the query's own key: the realised sparsity of (1 - s) T slots is near s^2, not s."""
+    return density_of([min(t, slots) + 1 for t in range(time)])

@@ -1,0 +1,54 @@
+"""Blocks of keys by attention weight first, then by curvature (CAB V4: "hybrid"), in a causal form: see curvature.py.
+
+    magnitude_ratio of the blocks besides the own one go to the highest weight that any query of the block before gave
+    to any key of the block; the others, not chosen yet, by curvature
+
+    query block 4, 3 blocks, magnitude_ratio=0.5     weight     0: .1   1: .6   2: .3   3: .2      -> 1
+                                                     curvature  0: .7   1: .9   2: .5   3: .4      -> 0      4 1 0
+
+As published the weights of the whole matrix compete for one budget; here each row has its own, as in V3.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from assay.attention import attention
+from assay.attention.base import Layer, attention_weights, highest
+from assay.attention.curvature import CurvatureSelect, tiles, with_own
+from assay.core.errors import UserError
+
+
+@attention.register("cab_v4")
+@dataclass(frozen=True, kw_only=True)
+class CabV4(CurvatureSelect):
+    """Blocks of keys by attention weight, then by curvature."""
+
+    aliases: ClassVar[tuple[str, ...]] = ("cab",)
+
+    magnitude_ratio: float = 0.5
+    """Part of the blocks that is chosen by attention weight."""
+
+    @property
+    def label(self) -> str:
+        return self.name + super().label.removeprefix("cab")  # the short alias leaves open which of the two it is
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.magnitude_ratio <= 1:
+            raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a part, from 0 to 1.")
+
+    def choose(
+        self,
+        layer: Layer,
+        curvature: Float[Tensor, "rows heads block block"],
+        count: Int[Tensor, "rows 1 block 1"],
+        among: Bool[Tensor, "rows 1 block block"],
+    ) -> Bool[Tensor, "rows heads block block"]:
+        magnitude = pad(tiles(attention_weights(layer.scores, layer), self.block_size)[:, :, :-1], (0, 0, 1, 0))
+        heavy = 1 + (self.magnitude_ratio * (count - 1)).round().long()
+        chosen = highest(with_own(magnitude), heavy.minimum(count), among)
+        return highest(with_own(curvature).masked_fill(chosen, float("inf")), count, among)

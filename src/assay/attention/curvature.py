@@ -1,0 +1,116 @@
+"""What the two forms of CAB, curvature-aware block-sparse attention, share: block scores that do not read the future.
+
+Tokens are cut into blocks; a block of queries chooses blocks of keys. A block is represented by its longest query, and
+its longest key. With A the scores of representatives, scaled to 0..1, the curvature of an edge is its affinity less
+the part that goes by way of other blocks:
+
+    F_ij = A_ij - lambda_redundancy * sum_k A_ik A_kj / (i + 1)
+
+    query block 3   keys   0   1   2   3        3 always; of 0 1 2, those of highest F. The detour 3 -> 1 -> 0 lowers
+                                                the curvature of 0.
+
+As published all of this reads the future: the longest query of a block comes after its first tokens, A is scaled by
+the whole matrix, and detours go through later blocks. Here a block chooses before its first token: by the queries of
+the block before, with the extremes of the rows so far, by detours over the blocks between j and i.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from einops import rearrange, reduce, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Select, block_density
+
+LEAST_BLOCKS = 4
+"""With fewer, the query's own block and chance decide."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvatureSelect(Select):
+    """A block of queries chooses blocks of keys."""
+
+    departure: ClassVar[str] = "causal"
+
+    block_size: int = 64
+    lambda_redundancy: float = 0.3
+    """Weight of the detours."""
+
+    def choose(
+        self,
+        layer: Layer,
+        curvature: Float[Tensor, "rows heads block block"],
+        count: Int[Tensor, "rows 1 block 1"],
+        among: Bool[Tensor, "rows 1 block block"],
+    ) -> Bool[Tensor, "rows heads block block"]:
+        """`count` blocks of keys for each block of queries, its own included."""
+        raise NotImplementedError(f"{type(self).__name__}.choose")
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        among = tiles(layer.visible.byte()[:, None], self.block_size) > 0
+        counts = torch.tensor([0] + [self.blocks(n + 1, budget) for n in range(among.shape[-1])], device=among.device)
+        chosen = self.choose(layer, self.curvature(layer), counts[among.sum(-1, keepdim=True)], among)
+        every = repeat(chosen, "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
+        return every[..., : layer.time, : layer.time] & layer.visible[:, None]
+
+    def blocks(self, available: int, budget: Budget) -> int:
+        """Blocks that a block of queries attends to, its own included."""
+        allowed = budget.keys(available) if budget.slots is None else budget.slots // self.block_size + 1
+        return min(available, allowed)
+
+    def curvature(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
+        affinity = self.affinity(layer)
+        detours = affinity @ affinity  # strictly lower triangular, so that only blocks between j and i count
+        before = torch.arange(1, affinity.shape[-1] + 1, device=affinity.device)[:, None]
+        return affinity - self.lambda_redundancy * detours / before
+
+    def affinity(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
+        """Scores of the queries' representatives, from the block before, with the keys' of all earlier blocks, scaled
+        by the lowest and highest score of the rows so far; 0 for a block itself and later ones."""
+        queries, keys = (self.longest(x, layer) for x in (layer.q, layer.k))
+        keys = repeat(keys, "r h m d -> r (h g) m d", g=layer.group)
+        scores = pad(queries[:, :, :-1] @ keys.mT, (0, 0, 1, 0))
+        real = reduce(self.in_blocks(layer.exists[:, None, :, None]), "r 1 m s 1 -> r 1 m", "max")
+        earlier = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(-1)
+        known = earlier & real[:, :, None, :] & pad(real, (1, -1))[..., None]
+        low = scores.masked_fill(~known, torch.inf).amin(-1, keepdim=True).cummin(-2).values
+        high = scores.masked_fill(~known, -torch.inf).amax(-1, keepdim=True).cummax(-2).values
+        return ((scores - low) / (high - low).clamp(min=1e-12)).where(known, 0.0)
+
+    def longest(self, x: Float[Tensor, "rows h time d"], layer: Layer) -> Float[Tensor, "rows h block d"]:
+        """The vector of largest norm in each block, padding left out."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        norms = x.norm(dim=-1, keepdim=True).masked_fill(~layer.exists[:, None, :, None], -1.0)
+        best = self.in_blocks(norms).argmax(3, keepdim=True)
+        return self.in_blocks(x).gather(3, best.expand(*best.shape[:-1], x.shape[-1])).squeeze(3)
+
+    def in_blocks(self, x: Tensor) -> Tensor:
+        filled = pad(x, (0, 0, 0, -x.shape[2] % self.block_size))
+        return rearrange(filled, "r h (m s) d -> r h m s d", s=self.block_size)
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        blocks = [self.blocks(t // self.block_size + 1, budget) for t in range(time)]
+        return block_density(time, self.block_size, blocks)
+
+    def check(self, time: int, budget: Budget) -> None:
+        available = -(-time // self.block_size)
+        allowed = self.blocks(available, budget)
+        if allowed < min(LEAST_BLOCKS, available):
+            raise BudgetTooSmall(
+                f"budget below {LEAST_BLOCKS} blocks: {self.name} with {budget} has {allowed} of the {available} "
+                f"blocks of {self.block_size} in {time} tokens. Give it more, longer sequences or a smaller block_size."
+            )
+
+
+def tiles(x: Tensor, size: int) -> Tensor:
+    """The largest entry of each size x size tile, entries outside counted as 0."""
+    missing = -x.shape[-1] % size
+    return reduce(pad(x, (0, missing, 0, missing)), "r h (i q) (j k) -> r h i j", "max", q=size, k=size)
+
+
+def with_own(worth: Float[Tensor, "rows heads block block"]) -> Float[Tensor, "rows heads block block"]:
+    """Worths under which a block's own keys come first."""
+    return worth.masked_fill(torch.eye(worth.shape[-1], dtype=torch.bool, device=worth.device), float("inf"))

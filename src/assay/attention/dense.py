@@ -1,0 +1,30 @@
+"""Every key that the model itself lets a query see: what the others are compared with.
+
+query 0  #
+      1  # #
+      2  # # #
+      3  # # # #        whatever the budget
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Budget, Pattern
+
+
+@attention.register("dense")
+@dataclass(frozen=True, kw_only=True)
+class Dense(Pattern):
+    """Full attention, whatever the budget."""
+
+    def sees(
+        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
+    ) -> Bool[Tensor, "*rows query key"]:
+        return torch.ones_like(query >= key)
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        return 1.0

@@ -1,0 +1,42 @@
+"""Heavy hitters and the latest keys (H2O, Zhang et al. 2023, arXiv 2306.14048).
+
+    score_j = sum of the attention that key j has received from every query since it came
+    evict   argmin of score_j, the latest `recent` of the slots excepted
+
+    slots=2, recent=0.5     query 0   weights 1             scores 1
+                                  1   weights .9 .1         scores 1.9 .1
+                                  2   weights .2 .5 .3      scores 2.1 .6 .3    3 keys in 2 slots: 2 is recent, 1 goes
+                                  3   attends to 0, 2 and 3
+
+Sums are over attention within the cache, as in the paper's algorithm. The paper decides per head; where query heads
+share keys, the sum over the group decides for the head of keys, since nothing smaller can be evicted from a cache.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Evict, Step
+from assay.core.errors import UserError
+
+
+@attention.register("h2o")
+@dataclass(frozen=True, kw_only=True)
+class H2O(Evict):
+    """Heavy hitters and the latest keys."""
+
+    recent: float = 0.5
+    """Part of the slots that is kept for the latest keys."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.recent <= 1:
+            raise UserError(f"{self.name}: recent={self.recent} is a part of the slots, from 0 to 1.")
+
+    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+        return before + step.weights.sum(2)
+
+    def protected(self, slots: int) -> tuple[int, int]:
+        return 0, int(self.recent * slots)

@@ -1,0 +1,30 @@
+"""Keys unlike the others stay (KeyDiff, Park et al. 2025, arXiv 2504.15364); no attention weight is needed.
+
+    anchor  = mean of k_j / |k_j| over the cache, the new key included
+    score_j = -cos(k_j, anchor)          evict the key nearest to the anchor
+
+    keys along  ->  ->  up     the anchor points mostly to the right: one of the two equal keys goes, the older
+
+The paper evicts after each block of a prompt; here, as for all Evict methods, after each token.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from assay.attention import attention
+from assay.attention.base import Evict, Step
+
+
+@attention.register("keydiff")
+@dataclass(frozen=True, kw_only=True)
+class KeyDiff(Evict):
+    """The key most like the mean of the cache is evicted."""
+
+    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+        keys = normalize(step.keys.to(before.dtype), dim=-1)
+        # The sum in place of the mean: a cosine does not see the length.
+        anchor = (keys * step.present[..., None]).sum(2, keepdim=True)
+        return -cosine_similarity(keys, anchor, dim=-1)

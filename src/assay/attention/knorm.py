@@ -1,0 +1,24 @@
+"""Keys of small norm stay (Devoto et al. 2024, arXiv 2406.11430): they tend to receive the most attention.
+
+score_j = -|k_j|          known when the key comes; evict the longest key
+
+norms 3 1 2, slots=2: key 0 goes
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Evict, Layer
+
+
+@attention.register("knorm")
+@dataclass(frozen=True, kw_only=True)
+class Knorm(Evict):
+    """The key of largest norm is evicted."""
+
+    def arrival(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+        return -layer.k.to(torch.promote_types(layer.k.dtype, torch.float32)).norm(dim=-1)

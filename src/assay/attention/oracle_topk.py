@@ -1,0 +1,24 @@
+"""The keys with the highest scores, per query and head: the best choice of single keys by weight.
+
+    scores of query 3:  2.0  -1.0  0.5  0.1        slots=1 keeps keys 0 and 3 (its own key is always kept)
+
+It computes every score in order to leave most of them out, so it saves nothing: an upper bound for methods that guess
+the scores, in the weight kept; a lower loss at the same budget is still possible, since the values play a part too.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Budget, Layer, Select, best
+
+
+@attention.register("oracle_topk")
+@dataclass(frozen=True, kw_only=True)
+class OracleTopk(Select):
+    """The keys of highest score."""
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        return best(layer.scores, layer, budget)

@@ -1,0 +1,70 @@
+"""The pages of keys that may hold the highest scores (Quest, Tang et al. 2024, arXiv 2406.10774).
+
+    page p has the elementwise bounds m_p <= k <= M_p of its keys, so that for every key in it
+    q . k  <=  sum_d max(q_d m_d, q_d M_d)          the page's worth: an upper bound of its best score
+
+    page_size=2, 2 pages:     query 6   # # . . . . #       the query's own page, and the best other one
+
+Everything stays in memory, with two vectors per page on top; what is read shrinks. The first layers stay dense.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from einops import rearrange, reduce, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from assay.attention import attention
+from assay.attention.base import Budget, Layer, Select, block_density, highest
+
+
+@attention.register("quest")
+@dataclass(frozen=True, kw_only=True)
+class Quest(Select):
+    """The pages whose bound on the scores is highest."""
+
+    may_be_none: ClassVar[tuple[str, ...]] = ("dense_layers",)
+
+    page_size: int = 16
+    min_pages: int = 3
+    """Pages read at least, the query's own among them."""
+    dense_layers: int = 2
+    """First layers that attend to everything."""
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        if layer.index < self.dense_layers:
+            return layer.visible[:, None].expand(-1, layer.q.shape[1], -1, -1)
+        missing = -layer.time % self.page_size
+        in_sight = reduce(pad(layer.visible, (0, missing)), "r q (p s) -> r q p", "max", s=self.page_size)
+        counts = torch.tensor([0] + [self.pages(n + 1, budget) for n in range(layer.time)], device=layer.q.device)
+        allowed = counts[layer.visible.sum(-1)]
+        place = torch.arange(layer.time, device=layer.q.device)
+        own = place[:, None] // self.page_size == torch.arange(in_sight.shape[-1], device=layer.q.device)
+        worth = self.bounds(layer).masked_fill(own, float("inf"))
+        chosen = highest(worth, allowed[:, None, :, None], in_sight[:, None])
+        return repeat(chosen, "r h q p -> r h q (p s)", s=self.page_size)[..., : layer.time] & layer.visible[:, None]
+
+    def pages(self, visible: int, budget: Budget) -> int:
+        return max(self.min_pages, -(-budget.keys(visible) // self.page_size))
+
+    def bounds(self, layer: Layer) -> Float[Tensor, "rows heads query page"]:
+        """The worth of each page to each query; of pages that are not complete, or padding, it means nothing."""
+        wide = torch.promote_types(layer.k.dtype, torch.float32)
+        keys, exists, missing = layer.k.to(wide), layer.exists[:, None, :, None], -layer.time % self.page_size
+        ends = [(keys.masked_fill(~exists, -sign * torch.inf), sign) for sign in (1, -1)]
+        high, low = (
+            sign * reduce(pad(sign * k, (0, 0, 0, missing)), "r h (p s) d -> r h p d", "max", s=self.page_size)
+            for k, sign in ends
+        )
+        high, low = (x.nan_to_num(0.0, 0.0, 0.0) for x in (high, low))
+        q = rearrange(layer.q.to(wide), "r (h g) t d -> r h (g t) d", g=layer.group)
+        worth = q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT
+        return rearrange(worth, "r h (g t) p -> r (h g) t p", g=layer.group)
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        """Of a layer that is not dense."""
+        pages = [min(t // self.page_size + 1, self.pages(t + 1, budget)) for t in range(time)]
+        return block_density(time, self.page_size, pages)

@@ -1,0 +1,40 @@
+"""Sinks, the latest half, and a random rest, evicted for good: the null that every eviction rule has to beat.
+
+    score_j = a random number drawn when key j comes; evict argmin, sinks and the latest half excepted
+
+    slots=10     query 40   0 1 2 3 | 9 | 36 37 38 39 40     4 sinks, 5 latest and its own, 1 of the 32 between
+
+With one number per key, what is kept of the keys between is at any time a uniform choice among all of them
+(reservoir sampling). The draw depends on the seed, the layer, the head and the position alone.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Evict, Layer
+from assay.nn.random import stream
+
+
+@attention.register("random_evict")
+@dataclass(frozen=True, kw_only=True)
+class RandomEvict(Evict):
+    """Sinks, the latest half, and a random rest."""
+
+    num_sink_tokens: int = 4
+    seed: int = 0
+
+    def arrival(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+        rng = stream(self.seed, "attention", self.name, layer.index)
+        # Token after token, on the CPU: the same numbers for longer sequences, and on every device.
+        drawn = torch.rand(layer.time, layer.k.shape[1], generator=rng).to(layer.q.device)
+        place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+        wide = torch.promote_types(layer.k.dtype, torch.float32)
+        return rearrange(drawn[place.clamp(min=0)], "r t h -> r h t").to(wide)
+
+    def protected(self, slots: int) -> tuple[int, int]:
+        return self.num_sink_tokens, slots // 2

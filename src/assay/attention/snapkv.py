@@ -1,0 +1,62 @@
+"""The end of a prompt chooses what is kept of it (SnapKV, Li et al. 2024, arXiv 2404.14469).
+
+    worth_j = mean attention of the last `window_size` queries of the prefix to key j, averaged over kernel_size
+              neighbours; the last window_size keys always stay
+
+    prefix 8, window_size=2, slots=4     query 7   # # # # # # # #       the last of the prefix: dense
+                                               8   . # # . . . # # #     1 and 2 by worth, 6 and 7 the window
+                                               9   . # # . . . # # # #
+
+Where query heads share keys, the mean over the group decides. The constants are those of the authors' code.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange, reduce
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import avg_pool1d
+
+from assay.attention import attention
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Prefix, attention_weights
+from assay.core.errors import UserError
+
+
+@attention.register("snapkv")
+@dataclass(frozen=True, kw_only=True)
+class SnapKV(Prefix):
+    """What the last queries of a prefix attend to is kept of it."""
+
+    window_size: int = 64
+    """Last queries of the prefix, which vote, and whose keys stay."""
+    kernel_size: int = 5
+    """Neighbours that share their votes: an odd number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel_size % 2 == 0:
+            raise UserError(f"{self.name}: kernel_size={self.kernel_size} has no middle; make it odd.")
+
+    def worth(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        first = max(0, length - self.window_size)
+        hidden = ~layer.visible[:, None, None, first:length, :length]
+        scores = layer.scores_between(first, length).masked_fill(hidden, float("-inf"))
+        votes = reduce(attention_weights(scores, layer)[..., :first], "r h g q k -> r h k", "mean")
+        window = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)
+        return torch.cat([self.pooled(votes), window], dim=-1)
+
+    def pooled(self, votes: Float[Tensor, "rows kv_heads key"]) -> Float[Tensor, "rows kv_heads key"]:
+        if not votes.shape[-1]:
+            return votes
+        flat = rearrange(votes, "r h k -> (r h) 1 k")
+        pooled = avg_pool1d(flat, self.kernel_size, stride=1, padding=self.kernel_size // 2)
+        return rearrange(pooled, "(r h) 1 k -> r h k", r=len(votes))
+
+    def check(self, time: int, budget: Budget) -> None:
+        length = self.length(time)
+        if budget.cache(length) < min(length, self.window_size):
+            raise BudgetTooSmall(
+                f"{self.name}: {budget} gives {budget.cache(length)} slots for a prefix of {length} tokens, "
+                f"fewer than its window of {self.window_size}."
+            )

@@ -1,0 +1,50 @@
+"""The first tokens, as sinks, and the latest (StreamingLLM, Xiao et al. 2023, arXiv 2309.17453).
+
+    slots=3, num_sink_tokens=1     query 0  #
+                                         1  # #
+                                         2  # # #
+                                         3  # # # #
+                                         4  # . # # #
+                                         5  # . . # # #
+
+This file says which keys are attended to. In the published form positions are also counted inside the cache, which
+whoever turns queries and keys by their positions has to do.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Budget, BudgetTooSmall, Pattern, cache_density
+
+
+@attention.register("streaming_llm")
+@dataclass(frozen=True, kw_only=True)
+class StreamingLLM(Pattern):
+    """Sinks and the latest keys."""
+
+    num_sink_tokens: int = 4
+    """First keys that stay for ever; the paper finds 4 enough."""
+    window_size: int = 0
+    """At most so many latest keys, even where the budget allows more; 0: all that the sinks leave of the budget."""
+
+    def sees(
+        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
+    ) -> Bool[Tensor, "*rows query key"]:
+        return (key < self.num_sink_tokens) | (query - key <= self._window(slots))
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        return cache_density(time, self.num_sink_tokens + self._window(budget.cache(time)))
+
+    def check(self, time: int, budget: Budget) -> None:
+        if budget.cache(time) < self.num_sink_tokens:
+            raise BudgetTooSmall(
+                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
+                f"fewer than its {self.num_sink_tokens} sinks."
+            )
+
+    def _window(self, slots: int) -> int:
+        left = slots - self.num_sink_tokens
+        return min(left, self.window_size) if self.window_size else left

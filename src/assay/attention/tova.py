@@ -1,0 +1,28 @@
+"""The key that the present query cares for least goes (TOVA, Oren et al. 2024, arXiv 2401.06104).
+
+score_j = attention of the present query to key j, averaged over all heads of the layer
+evict   argmin of score_j; nothing is protected, so that the newest key itself may go
+
+slots=2     query 2   weights .2 .5 .3    key 0 goes, however much earlier queries cared for it
+                  3   attends to 1, 2 and 3
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Evict, Step
+
+
+@attention.register("tova")
+@dataclass(frozen=True, kw_only=True)
+class Tova(Evict):
+    """What the present query attends to least is evicted."""
+
+    granularity: Literal["kv_head", "layer"] = "layer"
+
+    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+        return step.weights.mean(2)

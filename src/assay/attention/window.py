@@ -1,0 +1,29 @@
+"""The latest k keys and the query's own (Beltagy et al. 2020, arXiv 2004.05150): a cache that evicts the oldest.
+
+    slots=2     query 0  #
+                      1  # #
+                      2  # # #
+                      3  . # # #
+                      4  . . # # #
+
+On models whose first tokens serve as attention sinks it collapses as soon as these leave the cache (Xiao et al. 2023).
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Pattern
+
+
+@attention.register("window")
+@dataclass(frozen=True, kw_only=True)
+class Window(Pattern):
+    """The latest keys alone."""
+
+    def sees(
+        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
+    ) -> Bool[Tensor, "*rows query key"]:
+        return query - key <= slots

@@ -1,0 +1,159 @@
+"""What every attention method promises: see assay.attention.base."""
+
+import dataclasses
+from functools import cache
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Method
+from assay.attention.replay import Lane, attended, realised_density
+from assay.contracts.shared import assert_loads_back
+from assay.nn.random import stream
+
+TIME = 320
+"""Five blocks of 64: with the first of the budgets below, every method has room."""
+BUDGETS = (Budget(sparsity=0.2), Budget(sparsity=0.9), Budget(slots=48))
+LATER_LAYER = 8
+"""Some methods leave the first layers dense."""
+
+
+def keeps_everything_when_it_may(method: Method) -> None:
+    """With room for every key the mask is the dense one."""
+    layer = _layer()
+    for budget in (Budget(sparsity=0.0), Budget(slots=TIME)):
+        missing = int((~_kept(method, budget, layer) & layer.visible[:, None]).sum())
+        assert missing == 0, f"with {budget} {missing} keys are left out"
+
+
+def does_not_read_the_future(method: Method) -> None:
+    """Changing queries, keys and values from t on leaves the mask of every query before t the same bits."""
+    layer, other, times = _layer(), _layer(name="other"), (1, 70, 200, TIME - 1)
+    pairs = ((layer.q, other.q), (layer.k, other.k), (layer.v, other.v))
+    q, k, v = (torch.cat([one, *(_changed_from(t, one, two) for t in times)]) for one, two in pairs)
+    for budget, masks in _each(method, Layer(q, k, v, index=LATER_LAYER)):
+        kept, *changed = masks.chunk(1 + len(times))
+        for t, moved in zip(times, changed, strict=True):
+            same = torch.equal(kept[:, :, :t], moved[:, :, :t])
+            assert same, f"{budget}: masks before {t} moved when the tokens from {t} on changed"
+
+
+def attends_to_itself(method: Method) -> None:
+    """Every query attends to its own key, where the model lets it."""
+    for layer in (_layer(), _layer(masked=True)):
+        for budget, kept in _each(method, layer):
+            own = kept.diagonal(dim1=2, dim2=3)
+            lost = int((~own & layer.visible.diagonal(dim1=1, dim2=2)[:, None]).sum())
+            assert lost == 0, f"{budget}: {lost} queries do not see their own key"
+
+
+def stays_inside_the_model_s_mask(method: Method) -> None:
+    """No query attends to a key that the model hides: padding, a sliding window, the future."""
+    layer = _layer(masked=True)
+    for budget, kept in _each(method, layer):
+        beyond = int((kept & ~layer.visible[:, None]).sum())
+        assert beyond == 0, f"{budget}: {beyond} keys are attended to that the model hides"
+
+
+def has_the_density_it_declares(method: Method) -> None:
+    """The part of the keys really attended to is within 2 % of `expected_density`, where that is defined."""
+    layer = _layer()
+    for budget, kept in _each(method, layer):
+        expected = method.expected_density(TIME, budget)
+        real = realised_density(kept, layer).mean().item()
+        close = expected is None or abs(real - expected) <= 0.02 * expected
+        assert close, f"{budget}: density {real:.4f}, expected_density says {expected:.4f}"
+
+
+def draws_from_its_own_seed_alone(method: Method) -> None:
+    """The mask does not depend on the global generator, which is left alone; another `seed` gives another mask."""
+    layer, budget = _layer(), BUDGETS[0]
+    before, kept = torch.random.get_rng_state(), _kept(method, budget, layer)
+    assert torch.equal(before, torch.random.get_rng_state()), "the method drew from the global generator"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        assert torch.equal(kept, _kept(method, budget, layer)), "two calls gave two masks"
+    if "seed" in {option.name for option in dataclasses.fields(method)}:
+        other = dataclasses.replace(method, seed=method.seed + 1)  # type: ignore[attr-defined, call-arg]
+        assert not torch.equal(kept, _kept(other, budget, layer)), "the seed changes nothing"
+
+
+def treats_each_sequence_and_lane_alone(method: Method) -> None:
+    """A mask does not depend on the other sequences of the batch, nor on the methods and budgets computed with it."""
+    layer, budgets = _layer(), _budgets(method)
+    lanes = [Lane(attention["h2o"](), Budget(slots=40)), *(Lane(method, budget) for budget in budgets)]
+    everything = attended(lanes, layer[torch.arange(layer.rows).repeat(len(lanes))])
+    for lane, together in zip(lanes[1:], everything.chunk(len(lanes))[1:], strict=True):
+        assert torch.equal(together[1:], attended([lane], layer[1:])), (
+            f"{lane.budget}: another mask alone than with other lanes and sequences"
+        )
+
+
+def decides_in_float32_at_least(method: Method) -> None:
+    """Queries and keys in bf16 give the mask that the same numbers in float32 give."""
+    layer = _layer()
+    q, k, v = layer.q.bfloat16(), layer.k.bfloat16(), layer.v.bfloat16()
+    half, single = Layer(q, k, v, index=LATER_LAYER), Layer(q.float(), k.float(), v.float(), index=LATER_LAYER)
+    for (budget, one), (_, two) in zip(_each(method, half), _each(method, single), strict=True):
+        assert torch.equal(one, two), f"{budget}: bf16 and float32 give different masks for the same numbers"
+
+
+def is_not_another_method_by_name(method: Method) -> None:
+    """On the same layer no other name gives the same mask."""
+    kept = _kept(method, BUDGETS[0], _layer())
+    for name in attention.names():
+        if name != method.name:
+            assert not torch.equal(kept, _mask_of(name)), f"the mask is that of {name}"
+
+
+def loads_back(method: Method) -> None:
+    """The JSON spec and the label lead back to an equal method."""
+    assert_loads_back(method)
+
+
+@cache
+def _mask_of(name: str) -> Bool[Tensor, "rows heads query key"]:
+    return _kept(attention[name](), BUDGETS[0], _layer())
+
+
+def _kept(method: Method, budget: Budget, layer: Layer) -> Bool[Tensor, "rows heads query key"]:
+    return attended([Lane(method, budget)], layer)
+
+
+def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows heads query key"]]]:
+    """The masks for each budget, computed together."""
+    budgets = _budgets(method)
+    rows = torch.arange(layer.rows).repeat(len(budgets))
+    kept = attended([Lane(method, budget) for budget in budgets], layer[rows])
+    return list(zip(budgets, kept.chunk(len(budgets)), strict=True))
+
+
+def _budgets(method: Method) -> list[Budget]:
+    """Those that are not too small for the method."""
+    fitting = []
+    for budget in BUDGETS:
+        try:
+            method.check(TIME, budget)
+        except BudgetTooSmall:
+            continue
+        fitting.append(budget)
+    assert fitting, f"every one of {', '.join(map(str, BUDGETS))} is too small for it at {TIME} tokens"
+    return fitting
+
+
+def _layer(*, name: str = "one", masked: bool = False) -> Layer:
+    """Two sequences of a layer with 4 heads that share 2 heads of keys; masked: a window, and padding in front."""
+    rng = stream(0, "contract", name)
+    q, k, v = (torch.randn(2, heads, TIME, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
+    if not masked:
+        return Layer(q, k, v, index=LATER_LAYER)
+    place = torch.arange(TIME)
+    mask = ((place <= place[:, None]) & (place[:, None] - place < 250)).repeat(2, 1, 1)
+    mask[1, :, :70] = False
+    return Layer(q, k, v, mask, index=LATER_LAYER)
+
+
+def _changed_from(t: int, one: Tensor, two: Tensor) -> Tensor:
+    return torch.cat([one[:, :, :t], two[:, :, t:]], dim=2)

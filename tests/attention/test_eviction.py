@@ -1,0 +1,134 @@
+"""The replay of an eviction history is what a real cache, token by token, would have held."""
+
+import dataclasses
+
+import pytest
+import token_by_token
+import torch
+
+from assay.attention import attention
+from assay.attention.base import Budget, BudgetTooSmall, Evict, Layer
+from assay.attention.replay import Lane, alive, attended, lifetimes
+from assay.nn.random import stream
+
+TIME, HEADS, KV_HEADS, DIM = 90, 6, 2, 5
+
+
+def numbers():
+    rng = stream(0, "attention", "random_evict", 0)
+    return torch.rand(TIME, KV_HEADS, generator=rng).T.tolist()
+
+
+RULES = {
+    "h2o": {"score": "received", "granularity": "kv_head", "latest": 0.5},
+    "h2o:recent=0.2": {"score": "received", "granularity": "kv_head", "latest": 0.2},
+    "h2o:granularity=layer": {"score": "received", "granularity": "layer", "latest": 0.5},
+    "tova": {"score": "present_query", "granularity": "layer"},
+    "tova:granularity=kv_head": {"score": "present_query", "granularity": "kv_head"},
+    "keydiff": {"score": "unlike_the_mean", "granularity": "kv_head"},
+    "knorm": {"score": "short", "granularity": "kv_head"},
+    "knorm:granularity=layer": {"score": "short", "granularity": "layer"},
+    "random_evict": {"score": "drawn", "granularity": "kv_head", "first": 4, "latest": 0.5, "numbers": numbers()},
+}
+
+
+def layer_of(rows=1, mask=None):
+    rng = stream(0, "eviction")
+    q, k, v = (torch.randn(rows, h, TIME, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS))
+    return Layer(2 * q, k, v, mask)  # sharper than random: some keys get most of the weight
+
+
+def kept(word, slots, layer):
+    return attended([Lane(attention.parse(word), Budget(slots=slots))], layer)
+
+
+def test_every_evict_method_has_an_oracle():
+    evicting = {name for name in attention.names() if issubclass(attention[name], Evict)}
+    assert evicting == {word.partition(":")[0] for word in RULES}
+
+
+@pytest.mark.parametrize("slots", [2, 8, 31])
+@pytest.mark.parametrize("word", RULES)
+def test_the_replay_is_token_by_token_eviction(word, slots):
+    if word == "random_evict" and slots == 2:
+        slots = 12  # four sinks do not fit into two
+    layer = layer_of(rows=2)
+    expected = [
+        token_by_token.attended(RULES[word], slots, q, k, layer.causal) for q, k in zip(layer.q, layer.k, strict=True)
+    ]
+    assert torch.equal(kept(word, slots, layer), torch.stack(expected))
+
+
+@pytest.mark.parametrize("word", [word for word in RULES if "random" not in word])
+def test_a_key_that_the_model_s_window_has_left_behind_is_the_first_to_go(word):
+    place = torch.arange(TIME)
+    mask = (place <= place[:, None]) & (place[:, None] - place < 20)
+    layer = layer_of(mask=mask[None])
+    expected = token_by_token.attended(RULES[word], 12, layer.q[0], layer.k[0], mask)
+    assert torch.equal(kept(word, 12, layer)[0], expected)
+    assert expected.sum(-1).max() == 13 and torch.equal(kept(word, 30, layer)[0], mask.expand(HEADS, -1, -1))
+
+
+@pytest.mark.parametrize(
+    "word", [*RULES, "window", "streaming_llm", "local_strided:stride=7:local_window=5", "oracle_topk"]
+)
+def test_padding_in_front_changes_nothing(word):
+    alone, rng = layer_of(), stream(0, "padding")
+    front = [torch.randn(1, h, 17, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS)]
+    q, k, v = (torch.cat([pad, x], 2) for pad, x in zip(front, (alone.q, alone.k, alone.v), strict=True))
+    mask = torch.ones(1, TIME + 17, TIME + 17, dtype=torch.bool).tril()
+    mask[:, :, :17] = False
+    assert torch.equal(kept(word, 20, Layer(q, k, v, mask))[:, :, 17:, 17:], kept(word, 20, alone))
+
+
+def test_lanes_computed_together_are_the_lanes_alone():
+    words = [*RULES, "window", "oracle_topk", "dense"]
+    lanes = [Lane(attention.parse(word), Budget(slots=slots)) for slots in (40, 12, 200) for word in words]
+    layer = layer_of(rows=len(lanes))
+    together = attended(lanes, layer)
+    for number, lane in enumerate(lanes):
+        assert torch.equal(together[number : number + 1], attended([lane], layer[number : number + 1])), lane
+
+
+def test_a_cache_as_long_as_the_sequence_evicts_nothing_and_one_slot_less_only_at_the_end():
+    layer, method = layer_of(), attention["h2o"]()
+    assert torch.equal(alive(lifetimes([(method, TIME)], layer))[0, 0], layer.causal)
+    assert (lifetimes([(method, TIME - 2)], layer) < TIME - 1).sum() == KV_HEADS
+
+
+def test_what_is_evicted_never_comes_back():
+    for name in (name for name in attention.names() if issubclass(attention[name], Evict)):
+        mask = kept(name, 10, layer_of())
+        came_back = (mask[:, :, 1:] & ~mask[:, :, :-1]) & layer_of().causal[:-1]
+        assert not came_back.any(), name
+
+
+def test_each_query_reads_the_slots_and_its_own_key():
+    mask = kept("h2o", 10, layer_of())
+    assert mask.sum(-1).unique(dim=0).tolist() == [[[min(t, 10) + 1 for t in range(TIME)]] * HEADS]
+
+
+def test_granularity_layer_gives_all_heads_one_cache():
+    shared, own = kept("tova", 10, layer_of()), kept("tova:granularity=kv_head", 10, layer_of())
+    assert torch.equal(shared[:, 0], shared[:, -1]) and not torch.equal(own[:, 0], own[:, -1])
+
+
+def test_h2o_worked_example():
+    """The example of h2o.py: weights 1 | .9 .1 | .2 .5 .3 in two slots, one of them for the latest key."""
+    weights = torch.tensor([[1.0, 0, 0, 0], [0.9, 0.1, 0, 0], [0.2, 0.5, 0.3, 0], [0.25, 0.25, 0.25, 0.25]])
+    layer = Layer(
+        weights.log().clamp(min=-50)[None, None], torch.eye(4)[None, None], torch.eye(4)[None, None], scale=1.0
+    )
+    assert kept("h2o", 2, layer)[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 1, 1]]
+    assert kept("tova", 2, layer)[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
+
+
+def test_equal_worths_let_the_oldest_go():
+    layer = layer_of()
+    equal = dataclasses.replace(layer, k=torch.ones_like(layer.k))
+    assert torch.equal(kept("knorm", 10, equal), kept("window", 10, equal))
+
+
+def test_a_budget_below_what_is_always_kept_is_refused():
+    with pytest.raises(BudgetTooSmall, match="gives 7 slots at 90 tokens, fewer than the 5 first and 3 latest keys"):
+        kept("random_evict:num_sink_tokens=5", 7, layer_of())
