@@ -15,12 +15,11 @@ moves; then the inner products with all shifted forms are one correlation, by FF
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Complex, Float
 from torch import Tensor
 
 from assay.core.errors import UserError
@@ -92,22 +91,6 @@ def layout(model: Weights, entries: Entries) -> Float[Tensor, "P P channels"]:
     return torch.cat([ab, aa, rearrange(bb, "b c e -> c b e")], dim=2)
 
 
-def images(laid: Float[Tensor, "models P P channels"]) -> Iterator[Float[Tensor, "models P P channels"]]:
-    """Layouts of the images under all multipliers and the swap; shifts are left to the correlation."""
-    P, channels = laid.shape[1], laid.shape[3]
-    side = (channels - P) // 2
-    n = torch.arange(P, device=laid.device)
-    for k, swap in product([k for k in range(1, P) if math.gcd(k, P) == 1], (False, True)):
-        order = k * n % P
-        aa, bb = (start + (order if side == P else n[:1]) for start in (P, P + side))
-        picked = _picked(laid, order, torch.cat([order, bb, aa] if swap else [order, aa, bb]))
-        yield rearrange(picked, "m a b c -> m b a c") if swap else picked
-
-
-def _picked(laid: Tensor, order: Int[Tensor, " P"], channels: Int[Tensor, " channels"]) -> Tensor:
-    return laid[:, order[:, None, None], order[None, :, None], channels]
-
-
 def _form(l1: Tensor, r1: Tensor, l2: Tensor, r2: Tensor, w_p: Tensor) -> Float[Tensor, "P P P"]:
     """A block of the symmetric forms: 1/2 sum_h (l r^T + r l^T)[x, y] w_p[r]; the last axis is r."""
     pairs = l1[:, None] * r2 + r1[:, None] * l2
@@ -119,14 +102,25 @@ def _largest(
 ) -> Float[Tensor, "rows columns"]:
     """The largest inner product of each pair, over all images of the second."""
     P = one.shape[1]
-    first = rearrange(_spectrum(one).conj(), "i f g c -> (f g) i c")
+    first = rearrange(torch.fft.rfft2(one, dim=(1, 2)), "i f g c -> (f g) i c").conj().resolve_conj()
     best = one.new_full((len(one), len(other)), -torch.inf)
-    for image in images(other):
-        second = rearrange(_spectrum(image), "j f g c -> (f g) c j")
-        product = rearrange(torch.bmm(first, second), "(f g) i j -> i j f g", f=P)
-        best = torch.maximum(best, torch.fft.irfft2(product, s=(P, P)).amax(dim=(2, 3)))
+    for image in _images(rearrange(torch.fft.fft2(other, dim=(1, 2)), "j f g c -> f g c j").contiguous()):
+        product = torch.bmm(first, rearrange(image, "f g c j -> (f g) c j"))
+        shifted = torch.fft.irfft2(rearrange(product, "(f g) i j -> i j f g", f=P), s=(P, P))
+        best = torch.maximum(best, shifted.amax(dim=(2, 3)))
     return best
 
 
-def _spectrum(laid: Float[Tensor, "models P P channels"]) -> Complex[Tensor, "models P half channels"]:
-    return torch.fft.rfft2(laid, dim=(1, 2))
+def _images(spectrum: Complex[Tensor, "P P channels models"]) -> Iterator[Complex[Tensor, "P half channels models"]]:
+    """Spectra under all multipliers and the swap: where positions are multiplied by k, frequencies are divided by it.
+    The swap exchanges the first two axes, and the aa channels with the bb channels. Shifts are left to the correlation.
+    """
+    P, channels = spectrum.shape[0], spectrum.shape[2]
+    side = (channels - P) // 2
+    n = torch.arange(P, device=spectrum.device)
+    for k in (k for k in range(1, P) if math.gcd(k, P) == 1):
+        times, over = k * n % P, pow(k, -1, P) * n % P
+        aa, bb = (start + (times if side == P else n[:1]) for start in (P, P + side))
+        f, g = over[:, None, None], over[None, : P // 2 + 1, None]
+        yield spectrum[f, g, torch.cat([times, aa, bb])]
+        yield spectrum[g, f, torch.cat([times, bb, aa])]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 Entries = Literal["all", "reachable"]
 Matrix = Float[np.ndarray, "models models"]
-UNITS = 2048
+UNITS = 512
 """Hidden units compared with all others at a time."""
 LOGITS = 2**22
 """Held at a time, of all models together."""
@@ -89,16 +89,15 @@ def symmetric_inner_matrix(
 ) -> Matrix:
     """<M_i, M_j> of all pairs: the units of all models as one, then sums over each pair's block."""
     plain = [weights(model, dtype) for model in models]
-    starts = np.cumsum([0, *(len(w.w_l) for w in plain[:-1])])
-    every = _stacked(plain)
-    rows = []
-    for block in _blocks([len(w.w_l) for w in plain], UNITS):
-        some = _stacked(plain[block])
-        gram = _core(some, every, entries).mul_(some.w_p.T @ every.w_p)
-        by_model = np.add.reduceat(gram.cpu().numpy(), starts, axis=1)
-        rows.append(np.add.reduceat(by_model, starts[block] - starts[block][0], axis=0))
-    found = np.concatenate(rows).astype(np.float64)
-    return (found + found.T) / 2
+    sizes = [len(w.w_l) for w in plain]
+    found = np.zeros((len(plain), len(plain)))
+    for block in _blocks(sizes, UNITS):  # and those that follow: the rest is the mirror image
+        some, rest = _stacked(plain[block]), _stacked(plain[block.start :])
+        gram = _core(some, rest, entries).mul_(some.w_p.T @ rest.w_p).cpu().numpy()
+        starts = np.cumsum([0, *sizes[block.start : -1]])
+        by_model = np.add.reduceat(np.add.reduceat(gram, starts, axis=1), starts[: block.stop - block.start], axis=0)
+        found[block, block.start :] = by_model
+    return np.triu(found) + np.triu(found, 1).T
 
 
 def symmetric_similarity_matrix(
