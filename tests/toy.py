@@ -34,7 +34,7 @@ class Toy(Study):
         return run.seed if run.options["grouped"] else run.id
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
-        for run in list(runs):
+        for run in runs:
             x = run.options["x"]
             ctx.progress(run, 1, 2, x=float(x))
             value = spring(run) or x * x + run.seed / 10

@@ -46,7 +46,8 @@ def execute(job: Job, emit: Callable[[Message], None]) -> None:
     missing, provenance = set(job.runs), Provenance.here()
     before = time.perf_counter(), time.process_time()
     with time_limit(limit), redirect_stdout(sys.stderr):
-        for outcome in study.execute(job.runs, Context(job.runs[0].numerics, emit, job.scratch)):
+        # A copy: in one process the driver strikes runs off the job while the study still works on the others.
+        for outcome in study.execute(tuple(job.runs), Context(job.runs[0].numerics, emit, job.scratch)):
             now = time.perf_counter(), time.process_time()
             cost = {"seconds": now[0] - before[0], "cpu_seconds": now[1] - before[1]} | dict(outcome.cost)
             if outcome.run not in missing:
