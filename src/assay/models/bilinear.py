@@ -43,9 +43,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.p < 2 or self.width < 1:
-            raise UserError(
-                f"P={self.p}, d_hidden={self.width}: P is at least 2 and a width at least 1."
-            )
+            raise UserError(f"P={self.p}, d_hidden={self.width}: P is at least 2 and a width at least 1.")
 
     @property
     def width(self) -> int:

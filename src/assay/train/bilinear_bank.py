@@ -26,15 +26,18 @@ TOGETHER = 16
 """Models of a group on a CPU: with more, their weights and moments leave the cache."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a model is trained: AdamW on cross entropy, until every validation pair is right or the epochs are over."""
 
     epochs: int = 500
+    """At most; a model stops at the first epoch with every validation pair right."""
     batch: int = 64
+    """Pairs of a step."""
     lr: float = 3e-3
     weight_decay: float = 1e-4
     train_share: float = 0.75
+    """Of the P^2 pairs; the others validate."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1 or not 0 < self.train_share < 1:
