@@ -66,11 +66,13 @@ def test_any_subset_of_models_gives_the_same_bits(which: list[int]) -> None:
             assert torch.equal(mine, other)
 
 
-def test_a_group_larger_than_the_cache_allows_is_split_without_a_trace() -> None:
-    many, _ = trained(fresh_models(P, [2] * 20, list(range(20))), list(range(20)))
-    assert len(BilinearBank(fresh_models(P, [2] * 20, list(range(20))), list(range(20)), RECIPE).groups) == 2
-    one, _ = trained(fresh_models(P, [2], [19]), [19])
-    assert torch.equal(many.model(19).w_p, one.model(0).w_p)
+def test_a_large_group_is_split_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = trained(models(), SEEDS)
+    monkeypatch.setattr("assay.train.bilinear_bank.TOGETHER", 1)
+    parts, _ = trained(models(), SEEDS)
+    assert len(BilinearBank(models(), SEEDS, RECIPE).groups) == len(SEEDS)
+    for mine, other in zip(parts.models, whole.models, strict=True):
+        assert torch.equal(mine.w_p, other.w_p) and torch.equal(mine.bi_linear.weight, other.bi_linear.weight)
 
 
 def test_a_model_stops_at_its_first_perfect_epoch_and_keeps_those_weights() -> None:

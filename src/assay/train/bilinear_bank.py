@@ -22,8 +22,8 @@ from assay.models.bilinear import Model, init_model
 from assay.nn.random import initialised_from, stream
 
 PADDED_TO = 16
-TOGETHER = 16
-"""Models of a group on a CPU: with more, their weights and moments leave the cache."""
+TOGETHER = 64
+"""Models of a group on a CPU, so that memory does not grow with their number; larger groups are no faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,14 +226,19 @@ class _Group:
     ) -> Float[Tensor, " models"]:
         """The gradient of each model's mean cross entropy, into the last two; and that loss."""
         logits, sides = self._forward(picks)
-        logs = torch.log_softmax(logits, dim=-1)
-        loss = -logs.gather(2, answers[..., None]).mean(dim=(1, 2))
+        shares = torch.softmax(logits, dim=-1)
+        given = shares.gather(2, answers[..., None])
+        # A share too small for its type is no divergence; NaN stays NaN.
+        loss = -given.clamp(min=torch.finfo(given.dtype).tiny).log_().mean(dim=(1, 2))
         # d loss / d logits = (softmax - one hot) / rows
-        error = logs.exp_().scatter_add_(2, answers[..., None], -torch.ones_like(logs[..., :1])).div_(logs.shape[1])
+        error = shares.scatter_(2, answers[..., None], given.sub_(1)).div_(shares.shape[1])
         torch.bmm(error.mT, sides[:, :, 0] * sides[:, :, 1], out=readout)
         back = torch.bmm(error, self.readout)
         # The product rule: what comes back to one side is weighted by the other.
-        returned = rearrange(back[:, :, None] * sides.flip(2), "models rows side unit -> (models rows) (side unit)")
+        returned = torch.empty_like(sides)
+        for side in (0, 1):
+            torch.mul(back, sides[:, :, 1 - side], out=returned[:, :, side])
+        returned = rearrange(returned, "models rows side unit -> (models rows) (side unit)")
         into = rearrange(table.zero_(), "models inputs side unit -> (models inputs) (side unit)")
         for column in picks.unbind(dim=1):
             if into.is_cuda:  # there index_add_ adds in any order

@@ -59,7 +59,9 @@ class Sweep(Recipe, Study):
         if not all(width >= 1 for width in self.dimensions):
             raise UserError(f"--dimensions {' '.join(map(str, self.dimensions))}: a width is at least 1.")
         recipe = {f.name: getattr(self, f.name) for f in fields(Recipe)}
-        asked = [(seed, width) for seed in self.seeds for width in self.dimensions]
+        # Neighbours apart: workers get a half of the plan each, and a wide model costs more than a narrow one.
+        widths = (*self.dimensions[::2], *self.dimensions[1::2])
+        asked = [(seed, width) for seed in self.seeds for width in widths]
         return [self.cell(seed=seed, P=self.P, d_hidden=width, **recipe) for seed, width in asked]
 
     def cohort(self, run: Run) -> Hashable:
