@@ -94,6 +94,7 @@ class BilinearBank:
 
     def __init__(self, models: Sequence[Model], seeds: Sequence[int], recipe: Recipe, device: str = "cpu") -> None:
         assert len(models) == len(seeds), f"{len(seeds)} seeds for {len(models)} models"
+        assert not any(model.config.bias for model in models), "a bank knows no biases"
         (self.P,) = {model.config.p for model in models}
         self.models, self.seeds, self.recipe = list(models), list(seeds), recipe
         self.device = torch.device(device)

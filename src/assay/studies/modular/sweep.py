@@ -19,7 +19,8 @@ from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
 from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
-from assay.models.bilinear import Model, addition_table, one_hot
+from assay.models.bilinear import Model, addition_table, init_model, one_hot
+from assay.nn.random import initialised_from
 from assay.studies import studies
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, fresh_models
 from assay.train.device import activate
@@ -144,9 +145,6 @@ def table_accuracy(model: Model) -> float:
 
 def saved_model(record: Record) -> Model:
     """The model of a record."""
-    from assay.models.bilinear import init_model
-    from assay.nn.random import initialised_from
-
     with initialised_from(0):  # its weights are replaced, and the caller's generator is left alone
         model = init_model(record.run.options["P"], record.run.options["d_hidden"])
     model.load_state_dict(safetensors.torch.load(record.artifact(WEIGHTS)))
