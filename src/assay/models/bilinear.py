@@ -1,0 +1,109 @@
+"""One bilinear layer on modular addition (Pearce et al. 2025): z = W_p [(W_l x) * (W_r x)], x = [onehot(a); onehot(b)].
+
+The width d_hidden is the bottleneck: the rank at which the model may write the table (a, b) -> (a + b) mod P. Four
+units are enough (`constructive_model`), so a wider model that fails has failed to learn, not to fit.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from assay.core.errors import UserError
+
+
+class Bilinear(nn.Linear):
+    """(W_l x) * (W_r x): one linear map whose two halves are multiplied, so that a saved weight is (2 d_out, d_in)."""
+
+    def __init__(self, d_in: int, d_out: int, bias: bool = False) -> None:
+        super().__init__(d_in, 2 * d_out, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        left, right = super().forward(x).chunk(2, dim=-1)
+        return left * right
+
+    @property
+    def w_l(self) -> Float[Tensor, "d_out d_in"]:
+        return self.weight.chunk(2)[0]
+
+    @property
+    def w_r(self) -> Float[Tensor, "d_out d_in"]:
+        return self.weight.chunk(2)[1]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of a model; as wide as the modulus unless told."""
+
+    p: int = 64
+    d_hidden: int | None = None
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.p < 2 or self.width < 1:
+            raise UserError(f"P={self.p}, d_hidden={self.width}: P is at least 2 and a width at least 1.")
+
+    @property
+    def width(self) -> int:
+        return self.p if self.d_hidden is None else self.d_hidden
+
+
+class Model(nn.Module):
+    """Bilinear(2P, d_hidden), then Linear(d_hidden, P): logits of (a + b) mod P."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.bi_linear = Bilinear(2 * config.p, config.width, bias=config.bias)
+        self.projection = nn.Linear(config.width, config.p, bias=config.bias)
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch P"]:
+        return self.projection(self.bi_linear(x))
+
+    @property
+    def w_l(self) -> Float[Tensor, "d_hidden inputs"]:
+        return self.bi_linear.w_l
+
+    @property
+    def w_r(self) -> Float[Tensor, "d_hidden inputs"]:
+        return self.bi_linear.w_r
+
+    @property
+    def w_p(self) -> Float[Tensor, "P d_hidden"]:
+        return self.projection.weight
+
+
+def init_model(p: int = 64, d_hidden: int | None = None, bias: bool = False) -> Model:
+    """A fresh model. The global generator decides its weights; `nn.random.initialised_from` lends it a stream."""
+    return Model(ModelConfig(p, d_hidden, bias))
+
+
+def addition_table(P: int) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
+    """a, b and (a + b) mod P of all P^2 pairs; row aP + b."""
+    a, b = torch.arange(P).repeat_interleave(P), torch.arange(P).repeat(P)
+    return a, b, (a + b) % P
+
+
+def one_hot(a: Int[Tensor, " pairs"], b: Int[Tensor, " pairs"], P: int) -> Float[Tensor, "pairs inputs"]:
+    """The inputs [onehot(a); onehot(b)] of a model."""
+    return torch.cat([nn.functional.one_hot(a, P), nn.functional.one_hot(b, P)], dim=1).to(torch.get_default_dtype())
+
+
+@torch.no_grad()
+def constructive_model(P: int) -> Model:
+    """Four units that solve addition mod P, by hand: with angles 2 pi a / P and 2 pi b / P,
+
+        2 cos(a + b) = (cos a - sin b)(sin a + cos b) + (cos a + sin b)(cos b - sin a)
+        2 sin(a + b) = (sin a + sin b)(cos a + cos b) + (sin a - sin b)(cos b - cos a)
+
+    and z_r = cos(a + b - r), largest where r = a + b, by 1 - cos(2 pi / P)."""
+    model = init_model(P, 4).double()
+    angle = 2 * math.pi * torch.arange(P, dtype=torch.float64) / P
+    c, s = angle.cos(), angle.sin()
+    left = [torch.cat(pair) for pair in ((c, -s), (c, s), (s, s), (s, -s))]
+    right = [torch.cat(pair) for pair in ((s, c), (-s, c), (c, c), (-c, c))]
+    model.bi_linear.weight.copy_(torch.stack([*left, *right]))
+    model.projection.weight.copy_(torch.stack([c, c, s, s], dim=1) / 2)
+    return model.float()

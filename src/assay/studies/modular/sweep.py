@@ -1,0 +1,151 @@
+"""What changes in a model when its bottleneck shrinks? Train bilinear models of all widths on (a + b) mod P.
+
+    assay modular sweep --P 64 --dimensions 1..64 --seeds 0..4
+
+All widths and seeds of one recipe are trained as one program. A model's weights are its artifact `weights.safetensors`,
+under the names of a saved `Model`: bi_linear.weight (2 d_hidden, 2P) and projection.weight (P, d_hidden).
+"""
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import safetensors.torch
+import torch
+
+from assay.core.errors import UserError
+from assay.core.run import Record, Run, canonical
+from assay.core.study import Context, Outcome, Report, Study
+from assay.metrics.size import parameters
+from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
+from assay.models.bilinear import Model, addition_table, init_model, one_hot
+from assay.nn.random import initialised_from
+from assay.studies import studies
+from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, fresh_models
+from assay.train.device import activate
+
+WEIGHTS = "weights.safetensors"
+SIGNS = 50
+"""Signs of life of each model."""
+
+
+@studies.register("modular.sweep")
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Recipe, Study):
+    """What changes in a model of modular addition when its bottleneck shrinks?"""
+
+    question: ClassVar[str] = "What changes in a model of modular addition when its bottleneck shrinks?"
+    presets: ClassVar = {
+        "demo": {  # a small prime and a strong decay: widths are told apart within a minute on two cores
+            "P": 31,
+            "dimensions": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+            "epochs": 60,
+            "batch": 32,
+            "lr": 1e-2,
+            "weight_decay": 0.5,
+        },
+        "spec": {"seeds": (0,)},
+    }
+
+    P: int = 64
+    """The modulus."""
+    dimensions: tuple[int, ...] = tuple(range(1, 65))
+    """Hidden widths, in any order."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Each seed is a new split, a new order of batches and new initial weights; widths of a seed share its split."""
+
+    def plan(self) -> list[Run]:
+        self.sizes(self.P)
+        if not all(width >= 1 for width in self.dimensions):
+            raise UserError(f"--dimensions {' '.join(map(str, self.dimensions))}: a width is at least 1.")
+        recipe = {f.name: getattr(self, f.name) for f in fields(Recipe)}
+        # Neighbours apart: workers get a half of the plan each, and a wide model costs more than a narrow one.
+        widths = (*self.dimensions[::2], *self.dimensions[1::2])
+        asked = [(seed, width) for seed in self.seeds for width in widths]
+        return [self.cell(seed=seed, P=self.P, d_hidden=width, **recipe) for seed, width in asked]
+
+    def cohort(self, run: Run) -> Hashable:
+        """All widths and seeds of a recipe."""
+        return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        with activate(ctx.numerics) as device:
+            yield from train(runs, ctx, device)
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        from assay.studies.modular.report import report
+
+        report(records, out)
+
+
+@dataclass
+class Course:
+    """What is known of one run while it is trained. Models that are trained together share the time of an epoch."""
+
+    run: Run
+    curve: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def follow(self, epoch: Epoch, k: int, seconds: float, cpu_seconds: float) -> None:
+        self.curve.append(epoch.val_acc[k])
+        self.losses.append(epoch.loss[k])
+        self.seconds += seconds / len(epoch.val_acc)
+        self.cpu_seconds += cpu_seconds / len(epoch.val_acc)
+
+
+def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
+    """The runs of one cohort as one program; each is over when its model leaves the bank."""
+    options, seeds = runs[0].options, [run.seed for run in runs]
+    recipe = Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
+    models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
+    bank = BilinearBank(models, seeds, recipe, device.type)
+    courses = [Course(run) for run in runs]
+    every = max(1, recipe.epochs // SIGNS)
+    before = time.perf_counter(), time.process_time()
+    for epoch in bank.run():
+        now = time.perf_counter(), time.process_time()
+        for k, val_acc in epoch.val_acc.items():
+            courses[k].follow(epoch, k, now[0] - before[0], now[1] - before[1])
+            if epoch.number % every == 0:
+                ctx.progress(runs[k], epoch.number, recipe.epochs, val_acc=val_acc)
+        before = now
+        for k in epoch.finished:
+            yield outcome(courses[k], bank.model(k), together=len(runs))
+
+
+def outcome(course: Course, model: Model, *, together: int) -> Outcome:
+    cost = {"seconds": course.seconds, "cpu_seconds": course.cpu_seconds, "trained_together": together}
+    metrics: dict[str, Any] = {"epochs": len(course.curve), "val_acc": course.curve[-1], "curve": course.curve}
+    if not torch.tensor(course.losses[-1]).isfinite():
+        return Outcome(course.run, metrics, cost, diverged=True)
+    eigenvalues = interaction_eigenvalues(model)
+    metrics |= {
+        "best_val_acc": max(course.curve),
+        "full_acc": table_accuracy(model),
+        "train_loss": course.losses[-1],
+        "perfect": int(course.curve[-1] == 1),
+        "epochs_to_perfect": len(course.curve) if course.curve[-1] == 1 else None,
+        "effective_rank": float(entropy_effective_rank(eigenvalues).mean()),
+        "effective_rank_ratio": float(ratio_effective_rank(eigenvalues).mean()),
+        "params": parameters(model),
+    }
+    weights = {name: weight.detach().contiguous() for name, weight in model.state_dict().items()}
+    return Outcome(course.run, metrics, cost, {WEIGHTS: safetensors.torch.save(weights)})
+
+
+@torch.no_grad()
+def table_accuracy(model: Model) -> float:
+    """The share of all P^2 pairs, trained on or not, that are answered."""
+    a, b, target = addition_table(model.config.p)
+    return float((model(one_hot(a, b, model.config.p)).argmax(dim=1) == target).double().mean())
+
+
+def saved_model(record: Record) -> Model:
+    """The model of a record."""
+    with initialised_from(0):  # its weights are replaced, and the caller's generator is left alone
+        model = init_model(record.run.options["P"], record.run.options["d_hidden"])
+    model.load_state_dict(safetensors.torch.load(record.artifact(WEIGHTS)))
+    return model

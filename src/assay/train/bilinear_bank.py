@@ -1,0 +1,268 @@
+"""Bilinear models of many widths and seeds, trained on modular addition as one program.
+
+A bank (DESIGN, "Cohorts and banks"). Widths are padded with units of zero weight, whose gradients are exactly zero, to
+the next multiple of 16; models of one padded width are a group, and a group is trained an epoch at a time, while its
+weights are in the cache. Gradients are written out: an input is two ones, so W x is a sum of two rows of a table, and
+its gradient is added back to those rows. No operation mixes models: each is what it would be alone. A model leaves the
+bank when it answers all validation pairs, or diverges.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.models.bilinear import Model, init_model
+from assay.nn.random import initialised_from, stream
+
+PADDED_TO = 16
+TOGETHER = 64
+"""Models of a group on a CPU, so that memory does not grow with their number; larger groups are no faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a model is trained: AdamW on cross entropy, until every validation pair is right or the epochs are over."""
+
+    epochs: int = 500
+    """At most; a model stops at the first epoch with every validation pair right."""
+    batch: int = 64
+    """Pairs of a step."""
+    lr: float = 3e-3
+    weight_decay: float = 1e-4
+    train_share: float = 0.75
+    """Of the P^2 pairs; the others validate."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1 or not 0 < self.train_share < 1:
+            raise UserError(
+                f"epochs={self.epochs}, batch={self.batch}, train_share={self.train_share}: the first two are at least "
+                "1, the share lies between 0 and 1."
+            )
+
+    def sizes(self, P: int) -> tuple[int, int]:
+        """Pairs to train and to validate on."""
+        train = round(self.train_share * P * P)
+        if not self.batch <= train < P * P:
+            raise UserError(
+                f"P={P} leaves {train} pairs to train on and {P * P - train} to validate: a batch of {self.batch} and "
+                "one validation pair are the least. Lower batch, or change train_share."
+            )
+        return train, P * P - train
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows aP + b of the addition table."""
+
+    train: Int[Tensor, " train"]
+    val: Int[Tensor, " val"]
+
+    @classmethod
+    def of(cls, P: int, seed: int, recipe: Recipe) -> "Split":
+        """One split per seed, whatever the width: models of a seed differ in nothing else."""
+        train, val = recipe.sizes(P)
+        return cls(*torch.randperm(P * P, generator=stream(seed, "split")).split([train, val]))
+
+    def order(self, batch: int, rng: torch.Generator) -> Int[Tensor, "steps batch"]:
+        """The batches of an epoch; the rows that fill no batch wait for another."""
+        steps = len(self.train) // batch
+        rows = self.train[torch.randperm(len(self.train), generator=rng)[: steps * batch]]
+        return rearrange(rows, "(steps batch) -> steps batch", batch=batch)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch did to the models that took part, by their place in the bank."""
+
+    number: int
+    val_acc: dict[int, float]
+    loss: dict[int, float]
+    """Mean training loss; not finite where the model diverged."""
+    finished: tuple[int, ...]
+    """Models that leave: perfect on validation, diverged, or out of epochs."""
+
+
+class BilinearBank:
+    """`run` trains; `model(k)` is the k-th model as it now is."""
+
+    def __init__(self, models: Sequence[Model], seeds: Sequence[int], recipe: Recipe, device: str = "cpu") -> None:
+        assert len(models) == len(seeds), f"{len(seeds)} seeds for {len(models)} models"
+        assert not any(model.config.bias for model in models), "a bank knows no biases"
+        (self.P,) = {model.config.p for model in models}
+        self.models, self.seeds, self.recipe = list(models), list(seeds), recipe
+        self.device = torch.device(device)
+        self.splits = {seed: Split.of(self.P, seed, recipe) for seed in seeds}
+        self.orders = {seed: stream(seed, "order") for seed in seeds}
+        together = TOGETHER if self.device.type == "cpu" else len(models)
+        by_width = sorted(range(len(models)), key=lambda k: _padded(models[k]))
+        self.groups = [
+            _Group([models[k] for k in part], part, recipe, self.device)
+            for _, same in groupby(by_width, key=lambda k: _padded(models[k]))
+            for part in _parts(list(same), together)
+        ]
+
+    def run(self) -> Iterator[Epoch]:
+        for number in range(1, self.recipe.epochs + 1):
+            if not self.groups:
+                return
+            yield self._epoch(number)
+
+    def model(self, k: int) -> Model:
+        return self.models[k]
+
+    @torch.no_grad()
+    def _epoch(self, number: int) -> Epoch:
+        going = sorted({self.seeds[k] for group in self.groups for k in group.members})
+        orders = {seed: self.splits[seed].order(self.recipe.batch, self.orders[seed]) for seed in going}
+        val_acc, loss, finished = dict[int, float](), dict[int, float](), list[int]()
+        for group in self.groups:
+            seeds = [self.seeds[k] for k in group.members]
+            losses = group.train(torch.stack([orders[seed] for seed in seeds], dim=1))
+            right = group.accuracy(torch.stack([self.splits[seed].val for seed in seeds]))
+            losses = torch.where(group.finite(), losses, torch.nan)
+            val_acc |= zip(group.members, right.tolist(), strict=True)
+            loss |= zip(group.members, losses.tolist(), strict=True)
+            leaving = (right == 1) | ~losses.isfinite() | (number == self.recipe.epochs)
+            finished += self._leave(group, leaving)
+        self.groups = [group for group in self.groups if group.members]
+        return Epoch(number, val_acc, loss, tuple(sorted(finished)))
+
+    def _leave(self, group: "_Group", leaving: Bool[Tensor, " models"]) -> list[int]:
+        gone = [place for place, leaves in enumerate(leaving.tolist()) if leaves]
+        for place in gone:
+            group.write(place, self.models[group.members[place]])
+        left = [group.members[place] for place in gone]
+        if gone:
+            group.keep(~leaving)
+        return left
+
+
+def fresh_models(P: int, widths: Sequence[int], seeds: Sequence[int]) -> list[Model]:
+    """A model for each width and seed at the same place, each from a stream of its own."""
+    models = []
+    for width, seed in zip(widths, seeds, strict=True):
+        with initialised_from(seed, "init", width):
+            models.append(init_model(P, width))
+    return models
+
+
+def _parts(items: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _padded(model: Model) -> int:
+    return math.ceil(model.config.width / PADDED_TO) * PADDED_TO
+
+
+class _Group:
+    """Models of one padded width. The left and right weights of an input stand side by side, as a row of the table."""
+
+    def __init__(self, models: Sequence[Model], members: Sequence[int], recipe: Recipe, device: torch.device) -> None:
+        self.members, self.recipe = list(members), recipe
+        self.P, self.width = models[0].config.p, _padded(models[0])
+        like = models[0].w_p
+        self.table = like.new_zeros(len(models), 2 * self.P, 2, self.width, device=device)
+        self.readout = like.new_zeros(len(models), self.P, self.width, device=device)
+        self.means, self.squares = ([torch.zeros_like(part) for part in self.weights] for _ in range(2))
+        self.clock = torch.zeros((), device=device)
+        with torch.no_grad():
+            for place, model in enumerate(models):
+                d = model.config.width
+                self.table[place, :, 0, :d], self.table[place, :, 1, :d] = model.w_l.T, model.w_r.T
+                self.readout[place, :, :d] = model.w_p
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [self.table, self.readout]
+
+    def finite(self) -> Bool[Tensor, " models"]:
+        return self.table.isfinite().flatten(1).all(dim=1) & self.readout.isfinite().flatten(1).all(dim=1)
+
+    def write(self, place: int, model: Model) -> None:
+        """The weights at a place, into a model of their width."""
+        d = model.config.width
+        model.bi_linear.weight.copy_(rearrange(self.table[place, ..., :d], "inputs side d -> (side d) inputs"))
+        model.projection.weight.copy_(self.readout[place, :, :d])
+
+    def keep(self, which: Bool[Tensor, " models"]) -> None:
+        self.members = [k for k, stays in zip(self.members, which.tolist(), strict=True) if stays]
+        self.table, self.readout = self.table[which], self.readout[which]
+        self.means, self.squares = ([part[which] for part in parts] for parts in (self.means, self.squares))
+
+    def accuracy(self, rows: Int[Tensor, "models val"]) -> Float[Tensor, " models"]:
+        """The share of right answers, model by model."""
+        picks, answers = self._lookups(rows[None].to(self.table.device))
+        logits, _ = self._forward(picks[0])
+        return (logits.argmax(dim=-1) == answers[0]).double().mean(dim=1)
+
+    def train(self, rows: Int[Tensor, "steps models batch"]) -> Float[Tensor, " models"]:
+        """A step per batch of rows; the mean loss of each model."""
+        picks, answers = self._lookups(rows.to(self.table.device))
+        gradients = [torch.empty_like(part) for part in self.weights]
+        total = self.table.new_zeros(len(self.members))
+        for pick, answer in zip(picks, answers, strict=True):
+            total += self._gradient(pick, answer, *gradients)
+            self.clock += 1
+            # What torch.optim.AdamW(fused=True) calls, without the class around it.
+            torch._fused_adamw_(
+                self.weights, gradients, self.means, self.squares, [], [self.clock, self.clock],
+                lr=self.recipe.lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=self.recipe.weight_decay,
+                amsgrad=False, maximize=False,
+            )  # fmt: skip
+        return total / len(rows)
+
+    def _gradient(
+        self,
+        picks: Int[Tensor, "pairs 2"],
+        answers: Int[Tensor, "models rows"],
+        table: Float[Tensor, "models inputs 2 unit"],
+        readout: Float[Tensor, "models P unit"],
+    ) -> Float[Tensor, " models"]:
+        """The gradient of each model's mean cross entropy, into the last two; and that loss."""
+        logits, sides = self._forward(picks)
+        shares = torch.softmax(logits, dim=-1)
+        given = shares.gather(2, answers[..., None])
+        # A share too small for its type is no divergence; NaN stays NaN.
+        loss = -given.clamp(min=torch.finfo(given.dtype).tiny).log_().mean(dim=(1, 2))
+        # d loss / d logits = (softmax - one hot) / rows
+        error = shares.scatter_(2, answers[..., None], given.sub_(1)).div_(shares.shape[1])
+        torch.bmm(error.mT, sides[:, :, 0] * sides[:, :, 1], out=readout)
+        back = torch.bmm(error, self.readout)
+        # The product rule: what comes back to one side is weighted by the other.
+        returned = torch.empty_like(sides)
+        for side in (0, 1):
+            torch.mul(back, sides[:, :, 1 - side], out=returned[:, :, side])
+        returned = rearrange(returned, "models rows side unit -> (models rows) (side unit)")
+        into = rearrange(table.zero_(), "models inputs side unit -> (models inputs) (side unit)")
+        for column in picks.unbind(dim=1):
+            if into.is_cuda:  # there index_add_ adds in any order
+                into.index_put_((column,), returned, accumulate=True)
+            else:
+                into.index_add_(0, column, returned)
+        return loss
+
+    def _lookups(
+        self, rows: Int[Tensor, "steps models rows"]
+    ) -> tuple[Int[Tensor, "steps pairs 2"], Int[Tensor, "steps models rows"]]:
+        """The two table rows of every pair, counted through all models' tables, and the right answers."""
+        a, b = rows // self.P, rows % self.P
+        start = 2 * self.P * torch.arange(rows.shape[1], device=rows.device)[:, None]
+        picks = torch.stack([start + a, start + self.P + b], dim=-1)
+        return rearrange(picks, "steps models rows two -> steps (models rows) two"), (a + b) % self.P
+
+    def _forward(
+        self, picks: Int[Tensor, "pairs 2"]
+    ) -> tuple[Float[Tensor, "models rows P"], Float[Tensor, "models rows 2 unit"]]:
+        """Logits, and the two factors of every hidden unit."""
+        rows = rearrange(self.table, "models inputs side unit -> (models inputs) (side unit)")
+        summed = torch.nn.functional.embedding_bag(picks, rows, mode="sum")
+        sides = rearrange(summed, "(models rows) (side unit) -> models rows side unit", models=len(self.table), side=2)
+        # A copy and a plain product take a third of the time that BLAS needs to read the readout across its rows.
+        return torch.bmm(sides[:, :, 0] * sides[:, :, 1], self.readout.mT.contiguous()), sides

@@ -1,0 +1,68 @@
+"""Eigenvalues, effective ranks and Jensen-Shannon divergence against the obvious."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+
+from assay.metrics.spectra import (
+    JS_divergence,
+    entropy_effective_rank,
+    interaction_eigenvalues,
+    js_divergence_matrix,
+    ratio_effective_rank,
+)
+from assay.models.bilinear import constructive_model, init_model
+
+
+def laws(*shape: int) -> np.ndarray:
+    values = np.random.default_rng(0).exponential(size=shape)
+    return values / values.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("width", [1, 3, 20])
+def test_eigenvalues_are_those_of_the_whole_forms(width: int) -> None:
+    model = init_model(6, width).double()
+    whole = torch.einsum("hi,hj,ph->pij", model.w_l, model.w_r, model.w_p).detach()
+    exact = torch.linalg.eigvalsh((whole + whole.mT) / 2)
+    found = interaction_eigenvalues(model)
+    assert found.shape == (6, min(2 * width, 12))
+    padded = torch.cat([found, torch.zeros(6, 12 - found.shape[1], dtype=torch.float64)], dim=1)
+    torch.testing.assert_close(padded.sort(dim=1).values, exact, rtol=0, atol=1e-10)
+    assert (found.abs().diff(dim=1) <= 0).all()
+
+
+def test_effective_ranks_count_equal_eigenvalues_of_either_sign() -> None:
+    values = torch.tensor([[2.0, -2.0, 2.0, 0.0], [5.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(entropy_effective_rank(values), torch.tensor([3.0, 1.0, 0.0]))
+    torch.testing.assert_close(ratio_effective_rank(values), torch.tensor([3.0, 1.0, 0.0]))
+
+
+def test_a_form_of_the_constructive_model_has_rank_four() -> None:
+    """cos(a + b - r) is a matrix of rank two in (a, b), once above and once below the diagonal."""
+    values = interaction_eigenvalues(constructive_model(16))
+    torch.testing.assert_close(
+        entropy_effective_rank(values), torch.full((16,), 4.0, dtype=torch.float64), rtol=1e-5, atol=0
+    )
+
+
+def test_divergence_is_scipys_and_within_its_bounds() -> None:
+    p, q = laws(2, 40, 9)
+    np.testing.assert_allclose(JS_divergence(p, q), jensenshannon(p, q, axis=-1) ** 2, atol=1e-12)
+    apart = JS_divergence([1.0, 0.0], [0.0, 1.0])
+    assert apart == pytest.approx(math.log(2)) and JS_divergence(p[0], p[0]) == 0
+    assert ((JS_divergence(p, q) >= 0) & (JS_divergence(p, q) <= math.log(2))).all()
+
+
+def test_the_root_of_the_divergence_keeps_the_triangle_inequality() -> None:
+    p, q, r = laws(3, 500, 6)
+    x, y, z = np.sqrt([JS_divergence(p, q), JS_divergence(q, r), JS_divergence(p, r)])
+    assert (z <= x + y + 1e-12).all()
+
+
+def test_the_matrix_sums_over_remainders() -> None:
+    given = laws(5, 4, 7)
+    loop = [[JS_divergence(x, y).sum() for x in given] for y in given]
+    np.testing.assert_allclose(js_divergence_matrix(given), loop, atol=1e-12)

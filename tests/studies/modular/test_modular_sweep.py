@@ -1,0 +1,106 @@
+"""The sweep over widths from the command: any widths, any seeds, the same models whoever they are trained with."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from assay.core.run import Record, canonical
+from assay.core.store import Store
+from assay.studies.modular.sweep import WEIGHTS, Sweep, saved_model, table_accuracy
+
+TINY = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def records(out: Path) -> dict[tuple[int, int], Record]:
+    return {(r.run.options["d_hidden"], r.run.seed): r for r in Store(out).records("modular.sweep")}
+
+
+def contents(record: Record) -> tuple[str, bytes]:
+    return canonical(dict(record.metrics)), record.artifact(WEIGHTS)
+
+
+def test_any_list_of_widths_is_swept_and_reported(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    words = [*TINY, "--dimensions", "2", "17", "4..5", "--seeds", "0..1", "--out", tmp_path]
+    rows = cli_json("modular", "sweep", *words)["rows"]
+    assert [row["d_hidden"] for row in rows] == [2, 4, 5, 17]
+    assert all(
+        row["val acc"]["n"] == 2 and row["perfect"] == "0/2" and row["effective rank"]["mean"] > 1 for row in rows
+    )
+    assert rows[0]["share perfect"]["low"] == 0 < rows[0]["share perfect"]["high"]
+    charts = {path.stem for path in (tmp_path / "modular.sweep").glob("*.png")}
+    assert charts == {"val_acc_by_width", "perfect_by_width", "effective_rank_by_width"}, "no seed was perfect"
+
+
+def test_a_record_has_its_curve_and_its_weights(cli: Cli, tmp_path: Path) -> None:
+    assert cli("modular", "sweep", *TINY, "--dimensions", "3", "--seeds", "0", "--out", tmp_path)[0] == 0
+    (record,) = records(tmp_path).values()
+    metrics, model = record.metrics, saved_model(record)
+    assert model.w_l.shape == (3, 14) and metrics["params"] == 5 * 7 * 3
+    assert metrics["full_acc"] == table_accuracy(model)
+    assert metrics["epochs"] == len(metrics["curve"]) == 3 and metrics["val_acc"] == metrics["curve"][-1]
+    assert metrics["best_val_acc"] == max(metrics["curve"]) and metrics["epochs_to_perfect"] is None
+    assert record.cost["trained_together"] == 1 and record.cost["seconds"] > 0
+
+
+def test_a_sweep_in_two_parts_has_the_bits_of_one(cli: Cli, tmp_path: Path) -> None:
+    sweep = ["modular", "sweep", *TINY, "--seeds", "0", "1"]
+    assert cli(*sweep, "--dimensions", "1..6", "--out", tmp_path / "whole")[0] == 0
+    assert cli(*sweep, "--dimensions", "2", "5", "--out", tmp_path / "parts")[0] == 0
+    assert cli(*sweep, "--dimensions", "1..6", "--out", tmp_path / "parts")[0] == 0
+    whole, parts = records(tmp_path / "whole"), records(tmp_path / "parts")
+    assert len(whole) == 12 and {key: contents(r) for key, r in whole.items()} == {
+        key: contents(r) for key, r in parts.items()
+    }
+
+
+def test_all_widths_and_seeds_of_a_recipe_are_one_cohort() -> None:
+    small = Sweep(P=7, batch=9, dimensions=(1, 2), seeds=(0, 1))
+    assert len({small.cohort(run) for run in small.plan()}) == 1
+    other = Sweep(P=7, batch=9, dimensions=(1, 2), seeds=(0, 1), lr=1e-2)
+    assert len({small.cohort(run) for run in [*small.plan(), *other.plan()]}) == 2
+
+
+def test_a_grid_over_a_recipe_gives_a_line_for_each(cli: Cli, tmp_path: Path) -> None:
+    words = [*TINY, "--dimensions", "2", "3", "--seeds", "0", "--grid", "weight_decay=0.1,0.5", "--out", tmp_path]
+    code, _, err = cli("modular", "sweep", *words)
+    assert code == 0, err
+    table = list(csv.DictReader((tmp_path / "modular.sweep" / "modular_sweep.csv").open()))
+    assert [(row["weight_decay"], row["d_hidden"]) for row in table] == [(w, d) for w in ("0.1", "0.5") for d in "23"]
+    smallest = list(csv.DictReader((tmp_path / "modular.sweep" / "smallest_width.csv").open()))
+    assert [row["setting"] for row in smallest] == ["weight_decay=0.1", "weight_decay=0.5"]
+
+
+def test_a_model_that_diverges_is_a_record_and_the_others_go_on(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.studies.modular import sweep
+
+    def wild(P: int, widths: Any, seeds: Any) -> Any:
+        models = fresh(P, widths, seeds)
+        with torch.no_grad():
+            models[0].bi_linear.weight.mul_(1e25)
+        return models
+
+    fresh = sweep.fresh_models
+    monkeypatch.setattr(sweep, "fresh_models", wild)
+    code, _, err = cli("modular", "sweep", *TINY, "--dimensions", "2", "3", "--seeds", "0", "--out", tmp_path)
+    assert code == 1 and "diverged: modular.sweep d_hidden=2" in err
+    assert {key: r.status for key, r in records(tmp_path).items()} == {(2, 0): "diverged", (3, 0): "done"}
+
+
+@pytest.mark.parametrize("words", [["--dimensions", "0"], ["--P", "3"], ["--train_share", "2"], ["--epochs", "0"]])
+def test_what_cannot_be_swept_is_refused_before_anything_runs(cli: Cli, words: list[str], tmp_path: Path) -> None:
+    code, out, err = cli("modular", "sweep", *words, "--out", tmp_path)
+    assert code == 2 and out == "" and words[1] in err
+
+
+def test_the_presets_are_those_of_the_spec_and_a_demo() -> None:
+    spec = Sweep(**Sweep.presets["spec"])
+    assert spec.P == 64 and sorted(run.options["d_hidden"] for run in spec.plan()) == list(range(1, 65))
+    assert (spec.epochs, spec.batch, spec.lr, spec.weight_decay, spec.train_share) == (500, 64, 3e-3, 1e-4, 0.75)
+    assert len(Sweep(**Sweep.presets["demo"]).plan()) == 50

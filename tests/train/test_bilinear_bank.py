@@ -1,0 +1,122 @@
+"""Bilinear models of many widths as one program: each is what the obvious loop makes of it alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from assay.core.errors import UserError
+from assay.models.bilinear import Model, addition_table, constructive_model, one_hot
+from assay.nn.random import stream
+from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
+
+P = 11
+RECIPE = Recipe(epochs=4, batch=10)
+WIDTHS = [1, 3, 16, 17, 40, 3]
+SEEDS = [0, 0, 0, 1, 1, 1]
+
+
+def models(which: slice | list[int] = slice(None)) -> list[Model]:
+    widths = torch.tensor(WIDTHS)[which].tolist()
+    return fresh_models(P, widths, torch.tensor(SEEDS)[which].tolist())
+
+
+def trained(given: list[Model], seeds: list[int], recipe: Recipe = RECIPE) -> tuple[BilinearBank, list[Epoch]]:
+    bank = BilinearBank(given, seeds, recipe)
+    return bank, list(bank.run())
+
+
+def alone(model: Model, seed: int) -> tuple[list[float], list[float]]:
+    """The obvious loop: one-hot inputs, autograd, torch's optimizer."""
+    split, rng = Split.of(P, seed, RECIPE), stream(seed, "order")
+    a, b, target = addition_table(P)
+    inputs = one_hot(a, b, P).to(model.w_p.dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr, weight_decay=RECIPE.weight_decay)
+    val_acc, losses = [], []
+    for _ in range(RECIPE.epochs):
+        epoch = []
+        for rows in split.order(RECIPE.batch, rng):
+            loss = nn.functional.cross_entropy(model(inputs[rows]), target[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            epoch.append(loss.item())
+        right = model(inputs[split.val]).argmax(dim=1) == target[split.val]
+        val_acc.append(right.double().mean().item())
+        losses.append(sum(epoch) / len(epoch))
+    return val_acc, losses
+
+
+def test_a_bank_is_the_plain_loop_model_by_model() -> None:
+    bank, history = trained([model.double() for model in models()], SEEDS)
+    for k, (model, seed) in enumerate(zip(models(), SEEDS, strict=True)):
+        val_acc, losses = alone(model.double(), seed)
+        for mine, plain in zip(bank.model(k).parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(mine, plain, rtol=0, atol=1e-9)
+        assert [epoch.val_acc[k] for epoch in history] == val_acc
+        assert [epoch.loss[k] for epoch in history] == pytest.approx(losses, abs=1e-9)
+
+
+@pytest.mark.parametrize("which", [[0], [4], [1, 5], [0, 2, 3]], ids=str)
+def test_any_subset_of_models_gives_the_same_bits(which: list[int]) -> None:
+    (whole, _), (some, _) = trained(models(), SEEDS), trained(models(which), [SEEDS[k] for k in which])
+    for place, k in enumerate(which):
+        for mine, other in zip(some.model(place).parameters(), whole.model(k).parameters(), strict=True):
+            assert torch.equal(mine, other)
+
+
+def test_a_large_group_is_split_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = trained(models(), SEEDS)
+    monkeypatch.setattr("assay.train.bilinear_bank.TOGETHER", 1)
+    parts, _ = trained(models(), SEEDS)
+    assert len(BilinearBank(models(), SEEDS, RECIPE).groups) == len(SEEDS)
+    for mine, other in zip(parts.models, whole.models, strict=True):
+        assert torch.equal(mine.w_p, other.w_p) and torch.equal(mine.bi_linear.weight, other.bi_linear.weight)
+
+
+def test_a_model_stops_at_its_first_perfect_epoch_and_keeps_those_weights() -> None:
+    """The constructive model is right from the start; small steps do not change that within one epoch."""
+    gentle = replace(RECIPE, lr=1e-6)
+    bank, history = trained([*models([1]), constructive_model(P), *models([4])], [0, 0, 1], gentle)
+    first, *rest = history
+    assert first.val_acc[1] == 1 and first.finished == (1,)
+    assert all(1 not in epoch.val_acc for epoch in rest) and rest[-1].finished == (0, 2)
+    _, (only,) = trained([constructive_model(P)], [0], gentle)
+    assert only.number == 1, "a bank without models is done"
+    companion, _ = trained(models([4]), [1], gentle)
+    assert torch.equal(bank.model(2).w_p, companion.model(0).w_p), "who leaves takes nothing along"
+
+
+def test_a_model_that_diverges_takes_no_other_with_it() -> None:
+    wild = models()
+    with torch.no_grad():
+        wild[1].bi_linear.weight.mul_(1e25)
+    (mixed, history), (calm, _) = trained(wild, SEEDS), trained(models(), SEEDS)
+    first = history[0]
+    assert first.finished == (1,) and not torch.tensor(first.loss[1]).isfinite()
+    for k in (0, 2, 3, 4, 5):
+        assert torch.equal(mixed.model(k).bi_linear.weight, calm.model(k).bi_linear.weight)
+
+
+def test_a_split_is_75_to_25_and_the_same_for_every_width() -> None:
+    split = Split.of(64, 3, Recipe())
+    assert (len(split.train), len(split.val)) == (3072, 1024)
+    assert torch.equal(torch.cat([split.train, split.val]).sort().values, torch.arange(64 * 64))
+    assert split.order(64, stream(3, "order")).shape == (48, 64)
+    assert not torch.equal(split.val, Split.of(64, 4, Recipe()).val)
+
+
+def test_a_bank_learns_addition_and_stops() -> None:
+    quick = Recipe(epochs=60, batch=32, lr=1e-2, weight_decay=0.5)
+    bank, history = trained(fresh_models(31, [32], [0]), [0], quick)
+    assert history[0].val_acc[0] < 0.5 and history[-1].val_acc[0] == 1 and len(history) < 60
+    a, b, target = addition_table(31)
+    assert (bank.model(0)(one_hot(a, b, 31)).argmax(dim=1) == target).double().mean() > 0.99
+
+
+def test_too_few_pairs_are_refused_in_words() -> None:
+    with pytest.raises(UserError, match="Lower batch"):
+        Split.of(5, 0, Recipe())
+    with pytest.raises(UserError, match="between 0 and 1"):
+        Recipe(train_share=1.5)
