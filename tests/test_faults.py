@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,9 @@ class Sweep:
         seeds = [str(seed) for seed in self.seeds]
         options = ["--plugin", str(self.folder / "drill.py"), "--seeds", *seeds, "--out", str(self.out), *SMALL, *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*command, *options], start_new_session=True, **pipes)  # type: ignore[call-overload]
+        # Tests started in the background of a shell have Ctrl-C ignored, and so would their children.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen([*command, *options], start_new_session=True, preexec_fn=heed, **pipes)  # type: ignore[call-overload]
 
     def go(self, *seeds: int) -> None:
         for seed in seeds:
