@@ -78,7 +78,9 @@ def _import_ray() -> Any:
 
 def _connect(ray: Any, address: str | None, workers: int) -> None:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    here = {"num_cpus": workers or None, "include_dashboard": False} if address is None else {"address": address}
+    # "local": without it Ray would join whatever cluster somebody has started on this machine.
+    own = {"address": "local", "num_cpus": workers or None, "include_dashboard": False}
+    here = own if address is None else {"address": address}
     try:
         ray.init(**here, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
