@@ -147,7 +147,7 @@ def test_ctrl_c_leaves_a_clean_store_and_says_how_to_go_on(tmp_path: Path) -> No
     driver = sweep.start("--workers", "1")
     held = sweep.holder(1)
     os.killpg(driver.pid, signal.SIGINT)
-    _, err = driver.communicate(timeout=120)
+    _, err = driver.communicate(timeout=30)
     assert driver.returncode == 130 and "Repeat the command" in err and "Traceback" not in err
     assert sweep.stored() == {0} and not alive(held)
     assert not [path for path in sweep.out.rglob("*") if path.name.startswith(".record")]

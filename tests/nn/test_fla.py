@@ -225,5 +225,7 @@ def test_the_kernels_give_what_our_loops_give(
     try:
         found = with_gradients(through, tensors, state)
     except UserError as error:
+        if "computes wrong gradients" not in str(error):  # the one refusal that the machine's Triton decides
+            raise
         pytest.skip(str(error))
     near(found, with_gradients(loop, tensors, state), tolerance)

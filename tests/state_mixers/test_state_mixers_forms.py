@@ -26,6 +26,8 @@ def test_mlp_has_a_hidden_layer_of_tanh_gelus_with_bias():
     h = 0.5 * h * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3)))
     torch.testing.assert_close(module(x), h @ out.weight.T + out.bias)
     assert into.out_features == 4 * into.in_features
+    for layer in (into, out):  # as torch starts a linear layer
+        assert 0.95 * layer.in_features**-0.5 < layer.weight.abs().max() <= layer.in_features**-0.5
 
 
 GATES = {"glu": torch.sigmoid, "swiglu": lambda g: g * torch.sigmoid(g), "bilinear": lambda g: g}

@@ -108,7 +108,7 @@ def test_a_run_killed_in_training_resumes_to_the_same_bits(tmp_path: Path, cli: 
 
 
 CAPACITY = [
-    "--preset", "capacity", "--task.vocab_size", "64", "--task.input_seq_len", "32", "--task.num_kv_pairs", "8",
+    "--preset", "capacity", "--task.vocab_size", "256", "--task.input_seq_len", "32", "--task.num_kv_pairs", "8",
     "--model.model_dim", "16", "--model.layer_params", "6000", "--train.max_steps", "4", "--train.validate_every", "2",
     "--eval_size", "40", "--device", "cpu", "--executor", "serial", "--quiet",
 ]  # fmt: skip
@@ -122,6 +122,8 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
     assert set(tables) == {"icl", "icl_rates", "capacity_conv", "capacity_no_conv"}
     assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {"delta_net", "attention"}
     assert [row["seq_mixer"] for row in tables["capacity_conv"]] == ["delta_net"]
+    bits = [float(row["recalled bits"]) for row in tables["capacity_no_conv"]]
+    assert bits == sorted(bits, reverse=True)
     assert all(row["K90"] == "< 4" for row in tables["capacity_no_conv"]), "four steps teach nothing"
     assert len(tables["icl_rates"]) == 6 and "edge" in tables["icl"][0]["lr"] and "K90" in out
     by_name = {canonical(record.run.options["model"]["seq_mixer"]): record for record in trained(tmp_path)}

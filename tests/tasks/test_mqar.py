@@ -161,6 +161,7 @@ def test_entries_that_are_not_scored_are_zero():
         ({"input_seq_len": 33}, "input_seq_len=33 must be even.*Use input_seq_len=34"),
         ({"input_seq_len": 30}, "input_seq_len=30 is too short for num_kv_pairs=8.*Use input_seq_len=32 or more"),
         ({"num_kv_pairs": 0}, "num_kv_pairs=0 must be at least 1"),
+        ({"vocab_size": 64}, "vocab_size=64 must be larger than input_seq_len=64.*Use vocab_size=65"),
         (
             {"num_kv_pairs": 16, "vocab_size": 65, "key_pool": "train"},
             "key_pool=train of vocab_size=65 holds 15 keys, fewer than num_kv_pairs=16.*Use vocab_size=68",

@@ -59,6 +59,10 @@ class Mqar(Task):
             f"for its question. Use input_seq_len={4 * pairs} or more, or num_kv_pairs={length // 4} or fewer.",
         )
         self.require(
+            self.vocab_size > length,
+            f"vocab_size={self.vocab_size} must be larger than input_seq_len={length}. Use vocab_size={length + 1}.",
+        )
+        self.require(
             len(self.keys) >= pairs,
             f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
             f"num_kv_pairs={pairs}. Use vocab_size={4 * pairs + 4} or more.",
@@ -105,7 +109,7 @@ class Mqar(Task):
         """As many pairs among more filler: 1 to 8 times the length, of a mixture at a size that most mixers hold."""
         base = self.only(self.sizes[len(self.sizes) // 3])
         lengths = [base.input_seq_len * times for times in (1, 2, 4, 8)]
-        return {length: replace(base, input_seq_len=length) for length in lengths}
+        return {n: replace(base, input_seq_len=n) for n in lengths if n < self.vocab_size}
 
     def unseen(self) -> Task | None:
         return replace(self, key_pool="eval") if self.key_pool == "train" else None
