@@ -65,7 +65,7 @@ class Faulty(Task):
         targets = inputs[..., 0].argmax(1) + 2 * (self.fault == "vocab")
         if self.fault == "positions":
             return Batch(inputs, targets[:, None], torch.full((batch, 1), 2))
-        return Batch(inputs, targets, scored=torch.ones(batch, 1) > 0 if self.fault == "scored" else None)
+        return Batch(inputs, targets)
 
     def references(self, batch):
         return {"first": batch.inputs[..., 0] * torch.nan} if self.fault == "reference" else {}
@@ -95,7 +95,6 @@ class Faulty(Task):
         ("shape", contract.has_an_oracle_better_than_any_constant, r"the oracle gave \(1024, 2, 1\)"),
         ("reference", contract.has_an_oracle_better_than_any_constant, r"first gave \(4, 2\) for \(4,\)"),
         ("reference", contract.is_finite, "128 of 128 entries of first"),
-        ("scored", contract.has_the_shape_it_says, "there are none"),
         ("positions", contract.has_the_shape_it_says, r"positions 2\.\.2 leave 0\.\.1"),
     ],
 )

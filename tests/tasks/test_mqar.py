@@ -21,16 +21,11 @@ def draw(task, batch=1024, name="test"):
 
 def slow_lookup(task, batch):
     """Read the pairs into a dictionary, one sequence at a time."""
-    rows = []
-    for tokens, positions, scored in zip(batch.inputs.tolist(), batch.positions.tolist(), live(batch), strict=True):
-        count = sum(scored)
-        pairs = dict(zip(tokens[0 : 2 * count : 2], tokens[1 : 2 * count : 2], strict=True))
-        rows.append([pairs[tokens[p]] if s else 0 for p, s in zip(positions, scored, strict=True)])
+    rows, end = [], 2 * task.num_kv_pairs
+    for tokens, positions in zip(batch.inputs.tolist(), batch.positions.tolist(), strict=True):
+        pairs = dict(zip(tokens[0:end:2], tokens[1:end:2], strict=True))
+        rows.append([pairs[tokens[p]] for p in positions])
     return torch.tensor(rows)
-
-
-def live(batch):
-    return (torch.ones_like(batch.targets) > 0 if batch.scored is None else batch.scored).tolist()
 
 
 @pytest.mark.parametrize("filler", FILLERS)
@@ -124,35 +119,21 @@ def test_the_pools_of_train_and_eval_are_disjoint_halves():
     assert seen == {"all": set(range(1, 13)), "train": set(range(1, 7)), "eval": set(range(7, 13))}
 
 
-@pytest.mark.parametrize("filler", FILLERS)
-def test_a_mixed_sequence_begins_like_one_of_its_size_and_ends_in_filler(filler):
-    task = replace(MIXED, filler=filler)
-    batch = draw(task, 12_000)
-    counts = batch.scored.sum(1)
-    assert task.sizes == (2, 4, 8)
-    assert torch.equal(batch.scored, torch.arange(8) < counts[:, None])
-    for size in task.sizes:
-        rows = counts == size
-        assert abs(rows.double().mean().item() - 1 / 3) < 0.025
-        own, alone = task.only(size), draw(task.only(size), 4000)
-        assert (own.input_seq_len, own.num_kv_pairs, own.min_kv_pairs) == (6 * size, size, None)
-        part = Batch(batch.inputs[rows, : 6 * size], batch.targets[rows, :size], batch.positions[rows, :size])
-        assert torch.equal(part.inputs.gather(1, part.positions + 1), part.targets)
-        assert torch.equal(part.inputs[:, 1 : 2 * size : 2], part.targets)
-        for mine, theirs in ((part.inputs, alone.inputs), (part.positions, alone.positions)):
-            gap, spread = mine.double().mean(0) - theirs.double().mean(0), theirs.double().std(0)
-            assert (gap.abs() <= 5 * spread * (1 / len(mine) + 1 / len(theirs)) ** 0.5).all()
-        rest, keys = batch.inputs[rows, 6 * size :], part.inputs[:, 0 : 2 * size : 2]
-        asked = (rest[:, :, None] == keys[:, None]).any(-1).double()
-        if size < 8:
-            assert abs(asked.mean().item() - (size / 63 if filler == "any" else 0)) < 0.01
-        assert filler != "zero" or not rest.any()
+def test_a_mixture_has_a_part_for_every_doubling_at_its_share_of_the_length():
+    assert MIXED.sizes == (2, 4, 8)
+    found = [(part.num_kv_pairs, part.input_seq_len, part.min_kv_pairs) for part in MIXED.parts()]
+    assert found == [(2, 12, None), (4, 24, None), (8, 48, None)]
+    assert SMALL.parts() == (SMALL,)
+    whole, largest = draw(MIXED), draw(MIXED.parts()[-1])
+    assert torch.equal(whole.inputs, largest.inputs) and torch.equal(whole.targets, largest.targets)
 
 
-def test_entries_that_are_not_scored_are_zero():
-    batch = draw(MIXED)
-    assert not batch.targets[~batch.scored].any()
-    assert not batch.positions[~batch.scored].any()
+def test_longer_versions_keep_the_pairs_and_stay_below_the_vocabulary():
+    found = replace(SMALL, vocab_size=100).longer()
+    assert {n: (task.input_seq_len, task.num_kv_pairs) for n, task in found.items()} == {
+        n: (n, 2) for n in (16, 32, 64)
+    }
+    assert {task.num_kv_pairs for task in replace(MIXED, vocab_size=1000).longer().values()} == {4}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def gives_equal_batches_to_equal_generators(task: Task) -> None:
     """Equal generators give equal batches, and the next batch of one generator is another."""
     rng = stream(0, "contract")
     one, following, two = task.sample(8, rng), task.sample(8, rng), task.sample(8, stream(0, "contract"))
-    for name in ("inputs", "targets", "positions", "scored"):
+    for name in ("inputs", "targets", "positions"):
         a, b = getattr(one, name), getattr(two, name)
         assert (a is None and b is None) or torch.equal(a, b), f"equal generators gave different {name}"
     assert not torch.equal(one.inputs, following.inputs), "two batches in a row have the same inputs"
@@ -25,7 +25,6 @@ def has_the_shape_it_says(task: Task) -> None:
         batch = _batch(task, size)
         _assert_kind("inputs", batch.inputs, (size, shape.length), shape.inputs)
         if batch.positions is None:
-            assert batch.scored is None, "`scored` marks entries of `positions`, and there are none"
             _assert_kind("targets", batch.targets, (size,), shape.outputs)
             continue
         answers = (size, batch.positions.shape[1])
@@ -34,9 +33,6 @@ def has_the_shape_it_says(task: Task) -> None:
             _assert_kind("targets", batch.targets.unsqueeze(-1), answers, shape.outputs)
         else:
             _assert_kind("targets", batch.targets, answers, shape.outputs)
-        if batch.scored is not None:
-            _assert_kind("scored", batch.scored, answers, Tokens(2))
-            assert batch.scored.dtype == torch.bool, f"scored is {batch.scored.dtype}, not bool"
 
 
 def is_finite(task: Task) -> None:
@@ -61,7 +57,7 @@ def answers_each_sequence_alone(task: Task) -> None:
     """No answer to a sequence, the oracle's or a reference's, reads the targets or the other sequences."""
     batch = _batch(task, 6)
     targets = torch.zeros_like(batch.targets[:3])
-    blind = Batch(batch.inputs[:3], targets, _first(batch.positions, 3), _first(batch.scored, 3))
+    blind = Batch(batch.inputs[:3], targets, _first(batch.positions, 3))
     alone = {"the oracle": task.oracle(blind)} | task.references(blind)
     for name, together in ({"the oracle": task.oracle(batch)} | task.references(batch)).items():
         gap = (together[:3].double() - alone[name].double()).abs().max().item()
@@ -77,8 +73,6 @@ def has_an_oracle_better_than_any_constant(task: Task) -> None:
         expected = (targets if found is answer else targets[:4]).shape
         assert found.shape == expected, f"{name} gave {tuple(found.shape)} for {tuple(expected)}"
     if isinstance(task.shape().outputs, Tokens):
-        if batch.scored is not None:
-            answer, targets = answer[batch.scored], targets[batch.scored]
         right = (answer == targets).double().mean().item()
         constant = targets.flatten().bincount().max().item() / targets.numel()
         assert right > constant, f"accuracy {right:.3f}, the most frequent answer has {constant:.3f}"

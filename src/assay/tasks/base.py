@@ -36,13 +36,11 @@ class TaskShape:
 class Batch:
     """`inputs` (batch, time) tokens or (batch, time, d_in); `targets` one answer per sequence, or one per entry of
     `positions` (batch, answers), which says where the answers are read. Answers at positions that are one number wide,
-    Vectors(1), have no axis for it: their targets are (batch, answers). Where `scored` (batch, answers) is given, only
-    its true entries count: the others fill up sequences that have fewer answers."""
+    Vectors(1), have no axis for it: their targets are (batch, answers)."""
 
     inputs: Tensor
     targets: Tensor
     positions: Tensor | None = None
-    scored: Tensor | None = None
 
 
 class Task(Plugin):

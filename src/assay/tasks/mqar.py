@@ -12,8 +12,8 @@ sequences), over the tokens that are not keys of the sequence (`no_keys`), or 0 
 `random_non_queries` True and False of the prior art. `power_a=1` is the uniform law; the default 0.01 puts six of ten
 questions into the first third of the slots.
 
-`min_kv_pairs=4` mixes sizes. Each sequence draws its K from 4, 8, 16, ..., num_kv_pairs; its first L K / num_kv_pairs
-tokens are a sequence of that size, `task.only(K)`, the rest is filler, and the answers it lacks are not `scored`.
+`min_kv_pairs=4` mixes sizes: `parts()` has 4, 8, 16, ..., num_kv_pairs pairs, each in its share L K / num_kv_pairs of
+the length, `task.only(K)`. Models are trained on them in turn; `sample` draws the largest.
 """
 
 from dataclasses import dataclass, replace
@@ -102,7 +102,7 @@ class Mqar(Task):
         return replace(self, num_kv_pairs=pairs, input_seq_len=length, min_kv_pairs=None)
 
     def parts(self) -> tuple[Task, ...]:
-        """Each size at its own length: the law of the mixture without the filler that pads its short sequences."""
+        """Each size at its own length."""
         return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
 
     def longer(self) -> dict[int, Task]:
@@ -145,38 +145,12 @@ class Mqar(Task):
         length, pairs, half = self.input_seq_len, self.num_kv_pairs, self.vocab_size // 2
         keys, values = distinct(batch, pairs, (len(self.keys), self.vocab_size - half), rng)
         keys, values = keys + self.keys.start, values + half
-        if self.min_kv_pairs is not None:
-            return self._sample_mixed(keys, values, rng)
         inputs = self._filler(keys, length, rng)
         inputs[:, 0 : 2 * pairs : 2] = keys
         inputs[:, 1 : 2 * pairs : 2] = values
         positions = 2 * pairs + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
         inputs.scatter_(1, positions, keys).scatter_(1, positions + 1, values)
         return Batch(inputs=inputs, targets=values, positions=positions)
-
-    def _sample_mixed(
-        self, keys: Int[Tensor, "batch pairs"], values: Int[Tensor, "batch pairs"], rng: torch.Generator
-    ) -> Batch:
-        length, pairs, (batch, _) = self.input_seq_len, self.num_kv_pairs, keys.shape
-        doublings = torch.randint(len(self.sizes), (batch, 1), generator=rng, device=rng.device)
-        count = self.sizes[0] * 2**doublings
-        scored = torch.arange(pairs, device=rng.device) < count
-        # Pairs that a sequence does not have are written behind its end, in two columns that are cut off.
-        nowhere = torch.where(scored, keys, 2 * self.vocab_size)  # no filler is that large, so none avoids these
-        inputs = self._filler(nowhere, length + 2, rng)
-        scores = self._scores(batch, rng)
-        own_slots = count * self.slots // pairs
-        scores = scores.masked_fill(torch.arange(self.slots, device=rng.device) >= own_slots, -torch.inf)
-        questions = 2 * count + 2 * scores.topk(pairs, dim=1).indices
-        for place in (2 * torch.arange(pairs, device=rng.device), questions):
-            at = torch.where(scored, place, length)
-            inputs.scatter_(1, at, keys).scatter_(1, at + 1, values)
-        return Batch(
-            inputs=inputs[:, :length].contiguous(),
-            targets=values.masked_fill(~scored, 0),
-            positions=questions.masked_fill(~scored, 0),
-            scored=scored,
-        )
 
     def _scores(self, batch: int, rng: torch.Generator) -> Tensor:
         """The largest k, in order, are k successive draws without replacement by the slots' weights: log(u) / weight
@@ -202,9 +176,8 @@ class Mqar(Task):
         self, keys: Int[Tensor, "batch pairs"], shape: tuple[int, int], rng: torch.Generator
     ) -> Int[Tensor, "batch time"]:
         """Uniform over [1, V) less the row's keys: the n-th token that is left, by counting the keys below it."""
-        avoided = (keys < self.vocab_size).sum(1, keepdim=True)
         uniform = torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)
-        rank = 1 + (uniform * (self.vocab_size - 1 - avoided)).long()
+        rank = 1 + (uniform * (self.vocab_size - 1 - keys.shape[1])).long()
         below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)
         return rank + torch.searchsorted(below, rank, right=True)
 
@@ -216,5 +189,4 @@ class Mqar(Task):
         found: Bool[Tensor, "batch pairs context"] = rearrange(asked, "b q -> b q 1") == rearrange(
             batch.inputs[:, 0:pairs:2], "b c -> b 1 c"
         )
-        answers = batch.inputs[:, 1:pairs:2].gather(1, found.to(torch.uint8).argmax(-1))
-        return answers if batch.scored is None else answers.masked_fill(~batch.scored, 0)
+        return batch.inputs[:, 1:pairs:2].gather(1, found.to(torch.uint8).argmax(-1))

@@ -71,12 +71,10 @@ class Bank(Trainer):
         self.losses.copy_(losses.detach())
 
     def _losses(self, part: Task, batch: Batch) -> Float[Tensor, " models"]:
-        def one(weights: tuple[Tensor, ...], inputs: Tensor, targets: Tensor, *rest: Tensor | None) -> Tensor:
-            positions, scored = rest
-            answers = self._answer(weights, inputs, positions)
-            return answer_loss(part, answers, Batch(inputs, targets, positions, scored))
+        def one(weights: tuple[Tensor, ...], inputs: Tensor, targets: Tensor, positions: Tensor | None) -> Tensor:
+            return answer_loss(part, self._answer(weights, inputs, positions), Batch(inputs, targets, positions))
 
-        given = (batch.inputs, batch.targets, batch.positions, batch.scored)
+        given = (batch.inputs, batch.targets, batch.positions)
         dims = (0, *(None if tensor is None else 0 for tensor in given))
         return torch.vmap(one, in_dims=dims, randomness="different")(self._weights(), *given)
 
@@ -139,4 +137,4 @@ def _stacked(batches: Sequence[Batch], order: Tensor | None = None) -> Batch:
         stacked = torch.stack(tensors)
         return stacked if order is None else stacked[order]
 
-    return Batch(*(together(field) for field in ("inputs", "targets", "positions", "scored")))
+    return Batch(*(together(field) for field in ("inputs", "targets", "positions")))

@@ -60,19 +60,14 @@ class Train:
 
 
 def answer_loss(task: Task, answers: Tensor, batch: Batch) -> Tensor:
-    """The task's loss, mean over what is scored; computed in float32 at least."""
+    """The task's loss, mean over all answers; computed in float32 at least."""
     wide = torch.promote_types(answers.dtype, torch.float32)
     match task.loss:
         case "cross_entropy":
             # Widened on the way: a wide copy of all logits would cost more than the rest of the loss.
             logs = log_softmax(answers.flatten(0, 1), dim=-1, dtype=wide)
-            each = nll_loss(logs, batch.targets.flatten(), reduction="none")
+            return nll_loss(logs, batch.targets.flatten())
         case "mse":
-            each = mse_loss(answers.squeeze(-1).to(wide), batch.targets, reduction="none").flatten()
+            return mse_loss(answers.squeeze(-1).to(wide), batch.targets)
         case "bce":
-            given = answers.squeeze(-1).to(wide)
-            each = binary_cross_entropy_with_logits(given, batch.targets, reduction="none").flatten()
-    if batch.scored is None:
-        return each.mean()
-    weights = batch.scored.flatten().to(each.dtype)
-    return (each * weights).sum() / weights.sum()
+            return binary_cross_entropy_with_logits(answers.squeeze(-1).to(wide), batch.targets)

@@ -40,20 +40,17 @@ def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.G
 
 
 def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Totals:
-    scored = torch.ones_like(batch.targets, dtype=torch.bool) if batch.scored is None else batch.scored
     quality = _squared_error(answers, batch) if task.loss == "mse" else _right(task, answers, batch).float()
-    every = ((quality == 1) | ~scored).all(dim=1)
     sums = {
-        "loss": answer_loss(task, answers, batch) * scored.sum(),
-        "quality": (quality * scored).sum(0),
-        "scored": scored.sum(0),
-        "exact": every.sum(),
-        "sequences": torch.tensor(len(scored), device=scored.device),
+        "loss": answer_loss(task, answers, batch) * len(quality),
+        "quality": quality.sum(0),
+        "exact": (quality == 1).all(dim=1).sum(),
+        "sequences": torch.tensor(len(quality), device=quality.device),
     }
     if (gaps := task.gaps(batch)) is not None:
-        kind = gaps.clamp(min=1).double().log2().long().clamp(max=GAPS - 1)[scored]
+        kind = gaps.clamp(min=1).double().log2().long().clamp(max=GAPS - 1).flatten()
         sums["gaps"] = torch.bincount(kind, minlength=GAPS)
-        sums["gap_quality"] = torch.bincount(kind, weights=quality[scored].double(), minlength=GAPS)
+        sums["gap_quality"] = torch.bincount(kind, weights=quality.flatten().double(), minlength=GAPS)
     return sums
 
 
@@ -68,9 +65,8 @@ def _squared_error(answers: Float[Tensor, "batch answers outputs"], batch: Batch
 
 
 def _means(task: Task, totals: Totals) -> dict[str, Any]:
-    quality = (totals["quality"].sum() / totals["scored"].sum()).item()
-    by_answer = totals["quality"] / totals["scored"].clamp_min(1)
-    loss = (totals["loss"] / totals["scored"].sum()).item()
+    by_answer = totals["quality"] / totals["sequences"]
+    quality, loss = by_answer.mean().item(), (totals["loss"] / totals["sequences"]).item()
     if task.loss == "mse":
         unit = task.error_unit
         return {"mse": quality / unit, "loss": loss, "by_answer": (by_answer / unit).tolist()}

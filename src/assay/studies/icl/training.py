@@ -153,7 +153,7 @@ def _longer(
 
 def _sizes(shared: Setting, model: SequenceModule) -> dict[str, Any]:
     length, width = shared.task.shape().length, shared.model.model_dim
-    answers = shared.task.sample(1, stream(0, "shape")).targets.shape[-1]
+    answers = shared.task.sample(1, stream(0, "shape")).targets.shape[1]
     head = 2 * width * model.outputs * answers / length
     return {
         "params": parameters(model),
