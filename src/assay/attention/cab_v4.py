@@ -41,6 +41,10 @@ class CabV4(CurvatureSelect):
         if not 0 <= self.magnitude_ratio <= 1:
             raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a part, from 0 to 1.")
 
+    def vectors_read(self, visible: float, attended: float) -> float:
+        """Every key: the weights of the block before are those of dense attention."""
+        return visible + attended
+
     def choose(
         self,
         layer: Layer,
