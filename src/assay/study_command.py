@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from assay.api import Execution, Results, Session
     from assay.core.study import Study
 
+LONG = 600.0
+"""Seconds that are worth a question."""
 HELP = frozenset(("-h", "--help"))
 
 
@@ -60,6 +62,8 @@ class Shell:
     """Print one JSON document and nothing else."""
     quiet: bool = False
     """No progress."""
+    yes: bool = False
+    """Do not ask before a long run."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,14 @@ class Command:
 
 
 def run_study(name: str, words: list[str]) -> int:
+    """A command line, or the several that it stands for, one after another."""
+    cls = registries()["studies"][name]
+    return max([_run_one(cls, command) for command in cls.commands(words)])
+
+
+def _run_one(cls: type["Study"], words: list[str]) -> int:
     from assay.api import Session, configure
 
-    cls = registries()["studies"][name]
     flags, options = separate(cls, words)
     base = configure(cls, preset := _preset(flags), {})
     if HELP.intersection(words):
@@ -109,11 +118,24 @@ def _placed(command: Command) -> "Execution":
 def _compute(session: "Session", shell: Shell) -> "Results":
     if not shell.quiet:
         say(session.describe())
+    if session.todo:
+        session.plan.study.prepare(session.todo)
+    if session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet):
+        _ask(session)
     with ExitStack() as stack:
         watch = stack.enter_context(shown(session.labels, len(session.todo), quiet=shell.quiet))
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
+
+
+def _ask(session: "Session") -> None:
+    """On a terminal alone, and only if the runs may take long."""
+    seconds = session.seconds_left()
+    if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
+        say("This may take long (--yes goes on without asking). Continue? [y/N]")
+        if input().strip().lower() not in ("y", "yes"):
+            raise UserError("nothing was started.")
 
 
 def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapping[str, str]) -> Command:
@@ -316,10 +338,10 @@ def _publish(session: "Session", results: "Results", shell: Shell) -> int:
 
     study, out = session.plan.study, session.execution.out
     section = Section(study.name)
-    settled = [record for record in results if record.status != "failed"]
-    if any(record.status == "done" for record in settled):
+    settled = [record for record in results if study.shows_failures or record.status != "failed"]
+    if settled and (study.shows_failures or any(record.status == "done" for record in settled)):
         study.report(settled, section)
-    files = write_section(section, out / study.name) if section.tables else []
+    files = write_section(section, study.folder(out)) if section.tables else []
     if shell.json:
         tables = {table.name: section.json_rows(table) for table in section.tables}
         first = next(iter(tables.values()), [])
@@ -330,7 +352,7 @@ def _publish(session: "Session", results: "Results", shell: Shell) -> int:
         width = shutil.get_terminal_size().columns if fits else None
         print("\n\n".join(render(table, width) for table in section.tables))
         if not shell.quiet:
-            say(f"{len(files)} files in {out / study.name}; `assay report --out {out}` makes the page")
+            say(f"{len(files)} files in {study.folder(out)}; `assay report --out {out}` makes the page")
     bad = [record for record in results if record.status != "done"]
     for record in bad:
         reason = (record.error or "a number was not finite").strip().splitlines()[-1]

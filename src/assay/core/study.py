@@ -66,6 +66,9 @@ class Report(Protocol):
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """An Altair chart."""
 
+    def document(self, name: str, text: str) -> None:
+        """A file in a form of the study's own, under its whole name."""
+
 
 class Study(Plugin):
     """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
@@ -84,6 +87,23 @@ class Study(Plugin):
     An axis gives way to the user's own of that option, and to the option itself, or what holds it, once named."""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Old dotted flags -> the paths they set today, with underscores: {"task.eval_size": "eval_size"}."""
+
+    shows_failures: ClassVar[bool] = False
+    """Whether `report` is given failed records too, in order to show them in their place."""
+    asks_first: ClassVar[bool] = False
+    """Whether a command asks, on a terminal, before it starts what may take long."""
+
+    @classmethod
+    def commands(cls, words: list[str]) -> list[list[str]]:
+        """What a command line stands for, where it has flags of the study's own making: one or several others."""
+        return [words]
+
+    def folder(self, out: Path) -> Path:
+        """Where tables, charts and files go."""
+        return out / self.name
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        """Fetch what runs need, before anything is computed: an error here ends the command."""
 
     def plan(self) -> list[Run]:
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""

@@ -10,6 +10,7 @@ model's own mask (padding, a sliding window) is kept to. Inside `sparse_lanes` t
 the first lane, then those of the second, and so on. transformers is in the extra `lm`.
 """
 
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
 """Options of the interface that methods, which see queries and keys alone, would have to ignore."""
+ENDS = 2**20
+"""Bytes of a file's start and end that stand for it."""
 PLAIN_ROTARY = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
 
@@ -63,6 +66,24 @@ def load_model(
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
     with _quiet(name):
         return transformers().AutoTokenizer.from_pretrained(_where(name), revision=revision)
+
+
+def fingerprint(name: str) -> str | None:
+    """Of a model in a folder: its config and tokenizer, and the size and both ends of each file of weights; None for a
+    name, which stands for one thing."""
+    folder = Path(name)
+    if name in KNOWN_WITHOUT_THE_HUB or not folder.is_dir():
+        return None
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (".json", ".safetensors", ".bin", ".model"):
+            continue
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            start = file.read(ENDS)
+            file.seek(max(0, size - ENDS))
+            found.update(f"{path.name} {size} ".encode() + start + file.read(ENDS))
+    return found.hexdigest()
 
 
 def _where(name: str) -> str:

@@ -74,6 +74,7 @@ class Section:
         self.study = study
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
+        self.documents: dict[str, str] = {}
 
     def table(
         self,
@@ -89,6 +90,10 @@ class Section:
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
         self.charts.append(Chart(name, house_spec(chart), caption))
+
+    def document(self, name: str, text: str) -> None:
+        _check_name(name, list(self.documents))
+        self.documents[name] = text
 
     def json_rows(self, table: Table) -> list[dict[str, Any]]:
         """JSON values by column; an interval is {"mean", "low", "high", "n"}."""
