@@ -14,7 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from assay.attention import flex
 from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select
+from assay.attention.curvature import CurvatureSelect
 from assay.attention.replay import alive, lifetimes
 from assay.core.errors import UserError
 
@@ -88,10 +90,7 @@ def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -
 
 def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Tensor, "rows heads_or_1 query key"]]]:
     """Lane by lane, its rows and what they attend to."""
-    batch = _batch(lanes, layer)
-    layer.check()
-    for lane in lanes:
-        lane.check(layer.time)
+    batch = checked(lanes, layer)
     histories = replayed(lanes, layer)
     for number, lane in enumerate(lanes):
         rows = slice(number * batch, (number + 1) * batch)
@@ -159,33 +158,73 @@ class Usage:
     queries: float = 0.0
     """Queries times heads of keys, over the layers."""
 
-    def count(self, method: Method, kept: Bool[Tensor, "rows heads_or_1 query key"], layer: Layer) -> None:
-        heads, kv_heads, rows = layer.q.shape[1], layer.k.shape[1], layer.rows
-        visible = float(layer.visible.sum())
-        if kept.shape[1] == 1:
-            per_head = float(kept.sum())
-            attended, read, last = per_head * heads, per_head * kv_heads, float(kept[:, :, -1].sum()) * kv_heads
+    def count(self, method: Method, layer: Layer, *, attended: float, read: float, last: float) -> None:
+        """Pairs over query heads; keys over heads of keys, for all queries and for the last one."""
+        kv_heads = layer.k.shape[1]
+        if layer.mask is None:
+            visible, everything = float(layer.rows * _pairs(layer.time)), float(layer.rows * layer.time)
         else:
-            # A key that several heads of a group attend to is read once.
-            union = reduce(kept.byte(), "r (h g) q k -> r h q k", "max", g=layer.group)
-            attended, read, last = float(kept.sum()), float(union.sum()), float(union[:, :, -1].sum())
-        everything = float(layer.visible[:, -1].sum()) * kv_heads
+            visible, everything = float(layer.visible.sum()), float(layer.visible[:, -1].sum())
         self.attended += attended
-        self.visible += visible * heads
+        self.visible += visible * layer.q.shape[1]
         self.vectors_read += method.vectors_read(visible * kv_heads, read)
-        self.vectors_stored += method.vectors_stored(everything if isinstance(method, Select) else last)
-        self.queries += rows * kv_heads * layer.time
+        self.vectors_stored += method.vectors_stored(everything * kv_heads if isinstance(method, Select) else last)
+        self.queries += layer.rows * kv_heads * layer.time
+
+    def count_mask(self, method: Method, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]) -> None:
+        heads, kv_heads = layer.q.shape[1], layer.k.shape[1]
+        if kept.shape[1] == 1:
+            pairs, last = float(kept.sum()), float(kept[:, :, -1].sum())
+            self.count(method, layer, attended=pairs * heads, read=pairs * kv_heads, last=last * kv_heads)
+            return
+        # A key that several heads of a group attend to is read once.
+        union = reduce(kept.byte(), "r (h g) q k -> r h q k", "max", g=layer.group)
+        sums = float(kept.sum()), float(union.sum()), float(union[:, :, -1].sum())
+        self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
+
+    def count_lifetimes(self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"]) -> None:
+        """Key j is read by the queries j..last_j."""
+        read = float((last - torch.arange(layer.time, device=last.device) + 1).sum())
+        resident = float((last == layer.time - 1).sum())
+        self.count(method, layer, attended=read * layer.group, read=read, last=resident)
+
+    def count_blocks(
+        self, method: CurvatureSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]
+    ) -> None:
+        """A block of queries reads its own keys up to each query, and the others whole."""
+        ends = torch.arange(chosen.shape[-1], device=chosen.device) * method.block_size
+        sizes = (layer.time - ends).clamp(max=method.block_size).double()
+        area = (sizes[:, None] * sizes).tril(-1) + torch.diag(sizes * (sizes + 1) / 2)
+        union = reduce(chosen.byte(), "r (h g) i j -> r h i j", "max", g=layer.group)
+        sums = float((chosen * area).sum()), float((union * area).sum()), float((union[:, :, -1] * sizes).sum())
+        self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
 
 
 def attend(
     lanes: Sequence[Lane], layer: Layer, *, turn: Turn | None = None, usage: Sequence[Usage] | None = None
 ) -> Float[Tensor, "rows heads time e"]:
-    """The output of attention, lane by lane."""
-    outputs = []
-    for number, (rows, kept) in enumerate(masks(lanes, layer)):
-        lane, part = lanes[number], layer[rows]
-        if usage is not None:
-            usage[number].count(lane.method, kept, part)
+    """The output of attention, lane by lane. What CUDA can do without writing a mask out is done so."""
+    batch = checked(lanes, layer)
+    histories, outputs = replayed(lanes, layer), []
+    for number, lane in enumerate(lanes):
+        part = layer[number * batch : (number + 1) * batch]
+        count = usage[number] if usage is not None else None
+        last = histories.get(number)
+        if last is not None and flex.usable(layer):
+            outputs.append(flex.attention(part, flex.lifetime_mask(last, group=part.group)))
+            if count:
+                count.count_lifetimes(lane.method, part, last)
+            continue
+        if isinstance(lane.method, CurvatureSelect) and flex.usable(layer) and lane.method.block_size % flex.BLOCK == 0:
+            chosen = lane.method.chosen(part, lane.budget)
+            mask = flex.block_mask(chosen, size=lane.method.block_size, time=layer.time)
+            outputs.append(flex.attention(part, mask))
+            if count:
+                count.count_blocks(lane.method, part, chosen)
+            continue
+        kept = lane_mask(lane, part, last)
+        if count:
+            count.count_mask(lane.method, part, kept)
         if lane.positions == "cache" and not lane.is_dense(layer.time):
             outputs.append(attention_in_cache(lane, part, kept, turn))
         else:
@@ -230,6 +269,18 @@ def _scores(layer: Layer, queries: slice) -> Float[Tensor, "rows heads query key
     scale = layer.q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
     k = repeat(layer.k, "r h t d -> r (h g) t d", g=layer.group)
     return (layer.q[:, :, queries].to(wide) * scale) @ k.to(wide).mT
+
+
+def checked(lanes: Sequence[Lane], layer: Layer) -> int:
+    """The sequences of a lane, once nothing stands against any of them."""
+    layer.check()
+    for lane in lanes:
+        lane.check(layer.time)
+    return _batch(lanes, layer)
+
+
+def _pairs(time: int) -> int:
+    return time * (time + 1) // 2
 
 
 def _batch(lanes: Sequence[Lane], layer: Layer) -> int:

@@ -21,8 +21,11 @@ from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.attention import graphed
 from assay.attention.base import Evict, Layer, Step
 
+Time = int | Int[Tensor, ""]
+"""A place in the sequence: a number, or a clock on the device."""
 QUERIES_AT_ONCE = 64
 """Scores are computed for so many queries together: one GEMM, and never a time x time matrix."""
 
@@ -34,10 +37,11 @@ def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads
 
 
 def lifetimes(
-    lanes: Sequence[tuple[Evict, int]], layer: Layer, *, chunk: int = 1, prefix: int = 0
+    lanes: Sequence[tuple[Evict, int]], layer: Layer, *, chunk: int = 1, prefix: int = 0, graph: bool | None = None
 ) -> Int[Tensor, "rows kv_heads key"]:
     """The last query that attends to each key, for lanes of Evict methods with so many slots. After every `chunk`
-    tokens the cache is cut down to its slots; with a prefix only once, after so many tokens."""
+    tokens the cache is cut down to its slots; with a prefix only once, after so many tokens. `graph`: whether tokens
+    are steps of one CUDA graph, as they are on CUDA where it can be done."""
     batch, parts, first = layer.rows // len(lanes), [], 0
     slots = Slots(lanes, layer, extra=prefix or chunk)
     for method, same in groupby(lanes, key=lambda lane: lane[0]):
@@ -45,6 +49,10 @@ def lifetimes(
         parts.append(Part(method, layer[first:end], slice(first, end)))
         first = end
     arrival = torch.cat([part.arrival() for part in parts])
+    online = chunk == 1 and not prefix and layer.mask is None
+    if online and (layer.q.is_cuda if graph is None else graph):
+        graphed.replay(slots, parts, arrival, at_once=QUERIES_AT_ONCE)
+        return slots.last[..., : layer.time]
     # After the prefix nothing leaves, and what comes then stays to the end.
     for first, end in [(0, prefix)] if prefix else spans(0, layer.time, chunk):
         slots.admit(first, arrival[:, :, first:end])
@@ -74,32 +82,33 @@ class Slots:
         new = partial(torch.full, device=layer.q.device)
         self.position = new((*shape, min(max(budgets), layer.time) + extra), -1)
         self.worth = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
-        self.entry = torch.arange(extra, device=layer.q.device).expand(*shape, -1)
+        self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
         self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes the writes of "none left"
 
     def _per_row(self, values: list[int]) -> Int[Tensor, "rows 1 1"]:
         per_lane = torch.tensor(values, device=self.layer.q.device)
         return repeat(per_lane, "lane -> (lane batch) 1 1", batch=self.layer.rows // len(values))
 
-    def admit(self, first: int, worth: Float[Tensor, "rows kv_heads new"]) -> None:
+    def admit(self, first: Time, worth: Float[Tensor, "rows kv_heads new"]) -> None:
         """The keys from token `first` on come, into the slots that are free."""
         entry = self.entry[..., : worth.shape[-1]]
-        coming = torch.arange(first, first + worth.shape[-1], device=entry.device)
+        coming = torch.arange(worth.shape[-1], device=entry.device) + first
         self.position.scatter_(-1, entry, coming.expand_as(entry))
         self.worth.scatter_(-1, entry, worth)
 
-    def present(self, first: int, end: int) -> Bool[Tensor, "rows kv_heads query slots"]:
-        """Slots whose resident the queries first..end-1 attend to."""
+    def present(self, first: Time, end: int | None) -> Bool[Tensor, "rows kv_heads query slots"]:
+        """Slots whose resident the queries first..end-1 attend to; without an end, query `first` alone."""
         occupied = (self.position >= 0)[:, :, None]
-        if end - first > 1:
-            queries = torch.arange(first, end, device=occupied.device)[:, None]
+        if isinstance(first, int) and end is not None and end - first > 1:
+            queries = torch.arange(end - first, device=occupied.device)[:, None] + first
             occupied = occupied & (self.position[:, :, None] <= queries)
         if self.layer.mask is None:
             return occupied
+        assert isinstance(first, int), "a clock knows no mask"
         seen = self.layer.mask[:, None, first:end].expand(-1, self.position.shape[1], -1, -1)
         return occupied & seen.gather(-1, self.position.clamp(min=0)[:, :, None].expand_as(occupied))
 
-    def evict(self, t: int, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
+    def evict(self, t: Time, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
         """Those of lowest worth leave, the oldest of equals, until no more than k slots are taken."""
         never = (self.position < self.first) | (self.position > t - self.latest)
         worth = self.worth.masked_fill(never, float("inf")).masked_fill(~present, float("-inf"))
@@ -109,20 +118,22 @@ class Slots:
         else:
             self._evict_several(t, worth)
 
-    def _evict_one(self, t: int, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
+    def _evict_one(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
         lowest = worth == worth.amin(-1, keepdim=True)
         victim = self.position.masked_fill(~lowest, self.layer.time).argmin(-1, keepdim=True)
         full = t >= self.limit
-        self.last.scatter_(-1, self.position.gather(-1, victim).where(full, self.layer.time), t)
-        self.entry = victim.where(full, t + 1)
+        gone = self.position.gather(-1, victim).where(full, self.layer.time)
+        self.last.scatter_(-1, gone, torch.zeros_like(gone) + t)
+        self.entry.copy_(victim.where(full, t + 1))
 
-    def _evict_several(self, t: int, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
+    def _evict_several(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
         taken = self.position >= 0
         by_age = self.position.masked_fill(~taken, self.layer.time).argsort(-1)
         order = by_age.gather(-1, worth.gather(-1, by_age).argsort(dim=-1, stable=True))
         leaving = torch.arange(order.shape[-1], device=order.device) < taken.sum(-1, keepdim=True) - self.limit
         leaving = torch.zeros_like(taken).scatter(-1, order, leaving)
-        self.last.scatter_(-1, self.position.where(leaving, self.layer.time), t)
+        gone = self.position.where(leaving, self.layer.time)
+        self.last.scatter_(-1, gone, torch.zeros_like(gone) + t)
         self.position.masked_fill_(leaving, -1)
         free = (self.position >= 0).int().argsort(dim=-1, stable=True)
         self.entry = free[..., : self.entry.shape[-1]]
@@ -134,14 +145,18 @@ class Part:
     def __init__(self, method: Evict, layer: Layer, rows: slice) -> None:
         self.method, self.layer, self.rows = method, layer, rows
         self.block: Tensor | None = None
+        self.clock: Tensor | None = None
+        self.asked = False
 
     def arrival(self) -> Float[Tensor, "rows kv_heads time"]:
         return self.shared(self.method.arrival(self.layer))
 
-    def update(self, first: int, end: int, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]) -> None:
+    def update(
+        self, first: Time, end: int | None, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]
+    ) -> None:
         step = Step(
             self.layer,
-            slots.position[self.rows].clamp(min=0, max=end - 1),
+            slots.position[self.rows].clamp(min=0, max=None if end is None else end - 1),
             present[self.rows],
             score_all=partial(self.scores, first, end),
         )
@@ -156,8 +171,28 @@ class Part:
             return worth
         return worth.mean(1, keepdim=True).expand_as(worth)
 
-    def scores(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
+    def scores(self, first: Time, end: int | None) -> Float[Tensor, "rows kv_heads group query key"]:
+        """Those of the queries first..end-1, out of a block that is computed at once."""
+        self.asked = True
+        if self.clock is not None:
+            assert self.block is not None
+            return self.block.index_select(3, self.clock[None] % self.block.shape[3])
+        assert isinstance(first, int) and end is not None
         start = first - first % QUERIES_AT_ONCE
         if self.block is None or first == start:
             self.block = self.layer.scores_between(start, min(start + QUERIES_AT_ONCE, self.layer.time))
         return self.block[:, :, :, first - start : end - start]
+
+    def hold_scores(self, clock: Int[Tensor, ""], at_once: int) -> None:
+        """From now on the clock says which query it is, and scores lie where they always lie: a graph needs both."""
+        rows, kv_heads, time, _ = self.layer.k.shape
+        wide = torch.promote_types(self.layer.k.dtype, torch.float32)
+        shape = rows, kv_heads, self.layer.group, at_once, time
+        self.clock, self.block = clock, torch.zeros(shape, dtype=wide, device=clock.device)
+
+    def fill_scores(self, first: int) -> None:
+        """Those of the block of queries that begins here, if the method has asked for any."""
+        if self.asked or first == 0:
+            assert self.block is not None
+            end = min(first + self.block.shape[3], self.layer.time)
+            self.block[:, :, :, : end - first, :end] = self.layer.scores_between(first, end)
