@@ -38,10 +38,12 @@ def compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=False)
 
 
-def attention(layer: Layer, mask: Any) -> Float[Tensor, "rows heads time e"]:
+def attention(layer: Layer, mask: Any, **kernel: Any) -> Float[Tensor, "rows heads time e"]:
+    """`kernel`: options of the CUDA kernel, for those who tune."""
     q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
     run = compiled() if q.is_cuda else _plain()
-    return run(q, k, v, block_mask=mask, scale=layer.scale, enable_gqa=layer.group > 1)
+    options = kernel or None
+    return run(q, k, v, block_mask=mask, scale=layer.scale, enable_gqa=layer.group > 1, kernel_options=options)
 
 
 def _plain() -> Callable[..., Any]:

@@ -6,6 +6,7 @@ all lanes are replayed together; masks are made and used lane by lane, so that t
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -70,12 +71,18 @@ class Lane:
 
     def is_dense(self, time: int) -> bool:
         """Whether it is the model itself, so that one lane can stand for all of this kind."""
-        if self.prefix and not isinstance(self.method, Prefix):
-            return self.method.name == "dense" or self.budget.cache(self.prefix) >= self.prefix
-        return self.placed.keeps_everything(time, self.budget)
+        return _is_dense(self, time)
 
     def slots(self, time: int) -> int:
         return self.budget.cache(self.prefix or time)
+
+
+@lru_cache(maxsize=4096)
+def _is_dense(lane: Lane, time: int) -> bool:
+    """Kept: the density is counted query by query, and every layer asks."""
+    if lane.prefix and not isinstance(lane.method, Prefix):
+        return lane.method.name == "dense" or lane.budget.cache(lane.prefix) >= lane.prefix
+    return lane.placed.keeps_everything(time, lane.budget)
 
 
 def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:

@@ -92,8 +92,11 @@ class Slots:
     def admit(self, first: Time, worth: Float[Tensor, "rows kv_heads new"]) -> None:
         """The keys from token `first` on come, into the slots that are free."""
         entry = self.entry[..., : worth.shape[-1]]
-        coming = torch.arange(worth.shape[-1], device=entry.device) + first
-        self.position.scatter_(-1, entry, coming.expand_as(entry))
+        if worth.shape[-1] == 1:
+            put(self.position, entry, first)
+        else:
+            coming = torch.arange(worth.shape[-1], device=entry.device) + first
+            self.position.scatter_(-1, entry, coming.expand_as(entry))
         self.worth.scatter_(-1, entry, worth)
 
     def present(self, first: Time, end: int | None) -> Bool[Tensor, "rows kv_heads query slots"]:
@@ -122,8 +125,7 @@ class Slots:
         lowest = worth == worth.amin(-1, keepdim=True)
         victim = self.position.masked_fill(~lowest, self.layer.time).argmin(-1, keepdim=True)
         full = t >= self.limit
-        gone = self.position.gather(-1, victim).where(full, self.layer.time)
-        self.last.scatter_(-1, gone, torch.zeros_like(gone) + t)
+        put(self.last, self.position.gather(-1, victim).where(full, self.layer.time), t)
         self.entry.copy_(victim.where(full, t + 1))
 
     def _evict_several(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
@@ -132,11 +134,18 @@ class Slots:
         order = by_age.gather(-1, worth.gather(-1, by_age).argsort(dim=-1, stable=True))
         leaving = torch.arange(order.shape[-1], device=order.device) < taken.sum(-1, keepdim=True) - self.limit
         leaving = torch.zeros_like(taken).scatter(-1, order, leaving)
-        gone = self.position.where(leaving, self.layer.time)
-        self.last.scatter_(-1, gone, torch.zeros_like(gone) + t)
+        put(self.last, self.position.where(leaving, self.layer.time), t)
         self.position.masked_fill_(leaving, -1)
         free = (self.position >= 0).int().argsort(dim=-1, stable=True)
         self.entry = free[..., : self.entry.shape[-1]]
+
+
+def put(target: Tensor, places: Tensor, value: Time) -> None:
+    """One value, into these places of the last axis."""
+    if isinstance(value, int):
+        target.scatter_(-1, places, value)
+    else:
+        target.scatter_(-1, places, value.expand_as(places))
 
 
 class Part:
