@@ -4,8 +4,8 @@
     python benchmarks/perplexity_cuda.py attention        one of them
 
 exact       the CUDA path against the CPU path and the token loop, on a small model
-attention   16K tokens, 32 heads of 128, bf16, 95 % of the pairs left out, block lists given: against the fastest backend
-            of scaled_dot_product_attention; choosing the blocks in its own column
+attention   16K tokens, 32 heads of 128, bf16, 95 % of the pairs left out, block lists given: against the fastest
+            backend of scaled_dot_product_attention; choosing the blocks in its own column
 model       the same inside 4 layers of Llama-7B's shape, with the ceiling that everything but attention sets
 eviction    exact online eviction, 4 methods x 6 levels, 4K tokens, 4 layers: against the loop over tokens
 
@@ -72,19 +72,20 @@ def random_layer(time: int) -> Layer:
     return Layer(q, k, v)
 
 
-def random_blocks(time: int, density: float) -> Tensor:
+def random_blocks(time: int, density: float, device: str = "cuda") -> Tensor:
     """Each block of queries reads its own keys and random earlier blocks, as many as leave out the rest."""
     blocks = time // BLOCK
-    rng = torch.Generator("cuda").manual_seed(0)
-    wanted = density * time * (time + 1) / 2 - blocks * BLOCK * (BLOCK + 1) / 2
-    per_row = wanted / BLOCK**2 / (blocks - 1)
-    worth = torch.rand(1, HEADS, blocks, blocks, generator=rng, device="cuda")
-    worth = worth.masked_fill(~torch.ones(blocks, blocks, dtype=torch.bool, device="cuda").tril(-1), -1.0)
+    rng = torch.Generator(device).manual_seed(0)
+    wanted = (density * time * (time + 1) / 2 - blocks * BLOCK * (BLOCK + 1) / 2) / BLOCK**2
+    # Block i has i earlier ones; of the rest each takes the same number, the last ones one more.
+    whole = max(n for n in range(blocks) if sum(min(i, n) for i in range(blocks)) <= wanted)
+    more = round(wanted - sum(min(i, whole) for i in range(blocks)))
+    count = torch.full((blocks, 1), whole, device=device)
+    count[blocks - more :] += 1
+    worth = torch.rand(1, HEADS, blocks, blocks, generator=rng, device=device)
+    worth = worth.masked_fill(~torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1), -1.0)
     place = worth.argsort(-1, descending=True).argsort(-1)
-    # A row in every so many has one block more, so that the mean is met.
-    extra = torch.rand(1, HEADS, blocks, 1, generator=rng, device="cuda") < per_row % 1
-    chosen = (place < int(per_row) + extra.int()) & (worth >= 0)
-    return chosen | torch.eye(blocks, dtype=torch.bool, device="cuda")
+    return ((place < count) & (worth >= 0)) | torch.eye(blocks, dtype=torch.bool, device=device)
 
 
 def fastest_sdpa(layer: Layer) -> tuple[str, float]:
@@ -107,9 +108,8 @@ def attention() -> bool:
     layer, chosen = random_layer(TIME), random_blocks(TIME, 0.05)
     usage = Usage()
     usage.count_blocks(methods.parse(f"cab_v3:block_size={BLOCK}"), layer, chosen)
-    print(
-        f"attention alone: {TIME} tokens, {HEADS} heads of {DIM}, bf16, {1 - usage.attended / usage.visible:.2%} left out"
-    )
+    left_out = 1 - usage.attended / usage.visible
+    print(f"attention alone: {TIME} tokens, {HEADS} heads of {DIM}, bf16, {left_out:.2%} left out")
     name, dense = fastest_sdpa(layer)
     mask = flex.block_mask(chosen, size=BLOCK, time=TIME)
     best, kernel = float("inf"), {}

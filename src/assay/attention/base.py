@@ -116,7 +116,9 @@ class Layer:
     @cached_property
     def exists(self) -> Bool[Tensor, "rows key"]:
         """Keys that some query may see: not padding."""
-        return self.visible.any(dim=1)
+        if self.mask is None:
+            return torch.ones(self.rows, self.time, dtype=torch.bool, device=self.q.device)
+        return self.mask.any(dim=1)
 
     @cached_property
     def start(self) -> Int[Tensor, " rows"]:
