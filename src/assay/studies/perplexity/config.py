@@ -1,7 +1,7 @@
 """The spec's configuration: experiments as objects and as YAML or JSON files, and what they mean as flags.
 
     ExperimentConfig(datasets=["wikitext-103"], methods=["dense", "h2o"], model=ModelConfig(name="gpt2")).words()
-        ->  ["--datasets", "wikitext-103", "--methods", "dense", "h2o", "--model", "gpt2", ...]
+        ->  ["--title", "perplexity", "--model", "gpt2", "--datasets", "wikitext-103", "--methods", "dense", "h2o", ...]
 
 A file holds one experiment, or several under `experiments`. A key that is not known is an error; one that is known and
 means nothing here (another program's batch size) is accepted with a warning.
@@ -148,6 +148,9 @@ class ExperimentConfig:
     without_meaning = ("batch_size", "num_workers", "save_per_sample", "wandb_project")
 
     def __post_init__(self) -> None:
+        parts = {"model": ModelConfig, "context_length_sweep": ContextLengthSweepConfig}
+        for key, part in (parts | {"sparsity_sweep": SparsitySweepConfig}).items():
+            object.__setattr__(self, key, made(part, getattr(self, key), what=key))
         for key, cls in (("dataset_configs", DatasetConfig), ("method_configs", MethodConfig)):
             given = {name: made(cls, value, what=f"{key} of '{name}'") for name, value in getattr(self, key).items()}
             object.__setattr__(self, key, given)
@@ -156,50 +159,57 @@ class ExperimentConfig:
         for method in self.methods:
             attention.parse(method)
 
-    def words(self) -> list[str]:
-        """The same as flags of `assay perplexity`."""
+    def options(self) -> dict[str, Any]:
+        """The same as fields of the study; what means nothing here is warned of."""
         for what, given in (("", self), ("model.", self.model), *self._named(self.dataset_configs)):
             _warn("", [f"{what}{key}" for key in given.without_meaning if getattr(given, key) != _default(given, key)])
         contexts, levels = self.context_length_sweep, self.sparsity_sweep
         fits = [length for length in contexts.context_lengths if length <= self.model.max_length]
-        if left := sorted(set(contexts.context_lengths) - set(fits)):
+        if contexts.enabled and (left := sorted(set(contexts.context_lengths) - set(fits))):
             _say(f"contexts over max_length {self.model.max_length} are left out: {', '.join(map(str, left))}")
         fixed = min(levels.fixed_context_length, self.model.max_length)
-        found: dict[str, Sequence[Any]] = {
-            "name": [self.name],
-            "model": [self.model.name],
-            "dtype": [self.model.torch_dtype],
-            "max_length": [self.model.max_length],
+        return {
+            "title": self.name,
+            "model": self.model.name,
+            "revision": self.model.revision,
+            "dtype": self.model.torch_dtype,
+            "max_length": self.model.max_length,
             "datasets": self.datasets,
-            "methods": [self.method_configs.get(name, MethodConfig()).word(name) for name in self.methods],
-            "context_lengths": fits if contexts.enabled and fits else [fixed],
-            "fixed_sparsity": [contexts.fixed_sparsity],
+            "methods": tuple(self.method_configs.get(name, MethodConfig()).word(name) for name in self.methods),
+            "context_sweep": contexts.enabled,
+            "context_lengths": tuple(fits) if contexts.enabled and fits else (fixed,),
+            "fixed_sparsity": contexts.fixed_sparsity,
+            "sparsity_sweep": levels.enabled,
             "sparsity_levels": levels.sparsity_levels,
-            "fixed_context_length": [fixed if levels.enabled or self.budgets else 0],
-            "max_windows": [self.max_windows],
-            "seed": [self.seed],
-        }
-        optional: dict[str, Sequence[Any]] = {
+            "fixed_context_length": fixed if levels.enabled or self.budgets else 0,
             "budgets": self.budgets,
             "max_samples": self._max_samples(),
-            "revision": [self.model.revision],
+            "max_windows": self.max_windows,
+            "output_dir": self.output_dir,
+            "verbose": self.log_level.upper() == "DEBUG",
+            "seed": self.seed,
         }
-        optional["output_dir"] = [self.output_dir]
-        found |= {key: value for key, value in optional.items() if any(one for one in value)}
-        words = [word for key, values in found.items() for word in (f"--{key}", *map(str, values))]
-        switches = {
-            "--no-context_sweep": not contexts.enabled,
-            "--no-sparsity_sweep": not levels.enabled,
-            "--verbose": self.log_level.upper() == "DEBUG",
-        }
-        return words + [switch for switch, on in switches.items() if on]
 
-    def _max_samples(self) -> list[int]:
+    def words(self) -> list[str]:
+        """The same as flags of `assay perplexity`."""
+        words = list[str]()
+        for key, value in self.options().items():
+            if isinstance(value, bool):  # a flag turns its default round
+                words += {"context_sweep": [] if value else ["--no-context_sweep"],
+                          "sparsity_sweep": [] if value else ["--no-sparsity_sweep"],
+                          "verbose": ["--verbose"] if value else []}[key]  # fmt: skip
+            elif isinstance(value, tuple) and value:
+                words += [f"--{key}", *map(str, value)]
+            elif not isinstance(value, tuple) and value not in (None, ""):
+                words += [f"--{key}", str(value)]
+        return words
+
+    def _max_samples(self) -> int | None:
         """One number for all texts."""
         found = {config.max_samples for config in self.dataset_configs.values() if config.max_samples is not None}
         if len(found) > 1:
             raise UserError("dataset_configs: max_samples is one number for all texts of an experiment.")
-        return list(found)
+        return next(iter(found), None)
 
     @staticmethod
     def _named(configs: Mapping[str, Any]) -> list[tuple[str, Any]]:
