@@ -148,6 +148,11 @@ def put(target: Tensor, places: Tensor, value: Time) -> None:
         target.scatter_(-1, places, value.expand_as(places))
 
 
+def shared(method: Evict, worth: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
+    """One worth for all heads, where the layer decides as a whole."""
+    return worth if method.granularity == "kv_head" else worth.mean(1, keepdim=True).expand_as(worth)
+
+
 class Part:
     """The rows of one Evict method."""
 
@@ -158,7 +163,7 @@ class Part:
         self.asked = False
 
     def arrival(self) -> Float[Tensor, "rows kv_heads time"]:
-        return self.shared(self.method.arrival(self.layer))
+        return shared(self.method, self.method.arrival(self.layer))
 
     def update(
         self, first: Time, end: int | None, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]
@@ -172,13 +177,7 @@ class Part:
         before = slots.worth[self.rows]
         after = self.method.score(before, step)
         if after is not before:
-            slots.worth[self.rows] = self.shared(after)
-
-    def shared(self, worth: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
-        """One worth for all heads, where the layer decides as a whole."""
-        if self.method.granularity == "kv_head":
-            return worth
-        return worth.mean(1, keepdim=True).expand_as(worth)
+            slots.worth[self.rows] = shared(self.method, after)
 
     def scores(self, first: Time, end: int | None) -> Float[Tensor, "rows kv_heads group query key"]:
         """Those of the queries first..end-1, out of a block that is computed at once."""

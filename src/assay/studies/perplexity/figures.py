@@ -62,7 +62,7 @@ def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
 
 def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> Any | None:
     points = [
-        {"series": name, "x": entry[key] / 1000, "perplexity": interval(entry, "perplexity")}
+        {"series": name, "x": float(f"{entry[key] / 1000:.3g}"), "perplexity": interval(entry, "perplexity")}
         for where, name, _, entry in entries(document, "sparsity_sweep", "budget_sweep")
         if where == dataset and entry["perplexity"] is not None
     ]

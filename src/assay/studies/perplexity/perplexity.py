@@ -40,10 +40,10 @@ class Perplexity(Study):
             "model": "smollm2-135m",
             "datasets": (text.PYDOC,),
             "methods": ("dense", "h2o", "streaming_llm", "window"),
-            "budgets": (32,),
+            "budgets": (24,),
             "sparsity_sweep": False,
             "context_sweep": False,
-            "context_lengths": (128,),
+            "context_lengths": (96,),
             "max_samples": 20,
             "max_windows": 1,
         }

@@ -88,7 +88,8 @@ def by_distance(document: Mapping[str, Any], dataset: str) -> Any | None:
 def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, skip: str = "") -> Any | None:
     rows = []
     for where, title, level, entry in entries(document, "sparsity_sweep", "budget_sweep"):
-        if where == dataset and entry.get(key):
+        lossy = title == "dense" or entry["realised_sparsity"]
+        if where == dataset and entry.get(key) and lossy:
             name = title if title == "dense" else f"{title} {level}"
             rows += [{"series": name, "x": int(x), "y": y} for x, y in entry[key].items() if x != skip]
     if not rows:
