@@ -1,6 +1,6 @@
 """The loss of SmolLM2-135M by llama.cpp, on the very windows that `assay reproduce smollm2-llamacpp` scores.
 
-python tests/golden/make_smollm2_llamacpp.py windows WINDOWS.json             with assay: which tokens, and the GGUF file
+python tests/golden/make_smollm2_llamacpp.py windows WINDOWS.json             with assay: the tokens and the GGUF
 python tests/golden/make_smollm2_llamacpp.py score WINDOWS.json OUT.json      with llama-cpp-python: their loss
 """
 
