@@ -12,7 +12,7 @@ from assay.models.sequence import SequenceModel, SequenceModule
 from assay.nn.random import initialised_from
 from assay.tasks import tasks
 from assay.tasks.base import Task
-from assay.train.recipe import Optimizer, Train, answer_loss
+from assay.train.recipe import Optimizer, Train, answer_losses
 from assay.train.trainer import SingleTrainer
 
 TASK = "mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=2"
@@ -85,7 +85,9 @@ def test_the_loss_is_the_mean_over_all_answers() -> None:
         for row in range(8)
         for place in range(2)
     ]
-    assert answer_loss(task(), answers, batch).item() == pytest.approx(torch.stack(each).mean().item(), rel=1e-5)
+    assert answer_losses(task(), answers, batch).mean().item() == pytest.approx(
+        torch.stack(each).mean().item(), rel=1e-5
+    )
 
 
 def test_the_head_at_scored_places_is_the_head_everywhere_read_there() -> None:

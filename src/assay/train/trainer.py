@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from assay.models.sequence import SequenceModule
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task
-from assay.train.recipe import Optimizer, Train, answer_loss
+from assay.train.recipe import Optimizer, Train, answer_losses
 
 WARM_UP_STEPS = 3
 """Steps run as written before a graph is captured: they set up libraries and buffers. They count as training."""
@@ -26,6 +26,7 @@ class Trainer:
 
     losses: Tensor
     """The latest training loss of each model."""
+    optimizer: torch.optim.AdamW
 
     def __init__(self, task: Task, train: Train, *, seeds: Iterable[int], device: torch.device, graph: bool) -> None:
         self.train, self.device = train, device
@@ -48,7 +49,11 @@ class Trainer:
 
     def set_rate(self, share: float) -> None:
         """The share of the learning rates that the schedule leaves."""
-        raise NotImplementedError(f"{type(self).__name__}.set_rate")
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["peak"] * share)
+            else:
+                group["lr"] = group["peak"] * share
 
     def train_on(self, part: Task, batch: int) -> None:
         """One step."""
@@ -129,30 +134,17 @@ class SingleTrainer(Trainer):
         super().__init__(task, train, seeds=[seed], device=device, graph=graph)
         self.model, self.recipe, self.seed = model, optimizer, seed
         self.forward: Callable[..., Tensor] = torch.compile(model) if compile else model
-        # On CUDA the rate is a tensor, so that a captured step reads it anew at every replay.
-        rate: Any = torch.tensor(0.0, device=device) if device.type == "cuda" else 0.0
-        self.optimizer = torch.optim.AdamW(
-            _groups(model, optimizer.weight_decay),
-            lr=rate,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.eps,
-            fused=True,
-            capturable=device.type == "cuda",
+        decaying, rest = (
+            [p for name, p in model.named_parameters() if decays(model)[name] == wanted] for wanted in (True, False)
         )
+        self.optimizer = adamw([(optimizer, decaying, rest)])
         self.losses = next(model.parameters()).new_zeros(1)
-
-    def set_rate(self, share: float) -> None:
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(self.recipe.lr * share)
-            else:
-                group["lr"] = self.recipe.lr * share
 
     def train_on(self, part: Task, batch: int) -> None:
         drawn = part.sample(batch, self.rngs[self.seed])
         with self.autocast():
             answers = self.forward(drawn.inputs, drawn.positions)
-        loss = answer_loss(part, answers, drawn)
+        loss = answer_losses(part, answers, drawn).mean()
         self.optimizer.zero_grad(set_to_none=not self.graph)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip, foreach=True)
@@ -183,8 +175,27 @@ def decays(model: SequenceModule) -> dict[str, bool]:
     return {name: p.ndim >= 2 and id(p) not in tables for name, p in model.named_parameters()}
 
 
-def _groups(model: SequenceModule, weight_decay: float) -> list[dict[str, Any]]:
-    decaying = decays(model)
-    decayed = [p for name, p in model.named_parameters() if decaying[name]]
-    rest = [p for name, p in model.named_parameters() if not decaying[name]]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+def adamw(models: Iterable[tuple[Optimizer, Sequence[Tensor], Sequence[Tensor]]]) -> torch.optim.AdamW:
+    """torch's fused AdamW over models, each with its options, its decaying parameters and the rest."""
+    groups: dict[tuple[Optimizer, bool], list[Tensor]] = {}
+    for optimizer, decaying, rest in models:
+        groups.setdefault((optimizer, True), []).extend(decaying)
+        groups.setdefault((optimizer, False), []).extend(rest)
+    on_cuda = next(iter(groups.values()))[0].is_cuda
+    return torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "peak": o.lr,
+                # A tensor, so that a captured step reads it anew at every replay.
+                "lr": torch.tensor(0.0, device="cuda") if on_cuda else 0.0,
+                "betas": (o.beta1, o.beta2),
+                "eps": o.eps,
+                "weight_decay": o.weight_decay if decaying else 0.0,
+            }
+            for (o, decaying), parameters in groups.items()
+            if parameters
+        ],
+        fused=True,
+        capturable=on_cuda,
+    )
