@@ -43,12 +43,12 @@ def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_zero() -> None:
 
 
 def test_weight_decay_is_for_matrices_and_not_for_gains_or_tables() -> None:
-    decayed, rest = trainer().optimizer.param_groups
-    assert decayed["weight_decay"] == 0.1 and rest["weight_decay"] == 0
-    assert all(p.ndim >= 2 for p in decayed["params"])
+    decayed, rest = trainer().optimizer.groups
+    assert decayed.weight_decay == 0.1 and rest.weight_decay == 0
+    assert all(p.ndim >= 2 for p in decayed.tensors)
     names = {id(p): name for name, p in trainer().model.named_parameters()}
     kept = model()
-    sizes = {tuple(p.shape) for p in rest["params"]}
+    sizes = {tuple(p.shape) for p in rest.tensors}
     assert tuple(kept.embed.weight.shape) in sizes and tuple(kept.position.shape) in sizes and len(names) > 10
 
 

@@ -18,8 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from assay.models.sequence import SequenceModule
 from assay.nn.whole import has_kernels, kept_whole
 from assay.tasks.base import Batch, Task
+from assay.train.adamw import AdamW
 from assay.train.recipe import Optimizer, Train, answer_losses, wide_cross_entropy
-from assay.train.trainer import Trainer, adamw, decays
+from assay.train.trainer import Trainer, decays
 
 SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 LONG = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -74,7 +75,7 @@ class Bank(Trainer):
         parameters = dict(model.named_parameters())
         return (parameters[name] for name in self.names)
 
-    def _optimizer(self, optimizers: Sequence[Optimizer], *, split: int) -> torch.optim.AdamW:
+    def _optimizer(self, optimizers: Sequence[Optimizer], *, split: int) -> AdamW:
         """Over views of the packed parameters, whose gradients are views of the packed gradient."""
         views = []
         for row, (optimizer, gradient) in enumerate(zip(optimizers, self.gradient, strict=True)):
@@ -82,7 +83,7 @@ class Bank(Trainer):
             for piece, part in zip(pieces, (gradient[:split], gradient[split:]), strict=True):
                 piece.grad = part
             views.append((optimizer, pieces[:1], pieces[1:]))
-        return adamw(views)
+        return AdamW(views)
 
     def train_on(self, part: Task, batch: int) -> None:
         drawn = [part.sample(batch, rng) for rng in self.rngs.values()]
@@ -121,12 +122,12 @@ class Bank(Trainer):
         self.template.train()
 
     def state(self) -> dict[str, Any]:
-        return {"packed": self.packed.detach(), "optimizer": self.optimizer.state_dict()}
+        return {"packed": self.packed.detach(), "optimizer": self.optimizer.state()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
         self.packed.copy_(state["packed"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.restore(state["optimizer"])
 
     def _weights(self) -> Weights:
         """Each parameter of all models, as views: one split, so that its gradient is one concatenation. Those of linear

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from assay.models.sequence import SequenceModule
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task
+from assay.train.adamw import AdamW
 from assay.train.recipe import Optimizer, Train, answer_losses
 
 WARM_UP_STEPS = 3
@@ -26,7 +27,7 @@ class Trainer:
 
     losses: Tensor
     """The latest training loss of each model."""
-    optimizer: torch.optim.AdamW
+    optimizer: AdamW
 
     def __init__(self, task: Task, train: Train, *, seeds: Iterable[int], device: torch.device, graph: bool) -> None:
         self.train, self.device = train, device
@@ -41,19 +42,11 @@ class Trainer:
     def run(self) -> Iterator[int]:
         """Train to the last step; yields the number of steps done at every validation."""
         while self.step < self.train.max_steps:
-            self.set_rate(self.train.rate(self.step))
+            self.optimizer.set_rate(self.train.rate(self.step))
             self._play(self.step % len(self.parts))
             self.step += 1
             if self.step % self.train.validate_every == 0 or self.step == self.train.max_steps:
                 yield self.step
-
-    def set_rate(self, share: float) -> None:
-        """The share of the learning rates that the schedule leaves."""
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(group["peak"] * share)
-            else:
-                group["lr"] = group["peak"] * share
 
     def train_on(self, part: Task, batch: int) -> None:
         """One step."""
@@ -117,7 +110,7 @@ class Trainer:
 
 
 class SingleTrainer(Trainer):
-    """One model, with torch's fused AdamW."""
+    """One model."""
 
     def __init__(
         self,
@@ -137,7 +130,7 @@ class SingleTrainer(Trainer):
         decaying, rest = (
             [p for name, p in model.named_parameters() if decays(model)[name] == wanted] for wanted in (True, False)
         )
-        self.optimizer = adamw([(optimizer, decaying, rest)])
+        self.optimizer = AdamW([(optimizer, decaying, rest)])
         self.losses = next(model.parameters()).new_zeros(1)
 
     def train_on(self, part: Task, batch: int) -> None:
@@ -145,7 +138,7 @@ class SingleTrainer(Trainer):
         with self.autocast():
             answers = self.forward(drawn.inputs, drawn.positions)
         loss = answer_losses(part, answers, drawn).mean()
-        self.optimizer.zero_grad(set_to_none=not self.graph)
+        self.model.zero_grad(set_to_none=not self.graph)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip, foreach=True)
         self.optimizer.step()
@@ -160,11 +153,11 @@ class SingleTrainer(Trainer):
         self.model.train()
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.restore(state["optimizer"])
 
 
 def decays(model: SequenceModule) -> dict[str, bool]:
@@ -173,29 +166,3 @@ def decays(model: SequenceModule) -> dict[str, bool]:
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     tables.add(id(model.position))
     return {name: p.ndim >= 2 and id(p) not in tables for name, p in model.named_parameters()}
-
-
-def adamw(models: Iterable[tuple[Optimizer, Sequence[Tensor], Sequence[Tensor]]]) -> torch.optim.AdamW:
-    """torch's fused AdamW over models, each with its options, its decaying parameters and the rest."""
-    groups: dict[tuple[Optimizer, bool], list[Tensor]] = {}
-    for optimizer, decaying, rest in models:
-        groups.setdefault((optimizer, True), []).extend(decaying)
-        groups.setdefault((optimizer, False), []).extend(rest)
-    on_cuda = next(iter(groups.values()))[0].is_cuda
-    return torch.optim.AdamW(
-        [
-            {
-                "params": parameters,
-                "peak": o.lr,
-                # A tensor, so that a captured step reads it anew at every replay.
-                "lr": torch.tensor(0.0, device="cuda") if on_cuda else 0.0,
-                "betas": (o.beta1, o.beta2),
-                "eps": o.eps,
-                "weight_decay": o.weight_decay if decaying else 0.0,
-            }
-            for (o, decaying), parameters in groups.items()
-            if parameters
-        ],
-        fused=True,
-        capturable=on_cuda,
-    )

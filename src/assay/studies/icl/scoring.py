@@ -22,7 +22,8 @@ Totals = dict[str, Tensor]
 @torch.no_grad()
 def score(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
     """Per model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; of a mixture
-    the mean over its parts, and the score of each by its number of answers."""
+    the mean over its parts, and the score of each by its number of answers. Models that share a generator are asked
+    the same."""
     parts = task.parts()
     found = [_score_part(answer, part, size=-(-size // len(parts)), rngs=rngs) for part in parts]
     return [_joined(parts, per_part) for per_part in zip(*found, strict=True)]
@@ -32,7 +33,8 @@ def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.G
     rows = max(1, min(ROWS, TOKENS // task.shape().length))
     totals: list[Totals] = [{} for _ in rngs]
     for start in range(0, size, rows):
-        batches = [task.sample(min(rows, size - start), rng) for rng in rngs]
+        drawn = {rng: task.sample(min(rows, size - start), rng) for rng in dict.fromkeys(rngs)}
+        batches = [drawn[rng] for rng in rngs]
         for mine, batch, answers in zip(totals, batches, answer(batches), strict=True):
             for key, value in _sums(task, answers, batch).items():
                 mine[key] = mine[key] + value if key in mine else value
