@@ -66,6 +66,9 @@ class Report(Protocol):
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """An Altair chart."""
 
+    def file(self, path: Path, data: bytes) -> None:
+        """A file that a command asked for by name, or that a spec names, as it is to be written."""
+
 
 class Study(Plugin):
     """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""

@@ -150,6 +150,12 @@ def hidden(model: Factors) -> Float[Tensor, "pairs d_hidden"]:
 
 
 @torch.no_grad()
+def all_logits(model: Factors) -> Float[Tensor, "pairs P"]:
+    """The logits on all P^2 inputs; row aP + b."""
+    return hidden(model) @ weights(model).w_p.T
+
+
+@torch.no_grad()
 def linear_cka(x: Float[Tensor, "n d_x"], y: Float[Tensor, "n d_y"]) -> float:
     """|X^T Y|^2 / (|X^T X| |Y^T Y|) of centred features, in [0, 1] (Kornblith et al. 2019): 1 where one is a rotation
     and a scaling of the other."""
