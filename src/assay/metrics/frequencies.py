@@ -27,7 +27,7 @@ Law = Float[np.ndarray, "P frequencies"]
 def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dtype: torch.dtype = torch.float64) -> Law:
     """p(f | r) of a model; a row of a form that is zero is uniform."""
     if kind == "eigen":
-        values, vectors = eigendecomposition(model, dtype)
+        values, vectors = eigendecomposition(model, dtype, largest=n_evecs)
         return eigen_law(values, vectors, n_evecs=n_evecs)
     plain = weights(model, dtype)
     if kind == "power":

@@ -27,13 +27,14 @@ def interaction_eigenvalues(model: Factors) -> Float[Tensor, "P rank"]:
 
 @torch.no_grad()
 def eigendecomposition(
-    model: Factors, dtype: torch.dtype = torch.float64
+    model: Factors, dtype: torch.dtype = torch.float64, *, largest: int | None = None
 ) -> tuple[Float[Tensor, "P rank"], Float[Tensor, "P inputs rank"]]:
-    """`interaction_eigenvalues`, and the eigenvectors that go with them."""
+    """`interaction_eigenvalues`, and the eigenvectors that go with them; of the largest alone, if so many are asked."""
     basis, small = _compressed(model, dtype)
     values, vectors = torch.linalg.eigh(small)
     values, order = by_size(values)
-    return values, basis @ vectors.gather(2, order[:, None].expand_as(vectors))
+    kept = order[:, None, :largest].expand(-1, vectors.shape[1], -1)
+    return values[:, :largest], basis @ vectors.gather(2, kept)
 
 
 def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch rank"], Int[Tensor, "*batch rank"]]:

@@ -51,6 +51,7 @@ class Sweep(Recipe, Study):
             "test_share": 0.125,
         },
         "spec": {"seeds": (0,)},
+        "findings": {"test_share": 0.125, "grid": {"P": ["64", "61"]}},  # docs/FINDINGS.md; minutes on a GPU
     }
 
     P: int = 64
