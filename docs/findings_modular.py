@@ -36,20 +36,20 @@ SHOWN = (
     "hidden, CKA",
 )
 BLOCKS, HIGH = 0.1, 0.8
+Row = Mapping[str, Any]
 
 
 def similarity_rows(records: Sequence[Record], most: int, permutations: int) -> dict[str, dict[str, Any]]:
     """`assay modular similarity`'s table for the records of one setting, at most so many models for every measure."""
     sweep = thinned(saved_sweep(records), most)
     keys, models, fresh = list(sweep.models), weights_of(sweep.models, sweep.P), untrained(sweep)
-    perfect = [sweep.val_accs[key] == 1 for key in keys]
     rows = {}
     for measure in measures(4):
         if not set(measure.names) & set(SHOWN):
             continue
         found = zip(measure.names, measure.compute(models), measure.compute(fresh), strict=True)
         for name, matrix, floor in found:
-            row = summary(name, matrix, keys, perfect, permutations=permutations)
+            row = summary(name, matrix, keys, list(sweep.val_accs.values()), permutations=permutations)
             rows[name] = row | {"untrained": mean_over(floor, floor < 2)}
     return rows
 
@@ -66,40 +66,69 @@ def markdown(rows: Sequence[Mapping[str, Any]], form: str = ".3f") -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def claims(sweep_rows: Sequence[Mapping[str, Any]], similar: Mapping[str, Mapping[str, Any]], epochs: int) -> list[str]:
-    """The spec's four key findings, each with the rule by which it is judged."""
-    wide = [row for row in sweep_rows if row["d_hidden"] >= 10]
-    perfect = sum(int(row["perfect"].partition("/")[0]) for row in wide)
-    tried = sum(int(row["perfect"].partition("/")[2]) for row in wide)
-    full = [row["d_hidden"] for row in wide if row["perfect"].partition("/")[0] == row["perfect"].partition("/")[2]]
+def claims(sweep_rows: Sequence[Row], similar: Mapping[str, Row], capacity: Sequence[Row], epochs: int) -> list[str]:
+    """The spec's four key findings, each with the rule by which it is judged, and the question behind them."""
     tn, act, js, image = (similar[name] for name in ("TN", "activation", "JS (bits)", "TN, best image"))
-    gradient = tn["r with |d - d'|"]
-    gap = tn["same quarter"] - tn["other quarters"]
-    blocks = gap >= BLOCKS and tn["p (quarter)"] <= 0.05
-    high = act["both perfect"] is not None and act["both perfect"] >= HIGH
-    answers = (
-        "no two models were perfect"
-        if act["both perfect"] is None
-        else f"pairs of perfect models have a mean of {act['both perfect']:.2f}; after the best symmetry of addition "
-        f"their weights have {image['both perfect']:.2f} (untrained: {image['untrained']:.2f}): one algorithm at "
-        "different frequencies, which no comparison of answers shows"
-    )
-    least = f"the smallest width with every seed perfect is {min(full)}" if full else "no width has every seed perfect"
     return [
-        f'1. *"Models with d_hidden >= 10 achieve 100% accuracy."* **{"Confirmed" if perfect == tried else "No."}** Of '
-        f"{tried} models with d >= 10, {perfect} answered every validation pair within {epochs} epochs, with a mean "
-        f"accuracy of {fmean(row['val acc']['mean'] for row in wide):.4f}; {least}.",
-        f'2. *"TN similarity shows clear block structure based on bottleneck size."* **{"Yes" if blocks else "No."}** '
-        f"Pairs from one quarter of the widths have {tn['same quarter']:.3f}, pairs from different quarters "
-        f"{tn['other quarters']:.3f} (p = {tn['p (quarter)']:.3f}); blocks would need a difference of {BLOCKS}. "
-        f"Correlation with |d - d'|: {gradient:.2f} (p = {tn['p (r)']:.3f}).",
-        f'3. *"Activation similarity is high across all models that achieve perfect accuracy."* '
-        f"**{'Yes' if high else 'No.'}** {answers[0].upper()}{answers[1:]} (high: {HIGH} or more).",
-        f'4. *"JS divergence reveals which models use similar frequency structures."* As the spec defines it, it is '
+        '1. *"Models with d_hidden >= 10 achieve 100% accuracy."* ' + _accuracy(sweep_rows, epochs),
+        '2. *"TN similarity shows clear block structure based on bottleneck size."* ' + _blocks(tn),
+        '3. *"Activation similarity is high across all models that achieve perfect accuracy."* ' + _answers(act, image),
+        '4. *"JS divergence reveals which models use similar frequency structures."* As the spec defines it, it is '
         f"{js['same width']:.3f} bits per remainder within a width and {js['other widths']:.3f} between widths (p = "
-        f"{js['p (width)']:.3f}), {js['untrained']:.3f} for untrained models: it measures how concentrated the spectra "
-        "are before it measures whether they agree.",
+        f"{js['p (width)']:.3f}), and {js['untrained']:.3f} for untrained models, whose spectra are flat.",
+        "5. Room or learning? Four units by hand answer every pair. " + _room(capacity),
     ]
+
+
+def _room(capacity: Sequence[Row]) -> str:
+    at_four = {row["model"]: row["at width 4"] for row in capacity if row["at width 4"] is not None}
+    if "trained" not in at_four:
+        return "No model was trained with four."
+    return (
+        f"Models trained with four answer {at_four['trained']:.2f} of all pairs on average, the widest models cut to "
+        f"four units {at_four['cut to units']:.2f}: what is missing there is learning, not room."
+    )
+
+
+def _accuracy(rows: Sequence[Row], epochs: int) -> str:
+    wide = [row for row in rows if row["d_hidden"] >= 10]
+    counts = {row["d_hidden"]: tuple(map(int, row["perfect"].split("/"))) for row in wide}
+    perfect, tried = (sum(count) for count in zip(*counts.values(), strict=True))
+    full = [width for width, (k, n) in counts.items() if k == n]
+    least = f"the smallest width with every seed perfect is {min(full)}" if full else "no width has every seed perfect"
+    return (
+        f"**{'Confirmed.' if perfect == tried else 'No.'}** Of {tried} models with d >= 10, {perfect} answered every "
+        f"validation pair within {epochs} epochs; their mean accuracy is "
+        f"{fmean(row['val acc']['mean'] for row in wide):.4f}, and {least}."
+    )
+
+
+def _blocks(tn: Row) -> str:
+    gap, gradient = tn["same quarter"] - tn["other quarters"], tn["r with |d - d'|"]
+    found = gap >= BLOCKS and tn["p (quarter)"] <= 0.05
+    return (
+        f"**{'Confirmed.' if found else 'No.'}** Pairs from one quarter of the widths have {tn['same quarter']:.3f}, "
+        f"pairs from different quarters {tn['other quarters']:.3f} (p = {tn['p (quarter)']:.3f}); blocks would need a "
+        f"difference of {BLOCKS}. Correlation with |d - d'|: {gradient:.2f} (p = {tn['p (r)']:.3f})."
+    )
+
+
+def _answers(act: Row, image: Row) -> str:
+    for group, what in (
+        ("both perfect", "perfect models"),
+        ("both >= 0.95", "models with an accuracy of 0.95 or more"),
+    ):
+        if act[group] is not None:
+            verdict = "Confirmed." if act[group] >= HIGH else "No."
+            if group != "both perfect":
+                verdict = f"No two models were perfect here; of those that nearly are: {verdict.lower()}"
+            return (
+                f"**{verdict}** Pairs of {what} have a mean of {act[group]:.2f} (high: {HIGH} or more). Under the best "
+                f"symmetry of addition their weights have {image[group]:.2f}, untrained models "
+                f"{image['untrained']:.2f}: in part one algorithm at different frequencies, which no comparison of "
+                "answers shows."
+            )
+    return "**Undecided:** no two models answered well enough to be compared."
 
 
 def section(records: Sequence[Record], most: int, permutations: int) -> str:
@@ -112,7 +141,7 @@ def section(records: Sequence[Record], most: int, permutations: int) -> str:
     widths = sorted({record.run.options["d_hidden"] for record in records})
     seeds = sorted({record.run.seed for record in records})
     columns = ("measure", "models", "same width", "other widths", "p (width)", "same quarter", "other quarters",
-               "p (quarter)", "both perfect", "untrained")  # fmt: skip
+               "p (quarter)", "both >= 0.95", "both perfect", "untrained")  # fmt: skip
     chosen = [row for row in tables["modular_sweep"] if row["d_hidden"] in _some(widths)]
     short = [{key: row[key] for key in ("d_hidden", "val acc", "test acc", "full table", "perfect", "epochs to 100 %")
               if key in row} for row in chosen]  # fmt: skip
@@ -126,7 +155,7 @@ def section(records: Sequence[Record], most: int, permutations: int) -> str:
         [
             f"### P = {options['P']}",
             intro,
-            *claims(tables["modular_sweep"], similar, options["epochs"]),
+            *claims(tables["modular_sweep"], similar, tables["capacity"], options["epochs"]),
             markdown(short, ".4f"),
             "Smallest widths:",
             markdown(tables["smallest_width"]),
@@ -143,20 +172,21 @@ def _some(widths: Sequence[int]) -> set[int]:
     return wanted & set(widths) or set(widths)
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("results", type=Path, help="the folder that `assay modular sweep --out` wrote to")
     parser.add_argument("--most", type=int, default=60, help="models compared, evenly chosen over widths")
     parser.add_argument("--permutations", type=int, default=999)
-    args = parser.parse_args()
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the section stands")
+    args = parser.parse_args(words)
     records = [r for r in Store(args.results).records("modular.sweep") if r.status != "failed"]
     groups = sorted(settings(records), key=lambda group: -group[0].run.options["P"])
     if not groups:
         parser.error(f"no records of modular.sweep under {args.results}")
     text = "\n\n".join(section(group, args.most, args.permutations) for group in groups)
-    page = PAGE.read_text(encoding="utf-8")
+    page = args.page.read_text(encoding="utf-8")
     filled = re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL)
-    PAGE.write_text(filled, encoding="utf-8")
+    args.page.write_text(filled, encoding="utf-8")
     return 0
 
 

@@ -29,6 +29,7 @@ from assay.studies.modular.files import Key, SweepResults
 Matrix = Float[np.ndarray, "models models"]
 Models = Sequence[Weights]
 BANDS = 4
+GOOD = 0.95
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def width_of(key: Key) -> int:
     return key[0] if isinstance(key, tuple) else key
 
 
-def bands(widths: Sequence[int], count: int = BANDS) -> list[int]:
+def bands(widths: Sequence[int], count: int) -> list[int]:
     """Which of `count` neighbourhoods each width lies in, with as many different widths in each."""
     distinct = sorted(set(widths))
     place = {width: i * count // len(distinct) for i, width in enumerate(distinct)}
@@ -85,14 +86,16 @@ def bands(widths: Sequence[int], count: int = BANDS) -> list[int]:
 
 
 def summary(
-    name: str, matrix: Matrix, keys: Sequence[Key], perfect: Sequence[bool], *, permutations: int, seed: int = 0
+    name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int, seed: int = 0
 ) -> dict[str, Any]:
-    """What a matrix says of width: one row of the table."""
+    """What a matrix says of width and of models that answer well: one row of the table."""
     rng = np.random.default_rng(seed)
     widths = [width_of(key) for key in keys]
     same = np.equal.outer(widths, widths)
     replicate = contrast(matrix, widths, rng=rng, permutations=permutations)
-    block = contrast(matrix, bands(widths), rng=rng, permutations=permutations, ignore=same)
+    # Quarters; of few widths fewer parts, so that each has pairs of different widths.
+    parts = bands(widths, max(2, min(BANDS, len(set(widths)) // 2)))
+    block = contrast(matrix, parts, rng=rng, permutations=permutations, ignore=same)
     apart = np.abs(np.subtract.outer(widths, widths)).astype(np.float64)
     gradient = mantel(matrix, apart, rng=rng, permutations=permutations)
     return {
@@ -107,7 +110,8 @@ def summary(
         "p (quarter)": block.p if block else None,
         "r with |d - d'|": gradient.r,
         "p (r)": gradient.p,
-        "both perfect": mean_over(matrix, np.logical_and.outer(perfect, perfect)),
+        f"both >= {GOOD:g}": mean_over(matrix, np.minimum.outer(accuracies, accuracies) >= GOOD),
+        "both perfect": mean_over(matrix, np.minimum.outer(accuracies, accuracies) == 1),
     }
 
 

@@ -39,9 +39,9 @@ NEIGHBOURS = 50
 NOTE = (
     "Means over pairs of different models; JS is a divergence, so small is alike. p: of so large a difference, or "
     "correlation, under permutations of the models. quarters: of the widths, pairs of one width left out: blocks by "
-    "size would show there. both perfect: pairs of models that answer every validation pair. untrained: the same "
-    "number for fresh models of the same widths; 'best image' is a maximum over all symmetries of addition there too. "
-    "reachable: entries that some input meets; centred: without what is added to all outputs."
+    "size would show there. both >= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the "
+    "same number for fresh models of the same widths; 'best image' is a maximum over all symmetries of addition there "
+    "too. reachable: entries that some input meets; centred: without what is added to all outputs."
 )
 
 
@@ -103,11 +103,10 @@ class Similarity(Reading):
     ) -> Iterator[dict[str, Any]]:
         chosen = some if measure.slow else sweep
         keys = list(chosen.models)
-        perfect = [chosen.val_accs[key] == 1 for key in keys]
         found = measure.compute(weights_of(some.models, some.P)) if measure.slow else [whole[n] for n in measure.names]
         floors = measure.compute(untrained(some))
         for name, matrix, floor in zip(measure.names, found, floors, strict=True):
-            row = summary(name, matrix, keys, perfect, permutations=self.permutations)
+            row = summary(name, matrix, keys, list(chosen.val_accs.values()), permutations=self.permutations)
             yield row | {"untrained": mean_over(floor, ~np.eye(len(floor), dtype=bool))}
 
 
