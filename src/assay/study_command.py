@@ -1,8 +1,6 @@
 """`assay STUDY ...`: flags to a study, a plan, records, tables and files."""
 
 import json
-import os
-import shutil
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -26,12 +24,13 @@ from assay.core.convert import convert, nearest, option_types
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, registries
 from assay.core.words import printable
+from assay.output import publish, show
 from assay.progress import say, shown
 from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
     from assay.api import Execution, Results, Session
-    from assay.core.study import Study
+    from assay.core.study import Reading, Study
 
 LONG = 600.0
 """Seconds that are worth a question."""
@@ -76,9 +75,37 @@ class Command:
     execution: "Execution"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadingShell:
+    """Flags of a reading command that are not its own."""
+
+    out: Path = Path("results")
+    """Where tables and figures go."""
+    json: bool = False
+    """Print one JSON document and nothing else."""
+    quiet: bool = False
+    """Say nothing but the tables."""
+
+
+def run_reading(cls: type["Reading"], words: list[str]) -> int:
+    """`assay modular similarity SWEEP --out results`: nothing is planned and nothing stored."""
+    from assay.report.section import Section
+
+    named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
+    parsed = _parsed(f"assay {cls.name.replace('.', ' ')}", cls.__doc__ or "", named, reading=cls, shell=ReadingShell())
+    section = Section(cls.name)
+    parsed.reading.report(section)
+    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet)
+    return 0
+
+
 def run_study(name: str, words: list[str]) -> int:
     """A command line, or the several that it stands for, one after another."""
+    from assay.core.study import Reading
+
     cls = registries()["studies"][name]
+    if issubclass(cls, Reading):
+        return run_reading(cls, words)
     return max([_run_one(cls, command) for command in cls.commands(words)])
 
 
@@ -103,7 +130,7 @@ def _run_one(cls: type["Study"], words: list[str]) -> int:
     session = Session.open(command.study, command.grid, _placed(command))
     if shell.dry_run:
         return _print_plan(session, as_json=shell.json)
-    return _publish(session, _compute(session, shell), shell)
+    return publish(session, _compute(session, shell), as_json=shell.json, quiet=shell.quiet)
 
 
 def _placed(command: Command) -> "Execution":
@@ -159,16 +186,24 @@ def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapp
 
 
 def _tyro(base: "Study", flags: Sequence[str]) -> Any:
-    import tyro
-
     from assay.api import Execution
 
-    defaults = {"study": base, "shell": Shell(), "execution": Execution()}
-    fields = [(key, Annotated[type(value), tyro.conf.arg(name="")], value) for key, value in defaults.items()]
+    parts = {"study": base, "shell": Shell(), "execution": Execution()}
+    return _parsed(f"assay {base.name.replace('.', ' ')}", describe(base), flags, **parts)
+
+
+def _parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> Any:
+    """Flags into dataclasses: a part is an instance, which holds the defaults, or a class with fields to be given."""
+    import tyro
+
+    fields: list[Any] = []
+    for key, part in parts.items():
+        kind, default = (part, ()) if isinstance(part, type) else (type(part), (part,))
+        fields.append((key, Annotated[kind, tyro.conf.arg(name="")], *default))
     return tyro.cli(
         make_dataclass("Command", fields, frozen=True),
-        prog=f"assay {base.name.replace('.', ' ')}",
-        description=describe(base),
+        prog=prog,
+        description=description,
         args=flags,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
@@ -224,7 +259,21 @@ def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[
             flags += chosen
         else:
             flags.append(word)
-    return flags, options
+    return _with_one_grid(flags), options
+
+
+def _with_one_grid(flags: Sequence[str]) -> list[str]:
+    """`--grid a=1 ... --grid b=2` is `--grid a=1 b=2`: the parser would keep the last alone."""
+    rest: list[str] = []
+    axes: list[str] = []
+    taking = False
+    for flag in flags:
+        taking = flag == "--grid" or (taking and not flag.startswith("--"))
+        if flag.startswith("--grid="):
+            axes.append(flag.partition("=")[2])
+        elif flag != "--grid":
+            (axes if taking else rest).append(flag)
+    return [*rest, "--grid", *axes] if len(rest) < len(flags) else rest
 
 
 def _path(flag: str) -> str:
@@ -285,14 +334,16 @@ def _constructors() -> Any:
 
     from assay.core.convert import integers
     from assay.core.plugin import Plugin
-    from assay.core.study import Study
+    from assay.core.study import Reading, Study
 
     registry = tyro.constructors.ConstructorRegistry()
     spec = tyro.constructors.PrimitiveConstructorSpec
 
     @registry.primitive_rule
     def plugin_word(info: Any) -> Any:
-        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(info.type, Study):
+        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(
+            info.type, Study | Reading
+        ):
             return None
         kind: Registry = info.type.registry
         return spec(
@@ -328,36 +379,6 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
         print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
     print(session.describe())
     return 0
-
-
-def _publish(session: "Session", results: "Results", shell: Shell) -> int:
-    """Tables to standard output, files to the output folder, failures to standard error."""
-    from assay.report.files import write_section
-    from assay.report.section import Section
-    from assay.report.text import render
-
-    study, out = session.plan.study, session.execution.out
-    section = Section(study.name)
-    settled = [record for record in results if study.shows_failures or record.status != "failed"]
-    if settled and (study.shows_failures or any(record.status == "done" for record in settled)):
-        study.report(settled, section)
-    files = write_section(section, study.folder(out)) if section.tables else []
-    if shell.json:
-        tables = {table.name: section.json_rows(table) for table in section.tables}
-        first = next(iter(tables.values()), [])
-        found = {"study": study.name, "rows": first, "files": [str(path) for path in files], "tables": tables}
-        print(json.dumps(found, allow_nan=False))
-    else:
-        fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # piped tables stay whole unless a width is asked for
-        width = shutil.get_terminal_size().columns if fits else None
-        print("\n\n".join(render(table, width) for table in section.tables))
-        if not shell.quiet:
-            say(f"{len(files)} files in {study.folder(out)}; `assay report --out {out}` makes the page")
-    bad = [record for record in results if record.status != "done"]
-    for record in bad:
-        reason = (record.error or "a number was not finite").strip().splitlines()[-1]
-        say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
-    return 1 if bad else 0
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:

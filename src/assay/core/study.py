@@ -69,6 +69,23 @@ class Report(Protocol):
     def document(self, name: str, text: str) -> None:
         """A file in a form of the study's own, under its whole name."""
 
+    def file(self, path: Path, data: bytes) -> None:
+        """A file that a command asked for by name, or that a spec names, as it is to be written."""
+
+
+class Reading(Plugin):
+    """studies/<name>/<verb>.py: a command beside a study that computes no runs; it reads files and reports. Its fields
+    are its flags."""
+
+    question: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    argument: ClassVar[str] = ""
+    """The field that a first word without a flag sets."""
+
+    def report(self, out: Report) -> None:
+        """Tables, charts and files, from what the fields name."""
+        raise NotImplementedError(f"{type(self).__name__}.report")
+
 
 class Study(Plugin):
     """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""

@@ -12,8 +12,10 @@ PNG_SCALE = 2
 
 
 def write_section(section: Section, folder: Path) -> list[Path]:
-    """Write everything the section holds; the paths in the order of its tables and charts."""
-    return [_write(folder / name, data) for name, data in _contents(section, folder)]
+    """Write everything the section holds; the paths in the order of its tables, charts and files."""
+    return [_write(folder / name, data) for name, data in _contents(section, folder)] + [
+        _write(path, data) for path, data in section.files
+    ]
 
 
 def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from assay.core.run import finite
@@ -75,6 +76,7 @@ class Section:
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
         self.documents: dict[str, str] = {}
+        self.files: list[tuple[Path, bytes]] = []
 
     def table(
         self,
@@ -94,6 +96,9 @@ class Section:
     def document(self, name: str, text: str) -> None:
         _check_name(name, list(self.documents))
         self.documents[name] = text
+
+    def file(self, path: Path, data: bytes) -> None:
+        self.files.append((path, data))
 
     def json_rows(self, table: Table) -> list[dict[str, Any]]:
         """JSON values by column; an interval is {"mean", "low", "high", "n"}."""
