@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from assay.core.errors import UserError
-from assay.data.text import articles, fingerprint, load_corpus
+from assay.data.text import _loaded, articles, fingerprint, load_corpus
 
 WIKI = " \n = One = \n \n text of one . \n = = A section = = \n more \n = Two words = \n \n text of two . \n"
 
@@ -34,8 +34,7 @@ def test_an_edited_file_is_another_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
     before = fingerprint(str(path))
-    path.write_text("two")
-    load_corpus.cache_clear()
+    path.write_text("another")
     assert fingerprint(str(path)) != before and fingerprint("pydoc") is None
 
 
@@ -60,7 +59,7 @@ def test_a_hub_that_cannot_be_reached_names_the_offline_way(monkeypatch):
 
     fake = SimpleNamespace(load_dataset=refuse, config=SimpleNamespace())
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    load_corpus.cache_clear()
+    _loaded.cache_clear()
     with pytest.raises(UserError, match=r"cannot load 'wikitext-2' from the hub: no route.*--quick-test --offline"):
         load_corpus("wikitext-2")
 
@@ -75,8 +74,8 @@ def test_the_hub_s_lines_are_joined_and_streams_are_cut(monkeypatch):
         return [{"text": line} for line in WIKI.splitlines(keepends=True)]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=rows, config=SimpleNamespace()))
-    load_corpus.cache_clear()
+    _loaded.cache_clear()
     assert len(load_corpus("wikitext-103").documents) == 2
     assert len(load_corpus("c4").documents) == 1000 and len(load_corpus("c4", limit=3).documents) == 3
     assert asked[1]["streaming"]
-    load_corpus.cache_clear()
+    _loaded.cache_clear()

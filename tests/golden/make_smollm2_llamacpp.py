@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-DATASET = {"name": "pydoc", "sha256": None, "offline": False, "longest": 256, "max_samples": 8, "max_windows": 1}
+DATASET = {"name": "pydoc", "sha256": None, "longest": 256, "max_samples": 8, "max_windows": 1}
 
 
 def windows(out: Path) -> None:

@@ -113,9 +113,11 @@ class Slots:
 
     def evict(self, t: Time, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
         """Those of lowest worth leave, the oldest of equals, until no more than k slots are taken."""
+        # A slot that is empty stands at -1, before the first key of any sequence.
         never = (self.position < self.first) | (self.position > t - self.latest)
-        worth = self.worth.masked_fill(never, float("inf")).masked_fill(~present, float("-inf"))
-        worth = worth.masked_fill(self.position < 0, float("inf"))
+        worth = self.worth.masked_fill(never, float("inf"))
+        if self.layer.mask is not None:  # what the model has hidden leaves first, protected or not
+            worth = worth.masked_fill((self.position >= 0) & ~present, float("-inf"))
         if self.entry.shape[-1] == 1:
             self._evict_one(t, worth)
         else:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,20 +58,25 @@ def fingerprint(name: str) -> str | None:
     return None if name in HUB or name == PYDOC else load_corpus(name).sha256
 
 
-@cache
-def load_corpus(name: str, *, limit: int | None = None, offline: bool = False) -> Corpus:
-    """The documents of a text; `limit`: at most so many of a stream."""
+def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
+    """The documents of a text; `limit`: at most so many of a stream. Kept for the process, until a file changes."""
+    files = [] if name in HUB or name == PYDOC or not Path(name).exists() else _files(Path(name))
+    return _loaded(name, limit, tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files))
+
+
+@lru_cache(maxsize=8)
+def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...]) -> Corpus:
     if name == PYDOC:
         from pydoc_data.topics import topics
 
         return Corpus(name, tuple(topics[key].strip() for key in sorted(topics)))
     if name in HUB:
-        return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name), offline=offline)))
+        return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
     path = Path(name)
     if not path.exists():
         known = ", ".join([*HUB, PYDOC])
         raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
-    documents = tuple(document for file in _files(path) for document in _read(file))
+    documents = tuple(document for file, *_ in files for document in _read(Path(file)))
     if not documents:
         raise UserError(
             f"'{name}' holds no text: it has no file that ends in {', '.join(SUFFIXES)}, or these are empty."
@@ -88,13 +93,11 @@ def articles(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _from_hub(name: str, limit: int | None, *, offline: bool) -> Iterator[str]:
+def _from_hub(name: str, limit: int | None) -> Iterator[str]:
     try:
         import datasets
     except ImportError:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
-    if offline:
-        datasets.config.HF_HUB_OFFLINE = True
     try:
         rows = datasets.load_dataset(**HUB[name])
         texts: Iterable[str] = (row["text"] for row in islice(rows, limit))

@@ -11,6 +11,7 @@ the first lane, then those of the second, and so on. transformers is in the extr
 """
 
 import hashlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,9 +95,12 @@ def _where(name: str) -> str:
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
     """No bars of the library's own; a model that cannot be had is one line."""
-    logging = transformers().utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    library = transformers().utils.logging
+    shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # it tells of every attempt
     try:
         yield
     except (OSError, ValueError) as error:
@@ -106,8 +110,9 @@ def _quiet(name: str) -> Iterator[None]:
             f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
         ) from None
     finally:
+        hub.setLevel(level)
         if shown:
-            logging.enable_progress_bar()
+            library.enable_progress_bar()
 
 
 @contextmanager

@@ -213,6 +213,18 @@ def test_mistakes_are_one_line(tiny, text, cli, tmp_path):
         assert code == 2 and said in err and "Traceback" not in err, (more, err)
 
 
+def test_a_terminal_is_asked_before_a_long_run_unless_told_yes(tiny, text, cli, tmp_path, monkeypatch):
+    given = words(tiny, text, tmp_path, "--max-samples", "1", "--no-context-sweep", methods=["dense"])
+    given.remove("--quiet")
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda: "n")
+    code, _, err = cli(*given)
+    assert code == 2 and "Continue? [y/N]" in err and "nothing was started" in err
+    code, _, err = cli(*given, "--yes")
+    assert code == 0 and "Continue" not in err
+
+
 def test_output_dir_is_where_everything_goes(tiny, text, cli, tmp_path):
     given = words(tiny, text, tmp_path / "out", "--max-samples", "1", "--no-context-sweep", methods=["dense"])
     assert cli(*given, "--output-dir", tmp_path / "here", "--verbose")[0] == 0

@@ -106,7 +106,7 @@ def spans_for(dataset: str, model: str, context: int, seed: int) -> Spans:
     tokenizer = tokenizer_for(spec["name"], spec["revision"])
     if options["name"] == COPY:
         return copy_spans(tokenizer, context=context, seed=seed)
-    corpus = load_corpus(options["name"], limit=options["max_samples"], offline=options["offline"])
+    corpus = load_corpus(options["name"], limit=options["max_samples"])
     chosen = {key: options[key] for key in ("longest", "max_samples", "max_windows")}
     return spans_of(corpus, tokenizer, **chosen)
 
@@ -116,7 +116,7 @@ def _texts(run: Run, spans: Spans) -> dict[str, Any]:
     options = run.options["dataset"]
     if options["name"] == COPY:
         return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
-    corpus = load_corpus(options["name"], limit=options["max_samples"], offline=options["offline"])
+    corpus = load_corpus(options["name"], limit=options["max_samples"])
     counts = {"documents_used": spans.documents, "documents_too_short": spans.too_short}
     return {"dataset_sha256": corpus.sha256, **counts}
 

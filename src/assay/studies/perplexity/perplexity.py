@@ -7,6 +7,7 @@ A run is one method with one budget on one shard of the documents at one context
 context and shard are lanes of one forward pass.
 """
 
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,9 @@ class Perplexity(Study):
     fixed_context_length: int = 0
     """Of the sweep over sparsities; 0: the longest."""
     context_sweep: bool = True
+    """Leave the sweep over context lengths out."""
     sparsity_sweep: bool = True
+    """Leave the sweep over sparsities out."""
     positions: Literal["absolute", "cache"] = "absolute"
     """cache: positions inside the cache, as StreamingLLM was published; for streaming_llm and window."""
     protocol: Literal["online", "chunked", "prefix"] = "online"
@@ -157,7 +160,7 @@ class Perplexity(Study):
             return {"name": COPY}
         longest = max(*self.context_lengths, self.fixed)
         spans = {"longest": longest, "max_samples": self.max_samples, "max_windows": self.max_windows}
-        return {"name": name, "sha256": text.fingerprint(name), "offline": self.offline, **spans}
+        return {"name": name, "sha256": text.fingerprint(name), **spans}
 
     def lane(self, method: Method, budget: Budget) -> dict[str, Any]:
         """The options of a run that are the lane's: those that mean nothing to a method do not tell its runs apart."""
@@ -180,6 +183,10 @@ class Perplexity(Study):
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Texts, tokenizers and models, fetched once and before anything is computed."""
+        if self.offline:
+            os.environ["HF_HUB_OFFLINE"] = (
+                "1"  # read by the hub's libraries when they are imported, here and by workers
+            )
         for run in {canonical([run.options["dataset"], run.options["model"]]): run for run in runs}.values():
             spans_for(
                 canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
