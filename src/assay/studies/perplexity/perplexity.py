@@ -41,10 +41,10 @@ class Perplexity(Study):
             "model": "smollm2-135m",
             "datasets": (text.PYDOC,),
             "methods": ("dense", "h2o", "streaming_llm", "window"),
-            "budgets": (24,),
+            "budgets": (20,),
             "sparsity_sweep": False,
             "context_sweep": False,
-            "context_lengths": (96,),
+            "context_lengths": (80,),
             "max_samples": 20,
             "max_windows": 1,
         }
