@@ -48,7 +48,7 @@ def lifetimes(
         end = first + batch * len(list(same))
         parts.append(Part(method, layer[first:end], slice(first, end)))
         first = end
-    arrival = torch.cat([part.arrival() for part in parts])
+    arrival = torch.cat([part.arrival() for part in parts]).to(slots.worth.dtype)
     online = chunk == 1 and not prefix and layer.mask is None
     if online and (layer.q.is_cuda if graph is None else graph):
         graphed.replay(slots, parts, arrival, at_once=QUERIES_AT_ONCE)
