@@ -238,7 +238,21 @@ def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[
             flags += chosen
         else:
             flags.append(word)
-    return flags, options
+    return _with_one_grid(flags), options
+
+
+def _with_one_grid(flags: Sequence[str]) -> list[str]:
+    """`--grid a=1 ... --grid b=2` is `--grid a=1 b=2`: the parser would keep the last alone."""
+    rest: list[str] = []
+    axes: list[str] = []
+    taking = False
+    for flag in flags:
+        taking = flag == "--grid" or (taking and not flag.startswith("--"))
+        if flag.startswith("--grid="):
+            axes.append(flag.partition("=")[2])
+        elif flag != "--grid":
+            (axes if taking else rest).append(flag)
+    return [*rest, "--grid", *axes] if len(rest) < len(flags) else rest
 
 
 def _path(flag: str) -> str:
