@@ -1,9 +1,6 @@
 """`assay STUDY ...`: flags to a study, a plan, records, tables and files."""
 
 import json
-import os
-import shutil
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -27,12 +24,12 @@ from assay.core.errors import UserError
 from assay.core.plugin import Registry, registries
 from assay.core.words import printable
 from assay.progress import say, shown
+from assay.publish import show
 from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
     from assay.api import Execution, Results, Session
     from assay.core.study import Reading, Study
-    from assay.report.section import Section
 
 HELP = frozenset(("-h", "--help"))
 
@@ -93,7 +90,7 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     parsed = _parsed(f"assay {cls.name.replace('.', ' ')}", cls.__doc__ or "", named, reading=cls, shell=ReadingShell())
     section = Section(cls.name)
     parsed.reading.report(section)
-    _show(section, parsed.shell.out, parsed.shell)
+    show(section, parsed.shell.out, as_json=parsed.shell.json, quiet=parsed.shell.quiet)
     return 0
 
 
@@ -369,32 +366,12 @@ def _publish(session: "Session", results: "Results", shell: Shell) -> int:
     settled = [record for record in results if record.status != "failed"]
     if any(record.status == "done" for record in settled):
         study.report(settled, section)
-    _show(section, out, shell)
+    show(section, out, as_json=shell.json, quiet=shell.quiet, page=True)
     bad = [record for record in results if record.status != "done"]
     for record in bad:
         reason = (record.error or "a number was not finite").strip().splitlines()[-1]
         say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
     return 1 if bad else 0
-
-
-def _show(section: "Section", out: Path, shell: Shell | ReadingShell) -> None:
-    """The section's files into its folder, its tables to standard output."""
-    from assay.report.files import write_section
-    from assay.report.text import render
-
-    files = write_section(section, out / section.study) if section.tables else []
-    if shell.json:
-        tables = {table.name: section.json_rows(table) for table in section.tables}
-        first = next(iter(tables.values()), [])
-        found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
-        print(json.dumps(found, allow_nan=False))
-        return
-    fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # piped tables stay whole unless a width is asked for
-    width = shutil.get_terminal_size().columns if fits else None
-    print("\n\n".join(render(table, width) for table in section.tables))
-    if not shell.quiet:
-        page = "" if isinstance(shell, ReadingShell) else f"; `assay report --out {out}` makes the page"
-        say(f"{len(files)} files in {out / section.study}{page}")
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:
