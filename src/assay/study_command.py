@@ -320,6 +320,8 @@ def _publish(session: "Session", results: "Results", shell: Shell) -> int:
     if any(record.status == "done" for record in settled):
         study.report(settled, section)
     files = write_section(section, out / study.name) if section.tables else []
+    if section.tables:
+        files += study.export(settled)
     if shell.json:
         tables = {table.name: section.json_rows(table) for table in section.tables}
         first = next(iter(tables.values()), [])

@@ -89,6 +89,9 @@ class Study(Plugin):
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
 
+    def prepare(self) -> None:
+        """Called once in the driver, before anything is computed: find the files the runs need, or say what to do."""
+
     def cohort(self, run: Run) -> Hashable:
         """Runs with one key may be executed as one program; by default each is alone."""
         return run.id
@@ -100,6 +103,10 @@ class Study(Plugin):
     def report(self, records: Sequence[Record], out: Report) -> None:
         """Tables and charts, from records alone: those that are done, and those that diverged."""
         raise NotImplementedError(f"{type(self).__name__}.report")
+
+    def export(self, records: Sequence[Record]) -> list[Path]:
+        """Files of a spec's own names and shapes, written after the report; the paths written."""
+        return []
 
     def parts(self) -> list[Plugin]:
         """The plug-ins a command has chosen: what `--self-test` checks."""

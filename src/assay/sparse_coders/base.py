@@ -244,7 +244,7 @@ def project(
     return rearrange(z, "g b (m k) -> (g m) b k", k=weight.shape[1]) + bias[:, None]
 
 
-def steady(function: Callable[[Tensor], Tensor], x: Float[Tensor, "models *rest"]) -> Float[Tensor, "models *rest"]:
+def steady(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """exp or log with bits that do not depend on how many models there are: vector loops leave the last elements of a
     tensor to scalar code, which rounds otherwise. Padded, each model ends where a vector does."""
     rest = -x.shape[-1] % VECTOR

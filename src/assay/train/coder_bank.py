@@ -1,9 +1,9 @@
 """Sparse coders of one kind, trained as one program: levels of sparsity x learning rates x seeds.
 
-A bank (DESIGN, "Cohorts and banks"). The data lie on the device whole. Models of one seed share their batches, so a step
-is one matrix product per seed forward and one for the gradient; the optimizer is torch's fused one, a call per rate.
-No operation mixes models: each has the bits it would have alone. On CUDA a step is one replayed graph, and the host
-waits once an epoch.
+A bank (DESIGN, "Cohorts and banks"). The data lie on the device whole. Models of one seed share their batches, so a
+step is one matrix product per seed forward and one for the gradient; the optimizer is torch's fused one, a call per
+rate. No operation mixes models: each has the bits it would have alone. On CUDA a step is one replayed graph, and the
+host waits once an epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -110,8 +110,8 @@ class CoderBank:
             self._play(size)
         self.epoch += 1
         means = {name: (total / len(sizes)).tolist() for name, total in self._sums.items()}
-        place = {k: at for at, k in enumerate(self.order)}
-        ordered = {name: [values[place[k]] for k in range(len(values))] for name, values in means.items()}
+        at = {k: place for place, k in enumerate(self.order)}
+        ordered = {name: [values[at[k]] for k in range(len(values))] for name, values in means.items()}
         return EpochTerms(self.epoch, ordered)
 
     def _step(self, size: int) -> None:
@@ -194,8 +194,8 @@ class _Optimizer:
 
     def step(self) -> None:
         if self.kind == "sgd":
-            for parameter, gradient, rate in zip(self.parameters, self.gradients, self.rates, strict=True):
-                parameter.addcmul_(gradient, rate, value=-1)
+            for parameter, gradient, column in zip(self.parameters, self.gradients, self.rates, strict=True):
+                parameter.addcmul_(gradient, column, value=-1)
             return
         self.clock += 1
         for rate, (parameters, gradients, means, squares) in self.calls:
