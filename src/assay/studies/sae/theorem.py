@@ -1,0 +1,119 @@
+"""Is the gradient of the log-sum-exp loss the responsibility? At the energies, exactly; through a ReLU, no longer.
+
+    assay sae theorem --output figures/fig1_theorem.pdf
+
+dL/da_j = r_j is an identity of log-sum-exp and holds to rounding. What trains the encoder is dL/dz = r 1[z > 0]: a unit
+that is off has a = 0, the least energy and so the largest responsibility there is, and gets none of it.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from assay.core.run import Record, Run
+from assay.core.study import Context, Outcome, Report, Study
+from assay.nn.random import initialised_from, stream
+from assay.report.files import write_chart
+from assay.studies import studies
+from assay.studies.sae.losses import lse_loss
+from assay.studies.sae.model import Encoder
+from assay.train.device import activate
+
+POINTS = "points.safetensors"
+ROWS = (("at the energies a", "a"), ("at z, through the ReLU", "z"))
+NOTE = (
+    "correlation and largest error of gradient against responsibility, in float64. The identity is that of log-sum-exp "
+    "at its own inputs. Through the ReLU the gradient is r 1[z > 0]: the last column is the share of responsibility "
+    "that lies on units which are off, and trains nothing."
+)
+
+
+@studies.register("sae.theorem")
+@dataclass(frozen=True, kw_only=True)
+class Theorem(Study):
+    """Is the gradient of the log-sum-exp loss the responsibility?"""
+
+    question: ClassVar[str] = "Is the gradient of the log-sum-exp loss the responsibility?"
+
+    batch_size: int = 64
+    input_dim: int = 784
+    hidden_dim: int = 64
+    activation: Literal["relu", "identity", "softplus"] = "relu"
+    seeds: tuple[int, ...] = (42,)
+    output: Path = Path("figures/fig1_theorem.pdf")
+    """The figure: .pdf, .png or .svg."""
+
+    def plan(self) -> list[Run]:
+        sizes: dict[str, Any] = {
+            key: getattr(self, key) for key in ("batch_size", "input_dim", "hidden_dim", "activation")
+        }
+        return [self.cell(seed=seed, **sizes) for seed in self.seeds]
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        with activate(ctx.numerics) as device:
+            for run in runs:
+                yield _outcome(run, device)
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        rows = [
+            {
+                "": where,
+                "seed": record.run.seed,
+                "correlation": record.metrics[f"correlation_{at}"],
+                "largest error": record.metrics[f"largest_error_{at}"],
+                "largest error, float32": record.metrics["largest_error_float32"] if at == "a" else None,
+                "responsibility off": record.metrics["responsibility_off"] if at == "z" else None,
+            }
+            for record in records
+            for where, at in ROWS
+        ]
+        formats = {"correlation": ".10f", "largest error": ".1e", "largest error, float32": ".1e"}
+        out.table("theorem", rows, formats=formats, note=NOTE)
+        out.chart("fig1_theorem", _chart(records[0]), caption="Gradient against responsibility; the line is y = x.")
+
+    def export(self, records: Sequence[Record]) -> list[Path]:
+        return [write_chart(_chart(records[0]), self.output)]
+
+
+def _outcome(run: Run, device: torch.device) -> Outcome:
+    options = run.options
+    with initialised_from(run.seed, "init"):
+        encoder = Encoder(options["input_dim"], options["hidden_dim"], options["activation"]).double().to(device)
+    x = torch.randn(
+        options["batch_size"], options["input_dim"], generator=stream(run.seed, "data"), dtype=torch.float64
+    )
+    a, z = encoder(x.to(device))
+    loss, r = lse_loss(a)
+    to_a, to_z = torch.autograd.grad(loss, [a, z])
+    single = a.detach().float().requires_grad_(True)
+    loss32, r32 = lse_loss(single)
+    (to_single,) = torch.autograd.grad(loss32, single)
+    a, r, r32 = a.detach(), r.detach(), r32.detach()
+    metrics = {
+        "correlation_a": _correlation(to_a, r),
+        "largest_error_a": float((to_a - r).abs().max()),
+        "correlation_z": _correlation(to_z, r),
+        "largest_error_z": float((to_z - r).abs().max()),
+        "largest_error_float32": float((to_single - r32).abs().max()),
+        "responsibility_off": float((r * (a == 0)).sum() / r.sum()),
+    }
+    points = {"r": r, "a": to_a, "z": to_z}
+    kept = {name: value.detach().flatten().cpu().contiguous() for name, value in points.items()}
+    return Outcome(run, metrics, {}, {POINTS: safetensors.torch.save(kept)})
+
+
+def _correlation(a: Tensor, b: Tensor) -> float:
+    return float(np.corrcoef(a.detach().flatten().cpu().numpy(), b.detach().flatten().cpu().numpy())[0, 1])
+
+
+def _chart(record: Record) -> Any:
+    from assay.studies.sae.figures import theorem_chart
+
+    return theorem_chart(safetensors.torch.load(io.BytesIO(record.artifact(POINTS)).getvalue()))
