@@ -104,7 +104,7 @@ def _balanced(is_it: Float[Tensor, "classes n"]) -> Float[Tensor, "classes n"]:
 
 
 def newton(
-    z: Float[Tensor, "fits n d"], y: Float[Tensor, "fits n"], weight: Float[Tensor, "fits n"], steps: int = 30
+    z: Float[Tensor, "fits n d"], y: Float[Tensor, "fits n"], weight: Float[Tensor, "fits n"], steps: int = 20
 ) -> Float[Tensor, "fits d"]:
     """Weighted logistic regressions of few features, all at once: Newton's method with a small ridge, which separable
     classes need, in features of one scale."""

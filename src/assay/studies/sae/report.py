@@ -13,6 +13,8 @@ from itertools import combinations, pairwise
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from assay.core.errors import UserError
 from assay.core.plugin import to_json
 from assay.core.run import Record, canonical, flat
@@ -21,6 +23,7 @@ from assay.metrics.intervals import Interval, letters, paired_difference, share,
 from assay.metrics.sparsity import stability
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_lines
+from assay.report.images import pictures, tiled
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import SparseCoder, TrainedCoder
 
@@ -38,6 +41,8 @@ NOTE = (
 )
 REFERENCE = "lse_infomax"
 TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+IMAGES = ("digits", "mnist")
+MOST_GRIDS, SHOWN_UNITS = 6, 64
 CHARTS = {
     "fvu": "fraction of variance unexplained",
     "probe_accuracy": "probe accuracy",
@@ -103,6 +108,7 @@ def report(records: Sequence[Record], out: Report) -> None:
         _equal_l0(here, out, number)
         for metric, title in CHARTS.items():
             _pareto(here, out, metric, title, number)
+        _features(here, out, number)
 
 
 def chosen(records: Sequence[Record]) -> list[Point]:
@@ -230,3 +236,21 @@ def _pareto(points: Sequence[Point], out: Report, metric: str, title: str, numbe
         lines, x="x", y="y", series="series", dots=dots, log_x=True, x_title="active units (L0)", y_title=title
     )
     out.chart(f"{metric}_by_l0{number}", chart, caption=f"{title.capitalize()} against active units.{where}")
+
+
+def _features(points: Sequence[Point], out: Report, number: str) -> None:
+    """What units stand for, as images where inputs are: the middle level of each kind, first seed."""
+    from assay.studies.sae.fitting import WEIGHTS, weights
+
+    grids: list[tuple[str, np.ndarray]] = []
+    for family in dict.fromkeys(point.family for point in points):
+        levels = [p for p in points if p.family == family and WEIGHTS in p.cell.records[0].artifacts]
+        if levels and len(grids) < MOST_GRIDS:
+            point = levels[len(levels) // 2]
+            directions = weights(point.cell.records[0])["directions"].float().numpy()[:SHOWN_UNITS]
+            side = round(directions.shape[1] ** 0.5)
+            if side * side == directions.shape[1] and point.cell.options["data"]["name"] in IMAGES:
+                grids.append((point.label, tiled(directions.reshape(-1, side, side), 8)))
+    if grids:
+        caption = "What units stand for: rows of the decoder, or of the encoder where there is none; each on its scale."
+        out.chart(f"features{number}", pictures(grids, columns=3, size=200), caption=caption)

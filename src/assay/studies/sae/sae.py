@@ -36,6 +36,10 @@ LEVELS: Mapping[str, Sequence[str]] = {
 """Each kind of coder at several levels of sparsity."""
 FIELD = tuple(word for words in LEVELS.values() for word in words)
 CONTROLS = ("pca", "fast_ica", "fast_ica:rectified=true", "kmeans", "random_relu")
+DEMO = (
+    "lse_infomax:lambda_lse=0.0", "lse_infomax", "lse_infomax:lambda_lse=10.0", "topk:k=4", "topk:k=8", "topk:k=16",
+    "relu_l1:l1=0.1", "relu_l1", "pca", "fast_ica", "random_relu",
+)  # fmt: skip
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
 
@@ -50,16 +54,7 @@ class Sae(Study):
 
     question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
     presets: ClassVar = {
-        "demo": {  # the embedded digits: half a minute on two cores
-            "coders": (
-                "lse_infomax:lambda_lse=0.0", "lse_infomax", "lse_infomax:lambda_lse=10.0", "topk:k=4", "topk:k=8",
-                "topk:k=16", "relu_l1:l1=0.1", "relu_l1:l1=0.3", "pca", "fast_ica", "random_relu",
-            ),
-            "d_code": 32,
-            "epochs": 40,
-            "lrs": (1e-3, 3e-3),
-            "seeds": (0, 1, 2),
-        },
+        "demo": {},  # the defaults: the embedded digits, half a minute on two cores
         "synthetic": {
             "data": "dictionary",
             "coders": (*FIELD, *OVERCOMPLETE_CONTROLS),
@@ -72,6 +67,7 @@ class Sae(Study):
         "mnist": {
             "data": "mnist",
             "coders": (*FIELD, *CONTROLS),
+            "d_code": 64,
             "epochs": 20,
             "lrs": (3e-4, 1e-3, 3e-3),
             "seeds": (0, 1, 2, 3, 4),
@@ -80,11 +76,11 @@ class Sae(Study):
 
     data: VectorData = field(default_factory=lambda: vectors.parse("digits"))
     """What is coded."""
-    coders: tuple[SparseCoder, ...] = field(default_factory=lambda: parsed(Sae.presets["demo"]["coders"]))
+    coders: tuple[SparseCoder, ...] = field(default_factory=lambda: parsed(DEMO))
     """Coders, each at one level of sparsity."""
-    d_code: int = 64
+    d_code: int = 32
     """Units of a code."""
-    lrs: tuple[float, ...] = (1e-3,)
+    lrs: tuple[float, ...] = (1e-3, 3e-3)
     """Learning rates to choose from, on validation rows, for each coder."""
     epochs: int = 40
     batch: int = 128
