@@ -5,7 +5,8 @@ folder that the environment variable ASSAY_DATA names (`--data_dir`, where a com
 """
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,7 +47,8 @@ class Vectors:
     """The atoms the rows are made of, where they are known."""
     image: tuple[int, int] | None = None
     """Height and width, where rows are images."""
-    notes: dict[str, float] = field(default_factory=dict)
+    splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
+    """What a reconstruction of the test rows does to the network they come from, where there is one."""
 
     @property
     def d_in(self) -> int:

@@ -67,3 +67,15 @@ def get_synthetic_loader(batch_size: int = 128, **options: int | float) -> tuple
     x, components = get_synthetic(**options)  # type: ignore[arg-type]
     labels = (x @ components.T).argmax(dim=1)
     return ResidentLoader(x, labels, batch_size, shuffle=True), components
+
+
+def get_llm_activations(
+    model_name: str = "gpt2", layer: int = 6, text: str = "wikitext-2/valid.txt", max_samples: int = 50_000
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
+    """Train and test rows of a layer's output, one per token; whole sequences are in one or the other."""
+    from assay.vectors.activations import Activations, layer_name
+
+    context = Activations().context
+    sequences = max(10, -(-max_samples // (context - 1)))
+    found = Activations(model=model_name, hook=layer_name(model_name, layer), text=text, sequences=sequences).load()
+    return found.train.x, found.test.x

@@ -30,15 +30,20 @@ from assay.sparse_coders.base import SparseCoder, TrainedCoder
 FORMATS = {
     "L0": ".1f", "FVU": ".3f", "FVU own": ".3f", "probe": ".4f", "1 unit": ".3f", "5 units": ".3f", "dead": ".1f",
     "lr": "g", "atoms": ".3f", "firing F1": ".3f", "stability": ".3f",
+    "loss recovered": ".3f",
 }  # fmt: skip
 NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
     "every coder; FVU own: by the coder's own decoder. probe: logistic regression, its penalty chosen on validation "
     "rows; 1 unit, 5 units: balanced accuracy of class against rest from so many units. dead: units that fire on no "
-    "test row. stability: matched |cosine| of the units of two seeds. lr: the rate with the least FVU on validation "
+    "test row. atoms: matched |cosine| with the true atoms; firing F1: of their firing; loss recovered: of the cross "
+    "entropy lost when the layer is put at its mean, by the ridge decoder. stability: matched |cosine| of the units of "
+    "two seeds. lr: the rate with the least FVU on validation "
     "rows; one at the edge of three or more is marked *."
 )
+OPTIONAL = ("FVU own", "probe", "1 unit", "5 units", "atoms", "firing F1", "loss recovered", "stability")
+"""Columns that are left out where no coder has them."""
 REFERENCE = "lse_infomax"
 TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 IMAGES = ("digits", "mnist")
@@ -47,6 +52,7 @@ CHARTS = {
     "fvu": "fraction of variance unexplained",
     "probe_accuracy": "probe accuracy",
     "firing_f1": "F1 of firing",
+    "loss_recovered_from_mean": "loss recovered",
 }
 
 
@@ -99,7 +105,9 @@ def report(records: Sequence[Record], out: Report) -> None:
     points = chosen(records)
     if not points:
         return
-    out.table("sae", [_row(point) for point in points], formats=FORMATS, note=NOTE)
+    rows = [_row(point) for point in points]
+    empty = {key for key in OPTIONAL if all(row[key] is None for row in rows)}
+    out.table("sae", [{k: v for k, v in row.items() if k not in empty} for row in rows], formats=FORMATS, note=NOTE)
     settings = list(dict.fromkeys(point.where for point in points if point.is_trained)) or [points[0].where]
     for place, setting in enumerate(settings):
         here = [point for point in points if point.where == setting or not point.is_trained]
@@ -151,6 +159,7 @@ def _row(point: Point) -> dict[str, Any]:
     for column, metric in (
         ("L0", "l0"), ("FVU", "fvu"), ("FVU own", "fvu_own"), ("probe", "probe_accuracy"), ("1 unit", "probe_1_units"),
         ("5 units", "probe_5_units"), ("dead", "dead"), ("atoms", "atom_cosine"), ("firing F1", "firing_f1"),
+        ("loss recovered", "loss_recovered_from_mean"),
     ):  # fmt: skip
         row[column] = cell.interval(metric)
     row["stability"] = _stability(cell)

@@ -52,6 +52,8 @@ def score(module: CoderModule, data: Vectors) -> dict[str, Any]:
         found["fvu_own"] = sparsity.fraction_unexplained(test.x, own)
     found |= _of_the_spec(module, z_test, test.x, own)
     found |= _probes((z, train), (z_validation, validation), (z_test, test))
+    if data.splice is not None:
+        found |= data.splice(lambda x: decoder.decode(codes(module, x)))
     if data.dictionary is not None and test.fired is not None:
         directions = module.directions()[0]
         true = sparsity.recovery(directions, z_test, data.dictionary, test.fired)
