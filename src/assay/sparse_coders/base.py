@@ -49,6 +49,11 @@ class CoderModule(nn.Module):
         """What each unit stands for in the input: its row of the decoder, or of the encoder where there is none."""
         raise NotImplementedError(f"{type(self).__name__}.directions")
 
+    @property
+    def ignores_dark_inputs(self) -> bool:
+        """Whether an input that is always 0 takes no part in the loss but through W_enc x: no decoder, no norms."""
+        return False
+
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
         """Of the training batch, model by model. May change buffers (who fired when), never parameters."""
         raise NotImplementedError(f"{type(self).__name__}.loss")

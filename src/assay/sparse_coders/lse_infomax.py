@@ -47,6 +47,10 @@ class Module(EncoderModule):
         self.redundancy = bool(weights["lambda_wr"].any())
         self.analytic = plain and not self.redundancy
 
+    @property
+    def ignores_dark_inputs(self) -> bool:
+        return self.scale != "unit_norm" and not self.redundancy
+
     def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
         W = normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
         return project(x, W, self.b_enc)

@@ -77,8 +77,13 @@ class CoderBank:
                 coder.check(data.shape[1], d_code, size)
         self.seeds = [seeds[group[0]] for group in groups]
         self.rngs = {seed: stream(seed, "order") for seed in self.seeds}
-        self.module = stack([coders[k] for k in self.order], data.shape[1], d_code).to(data)
+        stacked = [coders[k] for k in self.order]
+        self.module = stack(stacked, data.shape[1], d_code).to(data)
         self.module.initialise([seeds[k] for k in self.order], data.mean(dim=0))
+        self._whole: Tensor | None = None
+        self._lit = (data != 0).any(dim=0)
+        if self.module.ignores_dark_inputs and not self._lit.all():
+            self._leave_out_dark_inputs(stacked)
         for parameter in self.module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.epoch = 0
@@ -90,13 +95,31 @@ class CoderBank:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._warm = 0
 
+    @torch.no_grad()
+    def _leave_out_dark_inputs(self, stacked: Sequence[TrainedCoder]) -> None:
+        """An input that is 0 in every row gives its weights no gradient, so they stay as they began: exact, and of
+        MNIST's 784 pixels 67 need not be multiplied."""
+        whole, self.data = self.module, self.data[:, self._lit]
+        self.module = stack(stacked, self.data.shape[1], whole.d_code).to(self.data)
+        for name, value in whole.state_dict().items():
+            self.module.state_dict()[name].copy_(value[..., self._lit] if name == "W_enc" else value)
+        self._whole = whole.get_parameter("W_enc").detach()
+
     def run(self) -> Iterator[EpochTerms]:
         """Train to the last epoch."""
         while self.epoch < self.recipe.epochs:
             yield self._epoch()
 
     def model(self, k: int) -> CoderModule:
-        return pick(self.coders[k], self.module, self.order.index(k))
+        place = self.order.index(k)
+        found = pick(self.coders[k], self.module, place)
+        if self._whole is None:
+            return found
+        lit_up = self.coders[k].build(1, self._whole.shape[2], found.d_code).to(self.data)
+        W = self._whole[place : place + 1].clone()
+        W[:, :, self._lit] = found.get_parameter("W_enc").detach()
+        lit_up.load_state_dict({**found.state_dict(), "W_enc": W})
+        return lit_up
 
     @torch.no_grad()
     def _epoch(self) -> EpochTerms:

@@ -4,8 +4,9 @@
 
 `model` is a folder in Hugging Face format (in the data folder, in its models/, or anywhere) or a name on the hub,
 `hook` a module's name, `text` a file. Sequences go to training, choosing and reporting 8 : 1 : 1, whole, so that no
-token of a test sequence was trained on. Rows are centred and scaled by what is measured on the training rows: |x|^2 is d_in on
-average. Labels: what kind of piece a token is. Activations are kept on disk (the cache), and taken up from there.
+token of a test sequence was trained on. Rows are centred and scaled by what is measured on the training rows: |x|^2 is
+d_in on average. Labels: what kind of piece a token is. Activations are kept on disk (the cache), and taken up from
+there.
 """
 
 import hashlib

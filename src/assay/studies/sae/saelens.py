@@ -3,9 +3,9 @@
     save_saelens(module, "folder", decoder=ridge_decoder(codes, x))       a decoder-free coder brings a fitted decoder
     module = load_saelens("folder")
 
-SAELens knows `standard`, `topk`, `jumprelu` and `gated`. BatchTopK and Matryoshka code rows one by one with a threshold,
-so they are saved as jumprelu; so is nothing else. A decoder-free coder is `standard` with the decoder it is given.
-W_enc is (d_in, d_sae) there.
+SAELens knows `standard`, `topk`, `jumprelu` and `gated`. BatchTopK and Matryoshka code rows one by one with a
+threshold, so they are saved as jumprelu. A decoder-free coder is `standard` with the decoder it is given. W_enc is
+(d_in, d_sae) there.
 """
 
 import json
