@@ -68,7 +68,7 @@ class Ablation(FromConfig):
             by_name.setdefault(name, []).append(record)
         rows: list[dict[str, Any]] = []
         for name, mine in by_name.items():
-            values = {column: [r.metrics[m] for r in mine if m in r.metrics] for column, m in COLUMNS.items()}
+            values = {column: [float(r.metrics[m]) for r in mine if m in r.metrics] for column, m in COLUMNS.items()}
             rows.append({"configuration": name, **{c: student_t(v) if v else None for c, v in values.items()}})
         out.table("ablation", rows, formats=FORMATS, note=NOTE)
         out.chart("fig2_ablation", ablation_chart(self.results(records)), caption=FIGURE)

@@ -69,7 +69,7 @@ class Dynamics(FromConfig):
                     "optimizer": entry["optimizer"],
                     "lr": entry["lr"],
                     "final loss": student_t([run["final_loss"] for run in runs]),
-                    "convergence epoch": student_t([run["convergence_epoch"] for run in runs]),
+                    "convergence epoch": student_t([float(run["convergence_epoch"]) for run in runs]),
                     "slope / K": student_t([run["slope_per_unit"] for run in runs]),
                     "probe": student_t([p for r in runs if (p := r["probe_accuracy"]) is not None])
                     if runs[0]["probe_accuracy"] is not None

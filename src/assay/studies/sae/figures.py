@@ -133,7 +133,9 @@ def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
     matrices = pictures([(name, diverging(matrix, 1.0)) for name, matrix in first.items()], columns=4, size=150)
     bars = []
     for metric, title in (("dead_units", "dead units (variance below 0.01)"), ("redundancy_score", "redundancy")):
-        values = {name: [e["final_metrics"][metric] for e in results if e["config_name"] == name] for name in first}
+        values = {
+            name: [float(e["final_metrics"][metric]) for e in results if e["config_name"] == name] for name in first
+        }
         rows = [{"name": name, "y": student_t(found)} for name, found in values.items()]
         dots = [{"name": name, "y": value} for name, found in values.items() for value in found]
         bars.append(interval_bars(rows, label="name", value="y", dots=dots, value_title=title))
@@ -182,7 +184,7 @@ def convergence_chart(results: Mapping[str, Any]) -> Any:
         {
             "lr": f"{e['lr']:g}",
             "optimizer": e["optimizer"],
-            "y": student_t([run["convergence_epoch"] for run in e["runs"]]),
+            "y": student_t([float(run["convergence_epoch"]) for run in e["runs"]]),
         }
         for e in results["sweep"]
     ]
