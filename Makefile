@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench docs setup clean
+.PHONY: demo test test-full lint bench docs notebooks setup clean
 
 demo: $(VENV)/.assay
 	$(BIN)/assay demo
@@ -18,8 +18,8 @@ test-full: lint
 	$(BIN)/pytest -n 2 -m "slow or not slow"
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs notebooks
+	$(BIN)/ruff format --check src tests benchmarks docs notebooks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -28,6 +28,10 @@ bench: $(VENV)/.assay
 
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
+
+# The tutorials are Python files; Jupyter wants its own.
+notebooks: $(VENV)/.dev
+	$(BIN)/jupytext --to ipynb notebooks/*/*.py
 
 setup: $(VENV)/.dev
 

@@ -127,6 +127,14 @@ def test_ones_own_grid_replaces_the_axis_of_that_key_and_adds_others(planned: Ca
     assert values(runs, MIXER, "rate", "seed", "shape.width") == expected and len(runs) == 8
 
 
+def test_axes_may_come_in_several_grids(planned: Callable[..., Any]) -> None:
+    runs = planned(
+        "--grid", "rate=0.3,0.4", "--shape.width", "2", "--grid=size=1,2", "--grid", "seeds=5", "shape.mixer:gru"
+    )
+    assert values(runs, "rate", "size", "seed") == set(itertools.product((0.3, 0.4), (1, 2), (5,)))
+    assert values(runs, MIXER, "shape.width") == {("gru", 2)}
+
+
 @pytest.mark.parametrize(
     ("words", "key", "left"),
     [

@@ -159,6 +159,8 @@ def run(
     """Run a study by name. Options are its fields or those of `Execution` (`out`, `executor`, `workers`, ...)."""
     for path in plugins:
         load_source(read_source(path))
+    if not issubclass(studies[study], Study):
+        raise UserError(f"'{study}' reads what is there and runs nothing: use `assay {study.replace('.', ' ')}`.")
     types = option_types(Execution)
     placing = {key: convert(types[key], options.pop(key), what=key) for key in list(options) if key in types}
     configured = configure(studies[study], preset, options)

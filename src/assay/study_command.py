@@ -31,7 +31,8 @@ from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
     from assay.api import Execution, Results, Session
-    from assay.core.study import Study
+    from assay.core.study import Reading, Study
+    from assay.report.section import Section
 
 HELP = frozenset(("-h", "--help"))
 
@@ -72,10 +73,37 @@ class Command:
     execution: "Execution"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadingShell:
+    """Flags of a reading command that are not its own."""
+
+    out: Path = Path("results")
+    """Where tables and figures go."""
+    json: bool = False
+    """Print one JSON document and nothing else."""
+    quiet: bool = False
+    """Say nothing but the tables."""
+
+
+def run_reading(cls: type["Reading"], words: list[str]) -> int:
+    """`assay modular similarity SWEEP --out results`: nothing is planned and nothing stored."""
+    from assay.report.section import Section
+
+    named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
+    parsed = _parsed(f"assay {cls.name.replace('.', ' ')}", cls.__doc__ or "", named, reading=cls, shell=ReadingShell())
+    section = Section(cls.name)
+    parsed.reading.report(section)
+    _show(section, parsed.shell.out, parsed.shell)
+    return 0
+
+
 def run_study(name: str, words: list[str]) -> int:
     from assay.api import Session, configure
+    from assay.core.study import Reading
 
     cls = registries()["studies"][name]
+    if issubclass(cls, Reading):
+        return run_reading(cls, words)
     flags, options = separate(cls, words)
     base = configure(cls, preset := _preset(flags), {})
     if HELP.intersection(words):
@@ -137,16 +165,24 @@ def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapp
 
 
 def _tyro(base: "Study", flags: Sequence[str]) -> Any:
-    import tyro
-
     from assay.api import Execution
 
-    defaults = {"study": base, "shell": Shell(), "execution": Execution()}
-    fields = [(key, Annotated[type(value), tyro.conf.arg(name="")], value) for key, value in defaults.items()]
+    parts = {"study": base, "shell": Shell(), "execution": Execution()}
+    return _parsed(f"assay {base.name.replace('.', ' ')}", describe(base), flags, **parts)
+
+
+def _parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> Any:
+    """Flags into dataclasses: a part is an instance, which holds the defaults, or a class with fields to be given."""
+    import tyro
+
+    fields: list[Any] = []
+    for key, part in parts.items():
+        kind, default = (part, ()) if isinstance(part, type) else (type(part), (part,))
+        fields.append((key, Annotated[kind, tyro.conf.arg(name="")], *default))
     return tyro.cli(
         make_dataclass("Command", fields, frozen=True),
-        prog=f"assay {base.name.replace('.', ' ')}",
-        description=describe(base),
+        prog=prog,
+        description=description,
         args=flags,
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
@@ -202,7 +238,21 @@ def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[
             flags += chosen
         else:
             flags.append(word)
-    return flags, options
+    return _with_one_grid(flags), options
+
+
+def _with_one_grid(flags: Sequence[str]) -> list[str]:
+    """`--grid a=1 ... --grid b=2` is `--grid a=1 b=2`: the parser would keep the last alone."""
+    rest: list[str] = []
+    axes: list[str] = []
+    taking = False
+    for flag in flags:
+        taking = flag == "--grid" or (taking and not flag.startswith("--"))
+        if flag.startswith("--grid="):
+            axes.append(flag.partition("=")[2])
+        elif flag != "--grid":
+            (axes if taking else rest).append(flag)
+    return [*rest, "--grid", *axes] if len(rest) < len(flags) else rest
 
 
 def _path(flag: str) -> str:
@@ -263,14 +313,16 @@ def _constructors() -> Any:
 
     from assay.core.convert import integers
     from assay.core.plugin import Plugin
-    from assay.core.study import Study
+    from assay.core.study import Reading, Study
 
     registry = tyro.constructors.ConstructorRegistry()
     spec = tyro.constructors.PrimitiveConstructorSpec
 
     @registry.primitive_rule
     def plugin_word(info: Any) -> Any:
-        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(info.type, Study):
+        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(
+            info.type, Study | Reading
+        ):
             return None
         kind: Registry = info.type.registry
         return spec(
@@ -310,34 +362,39 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
 
 def _publish(session: "Session", results: "Results", shell: Shell) -> int:
     """Tables to standard output, files to the output folder, failures to standard error."""
-    from assay.report.files import write_section
     from assay.report.section import Section
-    from assay.report.text import render
 
     study, out = session.plan.study, session.execution.out
     section = Section(study.name)
     settled = [record for record in results if record.status != "failed"]
     if any(record.status == "done" for record in settled):
         study.report(settled, section)
-    files = write_section(section, out / study.name) if section.tables else []
-    if section.tables:
-        files += study.export(settled)
-    if shell.json:
-        tables = {table.name: section.json_rows(table) for table in section.tables}
-        first = next(iter(tables.values()), [])
-        found = {"study": study.name, "rows": first, "files": [str(path) for path in files], "tables": tables}
-        print(json.dumps(found, allow_nan=False))
-    else:
-        fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # piped tables stay whole unless a width is asked for
-        width = shutil.get_terminal_size().columns if fits else None
-        print("\n\n".join(render(table, width) for table in section.tables))
-        if not shell.quiet:
-            say(f"{len(files)} files in {out / study.name}; `assay report --out {out}` makes the page")
+    _show(section, out, shell)
     bad = [record for record in results if record.status != "done"]
     for record in bad:
         reason = (record.error or "a number was not finite").strip().splitlines()[-1]
         say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
     return 1 if bad else 0
+
+
+def _show(section: "Section", out: Path, shell: Shell | ReadingShell) -> None:
+    """The section's files into its folder, its tables to standard output."""
+    from assay.report.files import write_section
+    from assay.report.text import render
+
+    files = write_section(section, out / section.study) if section.tables else []
+    if shell.json:
+        tables = {table.name: section.json_rows(table) for table in section.tables}
+        first = next(iter(tables.values()), [])
+        found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
+        print(json.dumps(found, allow_nan=False))
+        return
+    fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # piped tables stay whole unless a width is asked for
+    width = shutil.get_terminal_size().columns if fits else None
+    print("\n\n".join(render(table, width) for table in section.tables))
+    if not shell.quiet:
+        page = "" if isinstance(shell, ReadingShell) else f"; `assay report --out {out}` makes the page"
+        say(f"{len(files)} files in {out / section.study}{page}")
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:

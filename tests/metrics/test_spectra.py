@@ -7,14 +7,20 @@ import pytest
 import torch
 from scipy.spatial.distance import jensenshannon
 
+from assay.core.errors import UserError
 from assay.metrics.spectra import (
     JS_divergence,
+    components_for_variance_threshold,
+    cumulative_explained_variance,
+    eigendecomposition,
     entropy_effective_rank,
     interaction_eigenvalues,
+    interaction_matrices,
     js_divergence_matrix,
     ratio_effective_rank,
 )
 from assay.models.bilinear import constructive_model, init_model
+from assay.nn.random import initialised_from
 
 
 def laws(*shape: int) -> np.ndarray:
@@ -66,3 +72,23 @@ def test_the_matrix_sums_over_remainders() -> None:
     given = laws(5, 4, 7)
     loop = [[JS_divergence(x, y).sum() for x in given] for y in given]
     np.testing.assert_allclose(js_divergence_matrix(given), loop, atol=1e-12)
+
+
+def test_an_eigendecomposition_gives_the_forms_back() -> None:
+    with initialised_from(0, "eigen"):
+        models = [init_model(6, width).double() for width in (2, 9)]
+    for model in models:
+        values, vectors = eigendecomposition(model)
+        assert vectors.shape == (6, 12, min(12, 2 * model.config.width))
+        back = torch.einsum("rik,rk,rjk->rij", vectors, values, vectors)
+        torch.testing.assert_close(back, interaction_matrices(model), rtol=0, atol=1e-12)
+        torch.testing.assert_close(values, interaction_eigenvalues(model), rtol=0, atol=1e-12)
+
+
+def test_components_are_counted_until_the_threshold() -> None:
+    values = torch.tensor([[1.0, -3.0, 0.0], [2.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(cumulative_explained_variance(values)[0], torch.tensor([0.9, 1.0, 1.0]))
+    assert components_for_variance_threshold(values, 0.85).tolist() == [1, 3, 1]
+    assert components_for_variance_threshold(values, 1.0)[1] == 3
+    with pytest.raises(UserError, match="threshold"):
+        components_for_variance_threshold(values, 0.0)

@@ -40,7 +40,7 @@ def test_a_bank_is_the_plain_loop_model_by_model(mixer: str) -> None:
     for row, (model, optimizer, seed) in enumerate(zip(models(mixer), OPTIMIZERS, SEEDS, strict=True)):
         alone = SingleTrainer(model, TASK, TRAIN, optimizer, seed=seed)
         list(alone.run())
-        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+        weights = torch.cat([p.detach().flatten() for p in together.ordered(model)])
         torch.testing.assert_close(together.packed[row], weights, rtol=0, atol=1e-9)
         assert together.losses[row].item() == pytest.approx(alone.losses.item(), abs=1e-9)
 

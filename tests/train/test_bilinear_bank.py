@@ -9,7 +9,7 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.models.bilinear import Model, addition_table, constructive_model, one_hot
 from assay.nn.random import stream
-from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
+from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, _add_dense, _add_rows, fresh_models
 
 P = 11
 RECIPE = Recipe(epochs=4, batch=10)
@@ -107,6 +107,24 @@ def test_a_split_is_75_to_25_and_the_same_for_every_width() -> None:
     assert not torch.equal(split.val, Split.of(64, 4, Recipe()).val)
 
 
+def test_test_pairs_are_taken_from_validation_and_nothing_else_changes() -> None:
+    plain, third = (Split.of(64, 3, Recipe(test_share=share)) for share in (0.0, 0.125))
+    assert (len(third.train), len(third.val), len(third.test)) == (3072, 512, 512) and len(plain.test) == 0
+    assert torch.equal(third.train, plain.train) and torch.equal(torch.cat([third.val, third.test]), plain.val)
+
+
+def test_gradients_of_rows_are_the_same_by_products_with_one_hot_inputs() -> None:
+    """The form for CUDA, which has no scatter that is both fast and always in one order."""
+    rows = torch.randint(P * P, (3, 20), generator=stream(0, "rows"))
+    group = BilinearBank(models([1, 1, 1]), [0, 1, 2], RECIPE).groups[0]
+    (picks,), _ = group._lookups(rows[None])
+    returned = torch.randn(3, 20, 2, 16, generator=stream(0, "returned"))
+    one, other = torch.full_like(group.table, torch.nan), torch.full_like(group.table, torch.nan)
+    _add_rows(one, picks, returned)
+    _add_dense(other, picks, returned)
+    torch.testing.assert_close(one, other)
+
+
 def test_a_bank_learns_addition_and_stops() -> None:
     quick = Recipe(epochs=60, batch=32, lr=1e-2, weight_decay=0.5)
     bank, history = trained(fresh_models(31, [32], [0]), [0], quick)
@@ -120,3 +138,5 @@ def test_too_few_pairs_are_refused_in_words() -> None:
         Split.of(5, 0, Recipe())
     with pytest.raises(UserError, match="between 0 and 1"):
         Recipe(train_share=1.5)
+    with pytest.raises(UserError, match="some pairs to validate"):
+        Recipe(test_share=0.25)

@@ -8,7 +8,7 @@ from assay.models.sequence import SequenceModel
 from assay.nn.random import initialised_from, stream
 from assay.state_mixers import state_mixers
 from assay.tasks import tasks
-from assay.train.recipe import answer_loss
+from assay.train.recipe import answer_losses
 
 SMALL = {
     "mqar": "mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=2",
@@ -33,7 +33,7 @@ def fall(task_word: str, mixer: str, state_mixer: str) -> tuple[float, float]:
     losses = []
     for _ in range(STEPS + 1):
         optimizer.zero_grad()
-        loss = answer_loss(task, model(batch.inputs, batch.positions), batch)
+        loss = answer_losses(task, model(batch.inputs, batch.positions), batch).mean()
         losses.append(loss.item())
         loss.backward()
         optimizer.step()

@@ -12,7 +12,7 @@ from assay.models.sequence import SequenceModel, SequenceModule
 from assay.nn.random import initialised_from
 from assay.tasks import tasks
 from assay.tasks.base import Task
-from assay.train.recipe import Optimizer, Train, answer_loss
+from assay.train.recipe import Optimizer, Train, answer_losses
 from assay.train.trainer import SingleTrainer
 
 TASK = "mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=2"
@@ -43,12 +43,12 @@ def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_zero() -> None:
 
 
 def test_weight_decay_is_for_matrices_and_not_for_gains_or_tables() -> None:
-    decayed, rest = trainer().optimizer.param_groups
-    assert decayed["weight_decay"] == 0.1 and rest["weight_decay"] == 0
-    assert all(p.ndim >= 2 for p in decayed["params"])
+    decayed, rest = trainer().optimizer.groups
+    assert decayed.weight_decay == 0.1 and rest.weight_decay == 0
+    assert all(p.ndim >= 2 for p in decayed.tensors)
     names = {id(p): name for name, p in trainer().model.named_parameters()}
     kept = model()
-    sizes = {tuple(p.shape) for p in rest["params"]}
+    sizes = {tuple(p.shape) for p in rest.tensors}
     assert tuple(kept.embed.weight.shape) in sizes and tuple(kept.position.shape) in sizes and len(names) > 10
 
 
@@ -85,7 +85,9 @@ def test_the_loss_is_the_mean_over_all_answers() -> None:
         for row in range(8)
         for place in range(2)
     ]
-    assert answer_loss(task(), answers, batch).item() == pytest.approx(torch.stack(each).mean().item(), rel=1e-5)
+    assert answer_losses(task(), answers, batch).mean().item() == pytest.approx(
+        torch.stack(each).mean().item(), rel=1e-5
+    )
 
 
 def test_the_head_at_scored_places_is_the_head_everywhere_read_there() -> None:

@@ -66,6 +66,23 @@ class Report(Protocol):
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """An Altair chart."""
 
+    def file(self, path: Path, data: bytes) -> None:
+        """A file that a command asked for by name, or that a spec names, as it is to be written."""
+
+
+class Reading(Plugin):
+    """studies/<name>/<verb>.py: a command beside a study that computes no runs; it reads files and reports. Its fields
+    are its flags."""
+
+    question: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    argument: ClassVar[str] = ""
+    """The field that a first word without a flag sets."""
+
+    def report(self, out: Report) -> None:
+        """Tables, charts and files, from what the fields name."""
+        raise NotImplementedError(f"{type(self).__name__}.report")
+
 
 class Study(Plugin):
     """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
@@ -103,10 +120,6 @@ class Study(Plugin):
     def report(self, records: Sequence[Record], out: Report) -> None:
         """Tables and charts, from records alone: those that are done, and those that diverged."""
         raise NotImplementedError(f"{type(self).__name__}.report")
-
-    def export(self, records: Sequence[Record]) -> list[Path]:
-        """Files of a spec's own names and shapes, written after the report; the paths written."""
-        return []
 
     def parts(self) -> list[Plugin]:
         """The plug-ins a command has chosen: what `--self-test` checks."""

@@ -17,6 +17,7 @@ from assay.encoders import encoders
 from assay.encoders.base import Encoder
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
+from assay.nn.norm import Norm
 
 
 @encoders.register("pooled_mixer")
@@ -37,7 +38,7 @@ class LastTokenMixer(nn.Module):
     def __init__(self, mixer: MixerModule, d_in: int, d_code: int, *, width: int) -> None:
         super().__init__()
         self.embed = nn.Linear(d_in, width)
-        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.norm = Norm(width)
         self.mixer = mixer
         self.code = nn.Linear(width, d_code)
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 Entries = Literal["all", "reachable"]
 Matrix = Float[np.ndarray, "models models"]
-UNITS = 512
+UNITS = 192
 """Hidden units compared with all others at a time."""
-LOGITS = 2**22
+LOGITS = 2**23
 """Held at a time, of all models together."""
 EPSILON = 1e-8
 """Added to the norm of a row of logits, as in the spec: a row of zeros is like nothing."""
@@ -125,11 +125,8 @@ def activation_similarity(model1: Factors, model2: Factors) -> float:
 def activation_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtype = torch.float64) -> Matrix:
     """`activation_similarity` of all pairs: rows are normalised once, and one product has every pair."""
 
-    def normalised(logits: Tensor) -> Tensor:
-        return logits / (logits.norm(dim=-1, keepdim=True) + EPSILON)
-
     plain = [weights(model, dtype) for model in models]
-    total = _gram(torch.stack([normalised(z) for z in part]) for part in _logits(plain))
+    total = _gram(logits.div_(logits.norm(dim=-1, keepdim=True).add_(EPSILON)) for logits in _logits(plain))
     found = np.clip(total / plain[0].P ** 2, -1, 1)
     np.fill_diagonal(found, 1)
     return found
@@ -139,7 +136,7 @@ def activation_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtyp
 def logit_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtype = torch.float64) -> Matrix:
     """The cosine of the whole tables of logits: of what a model does, with no weight that does nothing."""
     plain = [weights(model, dtype) for model in models]
-    return cosines(_gram(torch.stack(list(part)) for part in _logits(plain)))
+    return cosines(_gram(_logits(plain)))
 
 
 @torch.no_grad()
@@ -147,6 +144,12 @@ def hidden(model: Factors) -> Float[Tensor, "pairs d_hidden"]:
     """The hidden units on all P^2 inputs; row aP + b."""
     plain = weights(model)
     return rearrange(_hidden(plain, slice(0, plain.P)), "a b d -> (a b) d")
+
+
+@torch.no_grad()
+def all_logits(model: Factors) -> Float[Tensor, "pairs P"]:
+    """The logits on all P^2 inputs; row aP + b."""
+    return hidden(model) @ weights(model).w_p.T
 
 
 @torch.no_grad()
@@ -218,14 +221,17 @@ def _hidden(model: Weights, rows: slice) -> Float[Tensor, "a b d_hidden"]:
     return (la[rows, None] + lb).mul_(ra[rows, None] + rb)
 
 
-def _logits(models: Sequence[Weights]) -> Iterator[Iterator[Float[Tensor, "pairs P"]]]:
-    """For some a at a time: each model's logits for those a and all b."""
-    P = models[0].P
+def _logits(models: Sequence[Weights]) -> Iterator[Float[Tensor, "models pairs P"]]:
+    """All models' logits, for some a at a time and all b; the next ones are written over them."""
+    P, like = models[0].P, models[0].w_p
     size = max(1, LOGITS // (P * P * len(models)))
+    room = like.new_empty(len(models), size * P, P)
     for start in range(0, P, size):
-        yield (
-            rearrange(_hidden(model, slice(start, start + size)), "a b d -> (a b) d") @ model.w_p.T for model in models
-        )
+        found = room[:, : (min(start + size, P) - start) * P]
+        for model, own in zip(models, found, strict=True):
+            units = rearrange(_hidden(model, slice(start, start + size)), "a b d -> (a b) d")
+            torch.mm(units, model.w_p.T, out=own)
+        yield found
 
 
 def _gram(parts: Iterable[Float[Tensor, "models pairs P"]]) -> Matrix:

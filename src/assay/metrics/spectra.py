@@ -4,24 +4,55 @@ from typing import Any, Literal, assert_never
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from assay.core.errors import UserError
 from assay.metrics.similarity import Factors, Matrix, weights
 
 
 @torch.no_grad()
-def interaction_eigenvalues(model: Factors) -> Float[Tensor, "P rank"]:
-    """The eigenvalues of each B_r that need not be zero, by size: 2 d_hidden of them, or 2P if that is less.
+def interaction_matrices(model: Factors) -> Float[Tensor, "P inputs inputs"]:
+    """The symmetric forms B_r = 1/2 (L^T D_r R + R^T D_r L), with D_r the readout of r on its diagonal."""
+    half = torch.einsum("hi,rh,hj->rij", model.w_l.detach(), model.w_p.detach(), model.w_r.detach()) / 2
+    return half + half.mT
 
-    B_r = 1/2 [L; R]^T [[0, D], [D, 0]] [L; R] with D the readout of r. In the orthogonal basis of a QR of [L; R]^T it
-    is a matrix of the rank's size, with the same eigenvalues."""
-    plain = weights(model)
-    triangle = torch.linalg.qr(torch.cat([plain.w_l, plain.w_r]).T, mode="r").R
+
+@torch.no_grad()
+def interaction_eigenvalues(model: Factors) -> Float[Tensor, "P rank"]:
+    """The eigenvalues of each B_r that need not be zero, by size: 2 d_hidden of them, or 2P if that is less."""
+    _, small = _compressed(model, torch.float64)
+    return by_size(torch.linalg.eigvalsh(small))[0]
+
+
+@torch.no_grad()
+def eigendecomposition(
+    model: Factors, dtype: torch.dtype = torch.float64, *, largest: int | None = None
+) -> tuple[Float[Tensor, "P rank"], Float[Tensor, "P inputs rank"]]:
+    """`interaction_eigenvalues`, and the eigenvectors that go with them; of the largest alone, if so many are asked."""
+    basis, small = _compressed(model, dtype)
+    values, vectors = torch.linalg.eigh(small)
+    values, order = by_size(values)
+    kept = order[:, None, :largest].expand(-1, vectors.shape[1], -1)
+    return values[:, :largest], basis @ vectors.gather(2, kept)
+
+
+def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch rank"], Int[Tensor, "*batch rank"]]:
+    """Eigenvalues by their size, the largest first, and their places before."""
+    order = values.abs().argsort(dim=-1, descending=True)
+    return values.gather(-1, order), order
+
+
+def _compressed(
+    model: Factors, dtype: torch.dtype
+) -> tuple[Float[Tensor, "inputs rank"], Float[Tensor, "P rank rank"]]:
+    """Every B_r as Q S_r Q^T, of the rank's size: B_r = 1/2 [L; R]^T [[0, D], [D, 0]] [L; R], and Q is the orthogonal
+    basis of a QR of [L; R]^T. S_r has the eigenvalues of B_r that need not be zero."""
+    plain = weights(model, dtype)
+    basis, triangle = torch.linalg.qr(torch.cat([plain.w_l, plain.w_r]).T)
     left, right = triangle.chunk(2, dim=1)
     half = torch.einsum("ih,rh,jh->rij", left, plain.w_p, right) / 2
-    values = torch.linalg.eigvalsh(half + half.mT)
-    return values.gather(1, values.abs().argsort(dim=1, descending=True))
+    return basis, half + half.mT
 
 
 def effective_rank(
@@ -48,6 +79,24 @@ def entropy_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[T
 
 def ratio_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
     return effective_rank(eigenvalues, "ratio")
+
+
+def cumulative_explained_variance(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
+    """The share of the sum of squares that the largest 1, 2, ... eigenvalues have; 1 throughout for a form of zeros."""
+    squares = by_size(eigenvalues)[0].square()
+    total = squares.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, squares.cumsum(dim=-1) / total, 1.0)
+
+
+def components_for_variance_threshold(
+    eigenvalues: Float[Tensor, "*batch rank"], threshold: float = 0.99
+) -> Int[Tensor, "*batch"]:
+    """The fewest of the largest eigenvalues that have at least this share of the sum of squares."""
+    if not 0 < threshold <= 1:
+        raise UserError(f"threshold={threshold}: a share lies above 0 and is at most 1.")
+    # The last share is 1 but for rounding: it always counts as enough.
+    enough = cumulative_explained_variance(eigenvalues)[..., :-1] >= threshold
+    return 1 + (~enough).sum(dim=-1)
 
 
 def JS_divergence(p: Any, q: Any) -> Any:

@@ -19,6 +19,7 @@ from torch.nn.functional import silu
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections
+from assay.nn.norm import Norm
 from assay.nn.scan import DeltaHeads, DeltaRecurrence, unit
 
 
@@ -36,7 +37,7 @@ class OverwritingMemory(DeltaRecurrence, MixerModule):
         super().__init__(heads)
         self.beta_max = beta_max
         self.beta = nn.Linear(d_model, heads.heads, bias=False)
-        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+        self.norm = Norm(heads.value_dim)
 
     def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
         q, k, v = self.heads.split(x)

@@ -19,6 +19,7 @@ from torch.nn.functional import silu
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections
+from assay.nn.norm import Norm
 from assay.nn.scan import DeltaHeads, DeltaRecurrence, SelectiveDecay, unit
 
 
@@ -38,7 +39,7 @@ class GatedOverwritingMemory(DeltaRecurrence, MixerModule):
         self.beta = nn.Linear(d_model, heads.heads, bias=False)
         self.decay = SelectiveDecay(d_model, heads.heads)
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
-        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+        self.norm = Norm(heads.value_dim)
 
     def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
         q, k, v = self.heads.split(x)

@@ -17,6 +17,7 @@ from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections
+from assay.nn.norm import Norm
 from assay.nn.scan import MatrixHeads, OuterRecurrence
 
 
@@ -46,7 +47,7 @@ class GatedMemory(OuterRecurrence, MixerModule):
         decays = nn.Linear(rank, heads.heads * heads.key_dim)
         self.decay = nn.Sequential(nn.Linear(d_model, rank, bias=False), decays)
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
-        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+        self.norm = Norm(heads.value_dim)
 
     def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
         q, k, v = self.heads.split(x)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -25,6 +25,7 @@ from assay.nn.attention import (
     with_ones,
 )
 from assay.nn.feature_maps import FEATURE_MAPS, FeatureMap, FeatureMapName
+from assay.nn.norm import Norm
 
 
 @mixers.register("linear_attention")
@@ -78,7 +79,7 @@ class MatrixMemory(MixerModule):
     def __init__(self, heads: HeadProjections, query_map: FeatureMap, key_map: FeatureMap, *, normalize: bool) -> None:
         super().__init__()
         self.heads, self.query_map, self.key_map, self.normalize = heads, query_map, key_map, normalize
-        self.norm = nn.RMSNorm(heads.value_dim, eps=1e-6)
+        self.norm = Norm(heads.value_dim)
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
         return self._read(linear_attention(*self._written(x)))

@@ -21,6 +21,7 @@ from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import head_dim
+from assay.nn.norm import Norm
 from assay.nn.scan import SelectiveDecay, outer_loop, outer_scan
 
 
@@ -58,7 +59,7 @@ class StateSpace(MixerModule):
         self.project = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.decay = SelectiveDecay(d_model, heads)
         self.skip = nn.Parameter(torch.ones(heads))
-        self.norm = nn.RMSNorm(heads * width, eps=1e-6)
+        self.norm = Norm(heads * width)
         self.out = nn.Linear(heads * width, d_model, bias=False)
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:

@@ -5,6 +5,7 @@ units are enough (`constructive_model`), so a wider model that fails has failed 
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from assay.core.errors import UserError
+
+Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 class Bilinear(nn.Linear):
@@ -73,6 +76,29 @@ class Model(nn.Module):
     @property
     def w_p(self) -> Float[Tensor, "P d_hidden"]:
         return self.projection.weight
+
+    def fit(
+        self,
+        train: Batches,
+        val: Batches,
+        *,
+        epochs: int = 500,
+        lr: float = 3e-3,
+        weight_decay: float = 1e-4,
+    ) -> list[float]:
+        """Train by AdamW on batches of (inputs, answers) until every validation answer is right; the accuracy on `val`
+        after each epoch. The plain loop: `train.bilinear_bank` does the same for many models at once."""
+        optimizer = torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay)
+        curve = list[float]()
+        while len(curve) < epochs and (not curve or curve[-1] < 1):
+            for inputs, answers in train:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(self(inputs), answers).backward()
+                optimizer.step()
+            with torch.no_grad():
+                right = torch.cat([self(inputs).argmax(dim=-1) == answers for inputs, answers in val])
+            curve.append(right.double().mean().item())
+        return curve
 
 
 def init_model(p: int = 64, d_hidden: int | None = None, bias: bool = False) -> Model:

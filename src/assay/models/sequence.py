@@ -2,9 +2,9 @@
 
     h = embed(x) + position;   h += mixer(norm(h));   h += state_mixer(norm(h));   answer = head(norm(h))
 
-The head runs only where an answer is scored, which is most of the work saved when the vocabulary is large. The table of
-learned positions is as long as the task, not longer. Under autocast h is as narrow as the products: small models are
-bound by memory.
+The head, and the last layer's state mixer, run only where an answer is scored: what they do elsewhere nobody reads. The
+table of learned positions is as long as the task, not longer. Under autocast h is as narrow as the products: small
+models are bound by memory.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -91,8 +91,13 @@ class Layer(nn.Module):
         self.state_mixer = model.state_mixer.build(model.model_dim)
         self.norms = nn.ModuleList(Norm(model.model_dim) for _ in range(2))
 
-    def forward(self, h: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(
+        self, h: Float[Tensor, "batch time d_model"], positions: Int[Tensor, "batch scored"] | None = None
+    ) -> Float[Tensor, "batch _ d_model"]:
+        """At every position, or only at `positions`: state mixers work on each alone."""
         h = h + self.mixer(self.norms[0](h))
+        if positions is not None:
+            h = torch.gather(h, 1, positions[..., None].expand(-1, -1, h.shape[-1]))
         return h + self.state_mixer(self.norms[1](h))
 
 
@@ -116,23 +121,24 @@ class SequenceModule(nn.Module):
             raise UserError("model.tied=True needs a task whose answers are tokens of its inputs: leave it out.")
         self.head = None if model.tied else nn.Linear(width, self.outputs, bias=False)
 
-    def hidden(self, inputs: Tensor) -> Float[Tensor, "batch time d_model"]:
+    def hidden(
+        self, inputs: Tensor, positions: Int[Tensor, "batch scored"] | None
+    ) -> Float[Tensor, "batch scored d_model"]:
         h = self.embed(inputs)
         if self.position is not None:
             h = h + self.position[: inputs.shape[1]]
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
-        for layer in self.layers:
+        *layers, last = self.layers
+        for layer in layers:
             h = layer(h)
-        return self.norm(h)
+        return self.norm(last(h, positions))
 
     def forward(
         self, inputs: Tensor, positions: Int[Tensor, "batch scored"] | None = None
     ) -> Float[Tensor, "batch scored outputs"]:
         """Answers at `positions`, or at every position."""
-        h = self.hidden(inputs)
-        if positions is not None:
-            h = torch.gather(h, 1, positions[..., None].expand(-1, -1, h.shape[-1]))
+        h = self.hidden(inputs, positions)
         if self.head is None:
             return linear(h, self.embed.weight)  # type: ignore[arg-type]
         return self.head(h)

@@ -4,12 +4,28 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
+from assay.nn.whole import has_kernels, whole
+
+EPS = 1e-6
+
 
 class Norm(nn.RMSNorm):
     """Of half precision it makes half precision: wide weights would widen it, and keep torch from its fused kernel."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(width, eps=1e-6)
+        super().__init__(width, eps=EPS)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        return whole(_alone, _together, x, self.weight.to(x.dtype))
+
+
+def _alone(x: Float[Tensor, "*batch d"], gains: Float[Tensor, " d"]) -> Float[Tensor, "*batch d"]:
+    return rms_norm(x, gains.shape, gains, EPS)
+
+
+def _together(x: Float[Tensor, "models *batch d"], gains: Float[Tensor, "models d"]) -> Tensor:
+    if has_kernels(x.device):
+        from assay.nn import kernels
+
+        return kernels.rms_norm(x, gains, EPS)
+    return rms_norm(x, x.shape[-1:], eps=EPS) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)

@@ -60,13 +60,13 @@ class Cell:
         return student_t(values) if values else None
 
 
-def cells(records: Iterable[Record]) -> list[Cell]:
-    """The finished records by setting, in the order they come.
+def cells(records: Iterable[Record], *, diverged: bool = False) -> list[Cell]:
+    """The finished records by setting, in the order they come; with `diverged`, those too, which have few metrics.
 
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting."""
     groups: dict[str, dict[str, Record]] = {}
     for record in records:
-        if record.status == "done":
+        if record.status == "done" or (diverged and record.status == "diverged"):
             groups.setdefault(_key(record), {})[record.run.id] = record
     return [Cell(tuple(group.values())) for group in groups.values()]
 

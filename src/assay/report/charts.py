@@ -1,4 +1,4 @@
-"""The two charts most studies need, from plain rows: lines with interval bands, and bars with intervals.
+"""The charts studies need, from plain rows: lines with interval bands, bars with intervals, and heatmaps.
 
 Every seed is a dot. Colour always comes with a shape or a label. On the page: hover for the numbers, click a legend
 entry to single out a series, shift and wheel to zoom (the bare wheel scrolls the page), drag to move, double click
@@ -25,6 +25,7 @@ Row = Mapping[str, Any]
 LINES = (320, 200)
 BARS, STEP, GROUP_STEP = 260, 24, 16
 TICKS = 10
+HEAT = 260
 
 
 def interval_lines(
@@ -41,8 +42,10 @@ def interval_lines(
     x_title: str = "",
     y_title: str = "",
     log_x: bool = False,
+    stepped: bool = False,
 ) -> "alt.LayerChart":
-    """A line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed."""
+    """A line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
+    A stepped line keeps its value until the next point."""
     import altair as alt
 
     points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in rows]
@@ -58,15 +61,16 @@ def interval_lines(
     colour, shape = _colour(names), _shape(names)
     bright = alt.condition(pick, alt.value(1), alt.value(0.12))
     base = alt.Chart(_data(points)).encode(x=across, color=colour)
+    steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
     layers = [
-        _band(points).encode(
+        _band(points, **steps).encode(
             x=across,
             y=alt.Y(field="low", **vertical),
             y2=alt.Y2("high"),
             color=colour,
             opacity=alt.condition(pick, alt.value(0.2), alt.value(0.04)),
         ),
-        base.mark_line(strokeWidth=2).encode(y=upward, opacity=bright),
+        base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
         alt.Chart(_data(single))
         .mark_circle(size=14)
         .encode(
@@ -130,6 +134,54 @@ def interval_bars(
     return _layered(layers).properties(width=BARS, height=step, **_title(title))
 
 
+def heatmap(
+    rows: Sequence[Row],
+    *,
+    x: str,
+    y: str,
+    value: str,
+    x_title: str = "",
+    y_title: str = "",
+    title: str = "",
+    domain: tuple[float, float] | None = None,
+    x_order: Sequence[Any] | None = None,
+    y_order: Sequence[Any] | None = None,
+) -> "alt.Chart":
+    """A coloured cell per row; both axes in the order in which their values come, unless one is given."""
+    import altair as alt
+
+    cells = [{"x": row[x], "y": row[y], "v": _short(row[value])} for row in rows]
+    across, down = (
+        list(order) if order is not None else list(dict.fromkeys(cell[key] for cell in cells))
+        for key, order in (("x", x_order), ("y", y_order))
+    )
+    scale = alt.Scale(scheme="magma", domain=list(domain)) if domain else alt.Scale(scheme="magma")
+    # A legend beside the plot: below it, the colours would be squeezed.
+    legend = alt.Legend(title=None, orient="right", gradientLength=160)
+    chart = alt.Chart(_data(cells)).mark_rect()
+    encoded = chart.encode(
+        x=alt.X(field="x", type="ordinal", sort=across, title=x_title or x, axis=_sparse(across)),
+        y=alt.Y(field="y", type="ordinal", sort=down, title=y_title or y, axis=_sparse(down)),
+        color=alt.Color(field="v", type="quantitative", scale=scale, legend=legend),
+        tooltip=[_nominal("x", x_title or x), _nominal("y", y_title or y), _nominal("v", value)],
+    )
+    return encoded.properties(width=HEAT, height=HEAT, **_title(title))
+
+
+def _short(value: Any) -> float | None:
+    """Four digits: a page may hold tens of thousands of cells."""
+    number = finite(value)[0]
+    return None if number is None else float(f"{number:.4g}")
+
+
+def _sparse(values: Sequence[Any]) -> "alt.Axis":
+    """At most a dozen labels, evenly."""
+    import altair as alt
+
+    step = max(1, -(-len(values) // 12))
+    return alt.Axis(values=list(values[::step]), labelAngle=0, labelFlush=False)
+
+
 def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
     """The mean and its bounds under fixed names, and the bounds as a word for the tooltip."""
     value = row[key]
@@ -191,14 +243,14 @@ def _legend(names: Sequence[str]) -> "alt.Legend":
     return alt.Legend(title=None, symbolOpacity=1, columns=max(1, min(4, LINES[0] // widest)))
 
 
-def _band(points: Sequence[Row]) -> "alt.Chart":
+def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
     """Where there is but one x, a band has no width: bars then."""
     import altair as alt
 
     bounded = [point for point in points if point["low"] is not None]
     chart = alt.Chart(_data(bounded))
     wide = len({point["x"] for point in bounded}) > 1
-    return chart.mark_area(line=False) if wide else chart.mark_rule(strokeWidth=6)
+    return chart.mark_area(line=False, **options) if wide else chart.mark_rule(strokeWidth=6)
 
 
 def _measured(points: Sequence[Row]) -> "alt.Axis":

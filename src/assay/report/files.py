@@ -14,8 +14,10 @@ PNG_SCALE = 2
 
 
 def write_section(section: Section, folder: Path) -> list[Path]:
-    """Write everything the section holds; the paths in the order of its tables and charts."""
-    return [_write(folder / name, data) for name, data in _contents(section, folder)]
+    """Write everything the section holds; the paths in the order of its tables, charts and files."""
+    return [_write(folder / name, data) for name, data in _contents(section, folder)] + [
+        _write(path, data) for path, data in section.files
+    ]
 
 
 def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -47,8 +49,8 @@ def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
     yield names[2], spec
 
 
-def write_chart(chart: Any, path: Path) -> Path:
-    """One Altair chart in the house style as a PDF, PNG or SVG, by the path's suffix."""
+def drawn(chart: Any, suffix: str) -> bytes:
+    """One Altair chart in the house style as .pdf, .png or .svg: for a file whose name somebody else chose."""
     import vl_convert
 
     draws: dict[str, Callable[..., bytes]] = {
@@ -56,10 +58,9 @@ def write_chart(chart: Any, path: Path) -> Path:
         ".png": lambda spec, **rest: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE, **rest),
         ".svg": lambda spec, **rest: vl_convert.vegalite_to_svg(spec, **rest).encode(),
     }
-    draw = draws.get(path.suffix)
-    if draw is None:
-        raise UserError(f"'{path}': a figure ends in .pdf, .png or .svg.")
-    return _write(path, draw(house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]()))
+    if suffix not in draws:
+        raise UserError(f"a figure cannot end in '{suffix}': name it .pdf, .png or .svg.")
+    return draws[suffix](house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]())
 
 
 def _write(path: Path, data: bytes) -> Path:

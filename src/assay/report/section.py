@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from assay.core.run import finite
@@ -74,6 +75,7 @@ class Section:
         self.study = study
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
+        self.files: list[tuple[Path, bytes]] = []
 
     def table(
         self,
@@ -89,6 +91,9 @@ class Section:
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
         self.charts.append(Chart(name, house_spec(chart), caption))
+
+    def file(self, path: Path, data: bytes) -> None:
+        self.files.append((path, data))
 
     def json_rows(self, table: Table) -> list[dict[str, Any]]:
         """JSON values by column; an interval is {"mean", "low", "high", "n"}."""

@@ -1,27 +1,33 @@
 """Many sequence models of one shape, trained together as one program (DESIGN, "Cohorts and banks").
 
 The models differ in seed and in the optimizer's options. Their parameters lie packed as (models, parameters), the
-forward pass is one model's under `vmap`, and AdamW is written out with every option as a column. No operation mixes
-models: one that diverges turns to NaN alone. Models of one seed see the same batches.
+forward pass is one model's under `vmap`, and AdamW goes over views of the rows. No operation mixes models: one that
+diverges turns to NaN alone. Models of one seed see the same batches.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.models.sequence import SequenceModule
+from assay.nn.whole import has_kernels, kept_whole
 from assay.tasks.base import Batch, Task
-from assay.train.recipe import Optimizer, Train, answer_loss
+from assay.train.adamw import AdamW
+from assay.train.recipe import Optimizer, Train, answer_losses, wide_cross_entropy
 from assay.train.trainer import Trainer, decays
 
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Of attention: under vmap the gradients of cuDNN's are not numbers (torch 2.11)."""
+SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+LONG = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Kernels of attention, the best first. For very many sequences of 64 tokens flash takes twice as long as the other,
+for 256 and more two thirds of it (H200, heads of 16)."""
+Weights = tuple[Tensor, ...]
+"""Parameter by parameter: of all models, or of one under vmap."""
 SCORED_AT_ONCE = 2**31
 """Numbers that answering may hold at a time: models are asked in groups of this size."""
 
@@ -41,61 +47,68 @@ class Bank(Trainer):
         device = next(models[0].parameters()).device
         super().__init__(task, train, seeds=dict.fromkeys(seeds), device=device, graph=graph)
         self.template = models[0]
-        shapes = {name: p.shape for name, p in self.template.named_parameters()}
-        self.names, self.shapes = list(shapes), list(shapes.values())
-        rows = [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models]
-        self.packed = torch.stack(rows).requires_grad_(True)
-        self.mean, self.square = torch.zeros_like(self.packed), torch.zeros_like(self.packed)
-        self.count = torch.zeros((), device=device, dtype=self.packed.dtype)
-        self.rate = torch.zeros((), device=device, dtype=self.packed.dtype)
-        self.losses = torch.zeros(len(models), device=device, dtype=self.packed.dtype)
-        self.options = {
-            option.name: self.packed.new_tensor([[getattr(optimizer, option.name)] for optimizer in optimizers])
-            for option in fields(Optimizer)
-        }
+        self.whole = nullcontext if compile else kept_whole  # what is compiled is fused anyway
+        self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy
+        if has_kernels(device) and not compile:
+            from assay.nn import kernels
+
+            self.cross_entropy = kernels.cross_entropy
+        narrow = {id(p) for m in self.template.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
         decaying = decays(self.template)
-        self.decaying = torch.cat([self.packed.new_full(p.shape, decaying[n]).flatten() for n, p in self._parameters()])
+        # Decaying ones first, so that each model is two pieces to the optimizer.
+        parameters = sorted(self.template.named_parameters(), key=lambda item: not decaying[item[0]])
+        self.names, self.shapes = [name for name, _ in parameters], [p.shape for _, p in parameters]
+        self.narrow = {name for name, p in parameters if id(p) in narrow}
+        rows = [torch.cat([p.detach().flatten() for p in self.ordered(model)]) for model in models]
+        self.packed = torch.stack(rows).requires_grad_(True)
+        self.gradient = torch.zeros_like(self.packed)
+        self.clip = self.packed.new_tensor([[optimizer.clip] for optimizer in optimizers])
+        self.optimizer = self._optimizer(optimizers, split=sum(p.numel() for name, p in parameters if decaying[name]))
+        self.losses = self.packed.new_zeros(len(models))
         order = list(self.rngs)
         if compile:
-            self._losses, self._update = torch.compile(self._losses), torch.compile(self._update)  # type: ignore[method-assign]
+            self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
         self.seed_of = torch.tensor([order.index(seed) for seed in seeds], device=device)
 
-    def set_rate(self, share: float) -> None:
-        self.rate.fill_(share)
+    def ordered(self, model: SequenceModule) -> Iterator[Tensor]:
+        """A model's parameters, as they stand in a row."""
+        parameters = dict(model.named_parameters())
+        return (parameters[name] for name in self.names)
+
+    def _optimizer(self, optimizers: Sequence[Optimizer], *, split: int) -> AdamW:
+        """Over views of the packed parameters, whose gradients are views of the packed gradient."""
+        views = []
+        for row, (optimizer, gradient) in enumerate(zip(optimizers, self.gradient, strict=True)):
+            pieces = [self.packed.detach()[row, :split], self.packed.detach()[row, split:]]
+            for piece, part in zip(pieces, (gradient[:split], gradient[split:]), strict=True):
+                piece.grad = part
+            views.append((optimizer, pieces[:1], pieces[1:]))
+        return AdamW(views)
 
     def train_on(self, part: Task, batch: int) -> None:
         drawn = [part.sample(batch, rng) for rng in self.rngs.values()]
         losses = self._losses(part, _stacked(drawn, self.seed_of))
         (gradient,) = torch.autograd.grad(losses.sum(), self.packed)
-        self._update(gradient)
+        # Clipped by each model's norm, as clip_grad_norm_ does it.
+        scale = (self.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1)
+        torch.mul(gradient, scale, out=self.gradient)
+        self.optimizer.step()
         self.losses.copy_(losses.detach())
 
     def _losses(self, part: Task, batch: Batch) -> Float[Tensor, " models"]:
-        def one(weights: tuple[Tensor, ...], inputs: Tensor, targets: Tensor, positions: Tensor | None) -> Tensor:
-            return answer_loss(part, self._answer(weights, inputs, positions), Batch(inputs, targets, positions))
+        answers = self._together(self._weights(), batch)
+        return answer_losses(part, answers, batch, self.cross_entropy).flatten(1).mean(dim=1)
 
-        given = (batch.inputs, batch.targets, batch.positions)
-        dims = (0, *(None if tensor is None else 0 for tensor in given))
-        return torch.vmap(one, in_dims=dims, randomness="different")(self._weights(), *given)
+    def _together(self, weights: Weights, batch: Batch) -> Float[Tensor, "models batch answers outputs"]:
+        """Each model's answers to its batch."""
+        dims = (0, 0, None if batch.positions is None else 0)
+        return torch.vmap(self._answer, in_dims=dims, randomness="different")(weights, batch.inputs, batch.positions)
 
-    def _answer(self, weights: tuple[Tensor, ...], inputs: Tensor, positions: Tensor | None) -> Tensor:
+    def _answer(self, weights: Weights, inputs: Tensor, positions: Tensor | None) -> Tensor:
         """One model's answers."""
-        with self.autocast(), sdpa_kernel(KERNELS):
+        kernels = SHORT if inputs.shape[1] <= 64 else LONG
+        with self.autocast(), self.whole(), sdpa_kernel(kernels, set_priority=True):
             return functional_call(self.template, dict(zip(self.names, weights, strict=True)), (inputs, positions))
-
-    @torch.no_grad()
-    def _update(self, gradient: Float[Tensor, "models parameters"]) -> None:
-        """AdamW, as torch.optim.AdamW does it, after clipping each model's gradient by its norm."""
-        o = self.options
-        norm = gradient.norm(dim=1, keepdim=True)
-        gradient = gradient * (o["clip"] / (norm + 1e-6)).clamp(max=1)
-        self.count += 1
-        self.mean.lerp_(gradient, 1 - o["beta1"])
-        self.square.lerp_(gradient.square_(), 1 - o["beta2"])
-        lr = o["lr"] * self.rate
-        self.packed.mul_(1 - lr * o["weight_decay"] * self.decaying)
-        spread = self.square.sqrt().div_((1 - o["beta2"] ** self.count).sqrt()).add_(o["eps"])
-        self.packed.sub_(self.mean.div(spread).mul_(lr / (1 - o["beta1"] ** self.count)))
 
     @torch.no_grad()
     def answers(self, batches: Sequence[Batch]) -> Iterator[Tensor]:
@@ -105,26 +118,27 @@ class Bank(Trainer):
         for start in range(0, len(batches), size):
             batch = _stacked(batches[start : start + size])
             weights = tuple(weight[start : start + size] for weight in self._weights())
-            dims = (0, 0, None if batch.positions is None else 0)
-            together = torch.vmap(self._answer, in_dims=dims, randomness="different")
-            yield from together(weights, batch.inputs, batch.positions)
+            yield from self._together(weights, batch)
         self.template.train()
 
     def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name).detach() for name in ("packed", "mean", "square", "count")}
+        return {"packed": self.packed.detach(), "optimizer": self.optimizer.state()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            getattr(self, name).copy_(value)
+        self.packed.copy_(state["packed"])
+        self.optimizer.restore(state["optimizer"])
 
-    def _weights(self) -> tuple[Float[Tensor, "models ..."], ...]:
-        """Each parameter of all models, as views: one split, so that its gradient is one concatenation."""
+    def _weights(self) -> Weights:
+        """Each parameter of all models, as views: one split, so that its gradient is one concatenation. Those of linear
+        layers are as narrow as autocast makes them for one model; vmap takes the layer apart first, and would add a
+        wide bias."""
         pieces = self.packed.split([shape.numel() for shape in self.shapes], dim=1)
-        return tuple(piece.unflatten(1, shape) for piece, shape in zip(pieces, self.shapes, strict=True))
-
-    def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        return self.template.named_parameters()
+        narrow = torch.bfloat16 if self.autocast()._enabled else self.packed.dtype
+        return tuple(
+            (piece.to(narrow) if name in self.narrow else piece).unflatten(1, shape)
+            for piece, name, shape in zip(pieces, self.names, self.shapes, strict=True)
+        )
 
 
 def _stacked(batches: Sequence[Batch], order: Tensor | None = None) -> Batch:

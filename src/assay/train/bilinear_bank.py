@@ -37,7 +37,10 @@ class Recipe:
     lr: float = 3e-3
     weight_decay: float = 1e-4
     train_share: float = 0.75
-    """Of the P^2 pairs; the others validate."""
+    """Of the P^2 pairs; the others validate, and test."""
+    test_share: float = 0.0
+    """Of the P^2 pairs, taken from those that would validate. Nothing is chosen by them: training stops where
+    validation is perfect, and so favours the validation pairs."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1 or not 0 < self.train_share < 1:
@@ -45,16 +48,22 @@ class Recipe:
                 f"epochs={self.epochs}, batch={self.batch}, train_share={self.train_share}: the first two are at least "
                 "1, the share lies between 0 and 1."
             )
-
-    def sizes(self, P: int) -> tuple[int, int]:
-        """Pairs to train and to validate on."""
-        train = round(self.train_share * P * P)
-        if not self.batch <= train < P * P:
+        if not 0 <= self.test_share < 1 - self.train_share:
             raise UserError(
-                f"P={P} leaves {train} pairs to train on and {P * P - train} to validate: a batch of {self.batch} and "
-                "one validation pair are the least. Lower batch, or change train_share."
+                f"test_share={self.test_share}: it is 0 or more, and with train_share={self.train_share} leaves some "
+                "pairs to validate."
             )
-        return train, P * P - train
+
+    def sizes(self, P: int) -> tuple[int, int, int]:
+        """Pairs to train, to validate and to test on."""
+        train, test = round(self.train_share * P * P), round(self.test_share * P * P)
+        val = P * P - train - test
+        if train < self.batch or val < 1:
+            raise UserError(
+                f"P={P} leaves {train} pairs to train on and {val} to validate: a batch of {self.batch} and one "
+                "validation pair are the least. Lower batch, or change train_share or test_share."
+            )
+        return train, val, test
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,12 @@ class Split:
 
     train: Int[Tensor, " train"]
     val: Int[Tensor, " val"]
+    test: Int[Tensor, " test"]
 
     @classmethod
     def of(cls, P: int, seed: int, recipe: Recipe) -> "Split":
         """One split per seed, whatever the width: models of a seed differ in nothing else."""
-        train, val = recipe.sizes(P)
-        return cls(*torch.randperm(P * P, generator=stream(seed, "split")).split([train, val]))
+        return cls(*torch.randperm(P * P, generator=stream(seed, "split")).split(list(recipe.sizes(P))))
 
     def order(self, batch: int, rng: torch.Generator) -> Int[Tensor, "steps batch"]:
         """The batches of an epoch; the rows that fill no batch wait for another."""
@@ -196,19 +205,22 @@ class _Group:
         self.table, self.readout = self.table[which], self.readout[which]
         self.means, self.squares = ([part[which] for part in parts] for parts in (self.means, self.squares))
 
-    def accuracy(self, rows: Int[Tensor, "models val"]) -> Float[Tensor, " models"]:
-        """The share of right answers, model by model."""
-        picks, answers = self._lookups(rows[None].to(self.table.device))
-        logits, _ = self._forward(picks[0])
-        return (logits.argmax(dim=-1) == answers[0]).double().mean(dim=1)
+    def accuracy(self, rows: Int[Tensor, "models rows"]) -> Float[Tensor, " models"]:
+        """The share of right answers, model by model: those whose logit is above all others."""
+        picks, (answers,) = self._lookups(rows[None].to(self.table.device))
+        logits, _ = self._forward(picks[0], self._pairs(rows.numel()))
+        given = logits.gather(2, answers)
+        others = logits.scatter_(2, answers, -torch.inf).amax(dim=-1, keepdim=True)  # argmax takes ten times as long
+        return (given > others).double().mean(dim=(1, 2))
 
     def train(self, rows: Int[Tensor, "steps models batch"]) -> Float[Tensor, " models"]:
         """A step per batch of rows; the mean loss of each model."""
         picks, answers = self._lookups(rows.to(self.table.device))
+        pairs = self._pairs(rows[0].numel())
         gradients = [torch.empty_like(part) for part in self.weights]
-        total = self.table.new_zeros(len(self.members))
-        for pick, answer in zip(picks, answers, strict=True):
-            total += self._gradient(pick, answer, *gradients)
+        shares = self.table.new_empty(*answers.shape)
+        for pick, answer, given in zip(picks, answers, shares, strict=True):
+            self._gradient(pick, answer, pairs, given, *gradients)
             self.clock += 1
             # What torch.optim.AdamW(fused=True) calls, without the class around it.
             torch._fused_adamw_(
@@ -216,53 +228,78 @@ class _Group:
                 lr=self.recipe.lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=self.recipe.weight_decay,
                 amsgrad=False, maximize=False,
             )  # fmt: skip
-        return total / len(rows)
+        # A share too small for its type is no divergence; NaN stays NaN.
+        return -shares.clamp_(min=torch.finfo(shares.dtype).tiny).log_().mean(dim=(0, 2, 3))
 
     def _gradient(
         self,
-        picks: Int[Tensor, "pairs 2"],
-        answers: Int[Tensor, "models rows"],
+        picks: Int[Tensor, " lookups"],
+        answers: Int[Tensor, "models rows 1"],
+        pairs: Int[Tensor, " pairs"],
+        given: Float[Tensor, "models rows 1"],
         table: Float[Tensor, "models inputs 2 unit"],
         readout: Float[Tensor, "models P unit"],
-    ) -> Float[Tensor, " models"]:
-        """The gradient of each model's mean cross entropy, into the last two; and that loss."""
-        logits, sides = self._forward(picks)
+    ) -> None:
+        """The gradient of each model's mean cross entropy, into the last two, and the share that the right answer has,
+        into `given`. Written with few operations: at these sizes a call costs as much as what it does."""
+        logits, sides = self._forward(picks, pairs)
         shares = torch.softmax(logits, dim=-1)
-        given = shares.gather(2, answers[..., None])
-        # A share too small for its type is no divergence; NaN stays NaN.
-        loss = -given.clamp(min=torch.finfo(given.dtype).tiny).log_().mean(dim=(1, 2))
+        torch.gather(shares, 2, answers, out=given)
         # d loss / d logits = (softmax - one hot) / rows
-        error = shares.scatter_(2, answers[..., None], given.sub_(1)).div_(shares.shape[1])
-        torch.bmm(error.mT, sides[:, :, 0] * sides[:, :, 1], out=readout)
+        error = shares.scatter_(2, answers, given - 1).div_(shares.shape[1])
+        left, right = sides.unbind(dim=2)
+        torch.bmm(error.mT, left * right, out=readout)
         back = torch.bmm(error, self.readout)
         # The product rule: what comes back to one side is weighted by the other.
         returned = torch.empty_like(sides)
-        for side in (0, 1):
-            torch.mul(back, sides[:, :, 1 - side], out=returned[:, :, side])
-        returned = rearrange(returned, "models rows side unit -> (models rows) (side unit)")
-        into = rearrange(table.zero_(), "models inputs side unit -> (models inputs) (side unit)")
-        for column in picks.unbind(dim=1):
-            if into.is_cuda:  # there index_add_ adds in any order
-                into.index_put_((column,), returned, accumulate=True)
-            else:
-                into.index_add_(0, column, returned)
-        return loss
+        torch.mul(back, right, out=returned[:, :, 0])
+        torch.mul(back, left, out=returned[:, :, 1])
+        (_add_dense if table.is_cuda else _add_rows)(table, picks, returned)
 
     def _lookups(
         self, rows: Int[Tensor, "steps models rows"]
-    ) -> tuple[Int[Tensor, "steps pairs 2"], Int[Tensor, "steps models rows"]]:
-        """The two table rows of every pair, counted through all models' tables, and the right answers."""
+    ) -> tuple[Int[Tensor, "steps lookups"], Int[Tensor, "steps models rows 1"]]:
+        """The two table rows of every pair, one after the other and counted through all models' tables; and the right
+        answers."""
         a, b = rows // self.P, rows % self.P
         start = 2 * self.P * torch.arange(rows.shape[1], device=rows.device)[:, None]
         picks = torch.stack([start + a, start + self.P + b], dim=-1)
-        return rearrange(picks, "steps models rows two -> steps (models rows) two"), (a + b) % self.P
+        return picks.flatten(1), ((a + b) % self.P)[..., None]
+
+    def _pairs(self, count: int) -> Int[Tensor, " pairs"]:
+        """Where each pair begins among the lookups."""
+        return torch.arange(0, 2 * count, 2, device=self.table.device)
 
     def _forward(
-        self, picks: Int[Tensor, "pairs 2"]
+        self, picks: Int[Tensor, " lookups"], pairs: Int[Tensor, " pairs"]
     ) -> tuple[Float[Tensor, "models rows P"], Float[Tensor, "models rows 2 unit"]]:
         """Logits, and the two factors of every hidden unit."""
-        rows = rearrange(self.table, "models inputs side unit -> (models inputs) (side unit)")
-        summed = torch.nn.functional.embedding_bag(picks, rows, mode="sum")
-        sides = rearrange(summed, "(models rows) (side unit) -> models rows side unit", models=len(self.table), side=2)
-        # A copy and a plain product take a third of the time that BLAS needs to read the readout across its rows.
-        return torch.bmm(sides[:, :, 0] * sides[:, :, 1], self.readout.mT.contiguous()), sides
+        # What torch.nn.functional.embedding_bag(mode="sum") calls: a third of its time went into finding `pairs` anew.
+        summed = torch.embedding_bag(self.table.flatten(0, 1).flatten(1), picks, pairs, False, 0)[0]
+        sides = summed.view(len(self.table), -1, 2, self.width)
+        left, right = sides.unbind(dim=2)
+        return torch.bmm(left * right, self.readout.mT), sides
+
+
+def _add_rows(
+    table: Float[Tensor, "models inputs 2 unit"],
+    picks: Int[Tensor, " lookups"],
+    returned: Float[Tensor, "models rows 2 unit"],
+) -> None:
+    """What comes back from each pair, added to its two rows of an empty table."""
+    into, given = table.zero_().flatten(0, 1).flatten(1), returned.flatten(0, 1).flatten(1)
+    for picked in picks.view(-1, 2).unbind(dim=1):
+        into.index_add_(0, picked, given)
+
+
+def _add_dense(
+    table: Float[Tensor, "models inputs 2 unit"],
+    picks: Int[Tensor, " lookups"],
+    returned: Float[Tensor, "models rows 2 unit"],
+) -> None:
+    """The same as a product with the one-hot inputs: on CUDA index_add_ adds in any order, and this is faster than
+    anything that sorts."""
+    models, inputs = table.shape[:2]
+    one_hot = table.new_zeros(returned.shape[0] * returned.shape[1], inputs)
+    one_hot.scatter_(1, picks.view(-1, 2) % inputs, 1.0)
+    torch.bmm(one_hot.view(models, -1, inputs).mT, returned.flatten(2), out=table.flatten(2))

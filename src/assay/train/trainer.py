@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from assay.models.sequence import SequenceModule
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task
-from assay.train.recipe import Optimizer, Train, answer_loss
+from assay.train.adamw import AdamW
+from assay.train.recipe import Optimizer, Train, answer_losses
 
 WARM_UP_STEPS = 3
 """Steps run as written before a graph is captured: they set up libraries and buffers. They count as training."""
@@ -26,6 +27,7 @@ class Trainer:
 
     losses: Tensor
     """The latest training loss of each model."""
+    optimizer: AdamW
 
     def __init__(self, task: Task, train: Train, *, seeds: Iterable[int], device: torch.device, graph: bool) -> None:
         self.train, self.device = train, device
@@ -40,15 +42,11 @@ class Trainer:
     def run(self) -> Iterator[int]:
         """Train to the last step; yields the number of steps done at every validation."""
         while self.step < self.train.max_steps:
-            self.set_rate(self.train.rate(self.step))
+            self.optimizer.set_rate(self.train.rate(self.step))
             self._play(self.step % len(self.parts))
             self.step += 1
             if self.step % self.train.validate_every == 0 or self.step == self.train.max_steps:
                 yield self.step
-
-    def set_rate(self, share: float) -> None:
-        """The share of the learning rates that the schedule leaves."""
-        raise NotImplementedError(f"{type(self).__name__}.set_rate")
 
     def train_on(self, part: Task, batch: int) -> None:
         """One step."""
@@ -112,7 +110,7 @@ class Trainer:
 
 
 class SingleTrainer(Trainer):
-    """One model, with torch's fused AdamW."""
+    """One model."""
 
     def __init__(
         self,
@@ -129,31 +127,18 @@ class SingleTrainer(Trainer):
         super().__init__(task, train, seeds=[seed], device=device, graph=graph)
         self.model, self.recipe, self.seed = model, optimizer, seed
         self.forward: Callable[..., Tensor] = torch.compile(model) if compile else model
-        # On CUDA the rate is a tensor, so that a captured step reads it anew at every replay.
-        rate: Any = torch.tensor(0.0, device=device) if device.type == "cuda" else 0.0
-        self.optimizer = torch.optim.AdamW(
-            _groups(model, optimizer.weight_decay),
-            lr=rate,
-            betas=(optimizer.beta1, optimizer.beta2),
-            eps=optimizer.eps,
-            fused=True,
-            capturable=device.type == "cuda",
+        decaying, rest = (
+            [p for name, p in model.named_parameters() if decays(model)[name] == wanted] for wanted in (True, False)
         )
+        self.optimizer = AdamW([(optimizer, decaying, rest)])
         self.losses = next(model.parameters()).new_zeros(1)
-
-    def set_rate(self, share: float) -> None:
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(self.recipe.lr * share)
-            else:
-                group["lr"] = self.recipe.lr * share
 
     def train_on(self, part: Task, batch: int) -> None:
         drawn = part.sample(batch, self.rngs[self.seed])
         with self.autocast():
             answers = self.forward(drawn.inputs, drawn.positions)
-        loss = answer_loss(part, answers, drawn)
-        self.optimizer.zero_grad(set_to_none=not self.graph)
+        loss = answer_losses(part, answers, drawn).mean()
+        self.model.zero_grad(set_to_none=not self.graph)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip, foreach=True)
         self.optimizer.step()
@@ -168,11 +153,11 @@ class SingleTrainer(Trainer):
         self.model.train()
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.restore(state["optimizer"])
 
 
 def decays(model: SequenceModule) -> dict[str, bool]:
@@ -181,10 +166,3 @@ def decays(model: SequenceModule) -> dict[str, bool]:
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     tables.add(id(model.position))
     return {name: p.ndim >= 2 and id(p) not in tables for name, p in model.named_parameters()}
-
-
-def _groups(model: SequenceModule, weight_decay: float) -> list[dict[str, Any]]:
-    decaying = decays(model)
-    decayed = [p for name, p in model.named_parameters() if decaying[name]]
-    rest = [p for name, p in model.named_parameters() if not decaying[name]]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]

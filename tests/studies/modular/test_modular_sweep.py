@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from assay.core.run import Record, canonical
 from assay.core.store import Store
-from assay.studies.modular.sweep import WEIGHTS, Sweep, saved_model, table_accuracy
+from assay.core.study import Outcome
+from assay.report.section import Section
+from assay.studies.modular.files import load
+from assay.studies.modular.sweep import WEIGHTS, Sweep, answered, saved_model
 
 TINY = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -33,7 +37,10 @@ def test_any_list_of_widths_is_swept_and_reported(cli_json: Callable[..., Any], 
     )
     assert rows[0]["share perfect"]["low"] == 0 < rows[0]["share perfect"]["high"]
     charts = {path.stem for path in (tmp_path / "modular.sweep").glob("*.png")}
-    assert charts == {"val_acc_by_width", "perfect_by_width", "effective_rank_by_width"}, "no seed was perfect"
+    assert charts == {
+        "val_acc_by_width", "perfect_by_width", "effective_rank_by_width", "survival", "capacity",
+        "tn_by_width", "activation_by_width", "js_by_width", "frequencies_d17",
+    }  # fmt: skip
 
 
 def test_a_record_has_its_curve_and_its_weights(cli: Cli, tmp_path: Path) -> None:
@@ -41,7 +48,7 @@ def test_a_record_has_its_curve_and_its_weights(cli: Cli, tmp_path: Path) -> Non
     (record,) = records(tmp_path).values()
     metrics, model = record.metrics, saved_model(record)
     assert model.w_l.shape == (3, 14) and metrics["params"] == 5 * 7 * 3
-    assert metrics["full_acc"] == table_accuracy(model)
+    assert metrics["full_acc"] == answered(model).mean() and metrics["test_acc"] is None
     assert metrics["epochs"] == len(metrics["curve"]) == 3 and metrics["val_acc"] == metrics["curve"][-1]
     assert metrics["best_val_acc"] == max(metrics["curve"]) and metrics["epochs_to_perfect"] is None
     assert record.cost["trained_together"] == 1 and record.cost["seconds"] > 0
@@ -91,6 +98,51 @@ def test_a_model_that_diverges_is_a_record_and_the_others_go_on(
     code, _, err = cli("modular", "sweep", *TINY, "--dimensions", "2", "3", "--seeds", "0", "--out", tmp_path)
     assert code == 1 and "diverged: modular.sweep d_hidden=2" in err
     assert {key: r.status for key, r in records(tmp_path).items()} == {(2, 0): "diverged", (3, 0): "done"}
+
+
+def test_a_seed_that_diverged_counts_as_not_perfect(tmp_path: Path) -> None:
+    """Two seeds of a width, one perfect after two epochs and one diverged: 1/2, and waiting to the end."""
+    store, study = Store(tmp_path), Sweep(P=7, batch=9, epochs=8, dimensions=(2, 3), seeds=(0, 1))
+    done = dict.fromkeys(("val_acc", "best_val_acc", "full_acc", "effective_rank", "train_acc"), 1.0)
+    weights = {"bi_linear.weight": torch.ones(4, 14), "projection.weight": torch.ones(7, 2)}
+    wide = {"bi_linear.weight": torch.ones(6, 14), "projection.weight": torch.ones(7, 3)}
+    for run in study.plan():
+        artifact = {WEIGHTS: safetensors.torch.save(weights if run.options["d_hidden"] == 2 else wide)}
+        if run.seed == 0:
+            metrics = done | {"perfect": 1, "epochs_to_perfect": 2, "epochs": 2, "test_acc": None}
+            store.commit(Outcome(run, metrics, artifacts=artifact))
+        else:
+            store.commit(Outcome(run, {"val_acc": 0.1, "perfect": 0, "epochs": 1}, diverged=True))
+    section = Section("modular.sweep")
+    study.report(store.records(), section)
+    tables = {table.name: table.json_rows() for table in section.tables}
+    assert [(row["perfect"], row["diverged"]) for row in tables["modular_sweep"]] == [("1/2", 1), ("1/2", 1)]
+    assert tables["modular_sweep"][0]["share perfect"]["n"] == 2
+    assert tables["modular_sweep"][0]["val acc"]["mean"] == pytest.approx(0.55)
+    assert tables["smallest_width"][0]["some seed perfect"] == 2
+    assert tables["smallest_width"][0]["every seed perfect"] is None
+    (chart,) = [chart for chart in section.charts if chart.name == "survival"]
+    ends = [p for p in str(chart.spec).split("{") if "'x': 8.0" in p and "'series': 'd 2'" in p]
+    assert ends and all("'y': 0.5" in end for end in ends)
+
+
+def test_capacity_compares_training_with_cutting_and_four_units(cli_json: Callable[..., Any], tmp_path: Path) -> None:
+    rows = cli_json("modular", "sweep", *TINY, "--dimensions", "2", "8", "--seeds", "0", "--out", tmp_path)
+    found = {row["model"]: row for row in rows["tables"]["capacity"]}
+    assert list(found) == ["trained", "cut to units", "cut to eigenvalues", "constructed"]
+    assert found["constructed"]["smallest width, all 1"] == 4 and found["constructed"]["at width 4"] == 1
+
+
+def test_a_sweep_is_saved_where_it_is_asked_for(cli: Cli, tmp_path: Path) -> None:
+    words = [*TINY, "--dimensions", "2", "--seeds", "0", "--out", tmp_path]
+    for name in ("made/s.pkl", "s.safetensors"):
+        assert cli("modular", "sweep", *words, "--save", tmp_path / name)[0] == 0
+        assert load(tmp_path / name).val_accs.keys() == {2}
+    for wrong in (["--save", tmp_path / "s.npz"], ["--seeds", "0", "1", "--save", tmp_path / "s.pkl"]):
+        code, out, err = cli("modular", "sweep", *words, *wrong)
+        assert code == 2 and out == "" and "--save" in err
+    code, _, err = cli("modular", "sweep", *words, "--grid", "lr=1e-3,1e-2", "--save", tmp_path / "two.safetensors")
+    assert code == 2 and "one setting" in err and not (tmp_path / "two.safetensors").exists()
 
 
 @pytest.mark.parametrize("words", [["--dimensions", "0"], ["--P", "3"], ["--train_share", "2"], ["--epochs", "0"]])

@@ -99,7 +99,7 @@ def test_the_verbs_write_the_specs_files_and_share_what_they_trained(ran: Path, 
     encoder = next(r for r in records if r.run.options["coder"]["name"] == "lse_infomax")
     assert saved_module(encoder).encode(torch.rand(1, 3, 64)).shape == (1, 3, 8)
 
-    code, _, err = cli("sae", "figures", "--results-dir", "results", "--output-dir", "figures", *PLACE)
+    code, _, err = cli("sae", "figures", "--results-dir", "results", "--output-dir", "figures", "--quiet")
     assert code == 0, err
     assert {path.stem for path in (ran / "figures").iterdir()} == {
         "fig1_theorem", "fig2_ablation", "fig3_benchmark", "fig4a_loss", "fig4b_convergence", "fig5_features",

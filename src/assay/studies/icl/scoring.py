@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.tasks.base import Batch, Task
-from assay.train.recipe import answer_loss
+from assay.train.recipe import answer_losses
 
 ROWS, TOKENS = 1000, 2**18
 """Sequences and tokens drawn at a time. Nothing else decides them, so that all models of a seed see the same."""
@@ -22,7 +22,8 @@ Totals = dict[str, Tensor]
 @torch.no_grad()
 def score(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
     """Per model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; of a mixture
-    the mean over its parts, and the score of each by its number of answers."""
+    the mean over its parts, and the score of each by its number of answers. Models that share a generator are asked
+    the same."""
     parts = task.parts()
     found = [_score_part(answer, part, size=-(-size // len(parts)), rngs=rngs) for part in parts]
     return [_joined(parts, per_part) for per_part in zip(*found, strict=True)]
@@ -32,9 +33,10 @@ def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.G
     rows = max(1, min(ROWS, TOKENS // task.shape().length))
     totals: list[Totals] = [{} for _ in rngs]
     for start in range(0, size, rows):
-        batches = [task.sample(min(rows, size - start), rng) for rng in rngs]
+        drawn = {rng: task.sample(min(rows, size - start), rng) for rng in dict.fromkeys(rngs)}
+        batches = [drawn[rng] for rng in rngs]
         for mine, batch, answers in zip(totals, batches, answer(batches), strict=True):
-            for key, value in _sums(task, answers.float(), batch).items():
+            for key, value in _sums(task, answers, batch).items():
                 mine[key] = mine[key] + value if key in mine else value
     return [_means(task, {key: value.double().cpu() for key, value in mine.items()}) for mine in totals]
 
@@ -42,7 +44,7 @@ def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.G
 def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Totals:
     quality = _squared_error(answers, batch) if task.loss == "mse" else _right(task, answers, batch).float()
     sums = {
-        "loss": answer_loss(task, answers, batch) * len(quality),
+        "loss": answer_losses(task, answers, batch).mean() * len(quality),
         "quality": quality.sum(0),
         "exact": (quality == 1).all(dim=1).sum(),
         "sequences": torch.tensor(len(quality), device=quality.device),

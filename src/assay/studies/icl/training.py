@@ -22,6 +22,8 @@ from assay.train.trainer import SingleTrainer, Trainer
 
 GOALS = (0.9, 0.98)
 """Accuracies of which a record says when they were first reached."""
+SAVING = 0.05
+"""Share of the time that checkpoints may take: those of many models are gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
     if checkpoint and checkpoint.exists() and (notes := trainer.load_if(checkpoint, owners)) is not None:
         begin -= notes["seconds"]
         going = {index: Progress(runs[index], **kept) for index, kept in notes["going"].items()}
+    due = begin  # when the next checkpoint may be written
     for step in trainer.run():
         found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)
         finite = trainer.losses.isfinite().tolist()
@@ -73,9 +76,11 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
         if not going:
             return
         # Once a run is stored as diverged, a later process has other runs to train: nothing would take this up.
-        if checkpoint and len(going) == len(runs) and step < shared.train.max_steps:
+        if checkpoint and len(going) == len(runs) and step < shared.train.max_steps and time.perf_counter() >= due:
             kept = {index: {"curve": p.curve, "seconds_to": p.seconds_to} for index, p in going.items()}
-            trainer.save(checkpoint, owners, {"seconds": time.perf_counter() - begin, "going": kept})
+            saving = time.perf_counter()
+            trainer.save(checkpoint, owners, {"seconds": saving - begin, "going": kept})
+            due = time.perf_counter() + (time.perf_counter() - saving) / SAVING
     yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
 
 
@@ -87,17 +92,22 @@ def build(model: SequenceModel, task: Task, seed: int) -> SequenceModule:
 def _trainer(runs: Sequence[Run], settings: Sequence[Setting], ctx: Context, device: torch.device) -> Trainer:
     shared = settings[0]
     compile = ctx.numerics.compile
-    models = [build(s.model, s.task, run.seed).to(device) for run, s in zip(runs, settings, strict=True)]
+    seeds = [run.seed for run in runs]
+    start = {seed: build(shared.model, shared.task, seed).to(device) for seed in dict.fromkeys(seeds)}
     if len(runs) == 1:
-        return SingleTrainer(models[0], shared.task, shared.train, shared.optimizer, seed=runs[0].seed, compile=compile)
-    optimizers, seeds = [setting.optimizer for setting in settings], [run.seed for run in runs]
+        return SingleTrainer(
+            start[seeds[0]], shared.task, shared.train, shared.optimizer, seed=seeds[0], compile=compile
+        )
+    optimizers = [setting.optimizer for setting in settings]
+    models = [start[seed] for seed in seeds]
     return Bank(models, shared.task, shared.train, optimizers, seeds=seeds, compile=compile)
 
 
 def _scored(
     trainer: Trainer, task: Task, size: int, runs: Sequence[Run], split: str, device: torch.device
 ) -> list[dict[str, Any]]:
-    return score(trainer.answers, task, size=size, rngs=[stream(run.seed, split, device=device) for run in runs])
+    streams = {seed: stream(seed, split, device=device) for seed in {run.seed for run in runs}}
+    return score(trainer.answers, task, size=size, rngs=[streams[run.seed] for run in runs])
 
 
 def _note(

@@ -1,4 +1,4 @@
-"""The sweep's tables and charts, from records alone."""
+"""The sweep's tables and charts, from records and their weights alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,21 +10,28 @@ from assay.core.study import Report
 from assay.metrics.intervals import Interval, share, wilson
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_lines
+from assay.studies.modular.figures import capacity, maps, survival
 
 GOOD = 0.95
-FORMATS = {"val acc": ".4f", "best val acc": ".4f", "full table": ".4f", "epochs to 100 %": ".0f", "params": ".0f"}
+PARTS = (8, 4, 2, 1)
+"""Of the epochs allowed: perfect within an eighth of them, a quarter, ..."""
+FORMATS = {
+    "val acc": ".4f", "best val acc": ".4f", "test acc": ".4f", "full table": ".4f", "epochs to 100 %": ".0f",
+    "params": ".0f",
+}  # fmt: skip
 NOTE = (
     "± half the 95 % Student t interval over seeds. val acc: of the last epoch, on pairs not trained on. Training "
-    "stops where it is 1, and so favours it: full table counts all P^2 pairs. perfect: seeds that got there within the "
-    "epochs allowed, with the Wilson interval of their share. epochs to 100 %: of the seeds that got there. effective "
-    "rank: exp of the entropy of the squared eigenvalues of a remainder's form, averaged over remainders.\n"
+    "stops where it is 1, and so favours it: test acc is of pairs that nothing was chosen by, full table of all P^2 "
+    "pairs. perfect: seeds that got there within the epochs allowed, with the Wilson interval of their share; a seed "
+    "that diverged did not. epochs to 100 %: of the seeds that got there. effective rank: exp of the entropy of the "
+    "squared eigenvalues of a remainder's form, averaged over remainders.\n"
     "Four units are enough for any P (constructive_model): what is missing above that is learning, not room."
 )
 
 
 @dataclass(frozen=True)
 class Point:
-    """A width in one setting."""
+    """A width in one setting; its seeds include those that diverged."""
 
     cell: Cell
     setting: Mapping[str, Any]
@@ -39,29 +46,41 @@ class Point:
 
     @property
     def perfect(self) -> int:
-        return sum(value == 1 for value in self.cell.values("perfect").values())
+        return self.perfect_within(self.cell.options["epochs"])
 
     @property
-    def share_perfect(self) -> Interval:
-        return wilson(self.perfect, len(self.cell.seeds))
+    def diverged(self) -> int:
+        return sum(record.status == "diverged" for record in self.cell.records)
+
+    def perfect_within(self, epochs: int) -> int:
+        """Seeds that answered every validation pair by then."""
+        return sum(epoch <= epochs for epoch in self.cell.values("epochs_to_perfect").values())
+
+    def share_perfect(self, epochs: int) -> Interval:
+        return wilson(self.perfect_within(epochs), len(self.cell.seeds))
 
 
 def report(records: Sequence[Record], out: Report) -> None:
-    found = cells(records)
+    found = cells(records, diverged=True)
     columns = varying(found, ignore=("d_hidden",))
     points = [Point(cell, {key: values[i] for key, values in columns.items()}) for i, cell in enumerate(found)]
     series = list(dict.fromkeys(point.series for point in points))
     points.sort(key=lambda point: (series.index(point.series), point.width))
-    out.table("modular_sweep", [_row(point) for point in points], formats=FORMATS, note=NOTE)
+    by_series = {name: [point for point in points if point.series == name] for name in series}
+    rows = [_row(point) for point in points]
+    out.table("modular_sweep", _without_empty(rows, "test acc", "diverged"), formats=FORMATS, note=NOTE)
     out.table(
         "smallest_width",
-        [_thresholds([point for point in points if point.series == name]) for name in series],
+        [_thresholds(own) for own in by_series.values()],
         note=f"the smallest width tried of which it is true; mean: val acc of {GOOD:g} or more on average over seeds.",
     )
     _chart(points, out, "val_acc", "validation accuracy", bounded=True)
-    _perfect(points, out)
-    _chart(points, out, "epochs_to_perfect", "epochs to 100 %", caption=" Of the seeds that got there.")
+    _perfect(by_series, out)
+    survival({name: [p.cell for p in own] for name, own in by_series.items()}, out)
+    capacity({name: [p.cell for p in own] for name, own in by_series.items()}, out, good=GOOD)
     _chart(points, out, "effective_rank", "effective rank")
+    for place, own in enumerate(by_series.values()):
+        maps([p.cell for p in own], out, suffix=f"_{place + 1}" if len(by_series) > 1 else "")
 
 
 def _row(point: Point) -> dict[str, Any]:
@@ -72,13 +91,21 @@ def _row(point: Point) -> dict[str, Any]:
         "d_hidden": point.width,
         "val acc": cell.interval("val_acc"),
         "best val acc": cell.interval("best_val_acc"),
+        "test acc": cell.interval("test_acc"),
         "full table": cell.interval("full_acc"),
         "perfect": f"{point.perfect}/{n}",
-        "share perfect": point.share_perfect if n > 1 else None,
+        "share perfect": wilson(point.perfect, n) if n > 1 else None,
+        "diverged": point.diverged or None,
         "epochs to 100 %": cell.interval("epochs_to_perfect"),
         "effective rank": cell.interval("effective_rank"),
-        "params": cell.records[0].metrics["params"],
+        "params": 5 * cell.options["P"] * point.width,
     }
+
+
+def _without_empty(rows: Sequence[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
+    """Rows without those of the columns that no row has."""
+    empty = [column for column in columns if all(row[column] is None for row in rows)]
+    return [{key: value for key, value in row.items() if key not in empty} for row in rows]
 
 
 def _thresholds(points: Sequence[Point]) -> dict[str, Any]:
@@ -90,9 +117,7 @@ def _thresholds(points: Sequence[Point]) -> dict[str, Any]:
     return {"setting": points[0].series} | {claim: min(widths, default=None) for claim, widths in claims.items()}
 
 
-def _chart(
-    points: Sequence[Point], out: Report, metric: str, title: str, *, bounded: bool = False, caption: str = ""
-) -> None:
+def _chart(points: Sequence[Point], out: Report, metric: str, title: str, *, bounded: bool = False) -> None:
     """A metric against width, where it was measured."""
     lines, dots = [], []
     for point in points:
@@ -103,11 +128,18 @@ def _chart(
             dots += [{"series": point.series, "d": point.width, "y": v, "seed": seed} for seed, v in values.items()]
     if lines:
         chart = interval_lines(lines, x="d", y="y", series="series", dots=dots, x_title="hidden width", y_title=title)
-        out.chart(f"{metric}_by_width", chart, caption=f"{title.capitalize()} against the hidden width.{caption}")
+        out.chart(f"{metric}_by_width", chart, caption=f"{title.capitalize()} against the hidden width.")
 
 
-def _perfect(points: Sequence[Point], out: Report) -> None:
-    lines = [{"series": point.series, "d": point.width, "y": point.share_perfect} for point in points]
+def _perfect(by_series: Mapping[str, Sequence[Point]], out: Report) -> None:
+    """P(perfect within E epochs | d): a line per E; of several settings, a line for each at all epochs allowed."""
+    lines = []
+    for name, points in by_series.items():
+        budget = points[0].cell.options["epochs"]
+        limits = sorted({max(1, budget // part) for part in (PARTS if len(by_series) == 1 else (1,))})
+        for epochs in limits:
+            label = f"within {epochs} epochs" if len(by_series) == 1 else name
+            lines += [{"series": label, "d": p.width, "y": p.share_perfect(epochs)} for p in points]
     chart = interval_lines(lines, x="d", y="y", series="series", x_title="hidden width", y_title="P(perfect)")
-    caption = "Share of seeds that answer every validation pair within the epochs allowed, with its Wilson interval."
+    caption = "Share of seeds that answer every validation pair in time, with its Wilson interval."
     out.chart("perfect_by_width", chart, caption=caption)

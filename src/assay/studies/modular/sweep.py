@@ -9,10 +9,13 @@ under the names of a saved `Model`: bi_linear.weight (2 d_hidden, 2P) and projec
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import safetensors.torch
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
@@ -22,7 +25,8 @@ from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalue
 from assay.models.bilinear import Model, addition_table, init_model, one_hot
 from assay.nn.random import initialised_from
 from assay.studies import studies
-from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, fresh_models
+from assay.studies.modular.files import SweepResults, check_path, collect, encoded
+from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
 from assay.train.device import activate
 
 WEIGHTS = "weights.safetensors"
@@ -44,8 +48,10 @@ class Sweep(Recipe, Study):
             "batch": 32,
             "lr": 1e-2,
             "weight_decay": 0.5,
+            "test_share": 0.125,
         },
         "spec": {"seeds": (0,)},
+        "findings": {"test_share": 0.125, "grid": {"P": ["64", "61"]}},  # docs/FINDINGS.md; minutes on a GPU
     }
 
     P: int = 64
@@ -54,16 +60,23 @@ class Sweep(Recipe, Study):
     """Hidden widths, in any order."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed is a new split, a new order of batches and new initial weights; widths of a seed share its split."""
+    save: Path | None = None
+    """Write the trained models to a file too: NAME.safetensors, with a manifest beside it, or the spec's NAME.pkl."""
+
+    def recipe(self) -> dict[str, Any]:
+        """How models are trained, whatever their width and seed."""
+        return {f.name: getattr(self, f.name) for f in fields(Recipe)}
 
     def plan(self) -> list[Run]:
         self.sizes(self.P)
         if not all(width >= 1 for width in self.dimensions):
             raise UserError(f"--dimensions {' '.join(map(str, self.dimensions))}: a width is at least 1.")
-        recipe = {f.name: getattr(self, f.name) for f in fields(Recipe)}
+        if self.save is not None:
+            check_path(self.save, self.seeds)
         # Neighbours apart: workers get a half of the plan each, and a wide model costs more than a narrow one.
         widths = (*self.dimensions[::2], *self.dimensions[1::2])
         asked = [(seed, width) for seed in self.seeds for width in widths]
-        return [self.cell(seed=seed, P=self.P, d_hidden=width, **recipe) for seed, width in asked]
+        return [self.cell(seed=seed, P=self.P, d_hidden=width, **self.recipe()) for seed, width in asked]
 
     def cohort(self, run: Run) -> Hashable:
         """All widths and seeds of a recipe."""
@@ -77,6 +90,9 @@ class Sweep(Recipe, Study):
         from assay.studies.modular.report import report
 
         report(records, out)
+        if self.save is not None:
+            for path, data in encoded(saved_sweep(records), self.save):
+                out.file(path, data)
 
 
 @dataclass
@@ -113,20 +129,27 @@ def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[O
                 ctx.progress(runs[k], epoch.number, recipe.epochs, val_acc=val_acc)
         before = now
         for k in epoch.finished:
-            yield outcome(courses[k], bank.model(k), together=len(runs))
+            yield outcome(courses[k], bank.model(k), bank.splits[runs[k].seed], together=len(runs))
 
 
-def outcome(course: Course, model: Model, *, together: int) -> Outcome:
+def outcome(course: Course, model: Model, split: Split, *, together: int) -> Outcome:
     cost = {"seconds": course.seconds, "cpu_seconds": course.cpu_seconds, "trained_together": together}
-    metrics: dict[str, Any] = {"epochs": len(course.curve), "val_acc": course.curve[-1], "curve": course.curve}
+    metrics: dict[str, Any] = {
+        "epochs": len(course.curve),
+        "val_acc": course.curve[-1],
+        "curve": course.curve,
+        "perfect": int(course.curve[-1] == 1),
+    }
     if not torch.tensor(course.losses[-1]).isfinite():
         return Outcome(course.run, metrics, cost, diverged=True)
     eigenvalues = interaction_eigenvalues(model)
+    right = answered(model)
     metrics |= {
         "best_val_acc": max(course.curve),
-        "full_acc": table_accuracy(model),
+        "train_acc": float(right[split.train].mean()),
+        "test_acc": float(right[split.test].mean()) if len(split.test) else None,
+        "full_acc": float(right.mean()),
         "train_loss": course.losses[-1],
-        "perfect": int(course.curve[-1] == 1),
         "epochs_to_perfect": len(course.curve) if course.curve[-1] == 1 else None,
         "effective_rank": float(entropy_effective_rank(eigenvalues).mean()),
         "effective_rank_ratio": float(ratio_effective_rank(eigenvalues).mean()),
@@ -137,10 +160,29 @@ def outcome(course: Course, model: Model, *, together: int) -> Outcome:
 
 
 @torch.no_grad()
-def table_accuracy(model: Model) -> float:
-    """The share of all P^2 pairs, trained on or not, that are answered."""
+def answered(model: Model) -> Float[Tensor, " pairs"]:
+    """1 where a pair is answered, of all P^2; row aP + b."""
     a, b, target = addition_table(model.config.p)
-    return float((model(one_hot(a, b, model.config.p)).argmax(dim=1) == target).double().mean())
+    return (model(one_hot(a, b, model.config.p)).argmax(dim=1) == target).double()
+
+
+def saved_sweep(records: Sequence[Record]) -> SweepResults:
+    """The models of one setting, to be saved together; those that diverged have no weights."""
+    done = [record for record in records if record.status == "done"]
+    settings = {canonical({k: v for k, v in record.run.options.items() if k != "d_hidden"}) for record in done}
+    if len(settings) > 1:
+        raise UserError(f"--save holds one setting, and there are {len(settings)}: leave the grid out. All are stored.")
+    options = done[0].run.options
+    models = [
+        (
+            record.run.options["d_hidden"],
+            record.run.seed,
+            record.metrics["val_acc"],
+            safetensors.torch.load(record.artifact(WEIGHTS)),
+        )
+        for record in done
+    ]
+    return collect(options["P"], models, {f.name: options[f.name] for f in fields(Recipe)})
 
 
 def saved_model(record: Record) -> Model:

@@ -16,7 +16,7 @@ from assay.metrics.intervals import student_t
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
 from assay.studies.sae import metrics as spec
-from assay.studies.sae.verb import FromConfig, named, write_json
+from assay.studies.sae.verb import FromConfig, as_json, named
 
 METRICS = (
     "dead_units", "dead_units_pct", "redundancy_score", "weight_redundancy", "responsibility_entropy",
@@ -61,7 +61,7 @@ class Ablation(FromConfig):
         return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in coders.values()]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.figures import ablation_chart
+        from assay.studies.sae.figures import ablation_chart, checkpoints
 
         by_name: dict[str, list[Record]] = {}
         for name, record in named(records, self.coders()):
@@ -71,7 +71,11 @@ class Ablation(FromConfig):
             values = {column: [float(r.metrics[m]) for r in mine if m in r.metrics] for column, m in COLUMNS.items()}
             rows.append({"configuration": name, **{c: student_t(v) if v else None for c, v in values.items()}})
         out.table("ablation", rows, formats=FORMATS, note=NOTE)
-        out.chart("fig2_ablation", ablation_chart(self.results(records)), caption=FIGURE)
+        results = self.results(records)
+        out.chart("fig2_ablation", ablation_chart(results), caption=FIGURE)
+        out.file(self.output_dir / "ablation_results.json", as_json(results))
+        for path, data in checkpoints(self.output_dir / "checkpoints", named(records, self.coders())):
+            out.file(path, data)
 
     def results(self, records: Sequence[Record]) -> list[dict[str, Any]]:
         """The spec's ablation_results.json."""
@@ -91,12 +95,6 @@ class Ablation(FromConfig):
                 }
             )
         return found
-
-    def export(self, records: Sequence[Record]) -> list[Path]:
-        from assay.studies.sae.figures import export_checkpoints
-
-        paths = [write_json(self.output_dir / "ablation_results.json", self.results(records))]
-        return paths + export_checkpoints(self.output_dir / "checkpoints", named(records, self.coders()))
 
 
 FIGURE = (

@@ -15,7 +15,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Report
 from assay.metrics.intervals import paired_difference, student_t
 from assay.studies import studies
-from assay.studies.sae.verb import FromConfig, named, write_json
+from assay.studies.sae.verb import FromConfig, as_json, named
 
 METRICS = (
     "linear_probe_accuracy", "l0_sparsity", "l0_density", "reconstruction_mse", "normalized_reconstruction_mse",
@@ -51,7 +51,7 @@ class Benchmark(FromConfig):
         return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in models.values()]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.figures import benchmark_chart
+        from assay.studies.sae.figures import benchmark_chart, checkpoints
 
         groups = self._groups(records)
         first = next(iter(groups.values()))
@@ -68,7 +68,11 @@ class Benchmark(FromConfig):
             row["params"], row["with decoder"] = _sizes(mine[0])
             rows.append(row)
         out.table("benchmark", rows, formats=FORMATS, note=NOTE)
-        out.chart("fig3_benchmark", benchmark_chart(self.results(records)), caption=FIGURE)
+        results = self.results(records)
+        out.chart("fig3_benchmark", benchmark_chart(results), caption=FIGURE)
+        out.file(self.output_dir / "benchmark_results.json", as_json(results))
+        for path, data in checkpoints(self.output_dir / "checkpoints", named(records, self.loaded().models())):
+            out.file(path, data)
 
     def _groups(self, records: Sequence[Record]) -> dict[str, list[Record]]:
         groups: dict[str, list[Record]] = {}
@@ -89,12 +93,6 @@ class Benchmark(FromConfig):
             for name, mine in groups.items()
         }
         return found | {"config": dict(self.loaded().sections)}
-
-    def export(self, records: Sequence[Record]) -> list[Path]:
-        from assay.studies.sae.figures import export_checkpoints
-
-        paths = [write_json(self.output_dir / "benchmark_results.json", self.results(records))]
-        return paths + export_checkpoints(self.output_dir / "checkpoints", named(records, self.loaded().models()))
 
 
 FIGURE = "Reconstruction by the spec's MSE, active units, and parameters; the mean over seeds, every seed a dot."

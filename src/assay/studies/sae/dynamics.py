@@ -20,7 +20,7 @@ from assay.core.study import Report
 from assay.metrics.intervals import student_t
 from assay.studies import studies
 from assay.studies.sae.config import Config
-from assay.studies.sae.verb import FromConfig, write_json
+from assay.studies.sae.verb import FromConfig, as_json
 
 THRESHOLD, WINDOW = 1.0, 5
 NOTE = (
@@ -77,6 +77,7 @@ class Dynamics(FromConfig):
                 }
             )
         out.table("dynamics", rows, formats=FORMATS, note=NOTE)
+        out.file(self.output_dir / "dynamics_results.json", as_json(results))
         out.chart("fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
         out.chart("fig4b_convergence", convergence_chart(results), caption="The epoch at which the loss 'converges'.")
 
@@ -89,9 +90,6 @@ class Dynamics(FromConfig):
                 runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
                 sweep.append({"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)})
         return {"sweep": sweep, "config": dict(config.sections)}
-
-    def export(self, records: Sequence[Record]) -> list[Path]:
-        return [write_json(self.output_dir / "dynamics_results.json", self.results(records))]
 
 
 def convergence_epoch(losses: Sequence[float]) -> int:

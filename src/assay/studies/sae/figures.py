@@ -9,8 +9,8 @@ decoder-free encoder, fig6 the standard sparse autoencoder. A file that is not t
 import io
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from assay.core.errors import UserError
-from assay.core.run import Record, Run
-from assay.core.store import disk_errors, write_file
+from assay.core.run import Record
+from assay.core.study import Reading, Report
 from assay.metrics.intervals import student_t
 from assay.report.charts import interval_bars, interval_lines
-from assay.report.files import write_chart
+from assay.report.files import drawn
 from assay.report.images import diverging, picture, pictures, tiled
 from assay.studies import studies
-from assay.studies.sae.theorem import Theorem
+from assay.studies.sae.theorem import measured
 
 FILES = {
     "2": "ablation/ablation_results.json",
@@ -43,7 +43,7 @@ GRIDS = {
 
 @studies.register("sae.figures")
 @dataclass(frozen=True, kw_only=True)
-class Figures(Theorem):
+class Figures(Reading):
     """Draw the paper's figures from what the other verbs wrote."""
 
     question: ClassVar[str] = "What do the paper's figures look like with the numbers found here?"
@@ -54,16 +54,11 @@ class Figures(Theorem):
     figure: Literal["all", "1", "2", "3", "4", "5", "6"] = "all"
     format: Literal["pdf", "png", "svg"] = "pdf"
 
-    def plan(self) -> list[Run]:
-        """The theorem's: figure 1 is drawn from its record."""
-        return Theorem(**{field.name: getattr(self, field.name) for field in fields(Theorem)}).plan()
-
-    def export(self, records: Sequence[Record]) -> list[Path]:
+    def report(self, out: Report) -> None:
         charts: dict[str, Any] = {}
         if self.figure in ("all", "1"):
-            from assay.studies.sae.theorem import _chart
-
-            charts["fig1_theorem"] = _chart(records[0])
+            sizes = {"batch_size": 64, "input_dim": 784, "hidden_dim": 64, "activation": "relu"}
+            charts["fig1_theorem"] = theorem_chart(measured(sizes, 42, torch.device("cpu"))[1])
         for number, file in FILES.items():
             if self.figure in ("all", number) and (found := self._read(file)) is not None:
                 charts |= _of_file(number, found)
@@ -71,7 +66,10 @@ class Figures(Theorem):
             charts |= self._grids()
         if not charts:
             raise UserError(f"nothing to draw in '{self.results_dir}': run assay sae ablation, or benchmark, first.")
-        return [write_chart(chart, self.output_dir / f"{name}.{self.format}") for name, chart in charts.items()]
+        paths = {name: self.output_dir / f"{name}.{self.format}" for name in charts}
+        out.table("figures", [{"figure": name, "file": str(path)} for name, path in paths.items()])
+        for name, path in paths.items():
+            out.file(path, drawn(charts[name], path.suffix))
 
     def _read(self, file: str) -> Any:
         path = self.results_dir / file
@@ -204,11 +202,10 @@ def feature_grid(W: np.ndarray, columns: int = 8) -> Any | None:
     return picture(tiled(W.reshape(-1, side, side), columns), size=480) if side * side == W.shape[1] else None
 
 
-def export_checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> list[Path]:
+def checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> Iterator[tuple[Path, bytes]]:
     """`<name>_seed<n>/model.pt`: the state dict of the spec's Encoder or StandardSAE."""
     from assay.studies.sae.fitting import weights
 
-    paths = []
     for name, record in found:
         kept, coder = weights(record), record.run.options["coder"]
         if coder["name"] == "lse_infomax" and "W_enc" in kept:
@@ -220,8 +217,4 @@ def export_checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> lis
             continue
         file = io.BytesIO()
         torch.save(state, file)
-        path = folder / f"{name}_seed{record.run.seed}" / "model.pt"
-        with disk_errors(path):
-            write_file(path, file.getvalue())
-        paths.append(path)
-    return paths
+        yield folder / f"{name}_seed{record.run.seed}" / "model.pt", file.getvalue()

@@ -6,8 +6,7 @@ dL/da_j = r_j is an identity of log-sum-exp and holds to rounding. What trains t
 that is off has a = 0, the least energy and so the largest responsibility there is, and gets none of it.
 """
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,12 +14,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import safetensors.torch
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
 from assay.nn.random import initialised_from, stream
-from assay.report.files import write_chart
+from assay.report.files import drawn
 from assay.studies import studies
 from assay.studies.sae.losses import lse_loss
 from assay.studies.sae.model import Encoder
@@ -50,6 +51,10 @@ class Theorem(Study):
     output: Path = Path("figures/fig1_theorem.pdf")
     """The figure: .pdf, .png or .svg."""
 
+    def __post_init__(self) -> None:
+        if self.output.suffix not in (".pdf", ".png", ".svg"):
+            raise UserError(f"--output {self.output}: a figure ends in .pdf, .png or .svg.")
+
     def plan(self) -> list[Run]:
         sizes: dict[str, Any] = {
             key: getattr(self, key) for key in ("batch_size", "input_dim", "hidden_dim", "activation")
@@ -62,6 +67,8 @@ class Theorem(Study):
                 yield _outcome(run, device)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
+        from assay.studies.sae.figures import theorem_chart
+
         rows = [
             {
                 "": where,
@@ -76,19 +83,23 @@ class Theorem(Study):
         ]
         formats = {"correlation": ".10f", "largest error": ".1e", "largest error, float32": ".1e"}
         out.table("theorem", rows, formats=formats, note=NOTE)
-        out.chart("fig1_theorem", _chart(records[0]), caption="Gradient against responsibility; the line is y = x.")
-
-    def export(self, records: Sequence[Record]) -> list[Path]:
-        return [write_chart(_chart(records[0]), self.output)]
+        chart = theorem_chart(safetensors.torch.load(records[0].artifact(POINTS)))
+        out.chart("fig1_theorem", chart, caption="Gradient against responsibility; the line is y = x.")
+        out.file(self.output, drawn(chart, self.output.suffix))
 
 
 def _outcome(run: Run, device: torch.device) -> Outcome:
-    options = run.options
-    with initialised_from(run.seed, "init"):
+    metrics, points = measured(run.options, run.seed, device)
+    return Outcome(run, metrics, {}, {POINTS: safetensors.torch.save(points)})
+
+
+def measured(
+    options: Mapping[str, Any], seed: int, device: torch.device
+) -> tuple[dict[str, float], dict[str, Float[Tensor, " points"]]]:
+    """Gradients of the loss against responsibilities, for a fresh encoder on Gaussian rows."""
+    with initialised_from(seed, "init"):
         encoder = Encoder(options["input_dim"], options["hidden_dim"], options["activation"]).double().to(device)
-    x = torch.randn(
-        options["batch_size"], options["input_dim"], generator=stream(run.seed, "data"), dtype=torch.float64
-    )
+    x = torch.randn(options["batch_size"], options["input_dim"], generator=stream(seed, "data"), dtype=torch.float64)
     a, z = encoder(x.to(device))
     loss, r = lse_loss(a)
     to_a, to_z = torch.autograd.grad(loss, [a, z])
@@ -105,15 +116,8 @@ def _outcome(run: Run, device: torch.device) -> Outcome:
         "responsibility_off": float((r * (a == 0)).sum() / r.sum()),
     }
     points = {"r": r, "a": to_a, "z": to_z}
-    kept = {name: value.detach().flatten().cpu().contiguous() for name, value in points.items()}
-    return Outcome(run, metrics, {}, {POINTS: safetensors.torch.save(kept)})
+    return metrics, {name: value.detach().flatten().cpu().contiguous() for name, value in points.items()}
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:
     return float(np.corrcoef(a.detach().flatten().cpu().numpy(), b.detach().flatten().cpu().numpy())[0, 1])
-
-
-def _chart(record: Record) -> Any:
-    from assay.studies.sae.figures import theorem_chart
-
-    return theorem_chart(safetensors.torch.load(io.BytesIO(record.artifact(POINTS)).getvalue()))

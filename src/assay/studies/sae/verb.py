@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.run import Record, Run, finite
-from assay.core.store import disk_errors, write_file
 from assay.core.study import Study
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.config import Config, load_config
@@ -64,7 +63,5 @@ def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, 
     return [(name, r) for name, coder in coders.items() for r in done if r.run.options["coder"] == coder.spec()]
 
 
-def write_json(path: Path, value: Any) -> Path:
-    with disk_errors(path):
-        write_file(path, (json.dumps(finite(value)[0], indent=1, allow_nan=False) + "\n").encode())
-    return path
+def as_json(value: Any) -> bytes:
+    return (json.dumps(finite(value)[0], indent=1, allow_nan=False) + "\n").encode()

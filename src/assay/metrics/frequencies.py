@@ -1,0 +1,83 @@
+"""Which frequencies a bilinear model adds with: p(f | r), one law over f = 0 .. P/2 for each remainder r.
+
+    eigen      sum_i |lambda_i| |rFFT(v_i[:P])|_f over the n_evecs largest eigenvalues of B_r: the spec's definition
+    power      sum_i lambda_i^2 (|FFT(v_i[:P])|_f^2 + |FFT(v_i[P:])|_f^2) over all of them
+    diagonal   |FFT2(B_r[:P, P:])|_(f,f)^2: what of the a-b block depends on a + b alone, which is what adding needs
+
+The first depends on how an eigensolver turns the vectors of equal eigenvalues, and addition makes them equal in fours;
+it sees the first input alone. The others depend on the form alone, and need no eigenvectors: since sum_i lambda_i^2
+v_i v_i^T is B^2, `power` is the squared length of the rows of FFT(B). A frequency and its mirror image are one bin.
+"""
+
+from typing import Literal, assert_never
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.metrics.similarity import Factors, Weights, weights
+from assay.metrics.spectra import eigendecomposition
+
+Kind = Literal["eigen", "power", "diagonal"]
+Law = Float[np.ndarray, "P frequencies"]
+
+
+@torch.no_grad()
+def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dtype: torch.dtype = torch.float64) -> Law:
+    """p(f | r) of a model; a row of a form that is zero is uniform."""
+    if kind == "eigen":
+        values, vectors = eigendecomposition(model, dtype, largest=n_evecs)
+        return eigen_law(values, vectors, n_evecs=n_evecs)
+    plain = weights(model, dtype)
+    if kind == "power":
+        return _shares(_power(plain))
+    if kind == "diagonal":
+        return _shares(_diagonal(plain))
+    assert_never(kind)
+
+
+@torch.no_grad()
+def eigen_law(
+    eigenvalues: Float[Tensor, "P rank"], eigenvectors: Float[Tensor, "P inputs rank"], *, n_evecs: int = 4
+) -> Law:
+    """The spec's law, of eigenvalues by size."""
+    first = eigenvectors[:, : len(eigenvectors), :n_evecs]
+    spectrum = torch.fft.rfft(first, dim=1).abs()
+    return _shares(torch.einsum("rfi,ri->rf", spectrum, eigenvalues[:, :n_evecs].abs()))
+
+
+def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:
+    """How many frequencies have this share of each remainder's law."""
+    return 1 + (np.cumsum(-np.sort(-law, axis=1), axis=1)[:, :-1] < share).sum(axis=1)
+
+
+def _power(model: Weights) -> Float[Tensor, "P frequencies"]:
+    """The rows of FFT(B_r), from the factors: FFT acts on one side of l r^T alone."""
+    total = torch.zeros(())
+    for half in (slice(0, model.P), slice(model.P, 2 * model.P)):
+        left, right = (torch.fft.rfft(side[:, half], dim=1) for side in (model.w_l, model.w_r))
+        rows = torch.einsum("hf,rh,hj->rfj", left, model.w_p.to(left.dtype), model.w_r.to(left.dtype))
+        rows += torch.einsum("hf,rh,hj->rfj", right, model.w_p.to(left.dtype), model.w_l.to(left.dtype))
+        total = total + rows.abs().square().sum(dim=2)
+    return total * _mirrored(model.P, total)
+
+
+def _diagonal(model: Weights) -> Float[Tensor, "P frequencies"]:
+    (la, lb), (ra, rb) = (
+        torch.fft.rfft(side.unflatten(1, (2, model.P)), dim=2).unbind(dim=1) for side in (model.w_l, model.w_r)
+    )
+    found = model.w_p.to(la.dtype) @ (la * rb + ra * lb)
+    return found.abs().square() * _mirrored(model.P, found.real)
+
+
+def _mirrored(P: int, like: Tensor) -> Float[Tensor, " frequencies"]:
+    """2 where f and P - f are two frequencies, 1 where they are one."""
+    f = torch.arange(P // 2 + 1, device=like.device)
+    return torch.where((2 * f) % P == 0, 1.0, 2.0).to(like.dtype)
+
+
+def _shares(values: Float[Tensor, "P frequencies"]) -> Law:
+    found = values.cpu().numpy().astype(np.float64)
+    total = found.sum(axis=1, keepdims=True)
+    return np.divide(found, total, out=np.full_like(found, 1 / found.shape[1]), where=total > 0)

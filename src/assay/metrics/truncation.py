@@ -1,0 +1,54 @@
+"""What a wide model still knows when it is cut down to d units: is the width at which training fails a limit of room?
+
+units   the d units that move the logits most, with the readout that best gives back the wide model's logits
+eigen   each remainder's form cut to its 2d largest eigenvalues, the rank that d units allow. These forms need not
+        share units, so that this is more than a model of width d can hold: a bound, not a model
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from assay.metrics.similarity import Factors, hidden, weights
+from assay.metrics.spectra import eigendecomposition
+
+Accuracies = Float[Tensor, " widths"]
+
+
+@torch.no_grad()
+def truncated_to_units(model: Factors) -> Accuracies:
+    """The share of all P^2 pairs answered with 1, 2, ... d_hidden units left."""
+    plain, units = weights(model), hidden(model)
+    strength = units.norm(dim=0) * plain.w_p.norm(dim=0)
+    units = units[:, strength.argsort(descending=True)]
+    logits = hidden(model) @ plain.w_p.T
+    # Orthogonal directions of the first 1, 2, ... units: each adds its own part of the logits to the best fit.
+    basis = torch.linalg.qr(units).Q
+    target, kept = _answers(plain.P), torch.zeros_like(logits)
+    found = []
+    for direction in basis.unbind(dim=1):
+        kept += torch.outer(direction, direction @ logits)
+        found.append((kept.argmax(dim=1) == target).double().mean())
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def truncated_to_eigenvalues(model: Factors) -> Accuracies:
+    """The share of all P^2 pairs answered with 2, 4, ... eigenvalues of each form left."""
+    values, vectors = eigendecomposition(model)
+    P = len(values)
+    target, kept = _answers(P), values.new_zeros(P, P, P)
+    found = []
+    for k in range(values.shape[1]):
+        first, second = vectors[:, :P, k], vectors[:, P:, k]
+        kept += values[:, k, None, None] * (first[:, :, None] + second[:, None, :]).square_()
+        if k % 2:
+            logits = rearrange(kept, "r a b -> (a b) r")
+            found.append((logits.argmax(dim=1) == target).double().mean())
+    return torch.stack(found)
+
+
+def _answers(P: int) -> Int[Tensor, " pairs"]:
+    n = torch.arange(P)
+    return ((n[:, None] + n) % P).flatten()

@@ -1,0 +1,128 @@
+"""Three figures of a sweep: how long perfection takes, whether a narrow model lacks room, and who is like whom."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from assay.core.run import Record
+from assay.core.study import Report
+from assay.metrics.frequencies import frequency_law
+from assay.metrics.intervals import share
+from assay.metrics.survival import kaplan_meier
+from assay.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
+from assay.report.cells import Cell
+from assay.report.charts import interval_lines
+from assay.studies.modular.compression import weights_of
+from assay.studies.modular.frequencies import draw
+from assay.studies.modular.measures import bands, measures, width_of
+from assay.studies.modular.similarity import heatmaps
+from assay.studies.modular.sweep import saved_model, saved_sweep
+
+LINES = 6
+"""Survival curves at most: more widths are taken together in bands."""
+MAPPED = 64
+"""Models in the heatmaps of a sweep; of a larger one, those of its first seed."""
+CONSTRUCTED = 4
+
+
+def survival(settings: Mapping[str, Sequence[Cell]], out: Report) -> None:
+    """The share of seeds that are not perfect yet, epoch by epoch. A seed that diverged never is: it waits to the end,
+    as do those that ran out of epochs."""
+    lines = []
+    for name, cells in settings.items():
+        widths = [cell.options["d_hidden"] for cell in cells]
+        place = bands(widths, min(LINES, len(set(widths))))
+        for band in sorted(set(place)):
+            members = [cell for cell, own in zip(cells, place, strict=True) if own == band]
+            lines += _curve(members, name if len(settings) > 1 else "")
+    chart = interval_lines(
+        lines, x="epoch", y="y", series="series", x_title="epochs", y_title="not yet perfect", stepped=True
+    )
+    caption = "Share of seeds that do not yet answer every validation pair (Kaplan-Meier, 95 % intervals), by width."
+    out.chart("survival", chart, caption=caption)
+
+
+def _curve(cells: Sequence[Cell], prefix: str) -> list[dict[str, Any]]:
+    widths, allowed = [cell.options["d_hidden"] for cell in cells], cells[0].options["epochs"]
+    span = f"d {min(widths)}" if len(widths) == 1 else f"d {min(widths)}-{max(widths)}"
+    arrived = [epoch for cell in cells for epoch in cell.values("epochs_to_perfect").values()]
+    waiting = sum(len(cell.seeds) for cell in cells) - len(arrived)
+    steps = kaplan_meier([*arrived, *[float(allowed)] * waiting], [True] * len(arrived) + [False] * waiting)
+    points = [{"epoch": s.time, "y": s.survival, "low": s.low, "high": s.high} for s in steps]
+    if points[-1]["epoch"] != allowed:
+        points.append(points[-1] | {"epoch": float(allowed)})
+    return [{"series": f"{prefix} {span}".strip(), **point} for point in points]
+
+
+def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float) -> None:
+    """Trained at d, the widest models cut down to d, and the four units that are enough: the share of the whole table
+    that each answers. What a cut model can do, a model of that width has room for."""
+    rows, lines = [], []
+    for name, cells in settings.items():
+        curves = {"trained": {c.options["d_hidden"]: list(c.values("full_acc").values()) for c in cells}}
+        curves |= _truncated(cells)
+        # A wider model can hold the four units too, and leave the others at zero.
+        curves["constructed"] = {width: [1.0] for width in {CONSTRUCTED, *curves["trained"]} if width >= CONSTRUCTED}
+        prefix = f"{name} " if len(settings) > 1 else ""
+        for kind, curve in curves.items():
+            known = {width: values for width, values in sorted(curve.items()) if values}
+            lines += [{"series": f"{prefix}{kind}", "d": d, "y": share(values)} for d, values in known.items()]
+            means = {width: fmean(values) for width, values in known.items()}
+            rows.append(
+                {
+                    "setting": name,
+                    "model": kind,
+                    f"smallest width, mean >= {good:g}": min((d for d, m in means.items() if m >= good), default=None),
+                    "smallest width, all 1": min((d for d, v in known.items() if min(v) == 1), default=None),
+                    f"at width {CONSTRUCTED}": means.get(CONSTRUCTED),
+                }
+            )
+    note = (
+        "full-table accuracy. cut to units: of the widest models, the d units that move the logits most, with the best "
+        "readout for them; cut to eigenvalues: each remainder's form cut to the rank that d units allow, which is more "
+        "than one model of width d can hold; constructed: four units, by hand."
+    )
+    out.table("capacity", rows, formats={f"at width {CONSTRUCTED}": ".4f"}, note=note)
+    chart = interval_lines(lines, x="d", y="y", series="series", x_title="hidden width", y_title="full-table accuracy")
+    caption = (
+        "Is the smallest width a limit of room or of learning? Models trained at d, the widest models cut down to d, "
+        "and four units by hand."
+    )
+    out.chart("capacity", chart, caption=caption)
+
+
+def _truncated(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:
+    """Accuracies of the widest models at every width tried, one per seed."""
+    widths = [cell.options["d_hidden"] for cell in cells]
+    widest = cells[widths.index(max(widths))]
+    found: dict[str, dict[int, list[float]]] = {}
+    for record in widest.records:
+        if record.status != "done":
+            continue
+        model = saved_model(record)
+        curves = {"cut to units": truncated_to_units(model), "cut to eigenvalues": truncated_to_eigenvalues(model)}
+        for kind, curve in curves.items():
+            for width in widths:
+                # Past the form's own size every eigenvalue is there already.
+                found.setdefault(kind, {}).setdefault(width, []).append(float(curve[min(width, len(curve)) - 1]))
+    return found
+
+
+def maps(cells: Sequence[Cell], out: Report, *, suffix: str = "") -> None:
+    """The spec's three heatmaps, and the frequencies of the widest model; `assay modular similarity` has more."""
+    records = [record for cell in cells for record in cell.records if record.status == "done"]
+    if len(records) > MAPPED:
+        records = _of_first_seed(records)
+    sweep = saved_sweep(records)
+    if len({width_of(key) for key in sweep.models}) < 2:
+        return
+    models = weights_of(sweep.models, sweep.P)
+    quick = [measure for measure in measures(4) if not measure.slow]
+    found = {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
+    heatmaps(found, list(sweep.models), out, suffix=suffix)
+    draw(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
+
+
+def _of_first_seed(records: Sequence[Record]) -> list[Record]:
+    first = min(record.run.seed for record in records)
+    return [record for record in records if record.run.seed == first]

@@ -1,0 +1,136 @@
+"""Which frequencies does a model add with? `assay modular frequencies SWEEP --d_hidden 32`.
+
+p(f | r) of chosen models as heatmaps, and over all widths how many frequencies a model uses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from assay.core.errors import UserError
+from assay.core.study import Reading, Report
+from assay.metrics.frequencies import Kind, Law, dominant_frequencies, frequency_law
+from assay.metrics.intervals import student_t
+from assay.metrics.similarity import Weights
+from assay.metrics.spectra import (
+    components_for_variance_threshold,
+    entropy_effective_rank,
+    interaction_eigenvalues,
+    ratio_effective_rank,
+)
+from assay.report.charts import heatmap, interval_lines
+from assay.studies import studies
+from assay.studies.modular.compression import weights_of
+from assay.studies.modular.files import Key, SweepResults
+from assay.studies.modular.measures import width_of
+from assay.studies.modular.source import read_sweep
+
+NOTE = (
+    "frequencies: how many hold 90 % of p(f | r), averaged over remainders; strongest: the frequency with the largest "
+    "mean over remainders, and that mean; constant: the mean share of f = 0. effective rank and components: of the "
+    "squared eigenvalues of a remainder's form, averaged over remainders."
+)
+
+
+@studies.register("modular.frequencies")
+@dataclass(frozen=True, kw_only=True)
+class Frequencies(Reading):
+    """Which frequencies does a model of modular addition use, remainder by remainder?"""
+
+    question: ClassVar[str] = "Which frequencies does a model of modular addition use, remainder by remainder?"
+    argument: ClassVar[str] = "sweep"
+
+    sweep: Path
+    """A saved sweep (.safetensors or .pkl), or a results folder; the flag's name may be left out."""
+    d_hidden: tuple[int, ...] = ()
+    """Widths to draw; by default the widths there are nearest to P, 3P/4, P/2 and P/4."""
+    seed: int | None = None
+    """Which replicate to draw; the first unless told."""
+    kind: Kind = "eigen"
+    """The law: eigen is the spec's; power and diagonal depend on the model alone, not on an eigensolver."""
+    n_evecs: int = 4
+    """Eigenvectors of each form in the law `eigen`."""
+
+    def report(self, out: Report) -> None:
+        if self.n_evecs < 1:
+            raise UserError(f"n_evecs={self.n_evecs}: it is at least 1.")
+        sweep = read_sweep(self.sweep)
+        chosen = self._chosen(sweep)
+        models = dict(zip(sweep.models, weights_of(sweep.models, sweep.P), strict=True))
+        laws = {key: frequency_law(model, self.kind, n_evecs=self.n_evecs) for key, model in models.items()}
+        rows = [_row(key, models[key], laws[key], sweep) for key in chosen]
+        out.table("frequencies", rows, formats={"val acc": ".4f"}, note=NOTE)
+        for key in chosen:
+            draw(key, laws[key], out, kind=self.kind)
+        _count(laws, out)
+
+    def _chosen(self, sweep: SweepResults) -> list[Key]:
+        replicate = [
+            key for key in sweep.models if self.seed is None or (isinstance(key, tuple) and key[1] == self.seed)
+        ]
+        if not replicate:
+            sweep.of_seed(self.seed)  # says which seeds there are
+        first: dict[int, Key] = {}
+        for key in replicate:
+            first.setdefault(width_of(key), key)
+        wanted = self.d_hidden or tuple(dict.fromkeys(nearest_widths(sweep.P, list(first))))
+        if missing := [width for width in wanted if width not in first]:
+            known = ", ".join(map(str, sorted(first)))
+            raise UserError(f"--d_hidden {missing[0]}: the sweep has no such width. It has: {known}.")
+        return [first[width] for width in wanted]
+
+
+def nearest_widths(P: int, widths: Sequence[int]) -> list[int]:
+    """The widths there are nearest to P, 3P/4, P/2 and P/4."""
+    return [min(widths, key=lambda width: abs(width - target)) for target in (P, 3 * P / 4, P / 2, P / 4)]
+
+
+def draw(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
+    """p(f | r) of one model."""
+    cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
+    name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
+    chart = heatmap(
+        cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=f"p(f | r), {name}"
+    )
+    caption = f"The law of frequencies ({kind}) of the model of width {width_of(key)}, a row per remainder."
+    out.chart(f"frequencies_d{width_of(key)}{suffix}", chart, caption=caption)
+
+
+def _row(key: Key, model: Weights, law: Law, sweep: SweepResults) -> dict[str, Any]:
+    mean = law.mean(axis=0)
+    eigenvalues = interaction_eigenvalues(model)
+    return {
+        "d_hidden": width_of(key),
+        "seed": key[1] if isinstance(key, tuple) else None,
+        "val acc": sweep.val_accs[key],
+        "frequencies": float(dominant_frequencies(law).mean()),
+        "strongest": int(mean.argmax()),
+        "its share": float(mean.max()),
+        "constant": float(mean[0]),
+        "effective rank": float(entropy_effective_rank(eigenvalues).mean()),
+        "rank (ratio)": float(ratio_effective_rank(eigenvalues).mean()),
+        **{
+            f"components {share:.0%}": float(components_for_variance_threshold(eigenvalues, share).double().mean())
+            for share in (0.9, 0.95, 0.99)
+        },
+    }
+
+
+def _count(laws: dict[Key, Law], out: Report) -> None:
+    """How many frequencies a model uses, against its width."""
+    counts = {key: float(np.mean(dominant_frequencies(law))) for key, law in laws.items()}
+    widths = sorted({width_of(key) for key in counts})
+    if len(widths) < 2:
+        return
+    groups = {width: [count for key, count in counts.items() if width_of(key) == width] for width in widths}
+    lines = [{"series": "models", "d": width, "y": student_t(values)} for width, values in groups.items()]
+    dots = [{"series": "models", "d": width, "y": value} for width, values in groups.items() for value in values]
+    chart = interval_lines(
+        lines, x="d", y="y", series="series", dots=dots, x_title="hidden width", y_title="frequencies"
+    )
+    out.chart(
+        "frequencies_by_width", chart, caption="Frequencies that hold 90 % of p(f | r), averaged over remainders."
+    )

@@ -1,0 +1,148 @@
+"""The ways in which the models of a sweep are compared, and what each comes to over groups of pairs.
+
+The first three are the spec's. The others leave out what does nothing (entries of the forms that no input reaches, what
+is added to all outputs), look at hidden units, or let the symmetries of addition move one model onto the other. Each
+has its floor: the same number for untrained models of the same widths, under the same maximum where there is one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from assay.metrics.automorphisms import automorphism_similarity_matrix
+from assay.metrics.frequencies import Kind, frequency_law
+from assay.metrics.permutation import contrast, mantel
+from assay.metrics.similarity import (
+    Weights,
+    activation_similarity_matrix,
+    centred,
+    hidden_similarity_matrices,
+    logit_similarity_matrix,
+    symmetric_similarity_matrix,
+)
+from assay.metrics.spectra import js_divergence_matrix
+from assay.studies.modular.files import Key, SweepResults
+
+Matrix = Float[np.ndarray, "models models"]
+Models = Sequence[Weights]
+BANDS = 4
+GOOD = 0.95
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One matrix, or several that are found together. `slow`: a large sweep is thinned for it."""
+
+    names: tuple[str, ...]
+    compute: Callable[[Models], Sequence[Matrix]]
+    slow: bool = True
+
+
+def js_per_remainder(kind: Kind, n_evecs: int = 4) -> Callable[[Models], Matrix]:
+    """The Jensen-Shannon divergence of two models' laws, averaged over remainders, in bits: 0 to 1."""
+
+    def compute(models: Models) -> Matrix:
+        laws = np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models])
+        return js_divergence_matrix(laws) / (laws.shape[1] * np.log(2))
+
+    return compute
+
+
+def measures(n_evecs: int) -> list[Measure]:
+    """All of them, by the names under which they are reported."""
+
+    def one(name: str, compute: Callable[[Models], Matrix], *, slow: bool = True) -> Measure:
+        return Measure((name,), lambda models: [compute(models)], slow)
+
+    def of_centred(compute: Callable[..., Matrix], **options: Any) -> Callable[[Models], Matrix]:
+        return lambda models: compute([centred(model) for model in models], **options)
+
+    return [
+        one("TN", symmetric_similarity_matrix, slow=False),
+        one("activation", activation_similarity_matrix, slow=False),
+        one("JS (bits)", js_per_remainder("eigen", n_evecs), slow=False),
+        one("TN, reachable, centred", of_centred(symmetric_similarity_matrix, entries="reachable")),
+        one("TN, best image", of_centred(automorphism_similarity_matrix)),
+        one("activation, centred", of_centred(activation_similarity_matrix)),
+        one("logit table, centred", of_centred(logit_similarity_matrix)),
+        Measure(("hidden, CKA", "hidden, Procrustes"), hidden_similarity_matrices),
+        one("JS of power (bits)", js_per_remainder("power")),
+        one("JS of diagonal (bits)", js_per_remainder("diagonal")),
+    ]
+
+
+def width_of(key: Key) -> int:
+    return key[0] if isinstance(key, tuple) else key
+
+
+def bands(widths: Sequence[int], count: int) -> list[int]:
+    """Which of `count` neighbourhoods each width lies in, with as many different widths in each."""
+    distinct = sorted(set(widths))
+    place = {width: i * count // len(distinct) for i, width in enumerate(distinct)}
+    return [place[width] for width in widths]
+
+
+def summary(
+    name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int, seed: int = 0
+) -> dict[str, Any]:
+    """What a matrix says of width and of models that answer well: one row of the table."""
+    rng = np.random.default_rng(seed)
+    widths = [width_of(key) for key in keys]
+    same = np.equal.outer(widths, widths)
+    replicate = contrast(matrix, widths, rng=rng, permutations=permutations)
+    # Quarters; of few widths fewer parts, so that each has pairs of different widths.
+    parts = bands(widths, max(2, min(BANDS, len(set(widths)) // 2)))
+    block = contrast(matrix, parts, rng=rng, permutations=permutations, ignore=same)
+    apart = np.abs(np.subtract.outer(widths, widths)).astype(np.float64)
+    gradient = mantel(matrix, apart, rng=rng, permutations=permutations)
+    return {
+        "measure": name,
+        "models": len(keys),
+        "all pairs": mean_over(matrix, ~np.eye(len(keys), dtype=bool)),
+        "same width": replicate.within if replicate else None,
+        "other widths": replicate.between if replicate else None,
+        "p (width)": replicate.p if replicate else None,
+        "same quarter": block.within if block else None,
+        "other quarters": block.between if block else None,
+        "p (quarter)": block.p if block else None,
+        "r with |d - d'|": gradient.r,
+        "p (r)": gradient.p,
+        f"both >= {GOOD:g}": mean_over(matrix, np.minimum.outer(accuracies, accuracies) >= GOOD),
+        "both perfect": mean_over(matrix, np.minimum.outer(accuracies, accuracies) == 1),
+    }
+
+
+def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:
+    """Over pairs of different models; None where none is chosen."""
+    upper = np.triu(chosen, k=1)
+    return float(matrix[upper].mean()) if upper.any() else None
+
+
+def by_width(matrix: Matrix, keys: Sequence[Key]) -> Iterator[dict[str, Any]]:
+    """The mean over the pairs of models of two widths, never of a model with itself unless a width has but one."""
+    groups: Mapping[int, list[int]] = {
+        width: [i for i, key in enumerate(keys) if width_of(key) == width]
+        for width in sorted({width_of(key) for key in keys})
+    }
+    for one, rows in groups.items():
+        for other, columns in groups.items():
+            block = matrix[np.ix_(rows, columns)]
+            alone = one == other and len(rows) > 1
+            values = block[~np.eye(len(rows), dtype=bool)] if alone else block
+            yield {"d": one, "d'": other, "value": float(values.mean())}
+
+
+def thinned(sweep: SweepResults, most: int) -> SweepResults:
+    """At most so many models: whole widths, evenly chosen, the smallest and the largest among them."""
+    if most <= 0 or len(sweep.models) <= most:
+        return sweep
+    widths = sorted({width_of(key) for key in sweep.models})
+    count = max(2, most * len(widths) // len(sweep.models))
+    chosen = {widths[round(i * (len(widths) - 1) / (count - 1))] for i in range(count)}
+    kept = [key for key in sweep.models if width_of(key) in chosen]
+    return SweepResults(
+        sweep.P, {key: sweep.models[key] for key in kept}, {key: sweep.val_accs[key] for key in kept}, sweep.recipe
+    )

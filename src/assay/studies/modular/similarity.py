@@ -1,0 +1,184 @@
+"""How alike are models of different widths, and how alike are two of one width? `assay modular similarity SWEEP`.
+
+SWEEP is a file that `assay modular sweep --save FILE` wrote, or a results folder. Of a file the spec's three matrices
+are kept beside it, as `load_or_compute_tn_similarity` and its kin keep them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from assay.core.errors import UserError
+from assay.core.study import Reading, Report
+from assay.metrics.distances import (
+    compare_metrics,
+    cosine_similarity_to_metric,
+    divergence_to_metric,
+)
+from assay.metrics.permutation import mantel
+from assay.report.charts import heatmap, interval_lines
+from assay.studies import studies
+from assay.studies.modular.compression import (
+    load_or_compute_act_similarity,
+    load_or_compute_js_divergence,
+    load_or_compute_tn_similarity,
+    weights_of,
+)
+from assay.studies.modular.files import Key, SweepResults
+from assay.studies.modular.measures import Matrix, Measure, by_width, mean_over, measures, summary, thinned, width_of
+from assay.studies.modular.source import read_sweep
+from assay.train.bilinear_bank import fresh_models
+
+SPEC = ("TN", "activation", "JS (bits)")
+NEIGHBOURS = 50
+"""The largest k of the chart of neighbours."""
+NOTE = (
+    "Means over pairs of different models; JS is a divergence, so small is alike. p: of so large a difference, or "
+    "correlation, under permutations of the models. quarters: of the widths, pairs of one width left out: blocks by "
+    "size would show there. both >= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the "
+    "same number for fresh models of the same widths; 'best image' is a maximum over all symmetries of addition there "
+    "too. reachable: entries that some input meets; centred: without what is added to all outputs."
+)
+
+
+@studies.register("modular.similarity")
+@dataclass(frozen=True, kw_only=True)
+class Similarity(Reading):
+    """How alike are models of different widths, and how alike are two of one width?"""
+
+    question: ClassVar[str] = "How alike are models of different widths, and how alike are two of one width?"
+    argument: ClassVar[str] = "sweep"
+
+    sweep: Path
+    """A saved sweep (.safetensors or .pkl), or a results folder; the flag's name may be left out."""
+    n_evecs: int = 4
+    """Eigenvectors of each form in the spec's law of frequencies."""
+    permutations: int = 999
+    """For p values."""
+    most: int = 64
+    """Models in the slower comparisons, evenly chosen over widths; 0: all."""
+    order: Literal["width", "cluster"] = "width"
+    """Of the heatmaps: by width, or so that widths that are alike lie together (average linkage)."""
+
+    def __post_init__(self) -> None:
+        if self.permutations < 1 or self.n_evecs < 1:
+            raise UserError(f"permutations={self.permutations}, n_evecs={self.n_evecs}: both are at least 1.")
+
+    def report(self, out: Report) -> None:
+        sweep = read_sweep(self.sweep)
+        if len({width_of(key) for key in sweep.models}) < 3:
+            raise UserError(f"{self.sweep} has models of {len(sweep.models)} widths: three or more can be compared.")
+        whole = self._matrices(sweep)
+        some = thinned(sweep, self.most)
+        rows = [row for measure in measures(self.n_evecs) for row in self._rows(measure, sweep, some, whole)]
+        out.table("similarity", rows, formats=dict.fromkeys(set(rows[0]) - {"models"}, ".3f"), note=NOTE)
+        distances = {
+            "TN": cosine_similarity_to_metric(whole["TN"]),
+            "activation": cosine_similarity_to_metric(whole["activation"]),
+            "JS": divergence_to_metric(whole["JS (bits)"]),
+        }
+        agreement(distances, out, permutations=self.permutations)
+        heatmaps(whole, list(sweep.models), out, order=self.order)
+
+    def _matrices(self, sweep: SweepResults) -> dict[str, Matrix]:
+        """The spec's three, of all models; from the cache beside a saved sweep."""
+        if not self.sweep.is_dir():
+            js = load_or_compute_js_divergence(self.sweep, n_evecs=self.n_evecs)
+            found = (
+                load_or_compute_tn_similarity(self.sweep),
+                load_or_compute_act_similarity(self.sweep),
+                js / (sweep.P * np.log(2)),
+            )
+            return dict(zip(SPEC, found, strict=True))
+        models = weights_of(sweep.models, sweep.P)
+        quick = [measure for measure in measures(self.n_evecs) if not measure.slow]
+        return {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
+
+    def _rows(
+        self, measure: Measure, sweep: SweepResults, some: SweepResults, whole: Mapping[str, Matrix]
+    ) -> Iterator[dict[str, Any]]:
+        chosen = some if measure.slow else sweep
+        keys = list(chosen.models)
+        found = measure.compute(weights_of(some.models, some.P)) if measure.slow else [whole[n] for n in measure.names]
+        floors = measure.compute(untrained(some))
+        for name, matrix, floor in zip(measure.names, found, floors, strict=True):
+            row = summary(name, matrix, keys, list(chosen.val_accs.values()), permutations=self.permutations)
+            yield row | {"untrained": mean_over(floor, ~np.eye(len(floor), dtype=bool))}
+
+
+def untrained(sweep: SweepResults) -> Sequence[Any]:
+    """Fresh models of the same widths, of seeds that no sweep would take."""
+    widths = [width_of(key) for key in sweep.models]
+    return fresh_models(sweep.P, widths, [-1 - place for place in range(len(widths))])
+
+
+def heatmaps(
+    matrices: Mapping[str, Matrix], keys: Sequence[Key], out: Report, *, order: str = "width", suffix: str = ""
+) -> None:
+    """A map per matrix: the mean over the pairs of models of two widths."""
+    for name, matrix in matrices.items():
+        cells = list(by_width(matrix, keys))
+        widths = sorted({cell["d"] for cell in cells})
+        shown = widths if order == "width" else _clustered(cells, widths, divergence=name.startswith("JS"))
+        chart = heatmap(
+            cells, x="d", y="d'", value="value", x_title="hidden width", y_title="hidden width", title=name,
+            x_order=shown, y_order=shown,
+        )  # fmt: skip
+        what = "divergence" if name.startswith("JS") else "similarity"
+        out.chart(
+            f"{name.partition(' ')[0].lower()}_by_width{suffix}",
+            chart,
+            caption=f"{name} {what}: the mean over pairs of models of two widths, never of a model with itself where "
+            "a width has several.",
+        )
+
+
+def agreement(distances: Mapping[str, Matrix], out: Report, *, permutations: int) -> None:
+    """How far the measures agree about who is near whom: a table, and overlap against the number of neighbours."""
+    rows, lines = [], []
+    N = len(next(iter(distances.values())))
+    ks = [k for k in range(1, NEIGHBOURS + 1) if k < N]
+    for one, other in combinations(distances, 2):
+        found = compare_metrics(distances[one], distances[other], one, other, k_values=ks)
+        test = mantel(distances[one], distances[other], rng=np.random.default_rng(0), permutations=permutations)
+        k = min(5, ks[-1])
+        rows.append(
+            {
+                "one": one,
+                "other": other,
+                **{key: found[key] for key in ("pearson", "spearman", "optimal_scale", "stress")},
+                "p (Mantel)": test.p,
+                f"overlap at k={k}": found["knn_overlap"][k - 1],
+                "by chance": found["knn_overlap_chance"][k - 1],
+                "beyond chance": found["knn_overlap_adjusted"][k - 1],
+                "trustworthiness": found["trustworthiness"][k - 1],
+                "continuity": found["continuity"][k - 1],
+            }
+        )
+        lines += [
+            {"series": f"{one}, {other}", "k": k, "y": y}
+            for k, y in zip(found["k_values"], found["knn_overlap"], strict=True)
+        ]
+    lines += [{"series": "chance", "k": k, "y": k / (N - 1)} for k in ks]
+    note = (
+        "Of matrices of distances: cosines as sqrt(2 - 2s), divergences as their root. p (Mantel): of so large a "
+        "pearson under permutations of the models. overlap: mean share of the k nearest that two measures have in "
+        "common; beyond chance: 0 is chance, 1 all."
+    )
+    out.table("agreement", rows, formats=dict.fromkeys(rows[0], ".3f"), note=note)
+    chart = interval_lines(lines, x="k", y="y", series="series", x_title="neighbours k", y_title="overlap")
+    out.chart("neighbours", chart, caption="Neighbours that two measures have in common, against their number.")
+
+
+def _clustered(cells: Sequence[Mapping[str, Any]], widths: Sequence[int], *, divergence: bool) -> list[int]:
+    """Widths in the order of the leaves of an average-linkage tree."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    values = np.array([cell["value"] for cell in cells]).reshape(len(widths), len(widths))
+    apart = values if divergence else values.max() - values
+    condensed = ((apart + apart.T) / 2)[np.triu_indices(len(widths), k=1)]
+    return [widths[leaf] for leaf in leaves_list(linkage(np.maximum(condensed, 0), method="average"))]

@@ -1,0 +1,39 @@
+"""Where a reading command finds its models: in a saved sweep, or in a folder of results."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.core.errors import UserError
+from assay.core.run import Record, canonical
+from assay.core.store import Store
+from assay.studies.modular.files import SweepResults, load
+from assay.studies.modular.sweep import saved_sweep
+
+
+def read_sweep(path: Path) -> SweepResults:
+    """A file that `--save` wrote; or a results folder, if it has finished models of one setting."""
+    if not path.is_dir():
+        return load(path)
+    done = [record for record in Store(path).records("modular.sweep") if record.status == "done"]
+    if not done:
+        raise UserError(f"no finished model under {path}. `assay modular sweep --out {path}` trains some.")
+    if len(found := settings(done)) > 1:
+        listed = "; ".join(_named(group[0]) for group in found)
+        raise UserError(
+            f"{path} has models of {len(found)} settings ({listed}). Save one of them with "
+            "`assay modular sweep ... --save FILE`, which computes nothing again, and give that file."
+        )
+    return saved_sweep(done)
+
+
+def settings(records: Sequence[Record]) -> list[list[Record]]:
+    """Records that differ in width and seed alone."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        options = {key: value for key, value in record.run.options.items() if key != "d_hidden"}
+        groups.setdefault(canonical([options, record.run.numerics.device]), []).append(record)
+    return list(groups.values())
+
+
+def _named(record: Record) -> str:
+    return " ".join(f"{key}={record.run.options[key]}" for key in ("P", "epochs", "lr", "weight_decay"))

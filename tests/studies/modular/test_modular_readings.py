@@ -1,0 +1,136 @@
+"""`assay modular similarity` and `frequencies`: from a saved sweep or a results folder, and what they say is so."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.core.errors import UserError
+from assay.metrics.automorphisms import Automorphism
+from assay.models.bilinear import constructive_model
+from assay.studies.modular import compression, files, measures
+from assay.studies.modular.frequencies import nearest_widths
+from assay.studies.modular.similarity import untrained
+
+Cli = Callable[..., tuple[int, str, str]]
+TRAIN = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("readings") / "s.safetensors"
+    found = compression.run_sweep(P=7, dimensions=[1, 2, 4, 6, 9], seeds=[0, 1], epochs=3, batch=9)
+    compression.save_sweep_results(found, path)
+    return path
+
+
+def test_a_saved_sweep_is_compared_by_every_measure(cli_json: Callable[..., Any], sweep: Path, tmp_path: Path) -> None:
+    found = cli_json("modular", "similarity", sweep, "--permutations", "20", "--out", tmp_path)
+    rows = {row["measure"]: row for row in found["rows"]}
+    assert len(rows) == 11 and all(row["models"] == 10 for row in rows.values())
+    for name in ("TN", "activation"):
+        matrix = np.load(sweep.parent / f"{name[:3].lower().strip()}_similarity.npy")
+        upper = matrix[np.triu_indices(10, 1)]
+        assert rows[name]["all pairs"] == pytest.approx(upper.mean())
+        same = [matrix[i, i + 1] for i in range(0, 10, 2)]
+        assert rows[name]["same width"] == pytest.approx(np.mean(same))
+        assert 1 / 21 <= rows[name]["p (width)"] <= 1
+    assert rows["TN, best image"]["untrained"] > rows["TN, reachable, centred"]["untrained"], "a maximum flatters"
+    assert {row["one"] + row["other"] for row in found["tables"]["agreement"]} == {
+        "TNactivation", "TNJS", "activationJS",
+    }  # fmt: skip
+    charts = {path.stem for path in (tmp_path / "modular.similarity").glob("*.png")}
+    assert charts == {"tn_by_width", "activation_by_width", "js_by_width", "neighbours"}
+
+
+def test_a_results_folder_is_read_as_well(cli: Cli, tmp_path: Path) -> None:
+    words = ["--dimensions", "1", "2", "3", "--seeds", "0", "--out", tmp_path]
+    assert cli("modular", "sweep", *TRAIN, *words)[0] == 0
+    code, out, err = cli("modular", "similarity", tmp_path, "--permutations", "5", "--out", tmp_path)
+    assert code == 0 and "TN, best image" in out and "files in" in err
+    assert cli("modular", "frequencies", tmp_path, "--out", tmp_path, "--quiet")[0] == 0
+    assert cli("modular", "sweep", *TRAIN, *words, "--lr", "1e-2")[0] == 0
+    code, _, err = cli("modular", "similarity", tmp_path, "--out", tmp_path)
+    assert code == 2 and "2 settings" in err and "--save" in err
+
+
+def test_frequencies_of_a_width_are_drawn(cli_json: Callable[..., Any], sweep: Path, tmp_path: Path) -> None:
+    found = cli_json("modular", "frequencies", sweep, "--d_hidden", "4", "9", "--seed", "1", "--out", tmp_path)
+    assert [(row["d_hidden"], row["seed"]) for row in found["rows"]] == [(4, 1), (9, 1)]
+    spec = json.loads((tmp_path / "modular.frequencies" / "frequencies_d9.vl.json").read_text())
+    (cells,) = spec["datasets"].values()
+    models, _, P = compression.load_sweep_results(sweep, seed=1)
+    law = compression.compute_frequency_heatmap(
+        compression.compute_eigen_data(compression.compute_interaction_matrices(models, P), P), 9, P
+    )
+    assert len(cells) == 7 * 4
+    assert all(cell["v"] == pytest.approx(law[cell["y"], cell["x"]], abs=1e-3) for cell in cells)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["similarity", "missing.pkl"],
+        ["similarity", "{sweep}", "--permutations", "0"],
+        ["frequencies", "{sweep}", "--d_hidden", "5"],
+        ["frequencies", "{sweep}", "--seed", "7"],
+        ["frequencies", "{sweep}", "--n_evecs", "0"],
+        ["similarity"],
+        ["similarity", "{empty}"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_read_is_refused(words: list[str], cli: Cli, sweep: Path, tmp_path: Path) -> None:
+    filled = [word.format(sweep=sweep, empty=tmp_path) for word in words]
+    code, out, err = cli("modular", *filled, "--out", tmp_path / "out")
+    assert code == 2 and out == "" and err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reading_is_no_run() -> None:
+    import assay
+
+    with pytest.raises(UserError, match="assay modular similarity"):
+        assay.run("modular.similarity")
+
+
+def test_the_best_image_finds_one_algorithm_at_other_frequencies() -> None:
+    """The four units at frequencies 1, 2 and 3: unrelated by their weights, one under the symmetries of addition."""
+    four = constructive_model(7)
+    models = [Automorphism(multiplier=k).of(four) for k in (1, 2, 3)]
+    matrices = {name: m for one in measures.measures(4) for name, m in zip(one.names, one.compute(models), strict=True)}
+    off = ~np.eye(3, dtype=bool)
+    np.testing.assert_allclose(matrices["TN, best image"], 1, atol=1e-6)
+    assert abs(matrices["TN, reachable, centred"][off]).max() < 1e-6
+    np.testing.assert_allclose(matrices["JS of diagonal (bits)"][off], 1, atol=1e-6)
+
+
+def test_a_large_sweep_is_thinned_by_whole_widths() -> None:
+    keys = [(d, s) for d in range(1, 21) for s in (0, 1)]
+    whole = files.SweepResults(7, {key: {} for key in keys}, dict.fromkeys(keys, 0.0))
+    kept = list(measures.thinned(whole, 10).models)
+    assert len(kept) == 10 and {d for d, _ in kept} >= {1, 20} and all((d, 1 - s) in kept for d, s in kept)
+    assert measures.thinned(whole, 0) is whole and measures.thinned(whole, 40) is whole
+
+
+def test_bands_have_as_many_widths_each() -> None:
+    assert measures.bands([1, 1, 2, 3, 4, 8], 2) == [0, 0, 0, 0, 1, 1]
+    assert measures.bands([5, 6], 4) == [0, 2]
+
+
+def test_a_map_by_width_never_counts_a_model_with_itself() -> None:
+    matrix = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.5], [0.3, 0.5, 1.0]])
+    cells = {(c["d"], c["d'"]): c["value"] for c in measures.by_width(matrix, [(2, 0), (2, 1), (4, 0)])}
+    assert cells == {(2, 2): 0.2, (2, 4): 0.4, (4, 2): 0.4, (4, 4): 1.0}
+
+
+def test_untrained_models_have_the_widths_of_the_sweep(sweep: Path) -> None:
+    found = files.load(sweep)
+    assert [m.config.width for m in untrained(found)] == [d for d, _ in found.models]
+
+
+def test_the_widths_that_are_drawn_are_quarters_of_P() -> None:
+    assert nearest_widths(64, range(1, 65)) == [64, 48, 32, 16] and nearest_widths(7, [1, 2]) == [2, 2, 2, 2]
