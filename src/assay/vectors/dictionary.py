@@ -57,10 +57,7 @@ class Dictionary(VectorData):
     def _part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
         fired = self._fired(rows, rng) * (0.5 + torch.rand(rows, self.atoms, generator=rng))
         x = fired @ atoms + self.noise * torch.randn(rows, self.d_in, generator=rng)
-        # Which of the first ten atoms is the strongest, or none: something for probes to find.
-        first = fired[:, :10]
-        labels = torch.where(first.amax(dim=1) > 0, first.argmax(dim=1), first.shape[1])
-        return Part(x, labels, fired)
+        return Part(x, fired=fired)
 
     def _fired(self, rows: int, rng: torch.Generator) -> Tensor:
         draws = torch.rand(rows, self.atoms, generator=rng)

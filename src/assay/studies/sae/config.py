@@ -119,7 +119,11 @@ def load_config(name: str) -> Config:
     if source is None or not source.is_file():
         known = ", ".join(sorted(shipped))
         raise UserError(f"no config '{name}'.{nearest(name, shipped)} Give a YAML file, or one of: {known}.")
-    return parse_config(source.read_text(encoding="utf-8"), where=name)
+    found = parse_config(source.read_text(encoding="utf-8"), where=name)
+    # What a file leaves out is what default.yaml says.
+    default = parse_config(shipped["default"].read_text(encoding="utf-8"), where="default")
+    whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.sections.items()}
+    return Config(name, {**found.sections, **whole})
 
 
 def parse_config(text: str, *, where: str) -> Config:

@@ -40,6 +40,14 @@ DEMO = (
     "lse_infomax:lambda_lse=0.0", "lse_infomax", "lse_infomax:lambda_lse=10.0", "topk:k=4", "topk:k=8", "topk:k=16",
     "relu_l1:l1=0.1", "relu_l1", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
+FINDINGS = (
+    *LEVELS["lse_infomax"], "lse_infomax:lambda_tc=0.0", *LEVELS["topk"], *LEVELS["relu_l1"],
+    "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
+)  # fmt: skip
+ACTIVATIONS = (
+    *(f"lse_infomax:lambda_lse={weight}" for weight in (1.0, 10.0)), *(f"topk:k={k}" for k in (16, 32, 64)),
+    *(f"batch_topk:k={k}" for k in (16, 32, 64)), *(f"relu_l1:l1={weight}" for weight in (0.3, 1.0, 3.0)),
+)  # fmt: skip
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
 
@@ -62,6 +70,21 @@ class Sae(Study):
             "epochs": 30,
             "batch": 512,
             "lrs": (3e-4, 1e-3, 3e-3),
+            "seeds": (0, 1, 2, 3, 4),
+        },
+        "findings": {  # docs/findings_sae.py reads these records, of any data set
+            "coders": FINDINGS,
+            "d_code": 64,
+            "epochs": 100,
+            "seeds": (0, 1, 2, 3, 4),
+        },
+        "activations": {
+            "data": "activations:model=SmolLM2-135M-Instruct:hook=model.layers.15:sequences=2000",
+            "coders": ACTIVATIONS,
+            "d_code": 4608,
+            "epochs": 10,
+            "batch": 1024,
+            "lrs": (1e-3,),
             "seeds": (0, 1, 2, 3, 4),
         },
         "mnist": {
