@@ -23,9 +23,9 @@ from assay.core.run import Numerics
 from assay.sparse_coders import sparse_coders
 from assay.studies.sae.ablation import Ablation
 from assay.studies.sae.benchmark import Benchmark
+from assay.studies.sae.charts import ablation_chart
 from assay.studies.sae.config import load_config
 from assay.studies.sae.data import ResidentLoader
-from assay.studies.sae.figures import ablation_chart
 from assay.studies.sae.model import Encoder
 from assay.studies.sae.training import train_epoch
 from assay.train.coder_bank import CoderBank, CoderRecipe

@@ -61,7 +61,7 @@ class Ablation(FromConfig):
         return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in coders.values()]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.figures import ablation_chart, checkpoints
+        from assay.studies.sae.charts import ablation_chart, checkpoints
 
         by_name: dict[str, list[Record]] = {}
         for name, record in named(records, self.coders()):

@@ -51,7 +51,7 @@ class Benchmark(FromConfig):
         return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in models.values()]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.figures import benchmark_chart, checkpoints
+        from assay.studies.sae.charts import benchmark_chart, checkpoints
 
         groups = self._groups(records)
         first = next(iter(groups.values()))

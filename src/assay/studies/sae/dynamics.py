@@ -58,7 +58,7 @@ class Dynamics(FromConfig):
         ]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.figures import convergence_chart, loss_chart
+        from assay.studies.sae.charts import convergence_chart, loss_chart
 
         results = self.results(records)
         rows = []
