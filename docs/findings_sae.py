@@ -191,11 +191,12 @@ def section(name: str, records: Sequence[Record]) -> str:
     parts = [f"### {name}"]
     for units in sorted(set(widths)):
         points = chosen([r for r in adam if r.run.options["d_code"] == units and r.status == "done"])
+        points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
         by_name = {point.label: point for point in points}
         if len(by_name) < 3:
             continue
         first = next((p for p in points if p.is_trained), points[0])
-        recipe, seeds = first.cell.options["recipe"] or {}, first.cell.seeds
+        recipe, seeds = first.cell.options["recipe"] or {}, sorted(first.cell.seeds)
         parts.append(
             f"{units} units, {recipe.get('epochs')} epochs in batches of {recipe.get('batch')}, Adam, seeds "
             f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; the rate of each coder chosen on "

@@ -54,6 +54,11 @@ class CoderModule(nn.Module):
         """Whether an input that is always 0 takes no part in the loss but through W_enc x: no decoder, no norms."""
         return False
 
+    @property
+    def graphable(self) -> bool:
+        """Whether a CUDA graph can hold a step; solvers that choose their path on the host cannot be held."""
+        return True
+
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
         """Of the training batch, model by model. May change buffers (who fired when), never parameters."""
         raise NotImplementedError(f"{type(self).__name__}.loss")

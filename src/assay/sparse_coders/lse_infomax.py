@@ -51,6 +51,10 @@ class Module(EncoderModule):
     def ignores_dark_inputs(self) -> bool:
         return self.scale != "unit_norm" and not self.redundancy
 
+    @property
+    def graphable(self) -> bool:
+        return self.decorrelation != "logdet"
+
     def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
         W = normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
         return project(x, W, self.b_enc)
@@ -130,7 +134,7 @@ def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " mo
     # A unit that stands still has a row of zeros, the diagonal included: it counts as one that correlates with nothing.
     missing = torch.diag_embed(1 - found.diagonal(dim1=1, dim2=2))
     shrunk = (1 - SHRINKAGE) * (found + missing) + SHRINKAGE * eye
-    # Through Cholesky rather than slogdet: CUDA graphs cannot capture the latter's pivoting.
+    # Through Cholesky without a check: asking whether it worked would wait for the device. Shrunk, it always does.
     root = torch.linalg.cholesky_ex(shrunk).L
     return -2 * root.diagonal(dim1=1, dim2=2).log().sum(dim=1)
 

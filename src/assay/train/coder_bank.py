@@ -91,7 +91,7 @@ class CoderBank:
         self._rows = torch.zeros(len(self.seeds), len(data), dtype=torch.int64, device=data.device)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=data.device)
         self._sums: dict[str, Tensor] = {}
-        self._graph = graph and data.is_cuda
+        self._graph = graph and data.is_cuda and self.module.graphable
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._warm = 0
 

@@ -41,7 +41,8 @@ DEMO = (
     "relu_l1:l1=0.1", "relu_l1", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
 FINDINGS = (
-    *LEVELS["lse_infomax"], "lse_infomax:lambda_tc=0.0", *LEVELS["topk"], *LEVELS["relu_l1"],
+    *LEVELS["lse_infomax"], "lse_infomax:lambda_tc=0.0", *LEVELS["topk"], "topk:k=48",
+    *LEVELS["relu_l1"],
     "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
 ACTIVATIONS = (
