@@ -35,15 +35,20 @@ FORMATS = {
 NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
-    "every coder; FVU own: by the coder's own decoder. probe: logistic regression, its penalty chosen on validation "
-    "rows; 1 unit, 5 units: balanced accuracy of class against rest from so many units. dead: units that fire on no "
-    "test row. atoms: matched |cosine| with the true atoms; firing F1: of their firing; loss recovered: of the cross "
-    "entropy lost when the layer is put at its mean, by the ridge decoder. stability: matched |cosine| of the units of "
-    "two seeds. lr: the rate with the least FVU on validation "
-    "rows; one at the edge of three or more is marked *."
+    "every coder. dead: units that fire on no test row. lr: the rate with the least FVU on validation rows; one at the "
+    "edge of three or more is marked *."
 )
-OPTIONAL = ("FVU own", "probe", "1 unit", "5 units", "atoms", "firing F1", "loss recovered", "stability")
-"""Columns that are left out where no coder has them."""
+OPTIONAL = {
+    "FVU own": "FVU own: by the coder's own decoder.",
+    "probe": "probe: logistic regression, its penalty chosen on validation rows.",
+    "1 unit": "1 unit, 5 units: balanced accuracy of class against rest from so many units.",
+    "5 units": "",
+    "atoms": "atoms: one-to-one matched |cosine| with the true atoms.",
+    "firing F1": "firing F1: of the matched units, against the atoms' firing.",
+    "loss recovered": "loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder.",
+    "stability": "stability: one-to-one matched |cosine| of the units of two seeds.",
+}
+"""Columns that are left out where no coder has them, and what they are."""
 REFERENCE = "lse_infomax"
 TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 IMAGES = ("digits", "mnist")
@@ -107,7 +112,8 @@ def report(records: Sequence[Record], out: Report) -> None:
         return
     rows = [_row(point) for point in points]
     empty = {key for key in OPTIONAL if all(row[key] is None for row in rows)}
-    out.table("sae", [{k: v for k, v in row.items() if k not in empty} for row in rows], formats=FORMATS, note=NOTE)
+    note = " ".join([NOTE, *(text for key, text in OPTIONAL.items() if text and key not in empty)])
+    out.table("sae", [{k: v for k, v in row.items() if k not in empty} for row in rows], formats=FORMATS, note=note)
     settings = list(dict.fromkeys(point.where for point in points if point.is_trained)) or [points[0].where]
     for place, setting in enumerate(settings):
         here = [point for point in points if point.where == setting or not point.is_trained]
@@ -235,7 +241,8 @@ def _pareto(points: Sequence[Point], out: Report, metric: str, title: str, numbe
         values, active = point.cell.values(metric), point.cell.values("l0")
         if not values or point.l0 <= 0:
             continue
-        lines.append({"series": point.family, "x": point.l0, "y": share(list(values.values()))})
+        # Three digits: where few things were measured, the axis has a tick for each.
+        lines.append({"series": point.family, "x": float(f"{point.l0:.3g}"), "y": share(list(values.values()))})
         seen = [(seed, active[seed], value) for seed, value in values.items() if active[seed] > 0]
         dots += [{"series": point.family, "x": x, "y": y, "seed": seed} for seed, x, y in seen]
     if not lines:
