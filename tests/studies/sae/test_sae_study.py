@@ -15,6 +15,7 @@ from assay.studies.sae.config import load_config, parse_config
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
 from assay.studies.sae.fitting import saved_module
 from assay.studies.sae.sae import Sae
+from assay.train.coder_bank import CoderBank
 
 Cli = Callable[..., tuple[int, str, str]]
 PLACE = ["--device", "cpu", "--executor", "serial", "--quiet"]
@@ -205,3 +206,38 @@ def test_convergence_of_minus_K_log_t_is_at_K() -> None:
         losses = [-K * math.log(t) for t in range(1, 200)]
         assert abs(convergence_epoch(losses) - K) <= 4 and log_slope(losses) == pytest.approx(-K)
     assert convergence_epoch([-100.0 * t for t in range(20)]) == 20
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "--coders",
+        "topk:k=2",
+        "topk:k=6",
+        "--d_code",
+        "16",
+        "--epochs",
+        "4",
+        "--lrs",
+        "1e-3",
+        "--seeds",
+        "0",
+        *PLACE,
+    ]
+    assert cli("sae", *words, "--out", tmp_path / "whole")[0] == 0
+    epochs, epoch = [], CoderBank._epoch
+
+    def counted(bank: CoderBank) -> Any:
+        epochs.append(bank.epoch)
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+        return epoch(bank)
+
+    monkeypatch.setattr(CoderBank, "_epoch", counted)
+    assert cli("sae", *words, "--out", tmp_path / "parts")[0] == 130
+    assert cli("sae", *words, "--out", tmp_path / "parts")[0] == 0
+    assert epochs == [0, 1, 2, 2, 3], "two epochs, the one that was cut short, and the two that were left"
+    whole, parts = ({r.run.id: r for r in Store(tmp_path / out).records("sae")} for out in ("whole", "parts"))
+    for key, record in whole.items():
+        assert canonical(dict(record.metrics)) == canonical(dict(parts[key].metrics))
