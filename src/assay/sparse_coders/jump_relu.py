@@ -92,7 +92,7 @@ class JumpReLU(TrainedCoder):
 
     l0: float = 0.1
     """Price of an active unit, in squared error."""
-    bandwidth: float = 0.05
+    bandwidth: float = 0.1
     """Inputs this near to a threshold say which way it should move."""
-    threshold: float = 0.01
-    """At the start."""
+    threshold: float = 0.1
+    """At the start. It is learned by its logarithm: from 0.01, short training does not take it anywhere."""

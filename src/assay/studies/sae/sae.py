@@ -23,15 +23,21 @@ from assay.train.device import activate
 from assay.vectors import vectors
 from assay.vectors.base import FOLDER, VectorData
 
+
+def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:
+    """`topk`, `k`, (2, 4) -> topk:k=2, topk:k=4."""
+    return tuple(f"{word}:{option}={value}" for value in values)
+
+
 LEVELS: Mapping[str, Sequence[str]] = {
-    "lse_infomax": [f"lse_infomax:lambda_lse={weight}" for weight in (0.0, 0.3, 1.0, 3.0, 10.0)],
-    "lse_infomax:scale=unit_norm": [f"lse_infomax:scale=unit_norm:lambda_lse={w}" for w in (0.0, 0.3, 1.0, 3.0, 10.0)],
-    "relu_l1": [f"relu_l1:l1={weight}" for weight in (0.03, 0.1, 0.3, 1.0)],
-    "topk": [f"topk:k={k}" for k in (2, 4, 8, 16, 32)],
-    "batch_topk": [f"batch_topk:k={k}" for k in (2, 4, 8, 16, 32)],
-    "jump_relu": [f"jump_relu:l0={price}" for price in (0.003, 0.01, 0.03, 0.1, 0.3)],
-    "gated": [f"gated:l1={weight}" for weight in (0.03, 0.1, 0.3, 1.0)],
-    "matryoshka": [f"matryoshka:k={k}" for k in (2, 4, 8, 16, 32)],
+    "lse_infomax": levels("lse_infomax", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    "unit_norm": levels("lse_infomax:scale=unit_norm", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    "relu_l1": levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)),
+    "topk": levels("topk", "k", (2, 4, 8, 16, 32)),
+    "batch_topk": levels("batch_topk", "k", (2, 4, 8, 16, 32)),
+    "jump_relu": levels("jump_relu", "l0", (0.01, 0.03, 0.1, 0.3, 1.0)),
+    "gated": levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)),
+    "matryoshka": levels("matryoshka", "k", (2, 4, 8, 16, 32)),
 }
 """Each kind of coder at several levels of sparsity."""
 FIELD = tuple(word for words in LEVELS.values() for word in words)
@@ -41,13 +47,13 @@ DEMO = (
     "relu_l1:l1=0.1", "relu_l1", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
 FINDINGS = (
-    *LEVELS["lse_infomax"], "lse_infomax:lambda_tc=0.0", *LEVELS["topk"], "topk:k=48",
-    *LEVELS["relu_l1"],
+    *levels("lse_infomax", "lambda_lse", (0.0, 0.3, 1.0, 3.0, 10.0)), "lse_infomax:lambda_tc=0.0",
+    *levels("topk", "k", (2, 4, 8, 16, 32, 48)), *levels("relu_l1", "l1", (0.03, 0.1, 0.3, 1.0)),
     "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
 ACTIVATIONS = (
-    *(f"lse_infomax:lambda_lse={weight}" for weight in (1.0, 10.0)), *(f"topk:k={k}" for k in (16, 32, 64)),
-    *(f"batch_topk:k={k}" for k in (16, 32, 64)), *(f"relu_l1:l1={weight}" for weight in (0.3, 1.0, 3.0)),
+    *levels("lse_infomax", "lambda_lse", (1.0, 10.0, 100.0)), *levels("topk", "k", (16, 32, 64)),
+    *levels("batch_topk", "k", (16, 32, 64)), *levels("relu_l1", "l1", (0.3, 1.0, 3.0)),
 )  # fmt: skip
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
