@@ -23,6 +23,8 @@ class FastICA(FittedCoder):
     """Independent components: decorrelated, of one variance, as far from Gaussian as they can be."""
 
     iterations: int = 200
+    rows: int = 20_000
+    """Of the training data that it is fitted to, at most: each iteration goes through all of them."""
     rectified: bool = False
     """relu(s) and relu(-s) of half as many components instead of s: a sparse, non-negative code."""
 
@@ -34,14 +36,18 @@ class FastICA(FittedCoder):
         from sklearn.decomposition import FastICA as Fixed
         from sklearn.exceptions import ConvergenceWarning
 
-        components = d_code // 2 if self.rectified else d_code
-        ica = Fixed(
-            components, whiten="unit-variance", max_iter=self.iterations, random_state=derive(seed, "fit") >> 32
-        )
+        components, rng = d_code // 2 if self.rectified else d_code, derive(seed, "fit") >> 32
+        ica = Fixed(components, whiten="unit-variance", max_iter=self.iterations, random_state=rng)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are an option, the same for every seed
-            ica.fit(x.double().cpu().numpy())
+            ica.fit(self._some(x, rng).double().cpu().numpy())
         W, mean = torch.from_numpy(ica.components_), torch.from_numpy(ica.mean_)
         if self.rectified:
             W = torch.cat([W, -W])
         return FittedModule(W.to(x), -(W @ mean).to(x), rectified=self.rectified)
+
+    def _some(self, x: Float[Tensor, "n d_in"], rng: int) -> Float[Tensor, "m d_in"]:
+        if len(x) <= self.rows:
+            return x
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(rng))
+        return x[order[: self.rows].to(x.device)]
