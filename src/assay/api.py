@@ -104,6 +104,8 @@ class Session:
         return labels(self.plan.runs)
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
+        if self.todo:
+            self.plan.study.prepare()
         drive = Drive(
             self.plan,
             self.store,

@@ -106,6 +106,9 @@ class Study(Plugin):
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
 
+    def prepare(self) -> None:
+        """Called once in the driver, before anything is computed: find the files the runs need, or say what to do."""
+
     def cohort(self, run: Run) -> Hashable:
         """Runs with one key may be executed as one program; by default each is alone."""
         return run.id
