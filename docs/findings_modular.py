@@ -104,12 +104,13 @@ def _accuracy(rows: Sequence[Row], epochs: int) -> str:
 
 
 def _blocks(tn: Row) -> str:
-    gap, gradient = tn["same quarter"] - tn["other quarters"], tn["r with |d - d'|"]
+    gap, growth = tn["same quarter"] - tn["other quarters"], tn["r with min(d, d')"]
     found = gap >= BLOCKS and tn["p (quarter)"] <= 0.05
     return (
         f"**{'Confirmed.' if found else 'No.'}** Pairs from one quarter of the widths have {tn['same quarter']:.3f}, "
         f"pairs from different quarters {tn['other quarters']:.3f} (p = {tn['p (quarter)']:.3f}); blocks would need a "
-        f"difference of {BLOCKS}. Correlation with |d - d'|: {gradient:.2f} (p = {tn['p (r)']:.3f})."
+        f"difference of {BLOCKS}. Correlation with the narrower of the two widths: {growth:.2f} (p = "
+        f"{tn['p (min)']:.3f})" + (": what there is, is that wide models are more alike." if growth > 0.3 else ".")
     )
 
 

@@ -10,7 +10,15 @@ from jaxtyping import install_import_hook
 
 # jaxtyping's shapes are checked by beartype in tests, and cost nothing in production.
 _hook = install_import_hook(
-    ["assay.nn", "assay.attention", "assay.tasks", "assay.encoders", "assay.metrics", "assay.train"],
+    [
+        "assay.nn",
+        "assay.attention",
+        "assay.tasks",
+        "assay.encoders",
+        "assay.metrics",
+        "assay.sparse_coders",
+        "assay.train",
+    ],
     "beartype.beartype",
 )
 

@@ -108,6 +108,8 @@ class Session:
         return labels(self.plan.runs)
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
+        if self.todo:
+            self.plan.study.prepare(self.todo)
         drive = Drive(
             self.plan,
             self.store,

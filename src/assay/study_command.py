@@ -24,8 +24,8 @@ from assay.core.convert import convert, nearest, option_types
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, registries
 from assay.core.words import printable
-from assay.output import publish, show
 from assay.progress import say, shown
+from assay.publish import publish, show
 from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
@@ -145,8 +145,6 @@ def _placed(command: Command) -> "Execution":
 def _compute(session: "Session", shell: Shell) -> "Results":
     if not shell.quiet:
         say(session.describe())
-    if session.todo:
-        session.plan.study.prepare(session.todo)
     if session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet):
         _ask(session)
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from scipy.spatial.distance import jensenshannon
 from assay.core.errors import UserError
 from assay.metrics.spectra import (
     JS_divergence,
+    _outermost,
     components_for_variance_threshold,
     cumulative_explained_variance,
     eigendecomposition,
@@ -92,3 +93,30 @@ def test_components_are_counted_until_the_threshold() -> None:
     assert components_for_variance_threshold(values, 1.0)[1] == 3
     with pytest.raises(UserError, match="threshold"):
         components_for_variance_threshold(values, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_pairs_alone_are_those_of_all(dtype: torch.dtype) -> None:
+    with initialised_from(1, "eigen"):
+        models = [init_model(11, width) for width in (9, 20)]
+    four = constructive_model(20)  # four equal eigenvalues and many zeros: splits the tridiagonal matrix
+    for model in (*models, four):
+        values, vectors = eigendecomposition(model, dtype, largest=1)
+        forms = interaction_matrices(model).to(dtype)
+        torch.testing.assert_close(
+            values.abs(), interaction_eigenvalues(model)[:, :1].abs().to(dtype), rtol=1e-4, atol=1e-6
+        )
+        torch.testing.assert_close(forms @ vectors, vectors * values[:, None], rtol=0, atol=1e-5)
+        torch.testing.assert_close(vectors.norm(dim=1), torch.ones_like(values))
+
+
+def test_outermost_pairs_are_torchs() -> None:
+    x = torch.randn(5, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[3] = 0
+    x[4] = torch.diag(torch.arange(24.0, dtype=torch.float64) // 3)
+    matrices = x + x.mT
+    values, vectors = _outermost(matrices, 3)
+    every = torch.linalg.eigvalsh(matrices)
+    torch.testing.assert_close(values, torch.cat([every[:, :3], every[:, -3:]], dim=1), rtol=0, atol=1e-10)
+    torch.testing.assert_close(matrices @ vectors, vectors * values[:, None], rtol=0, atol=1e-10)
+    torch.testing.assert_close(vectors.mT @ vectors, torch.eye(6).double().expand(5, 6, 6), rtol=0, atol=1e-10)

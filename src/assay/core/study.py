@@ -120,7 +120,7 @@ class Study(Plugin):
         return out / self.name
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        """Fetch what runs need, before anything is computed: an error here ends the command."""
+        """Once in the driver, before anything is computed: find or fetch what the runs need, or say what to do."""
 
     def plan(self) -> list[Run]:
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""

@@ -25,8 +25,10 @@ Entries = Literal["all", "reachable"]
 Matrix = Float[np.ndarray, "models models"]
 UNITS = 192
 """Hidden units compared with all others at a time."""
-LOGITS = 2**23
+LOGITS = 2**24
 """Held at a time, of all models together."""
+MIRRORED = 32
+"""Models whose logits are multiplied with those of all that follow at a time."""
 EPSILON = 1e-8
 """Added to the norm of a row of logits, as in the spec: a row of zeros is like nothing."""
 
@@ -235,6 +237,12 @@ def _logits(models: Sequence[Weights]) -> Iterator[Float[Tensor, "models pairs P
 
 
 def _gram(parts: Iterable[Float[Tensor, "models pairs P"]]) -> Matrix:
-    """The inner products of all pairs, the parts' added up."""
-    flat = (rearrange(part, "models pairs P -> models (pairs P)") for part in parts)
-    return np.sum([(x @ x.T).cpu().numpy().astype(np.float64) for x in flat], axis=0)
+    """The inner products of all pairs, the parts' added up; the half below the diagonal is the mirror image."""
+    found = np.zeros(0)
+    for part in parts:
+        flat = rearrange(part, "models pairs P -> models (pairs P)")
+        own = np.zeros((len(flat), len(flat)))
+        for block in _blocks([1] * len(flat), MIRRORED):
+            own[block, block.start :] = (flat[block] @ flat[block.start :].T).cpu().numpy()
+        found = own if not found.size else found + own
+    return np.triu(found) + np.triu(found, 1).T

@@ -31,10 +31,39 @@ def eigendecomposition(
 ) -> tuple[Float[Tensor, "P rank"], Float[Tensor, "P inputs rank"]]:
     """`interaction_eigenvalues`, and the eigenvectors that go with them; of the largest alone, if so many are asked."""
     basis, small = _compressed(model, dtype)
-    values, vectors = torch.linalg.eigh(small)
+    few = largest is not None and small.shape[-1] >= 8 * largest and small.device.type == "cpu"
+    values, vectors = _outermost(small, largest or 1) if few else torch.linalg.eigh(small)
     values, order = by_size(values)
     kept = order[:, None, :largest].expand(-1, vectors.shape[1], -1)
     return values[:, :largest], basis @ vectors.gather(2, kept)
+
+
+def _outermost(
+    matrices: Float[Tensor, "batch n n"], k: int
+) -> tuple[Float[Tensor, "batch pairs"], Float[Tensor, "batch n pairs"]]:
+    """The k lowest and the k highest eigenvalues of symmetric matrices, with their vectors: among them are the k
+    largest by size. Reduction to a tridiagonal matrix, its outermost pairs, and these turned back, by LAPACK: some 60 %
+    of the time that all pairs take."""
+    from scipy.linalg import lapack
+
+    given = matrices.numpy()
+    kind, n = ("s" if given.dtype == np.float32 else "d"), given.shape[-1]
+    reduce, pairs, turn = (getattr(lapack, kind + name) for name in ("sytrd", "stemr", "ormqr"))
+    values = np.empty((len(given), 2 * k), given.dtype)
+    vectors = np.empty((len(given), n, 2 * k), given.dtype)
+    side = np.empty(n, given.dtype)
+    for place, matrix in enumerate(given):
+        reflectors, diagonal, beside, tau, failed = reduce(matrix, lower=1, lwork=32 * n)
+        for half, first in ((slice(0, k), 1), (slice(k, 2 * k), n - k + 1)):
+            side[:-1] = beside  # it is overwritten
+            _, w, z, more = pairs(diagonal, side, 2, 0.0, 0.0, first, first + k - 1, lwork=18 * n, liwork=10 * n)
+            values[place, half], vectors[place, :, half] = w[:k], z[:, :k]
+            failed |= more
+        # The first coordinate stays as it is; the reflectors below the diagonal act on the others.
+        turned, _, more = turn("L", "N", reflectors[1:, :-1], tau, np.asfortranarray(vectors[place, 1:]), 128 * k)
+        vectors[place, 1:] = turned
+        assert not (failed | more), "LAPACK found no eigenvectors of a finite matrix"
+    return torch.from_numpy(values), torch.from_numpy(vectors)
 
 
 def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch rank"], Int[Tensor, "*batch rank"]]:

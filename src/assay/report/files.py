@@ -1,12 +1,14 @@
 """A section on disk: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from assay.core.errors import UserError
 from assay.core.store import disk_errors, write_file
 from assay.report.section import Chart, Section
-from assay.report.style import vegalite_version
+from assay.report.style import house_spec, vegalite_version
 
 PNG_SCALE = 2
 
@@ -47,6 +49,20 @@ def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
         vl_convert.vegalite_to_png(chart.spec, vl_version=version, scale=PNG_SCALE, allowed_base_urls=nowhere),
     )
     yield names[2], spec
+
+
+def drawn(chart: Any, suffix: str) -> bytes:
+    """One Altair chart in the house style as .pdf, .png or .svg: for a file whose name somebody else chose."""
+    import vl_convert
+
+    draws: dict[str, Callable[..., bytes]] = {
+        ".pdf": vl_convert.vegalite_to_pdf,
+        ".png": lambda spec, **rest: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE, **rest),
+        ".svg": lambda spec, **rest: vl_convert.vegalite_to_svg(spec, **rest).encode(),
+    }
+    if suffix not in draws:
+        raise UserError(f"a figure cannot end in '{suffix}': name it .pdf, .png or .svg.")
+    return draws[suffix](house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]())
 
 
 def _write(path: Path, data: bytes) -> Path:

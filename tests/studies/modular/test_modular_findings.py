@@ -37,7 +37,7 @@ def test_the_section_is_written_from_records(
 
 
 def test_verdicts_follow_the_numbers(script: ModuleType) -> None:
-    tn = {"same quarter": 0.5, "other quarters": 0.2, "r with |d - d'|": -0.4, "p (quarter)": 0.01, "p (r)": 0.01}
+    tn = {"same quarter": 0.5, "other quarters": 0.2, "r with min(d, d')": 0.4, "p (quarter)": 0.01, "p (min)": 0.01}
     assert "Confirmed" in script._blocks(tn) and "**No.**" in script._blocks(tn | {"p (quarter)": 0.2})
     assert "**No.**" in script._blocks(tn | {"other quarters": 0.45})
     image = {"both perfect": 0.9, "both >= 0.95": 0.9, "untrained": 0.1}

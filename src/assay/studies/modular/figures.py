@@ -25,24 +25,24 @@ MAPPED = 64
 CONSTRUCTED = 4
 
 
-def survival(settings: Mapping[str, Sequence[Cell]], out: Report) -> None:
+def survival(cells: Sequence[Cell], out: Report, *, suffix: str = "") -> None:
     """The share of seeds that are not perfect yet, epoch by epoch. A seed that diverged never is: it waits to the end,
     as do those that ran out of epochs."""
-    lines = []
-    for name, cells in settings.items():
-        widths = [cell.options["d_hidden"] for cell in cells]
-        place = bands(widths, min(LINES, len(set(widths))))
-        for band in sorted(set(place)):
-            members = [cell for cell, own in zip(cells, place, strict=True) if own == band]
-            lines += _curve(members, name if len(settings) > 1 else "")
+    widths = [cell.options["d_hidden"] for cell in cells]
+    place = bands(widths, min(LINES, len(set(widths))))
+    lines = [
+        line
+        for band in sorted(set(place))
+        for line in _curve([cell for cell, own in zip(cells, place, strict=True) if own == band])
+    ]
     chart = interval_lines(
         lines, x="epoch", y="y", series="series", x_title="epochs", y_title="not yet perfect", stepped=True
     )
     caption = "Share of seeds that do not yet answer every validation pair (Kaplan-Meier, 95 % intervals), by width."
-    out.chart("survival", chart, caption=caption)
+    out.chart(f"survival{suffix}", chart, caption=caption)
 
 
-def _curve(cells: Sequence[Cell], prefix: str) -> list[dict[str, Any]]:
+def _curve(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     widths, allowed = [cell.options["d_hidden"] for cell in cells], cells[0].options["epochs"]
     span = f"d {min(widths)}" if len(widths) == 1 else f"d {min(widths)}-{max(widths)}"
     arrived = [epoch for cell in cells for epoch in cell.values("epochs_to_perfect").values()]
@@ -51,44 +51,55 @@ def _curve(cells: Sequence[Cell], prefix: str) -> list[dict[str, Any]]:
     points = [{"epoch": s.time, "y": s.survival, "low": s.low, "high": s.high} for s in steps]
     if points[-1]["epoch"] != allowed:
         points.append(points[-1] | {"epoch": float(allowed)})
-    return [{"series": f"{prefix} {span}".strip(), **point} for point in points]
+    return [{"series": span, **point} for point in points]
 
 
 def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float) -> None:
     """Trained at d, the widest models cut down to d, and the four units that are enough: the share of the whole table
     that each answers. What a cut model can do, a model of that width has room for."""
-    rows, lines = [], []
-    for name, cells in settings.items():
-        curves = {"trained": {c.options["d_hidden"]: list(c.values("full_acc").values()) for c in cells}}
-        curves |= _truncated(cells)
-        # A wider model can hold the four units too, and leave the others at zero.
-        curves["constructed"] = {width: [1.0] for width in {CONSTRUCTED, *curves["trained"]} if width >= CONSTRUCTED}
-        prefix = f"{name} " if len(settings) > 1 else ""
-        for kind, curve in curves.items():
-            known = {width: values for width, values in sorted(curve.items()) if values}
-            lines += [{"series": f"{prefix}{kind}", "d": d, "y": share(values)} for d, values in known.items()]
-            means = {width: fmean(values) for width, values in known.items()}
-            rows.append(
-                {
-                    "setting": name,
-                    "model": kind,
-                    f"smallest width, mean >= {good:g}": min((d for d, m in means.items() if m >= good), default=None),
-                    "smallest width, all 1": min((d for d, v in known.items() if min(v) == 1), default=None),
-                    f"at width {CONSTRUCTED}": means.get(CONSTRUCTED),
-                }
-            )
+    rows = []
+    for place, (name, cells) in enumerate(settings.items(), start=1):
+        curves = _curves(cells)
+        rows += [_smallest(name, kind, curve, good) for kind, curve in curves.items()]
+        lines = [
+            {"series": kind, "d": d, "y": share(values)}
+            for kind, curve in curves.items()
+            for d, values in curve.items()
+        ]
+        chart = interval_lines(
+            lines, x="d", y="y", series="series", x_title="hidden width", y_title="full-table accuracy"
+        )
+        caption = (
+            f"{name}: is the smallest width a limit of room or of learning? Models trained at d, the widest models cut "
+            "down to d, and four units by hand."
+        )
+        out.chart(f"capacity_{place}" if len(settings) > 1 else "capacity", chart, caption=caption)
     note = (
         "full-table accuracy. cut to units: of the widest models, the d units that move the logits most, with the best "
         "readout for them; cut to eigenvalues: each remainder's form cut to the rank that d units allow, which is more "
         "than one model of width d can hold; constructed: four units, by hand."
     )
     out.table("capacity", rows, formats={f"at width {CONSTRUCTED}": ".4f"}, note=note)
-    chart = interval_lines(lines, x="d", y="y", series="series", x_title="hidden width", y_title="full-table accuracy")
-    caption = (
-        "Is the smallest width a limit of room or of learning? Models trained at d, the widest models cut down to d, "
-        "and four units by hand."
-    )
-    out.chart("capacity", chart, caption=caption)
+
+
+def _curves(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:
+    """Full-table accuracies by seed, by width, by kind of model."""
+    trained = {cell.options["d_hidden"]: list(cell.values("full_acc").values()) for cell in cells}
+    # A wider model can hold the four units too, and leave the others at zero.
+    by_hand = {width: [1.0] for width in sorted({CONSTRUCTED, *trained}) if width >= CONSTRUCTED}
+    curves = {"trained": trained, **_truncated(cells), "constructed": by_hand}
+    return {kind: {d: values for d, values in sorted(curve.items()) if values} for kind, curve in curves.items()}
+
+
+def _smallest(name: str, kind: str, curve: Mapping[int, Sequence[float]], good: float) -> dict[str, Any]:
+    means = {width: fmean(values) for width, values in curve.items()}
+    return {
+        "setting": name,
+        "model": kind,
+        f"smallest width, mean >= {good:g}": min((d for d, mean in means.items() if mean >= good), default=None),
+        "smallest width, all 1": min((d for d, values in curve.items() if min(values) == 1), default=None),
+        f"at width {CONSTRUCTED}": means.get(CONSTRUCTED),
+    }
 
 
 def _truncated(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:

@@ -97,7 +97,8 @@ def summary(
     parts = bands(widths, max(2, min(BANDS, len(set(widths)) // 2)))
     block = contrast(matrix, parts, rng=rng, permutations=permutations, ignore=same)
     apart = np.abs(np.subtract.outer(widths, widths)).astype(np.float64)
-    gradient = mantel(matrix, apart, rng=rng, permutations=permutations)
+    narrower = np.minimum.outer(widths, widths).astype(np.float64)
+    gradient, growth = (mantel(matrix, x, rng=rng, permutations=permutations) for x in (apart, narrower))
     return {
         "measure": name,
         "models": len(keys),
@@ -109,7 +110,9 @@ def summary(
         "other quarters": block.between if block else None,
         "p (quarter)": block.p if block else None,
         "r with |d - d'|": gradient.r,
-        "p (r)": gradient.p,
+        "p (|d - d'|)": gradient.p,
+        "r with min(d, d')": growth.r,
+        "p (min)": growth.p,
         f"both >= {GOOD:g}": mean_over(matrix, np.minimum.outer(accuracies, accuracies) >= GOOD),
         "both perfect": mean_over(matrix, np.minimum.outer(accuracies, accuracies) == 1),
     }

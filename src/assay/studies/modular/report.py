@@ -76,11 +76,12 @@ def report(records: Sequence[Record], out: Report) -> None:
     )
     _chart(points, out, "val_acc", "validation accuracy", bounded=True)
     _perfect(by_series, out)
-    survival({name: [p.cell for p in own] for name, own in by_series.items()}, out)
     capacity({name: [p.cell for p in own] for name, own in by_series.items()}, out, good=GOOD)
     _chart(points, out, "effective_rank", "effective rank")
-    for place, own in enumerate(by_series.values()):
-        maps([p.cell for p in own], out, suffix=f"_{place + 1}" if len(by_series) > 1 else "")
+    for place, own in enumerate(by_series.values(), start=1):
+        suffix = f"_{place}" if len(by_series) > 1 else ""
+        survival([p.cell for p in own], out, suffix=suffix)
+        maps([p.cell for p in own], out, suffix=suffix)
 
 
 def _row(point: Point) -> dict[str, Any]:

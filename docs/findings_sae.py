@@ -1,0 +1,240 @@
+"""Write the section `sae` of docs/FINDINGS.md from stored records, one part for each data set among them.
+
+    assay sae --preset findings --out findings                                          # the embedded digits: minutes
+    assay sae --coders lse_infomax --optimizer sgd --lrs 1e-3 1e-2 1e-1 --epochs 100 --seeds 0..4 \\
+        --grid d_code=16,32,64 --out findings                                           # the law of "convergence"
+    python docs/findings_sae.py findings
+    ASSAY_DATA=... assay sae --preset findings --data mnist --out findings --device cuda # the same on MNIST, a GPU
+    assay sae --preset synthetic --out findings --device cuda                           # overcomplete, known atoms
+
+No number is typed by hand, and whether a claim holds is decided here by rules that are stated beside it.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from assay.core.run import Record
+from assay.core.store import Store
+from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.studies.sae.dynamics import convergence_epoch, log_slope
+from assay.studies.sae.report import Point, at_l0, chosen
+
+PAGE = Path(__file__).parent / "FINDINGS.md"
+BEGIN, END = "<!-- sae: begin -->", "<!-- sae: end -->"
+HEAD = """## sae
+
+*Can a sparse code be learned without a decoder, and is it as good?* The claims of the paper on decoder-free coding by
+implicit EM, checked with five seeds, and the comparison it leaves out. C is its full loss, D the same without the
+log-sum-exp, B without decorrelation. Written by the commands at the top of `docs/findings_sae.py`.
+
+"""
+C, D, SAE = "lse_infomax", "lse_infomax:lambda_lse=0.0", "relu_l1:l1=0.01:form=spec"
+
+
+def shown(interval: Interval, form: str = ".3f") -> str:
+    if interval.low is None or interval.high is None:
+        return format(interval.mean, form)
+    return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
+
+
+def verdict(difference: Interval) -> str:
+    if difference.low is None or difference.high is None:
+        return "one seed: nothing to say"
+    if difference.low > 0:
+        return "more"
+    return "less" if difference.high < 0 else "not told apart"
+
+
+def probe_of(point: Point) -> dict[int, float]:
+    return point.cell.values("probe_accuracy") or point.cell.values("linear_probe_accuracy")
+
+
+def what_lse_adds(points: Mapping[str, Point]) -> list[str]:
+    """C against D: the term that gives the paper its name."""
+    if C not in points or D not in points:
+        return []
+    c, d = points[C], points[D]
+    lines = []
+    if probe_of(c) and probe_of(d):
+        gap = paired_difference(probe_of(c), probe_of(d))
+        lines.append(
+            f"*What the log-sum-exp adds to probe accuracy (C - D).* {shown(gap, '+.4f')}: **{verdict(gap)}**. "
+            f"C {fmean(probe_of(c).values()):.4f} at {c.l0:.1f} active units, D {fmean(probe_of(d).values()):.4f} at "
+            f"{d.l0:.1f}."
+        )
+    units = paired_difference(c.cell.values("l0"), d.cell.values("l0"))
+    fvu = paired_difference(c.cell.values("fvu"), d.cell.values("fvu"))
+    lines.append(
+        f"What it does add is sparsity: {shown(units, '+.1f')} active units, for {shown(fvu, '+.3f')} of the variance "
+        "unexplained by a ridge decoder."
+    )
+    return [" ".join(lines)]
+
+
+def topk_at_equal_l0(points: Mapping[str, Point]) -> list[str]:
+    """TopK, interpolated seed by seed to the active units of C."""
+    curve = [point for point in points.values() if point.family == "topk"]
+    if C not in points or len(curve) < 2:
+        return []
+    c = points[C]
+    found = []
+    for metric, title, form in (("fvu", "unexplained variance", "+.3f"), ("probe_accuracy", "probe accuracy", "+.4f")):
+        own, other = c.cell.values(metric), at_l0(curve, c.l0, metric)
+        if own.keys() & other.keys():
+            gap = paired_difference(other, own)
+            found.append(f"{title} {shown(gap, form)} ({verdict(gap)})")
+    if not found:
+        return [f"*TopK at C's {c.l0:.1f} active units.* The levels that were run do not reach around it."]
+    text = f"*TopK at C's {c.l0:.1f} active units, minus C.* {'; '.join(found)}."
+    if probe_of(c):
+        enough = [p for p in curve if probe_of(p) and fmean(probe_of(p).values()) >= fmean(probe_of(c).values())]
+        if enough:
+            least = min(enough, key=lambda point: point.l0)
+            best = fmean(probe_of(least).values())
+            text += f" The sparsest TopK that reads as well as C: k = {least.l0:.0f}, {best:.4f}."
+    return [text]
+
+
+def entropy(points: Mapping[str, Point]) -> list[str]:
+    """The responsibility entropy against what a rectified code of large scale must have."""
+    found = []
+    for name in (C, D):
+        if name in points:
+            cell = points[name].cell
+            gap = paired_difference(cell.values("responsibility_entropy"), cell.values("log_inactive"))
+            mean = fmean(cell.values("responsibility_entropy").values())
+            norm = fmean(cell.values("weight_norm").values())
+            found.append(f"{'C' if name == C else 'D'} {mean:.2f}, {shown(gap, '+.2f')} above it at |w| = {norm:.1f}")
+    if not found:
+        return []
+    return [
+        "*Responsibility entropy against E[ln(inactive units)], to which it tends as weights grow.* "
+        + "; ".join(found)
+        + "."
+    ]
+
+
+def size(points: Mapping[str, Point]) -> list[str]:
+    """'50 % fewer parameters', once a decoder is counted."""
+    if C not in points or SAE not in points:
+        return []
+    ours, theirs = (int(points[name].cell.records[0].metrics["params"]) for name in (C, SAE))
+    units = int(points[C].cell.options["d_code"])
+    d_in = ours // units - 1
+    whole = ours + units * d_in + d_in
+    return [
+        f"*'50 % fewer parameters'.* {ours} against {theirs} as trained ({ours / theirs - 1:+.0%}); "
+        f"{whole} ({whole / theirs - 1:+.1%}) with the decoder that reconstruction needs. **Not kept.**"
+    ]
+
+
+def convergence(records: Sequence[Record]) -> list[str]:
+    """Where the loss under SGD changes by less than 1 per epoch, for each number of units."""
+    sgd = [r for r in records if r.status == "done" and (r.run.options["recipe"] or {}).get("optimizer") == "sgd"]
+    by_units: dict[int, dict[float, list[Record]]] = {}
+    for record in sgd:
+        rates = by_units.setdefault(record.run.options["d_code"], {})
+        rates.setdefault(record.run.options["lr"], []).append(record)
+    if not by_units:
+        return []
+    lines = [
+        "*'SGD converges at epoch ~70 whatever the rate'.* The loss falls as -K ln t, since the scale of W has no "
+        "anchor; it changes by less than 1 per epoch from about epoch K on, whatever the rate:",
+        "",
+        "| units K | rate | epoch | d loss / d ln t over K |",
+        "| --- | --- | --- | --- |",
+    ]
+    for units, rates in sorted(by_units.items()):
+        for rate, mine in sorted(rates.items()):
+            losses = [record.metrics["history"]["train_loss"] for record in mine]
+            epochs = student_t([float(convergence_epoch(curve)) for curve in losses])
+            slopes = student_t([log_slope(curve) / units for curve in losses])
+            never = " (the last)" if epochs.mean >= len(losses[0]) else ""
+            lines.append(f"| {units} | {rate:g} | {shown(epochs, '.0f')}{never} | {shown(slopes, '.2f')} |")
+    return ["\n".join(lines)]
+
+
+def table(points: Sequence[Point]) -> str:
+    head = ["coder", "L0", "FVU", "probe", "dead"]
+    known = any(point.cell.values("firing_f1") for point in points)
+    head += ["atoms", "firing F1"] if known else []
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    for point in points:
+        cell = point.cell
+        probe = probe_of(point)
+        cells: list[Any] = [f"`{point.label}`", f"{point.l0:.1f}", _spread(cell.interval("fvu"))]
+        cells += [
+            _spread(student_t(list(probe.values())), ".4f") if probe else "-",
+            _spread(cell.interval("dead"), ".1f"),
+        ]
+        cells += [_spread(cell.interval("atom_cosine")), _spread(cell.interval("firing_f1"))] if known else []
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _spread(interval: Interval | None, form: str = ".3f") -> str:
+    if interval is None:
+        return "-"
+    half = "" if interval.low is None else f" ± {interval.mean - interval.low:{form}}"
+    return f"{interval.mean:{form}}{half}"
+
+
+def section(name: str, records: Sequence[Record]) -> str:
+    """One data set: the comparison, then the law of convergence."""
+    adam = [r for r in records if (r.run.options["recipe"] or {"optimizer": "adam"})["optimizer"] == "adam"]
+    widths = [r.run.options["d_code"] for r in adam]
+    parts = [f"### {name}"]
+    for units in sorted(set(widths)):
+        points = chosen([r for r in adam if r.run.options["d_code"] == units and r.status == "done"])
+        points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
+        by_name = {point.label: point for point in points}
+        if len(by_name) < 3:
+            continue
+        first = next((p for p in points if p.is_trained), points[0])
+        recipe, seeds = first.cell.options["recipe"] or {}, sorted(first.cell.seeds)
+        parts.append(
+            f"{units} units, {recipe.get('epochs')} epochs in batches of {recipe.get('batch')}, Adam, seeds "
+            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; the rate of each coder chosen on "
+            "validation rows. Intervals are 95 %; differences are paired over seeds."
+        )
+        claims = what_lse_adds(by_name) + topk_at_equal_l0(by_name) + entropy(by_name) + size(by_name)
+        parts += [f"{number}. {claim}" for number, claim in enumerate(claims, 1)]
+        parts.append(table(points))
+    parts += convergence(records)
+    return "\n\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", help="the results folder that has the records")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    args = parser.parse_args()
+    groups: dict[str, list[Record]] = {}
+    for record in Store(args.out).records("sae"):
+        if record.status == "done":
+            data = record.run.options["data"]
+            options = " ".join(f"{k}={v}" for k, v in data.items() if k != "name")
+            key = f"{data['name']} on {record.run.numerics.device}" + (f" ({options})" if options else "")
+            groups.setdefault(key, []).append(record)
+    if not groups:
+        print(f"no finished records of `assay sae` in {args.out}", file=sys.stderr)
+        return 1
+    body = "\n\n".join(section(name, records) for name, records in sorted(groups.items()))
+    text = args.page.read_text(encoding="utf-8") if args.page.is_file() else "# Findings\n"
+    written = f"{BEGIN}\n{body}\n{END}"
+    if BEGIN in text:
+        text = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: written, text, flags=re.DOTALL)
+    else:
+        text = text.rstrip() + f"\n\n{HEAD}{written}\n"
+    args.page.write_text(text, encoding="utf-8")
+    print(f"{args.page}: {len(groups)} data sets")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

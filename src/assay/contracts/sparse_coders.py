@@ -1,0 +1,118 @@
+"""What every sparse coder promises: see assay.sparse_coders.base."""
+
+import torch
+from torch import Tensor
+
+from assay.contracts.shared import assert_loads_back
+from assay.nn.random import stream
+from assay.sparse_coders.base import CoderModule, SparseCoder, TrainedCoder, pick, stack
+
+D_IN, D_CODE, BATCH = 12, 8, 40
+
+
+def gives_a_code_per_row(coder: SparseCoder) -> None:
+    """(groups, batch, d_in) in, finite (models, batch, d_code) out."""
+    module = _module(coder)
+    code = module.encode(_rows(1))
+    assert code.shape == (module.models, BATCH, D_CODE), f"gave {tuple(code.shape)}"
+    assert code.isfinite().all(), "codes are not finite"
+    assert module.directions().shape == (module.models, D_CODE, D_IN), "a unit stands for one direction of the input"
+
+
+def codes_each_row_alone(coder: SparseCoder) -> None:
+    """A row's code does not depend on the other rows, within 1e-9 in float64."""
+    module, x = _module(coder), _rows(1)
+    alone = torch.cat([module.encode(row) for row in x.split(1, dim=1)], dim=1)
+    worst = (alone - module.encode(x)).abs().max().item()
+    assert worst < 1e-9, f"rows mix: {worst:.1e}"
+
+
+def distinguishes_rows(coder: SparseCoder) -> None:
+    """Different rows have different codes."""
+    code = _module(coder).encode(_rows(1))[0]
+    assert (code != code[0]).any(), "all rows have one code"
+
+
+def gradients_are_those_of_the_loss(coder: SparseCoder) -> None:
+    """`gradient` writes what autograd makes of `loss`, within 1e-9 in float64, to every parameter."""
+    if not isinstance(coder, TrainedCoder):
+        return
+    mine, plain = (_fresh([coder] * 2, [0, 1]) for _ in range(2))
+    x = _rows(2)
+    terms = mine.gradient(x)
+    loss = plain.loss(x)
+    loss["total"].sum().backward()
+    for name, parameter in mine.named_parameters():
+        other = plain.get_parameter(name).grad
+        assert parameter.grad is not None and other is not None, f"{name} got no gradient"
+        assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite"
+        worst = (parameter.grad - other).abs().max().item()
+        assert worst < 1e-9 * max(1.0, other.abs().max().item()), f"the gradient of {name} is off by {worst:.1e}"
+    for name, term in terms.items():
+        worst = (term - loss[name]).abs().max().item()
+        assert worst < 1e-9 * max(1.0, loss[name].abs().max().item()), f"{name} is off by {worst:.1e}"
+
+
+def keeps_models_apart(coder: SparseCoder) -> None:
+    """A model's loss, gradient and code are the same bits alone and beside others of other seeds and levels."""
+    if not isinstance(coder, TrainedCoder):
+        return
+    x = _rows(2).float()
+    together = _fresh([coder] * 4, [0, 0, 1, 1], torch.float32)
+    together.gradient(x)
+    for place, seed in enumerate([0, 0, 1, 1]):
+        alone = _fresh([coder], [seed], torch.float32)
+        alone.gradient(x[seed : seed + 1])
+        for name, parameter in alone.named_parameters():
+            mine, other = parameter.grad, together.get_parameter(name).grad
+            assert mine is not None and other is not None
+            assert torch.equal(mine[0], other[place]), f"the gradient of {name} depends on who else is trained"
+        picked = pick(coder, together, place)
+        assert torch.equal(picked.encode(x[:1]), alone.encode(x[:1])), "a picked model codes differently"
+
+
+def training_lowers_its_loss(coder: SparseCoder) -> None:
+    """A hundred small steps down the gradient, on one batch, lower the loss."""
+    if not isinstance(coder, TrainedCoder):
+        return
+    module, x = _fresh([coder], [0]), _rows(1)
+    first = module.gradient(x)["total"].item()
+    with torch.no_grad():
+        optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+        for _ in range(100):
+            optimizer.step()
+            module.after_step()
+            last = module.gradient(x)["total"].item()
+    assert last < first, f"the loss went from {first:.4g} to {last:.4g}"
+
+
+def is_the_same_twice(coder: SparseCoder) -> None:
+    """Fitted or initialised twice from one seed, it gives the same codes."""
+    one, other = (_module(coder).encode(_rows(1)) for _ in range(2))
+    assert torch.equal(one, other), "two builds differ"
+
+
+def loads_back(coder: SparseCoder) -> None:
+    """The JSON spec and the label lead back to an equal coder."""
+    assert_loads_back(coder)
+
+
+def _module(coder: SparseCoder) -> CoderModule:
+    if isinstance(coder, TrainedCoder):
+        return _fresh([coder], [0])
+    return coder.fit(_rows(1)[0].repeat(4, 1), D_CODE, seed=0)  # type: ignore[attr-defined]
+
+
+def _fresh(coders: list[TrainedCoder], seeds: list[int], dtype: torch.dtype = torch.float64) -> CoderModule:
+    coders[0].check(D_IN, D_CODE, BATCH)
+    module = stack(coders, D_IN, D_CODE).to(dtype)
+    module.initialise(seeds, torch.zeros(D_IN, dtype=dtype))
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return module
+
+
+def _rows(groups: int) -> Tensor:
+    """Rows of a few directions each, not negative, so that every coder has something to find."""
+    rng = stream(0, "contract")
+    return torch.randn(groups, BATCH, D_IN, generator=rng, dtype=torch.float64)

@@ -1,0 +1,180 @@
+"""How good a sparse code is: what it keeps, how few units it takes, how many are of use, and whether they are the true
+ones.
+
+Everything here judges a frozen code, (rows, units), so that coders with and without a decoder are judged alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from assay.core.errors import UserError
+from assay.metrics.probes import Split, ridge
+
+FIRES = 1e-6
+"""Of a unit's root mean square: less counts as silence. Exact zeros are silent at any scale; dense codes never are."""
+
+
+def fraction_unexplained(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -> float:
+    """sum |x - guess|^2 / sum |x - mean|^2, the mean that of these rows: 0 for perfect, 1 for the mean itself."""
+    x, guess = x.double(), guess.double()
+    total = (x - x.mean(dim=0)).square().sum()
+    return float((x - guess).square().sum() / total)
+
+
+def explained_variance(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -> float:
+    """1 - fraction_unexplained: the mean predictor scores 0 and a perfect one 1, however far the mean is from 0."""
+    return 1 - fraction_unexplained(x, guess)
+
+
+@dataclass(frozen=True)
+class RidgeDecoder:
+    """guess = code W + b"""
+
+    W: Float[Tensor, "units d"]
+    b: Float[Tensor, " d"]
+
+    def decode(self, code: Float[Tensor, "n units"]) -> Float[Tensor, "n d"]:
+        return (code.double() @ self.W.double() + self.b.double()).to(code.dtype)
+
+
+def ridge_decoder(code: Float[Tensor, "n units"], x: Float[Tensor, "n d"]) -> RidgeDecoder:
+    """The linear decoder of a frozen code, its penalty chosen by generalised cross-validation: one eigendecomposition
+    of the units' correlations (metrics.probes has the formula)."""
+    found = ridge(Split(code, x, code[:1], x[:1]))
+    b = found.intercept - found.centre @ found.weights
+    return RidgeDecoder(found.weights.to(code.dtype), b.to(code.dtype))
+
+
+def fires(code: Float[Tensor, "n units"]) -> Bool[Tensor, "n units"]:
+    """Where a unit is active: not by an absolute threshold, which a code of another scale would pass or fail."""
+    return code.abs() > FIRES * code.square().mean(dim=0).sqrt()
+
+
+def l0(code: Float[Tensor, "n units"]) -> float:
+    """Active units of a row, on average."""
+    return float(fires(code).sum(dim=1).double().mean())
+
+
+def dead(code: Float[Tensor, "n units"], *, share: float = 0.0) -> int:
+    """Units that fire in at most this share of the rows."""
+    return int((fires(code).double().mean(dim=0) <= share).sum())
+
+
+def k_sparse_accuracy(
+    train: tuple[Float[Tensor, "n units"], Int[Tensor, " n"]],
+    test: tuple[Float[Tensor, "m units"], Int[Tensor, " m"]],
+    ks: Sequence[int] = (1, 2, 5),
+) -> dict[int, float]:
+    """k-sparse probing (Gurnee et al. 2023): for each class against the rest, the k units whose means differ the most,
+    a logistic probe on those alone, and its balanced accuracy; the mean over classes."""
+    (z, y), (z_test, y_test) = train, test
+    labels = [c for c in y.unique().tolist() if 0 < (y == c).sum() < len(y) and 0 < (y_test == c).sum() < len(y_test)]
+    if not labels:
+        raise UserError("k-sparse probing needs rows of at least two classes, in training and test.")
+    is_it, is_it_test = (torch.stack([labelled == c for c in labels]).double() for labelled in (y, y_test))
+    share, share_test = _balanced(is_it), _balanced(is_it_test)
+    wide = z.double()
+    means = is_it @ wide / is_it.sum(dim=1, keepdim=True)
+    others = (1 - is_it) @ wide / (1 - is_it).sum(dim=1, keepdim=True)
+    ranked = ((means - others).abs() / wide.std(dim=0).clamp_min(1e-12)).argsort(dim=1, descending=True)
+    found = {}
+    for k in ks:
+        units = ranked[:, :k]
+        W = newton(_picked(z, units), is_it, share)
+        right = (torch.einsum("cnk,ck->cn", _picked(z_test, units), W) > 0) == (is_it_test > 0)
+        found[k] = float((right * share_test).sum(dim=1).mean())
+    return found
+
+
+def _picked(z: Float[Tensor, "n units"], units: Int[Tensor, "classes k"]) -> Float[Tensor, "classes n width"]:
+    """Each class's units, and a one for the threshold."""
+    chosen = z.double()[:, units].movedim(0, 1)
+    return torch.cat([chosen, torch.ones_like(chosen[..., :1])], dim=2)
+
+
+def _balanced(is_it: Float[Tensor, "classes n"]) -> Float[Tensor, "classes n"]:
+    """Weights that sum to 1, half of it on each side."""
+    ones, zeros = is_it / is_it.sum(dim=1, keepdim=True), (1 - is_it) / (1 - is_it).sum(dim=1, keepdim=True)
+    return (ones + zeros) / 2
+
+
+def newton(
+    z: Float[Tensor, "fits n d"], y: Float[Tensor, "fits n"], weight: Float[Tensor, "fits n"], steps: int = 20
+) -> Float[Tensor, "fits d"]:
+    """Weighted logistic regressions of few features, all at once: Newton's method with a small ridge, which separable
+    classes need, in features of one scale."""
+    gain = 1 / z.square().mean(dim=1, keepdim=True).sqrt().clamp_min(1e-12)
+    z = z * gain
+    W = z.new_zeros(len(z), z.shape[2])
+    ridge = 1e-4 * torch.eye(z.shape[2], dtype=z.dtype, device=z.device)
+    for _ in range(steps):
+        p = torch.sigmoid(torch.einsum("fnd,fd->fn", z, W))
+        gradient = torch.einsum("fnd,fn->fd", z, weight * (p - y)) + W @ ridge
+        curvature = torch.einsum("fnd,fn,fne->fde", z, weight * p * (1 - p), z) + ridge
+        W = W - torch.linalg.solve(curvature, gradient)
+    return W * gain[:, 0]
+
+
+def matched(
+    a: Float[Tensor, "n_a d"], b: Float[Tensor, "n_b d"]
+) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Float[Tensor, " pairs"]]:
+    """The one-to-one matching of directions with the largest sum of |cosines| (Hungarian): rows of a, of b, cosines."""
+    from scipy.optimize import linear_sum_assignment
+
+    cosines = (normalize(a.double(), dim=1) @ normalize(b.double(), dim=1).mT).abs()
+    rows, columns = linear_sum_assignment(cosines.cpu().numpy(), maximize=True)
+    left, right = (torch.from_numpy(index).to(a.device) for index in (rows, columns))
+    return left, right, cosines[left, right]
+
+
+def stability(a: Float[Tensor, "units d"], b: Float[Tensor, "units d"]) -> float:
+    """The mean |cosine| of two coders' directions, matched one to one: 1 where they found the same."""
+    return float(matched(a, b)[2].mean())
+
+
+@dataclass(frozen=True)
+class Recovery:
+    cosine: float
+    """Of the true atoms with their match, on average."""
+    found: float
+    """The share of atoms whose match has a cosine above 0.9."""
+    f1: float
+    """Of firing: does the matched unit fire where the atom did? Mean over matched atoms that fired."""
+
+
+def recovery(
+    directions: Float[Tensor, "units d"],
+    code: Float[Tensor, "n units"],
+    dictionary: Float[Tensor, "atoms d"],
+    fired: Float[Tensor, "n atoms"],
+) -> Recovery:
+    """How much of a known dictionary was found. An atom without a match, where atoms outnumber units, counts as 0."""
+    units, atoms, cosines = matched(directions, dictionary)
+    truth, guess = fired[:, atoms] > 0, fires(code)[:, units]
+    hits = (truth & guess).sum(dim=0).double()
+    f1 = 2 * hits / (truth.sum(dim=0) + guess.sum(dim=0)).clamp_min(1)
+    share = len(atoms) / len(dictionary)
+    occurred = truth.any(dim=0)
+    return Recovery(
+        cosine=float(cosines.mean()) * share,
+        found=float((cosines > 0.9).double().mean()) * share,
+        f1=float(f1[occurred].mean()) * share if occurred.any() else 0.0,
+    )
+
+
+def responsibility_entropy(code: Float[Tensor, "n units"]) -> float:
+    """The mean entropy of softmax(-code), in nats."""
+    logs = torch.log_softmax(-code.double(), dim=1)
+    return float(-(logs.exp() * logs).sum(dim=1).mean())
+
+
+def log_inactive(code: Float[Tensor, "n units"]) -> float:
+    """The mean of ln(number of silent units): what that entropy tends to as the scale of a rectified code grows, since
+    silent units share all responsibility evenly. 0 for a row without silent units."""
+    silent = (~fires(code)).sum(dim=1).double()
+    return float(silent.clamp_min(1).log().mean())

@@ -1,0 +1,139 @@
+"""What modules inside a network put out: read it, keep it on disk, or put something else in its place.
+
+Modules are named as `named_modules` names them. A module that gives a tuple, as layers of language models do, means its
+first element. Hooks are always taken off again.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.core.convert import nearest
+from assay.core.errors import UserError
+
+SHARD = 2**18
+"""Rows of one file."""
+PROGRESS = "progress.json"
+
+
+class _Seen(Exception):
+    """Everything that was asked for has been put out: the rest of the forward pass is of no use."""
+
+
+def module_at(model: nn.Module, name: str) -> nn.Module:
+    found = dict(model.named_modules())
+    if name not in found:
+        close = nearest(name, found)
+        raise UserError(
+            f"the model has no module '{name}'.{close} It has, among others: {', '.join(list(found)[1:9])}."
+        )
+    return found[name]
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, names: Sequence[str], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    """What the named modules put out, from one forward pass that ends when the last of them has."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            seen[name] = (output[0] if isinstance(output, tuple) else output).detach()
+            if len(seen) == len(names):
+                raise _Seen
+
+        return hook
+
+    handles = [module_at(model, name).register_forward_hook(keep(name)) for name in names]
+    try:
+        model(*args, **kwargs)
+    except _Seen:
+        return seen
+    finally:
+        for handle in handles:
+            handle.remove()
+    missing = ", ".join(name for name in names if name not in seen)
+    raise UserError(f"the forward pass went through without calling {missing}.")
+
+
+@contextmanager
+def replaced(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Inside, what the module puts out is changed on its way."""
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
+
+    handle = module_at(model, name).register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class Shards:
+    """Rows of several modules on disk, as memory-mapped .npy files of at most `SHARD` rows, filled in order.
+
+    `progress.json` counts the batches that are whole and is written last: a killed process goes on from there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / PROGRESS
+        self.progress: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"batches": 0, "rows": 0}
+
+    def append(self, rows: Mapping[str, Float[Tensor, "n d"]]) -> None:
+        start = int(self.progress["rows"])
+        count = 0
+        for name, values in rows.items():
+            count = self._write(name, start, values.float().cpu().numpy())
+        self.progress = {"batches": self.progress["batches"] + 1, "rows": start + count}
+        temporary = self.folder / f".{PROGRESS}"
+        temporary.write_text(json.dumps(self.progress))
+        temporary.replace(self.folder / PROGRESS)
+
+    def _write(self, name: str, start: int, values: np.ndarray) -> int:
+        done = 0
+        while done < len(values):
+            shard, offset = divmod(start + done, SHARD)
+            path = self._path(name, shard)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_file():
+                np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(SHARD, values.shape[1])).flush()
+            file = np.lib.format.open_memmap(path, mode="r+")
+            count = min(len(values) - done, SHARD - offset)
+            file[offset : offset + count] = values[done : done + count]
+            file.flush()
+            done += count
+        return done
+
+    def read(self, name: str) -> Float[Tensor, "n d"]:
+        """All rows of one module, copied out of the files."""
+        total, parts = int(self.progress["rows"]), []
+        for shard in range(-(-total // SHARD)):
+            file = np.load(self._path(name, shard), mmap_mode="r")
+            parts.append(torch.from_numpy(np.array(file[: total - shard * SHARD])))
+        return torch.cat(parts)
+
+    def _path(self, name: str, shard: int) -> Path:
+        return self.folder / f"{name}-{shard:05d}.npy"
+
+
+def collect(
+    model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path, *, skip: int = 1
+) -> Shards:
+    """Put out by the named modules for each token, without the first `skip` of each sequence (whose activations are
+    unlike all others), one batch in memory at a time. Batches that are there already are not computed again."""
+    shards = Shards(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, batch in enumerate(batches):
+        if number >= shards.progress["batches"]:
+            seen = outputs(model, names, batch)
+            shards.append({name: seen[name][:, skip:].flatten(0, 1) for name in names})
+    return shards

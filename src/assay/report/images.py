@@ -1,0 +1,73 @@
+"""Pictures inside charts: matrices and grids of small images, each one embedded PNG, drawn without a plotting library.
+
+A chart of 64 images of 784 pixels would be 50,000 marks; an embedded picture is one.
+"""
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import altair as alt
+
+BLUE, WHITE, RED = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([178, 24, 43])
+"""The ends and the middle of the diverging scale."""
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """(height, width, 3) bytes as a PNG file: a signature and three chunks."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width, _ = pixels.shape
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1).astype(np.uint8)], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def diverging(values: np.ndarray, limit: float) -> np.ndarray:
+    """-limit is blue, 0 white, limit red."""
+    share = np.clip(values / limit if limit else np.zeros_like(values), -1, 1)[..., None]
+    return np.where(share < 0, WHITE + (WHITE - BLUE) * share, WHITE + (RED - WHITE) * share).round().astype(np.uint8)
+
+
+def tiled(images: np.ndarray, columns: int, *, gap: int = 1) -> np.ndarray:
+    """(n, height, width) as one picture, each image on its own scale, white between them."""
+    n, height, width = images.shape
+    rows = math.ceil(n / columns)
+    sheet = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)
+    for place, image in enumerate(images):
+        top, left = place // columns * (height + gap), place % columns * (width + gap)
+        sheet[top : top + height, left : left + width] = diverging(image, float(np.abs(image).max()))
+    return sheet
+
+
+def picture(pixels: np.ndarray, *, title: str = "", size: int = 180) -> "alt.Chart":
+    """A picture as a chart, `size` wide, its pixels kept sharp."""
+    import altair as alt
+
+    factor = max(1, math.ceil(2 * size / pixels.shape[1]))  # renderers blur what they enlarge
+    sharp = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+    height = round(size * pixels.shape[0] / pixels.shape[1])
+    url = "data:image/png;base64," + base64.b64encode(png(sharp)).decode()
+    chart = alt.Chart(alt.InlineData(values=[{"url": url}])).mark_image(
+        width=size, height=height, align="left", baseline="top"
+    )
+    titled: dict[str, Any] = {"title": title} if title else {}
+    placed = chart.encode(x=alt.value(0), y=alt.value(0), url=alt.Url(field="url", type="nominal"))
+    return placed.properties(width=size, height=height, **titled)
+
+
+def pictures(named: Sequence[tuple[str, np.ndarray]], *, columns: int = 4, size: int = 180) -> "alt.VConcatChart":
+    """Titled pictures in rows."""
+    import altair as alt
+
+    charts = [picture(pixels, title=title, size=size) for title, pixels in named]
+    return alt.vconcat(*(alt.hconcat(*charts[i : i + columns]) for i in range(0, len(charts), columns)))

@@ -1,0 +1,263 @@
+"""A sparse coder turns a vector into a longer or shorter one with few active units, and perhaps back.
+
+Modules hold many models of one kind side by side: every parameter and buffer has a leading `models` axis, and no
+operation mixes models. An input is (groups, batch, d_in): consecutive models share the batch of their group, so that
+all models of one group are one matrix product. One coder alone is models=1, groups=1.
+
+Two kinds of plug-in: a `TrainedCoder` is trained step by step (train.coder_bank); a `FittedCoder` is fitted at once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.core.errors import UserError
+from assay.core.plugin import Plugin, Registry
+from assay.nn.random import initialised_from
+from assay.sparse_coders import sparse_coders
+
+Terms = Mapping[str, Float[Tensor, " models"]]
+"""A loss by its parts; `total` is what is minimised."""
+VECTOR = 32
+"""Numbers that a vector loop takes at a time, at most (two vectors of 512 bits)."""
+
+
+class CoderModule(nn.Module):
+    """`models` coders of one kind. Subclasses give `fresh`, `encode` and `loss`; those with a decoder, `decode`."""
+
+    def __init__(self, models: int, d_in: int, d_code: int) -> None:
+        super().__init__()
+        self.models, self.d_in, self.d_code = models, d_in, d_code
+
+    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        """The code of each row, from that row alone."""
+        raise NotImplementedError(f"{type(self).__name__}.encode")
+
+    def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
+        raise UserError("this coder has no decoder of its own: fit one to its codes (metrics.sparsity.ridge_decoder).")
+
+    @property
+    def has_decoder(self) -> bool:
+        return type(self).decode is not CoderModule.decode
+
+    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+        """What each unit stands for in the input: its row of the decoder, or of the encoder where there is none."""
+        raise NotImplementedError(f"{type(self).__name__}.directions")
+
+    @property
+    def ignores_dark_inputs(self) -> bool:
+        """Whether an input that is always 0 takes no part in the loss but through W_enc x: no decoder, no norms."""
+        return False
+
+    @property
+    def graphable(self) -> bool:
+        """Whether a CUDA graph can hold a step; solvers that choose their path on the host cannot be held."""
+        return True
+
+    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        """Of the training batch, model by model. May change buffers (who fired when), never parameters."""
+        raise NotImplementedError(f"{type(self).__name__}.loss")
+
+    def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        """The loss, and its gradient written to every parameter's `.grad`, which is there already."""
+        with torch.enable_grad():
+            terms = self.loss(x)
+            for parameter in self.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+            terms["total"].sum().backward()
+        return {name: term.detach() for name, term in terms.items()}
+
+    def after_step(self) -> None:
+        """What an update leaves to be put right, such as norms."""
+
+    def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
+        """One model's initial parameters, drawn from the global generator; `mean` is that of the training data."""
+        raise NotImplementedError(f"{type(self).__name__}.fresh")
+
+    @torch.no_grad()
+    def initialise(self, seeds: Sequence[int], mean: Float[Tensor, " d_in"]) -> None:
+        """Each model from its own seed's stream, whoever its companions are."""
+        for place, seed in enumerate(seeds):
+            with initialised_from(seed, "init"):
+                for name, value in self.fresh(mean).items():
+                    self.get_parameter(name)[place].copy_(value)
+
+
+class EncoderModule(CoderModule):
+    """z = W_enc x + b_enc for all models of a group in one product."""
+
+    def __init__(self, models: int, d_in: int, d_code: int) -> None:
+        super().__init__(models, d_in, d_code)
+        self.W_enc = nn.Parameter(torch.zeros(models, d_code, d_in))
+        self.b_enc = nn.Parameter(torch.zeros(models, d_code))
+
+    def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
+        layer = nn.Linear(self.d_in, self.d_code)
+        return {"W_enc": layer.weight, "b_enc": layer.bias}
+
+    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+        return self.W_enc.detach()
+
+    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        return project(x, self.W_enc, self.b_enc)
+
+
+class DecoderModule(EncoderModule):
+    """An encoder that reads x - b_dec and a decoder x' = a W_dec + b_dec, tied at the start, their rows at length 1."""
+
+    unit_rows: ClassVar[bool] = True
+    """Whether decoder rows are kept at norm 1, so that a unit's activation is its size in the input."""
+
+    def __init__(self, models: int, d_in: int, d_code: int) -> None:
+        super().__init__(models, d_in, d_code)
+        self.W_dec = nn.Parameter(torch.zeros(models, d_code, d_in))
+        self.b_dec = nn.Parameter(torch.zeros(models, d_in))
+
+    def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
+        rows = nn.functional.normalize(torch.randn(self.d_code, self.d_in), dim=1)
+        return {"W_enc": rows, "b_enc": torch.zeros(self.d_code), "W_dec": rows, "b_dec": mean}
+
+    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        # W (x - b_dec) + b_enc, with b_dec moved into the bias: one product for the batch all the same.
+        return project(x, self.W_enc, self.b_enc - torch.einsum("mkd,md->mk", self.W_enc, self.b_dec))
+
+    def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
+        return torch.baddbmm(self.b_dec[:, None], code, self.W_dec)
+
+    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+        return self.W_dec.detach()
+
+    def reconstruction_error(
+        self, x: Float[Tensor, "groups batch d_in"], guess: Float[Tensor, "models batch d_in"]
+    ) -> Float[Tensor, " models"]:
+        """|x - guess|^2, summed over inputs and averaged over rows."""
+        return self.residual(x, guess).square().sum(dim=2).mean(dim=1)
+
+    def residual(
+        self, x: Float[Tensor, "groups batch d_in"], guess: Float[Tensor, "models batch d_in"]
+    ) -> Float[Tensor, "models batch d_in"]:
+        grouped = rearrange(guess, "(g m) b d -> g m b d", g=len(x))
+        return rearrange(x[:, None] - grouped, "g m b d -> (g m) b d")
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        if self.unit_rows:
+            self.W_dec.div_(self.W_dec.norm(dim=2, keepdim=True).clamp_min(1e-8))
+
+
+class FittedModule(CoderModule):
+    """One model with nothing left to train: a = phi(W x + b), phi the identity or a ReLU."""
+
+    W_enc: Tensor
+    b_enc: Tensor
+
+    def __init__(self, W: Float[Tensor, "d_code d_in"], b: Float[Tensor, " d_code"], *, rectified: bool) -> None:
+        super().__init__(1, W.shape[1], W.shape[0])
+        self.rectified = rectified
+        self.register_buffer("W_enc", W[None])
+        self.register_buffer("b_enc", b[None])
+
+    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        z = project(x, self.W_enc, self.b_enc)
+        return z.relu() if self.rectified else z
+
+    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+        return self.W_enc
+
+
+class SparseCoder(Plugin):
+    """sparse_coders/<name>.py. The promises are in assay.contracts.sparse_coders."""
+
+    registry: ClassVar[Registry] = sparse_coders
+
+    @property
+    def level(self) -> float | None:
+        """The option that makes codes sparser or denser, where there is one."""
+        name = self.level_option
+        return None if name is None else float(getattr(self, name))
+
+    level_option: ClassVar[str | None] = None
+
+    def check(self, d_in: int, d_code: int, batch: int) -> None:
+        """Refuse sizes this coder cannot have, before anything is computed."""
+
+
+class TrainedCoder(SparseCoder):
+    """Trained by gradients, many at a time."""
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Options in which the models of one module may differ; they must be numbers."""
+    module: ClassVar[type[CoderModule]]
+
+    def build(self, models: int, d_in: int, d_code: int) -> CoderModule:
+        return stack([self] * models, d_in, d_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedCoder(TrainedCoder):
+    """Told how many units may fire."""
+
+    columns: ClassVar = ("k",)
+    level_option: ClassVar = "k"
+
+    k: int = 8
+    """Active units of a row."""
+
+    def check(self, d_in: int, d_code: int, batch: int) -> None:
+        if not 1 <= self.k <= d_code:
+            raise UserError(f"{self.label}: k must be between 1 and the {d_code} units there are.")
+
+
+class FittedCoder(SparseCoder):
+    """Fitted to the training data at once."""
+
+    def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> CoderModule:
+        """The module of one model."""
+        raise NotImplementedError(f"{type(self).__name__}.fit")
+
+
+def stack(coders: Sequence[TrainedCoder], d_in: int, d_code: int) -> CoderModule:
+    """Coders that differ in their `columns` alone, as one module: such an option is a tensor with a models axis."""
+    first = coders[0]
+    fixed = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in first.columns}
+    for coder in coders:
+        assert type(coder) is type(first), f"{coder} and {first} cannot be one module"
+        assert fixed == {name: getattr(coder, name) for name in fixed}, f"{coder} and {first} differ in more"
+    columns = {name: torch.tensor([getattr(coder, name) for coder in coders]) for name in first.columns}
+    made: Any = type(first).module
+    return made(len(coders), d_in, d_code, **fixed, **columns)
+
+
+def pick(coder: TrainedCoder, module: CoderModule, place: int) -> CoderModule:
+    """One model of a module, alone."""
+    alone = coder.build(1, module.d_in, module.d_code)
+    state = {name: value[place : place + 1].detach().clone() for name, value in module.state_dict().items()}
+    some = next(module.parameters())
+    alone.to(device=some.device, dtype=some.dtype).load_state_dict(state)
+    return alone
+
+
+def project(
+    x: Float[Tensor, "groups batch d_in"],
+    weight: Float[Tensor, "models d_code d_in"],
+    bias: Float[Tensor, "models d_code"],
+) -> Float[Tensor, "models batch d_code"]:
+    """weight x + bias, one product per group."""
+    stacked = rearrange(weight, "(g m) k d -> g (m k) d", g=len(x))
+    z = torch.bmm(x, stacked.mT)
+    return rearrange(z, "g b (m k) -> (g m) b k", k=weight.shape[1]) + bias[:, None]
+
+
+def steady(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """exp or log with bits that do not depend on how many models there are: vector loops leave the last elements of a
+    tensor to scalar code, which rounds otherwise. Padded, each model ends where a vector does."""
+    rest = -x.shape[-1] % VECTOR
+    if not rest or x.is_cuda:
+        return function(x)
+    return function(nn.functional.pad(x, (0, rest), value=1.0))[..., : x.shape[-1]]

@@ -1,0 +1,46 @@
+"""The cut that BatchTopK and Matryoshka share: a batch keeps its k x rows largest units.
+
+In training the cut is the batch's own. To code rows one by one afterwards, the smallest activation that was kept,
+averaged over steps, is the threshold of every unit: a > threshold.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import relu
+
+from assay.sparse_coders.base import DecoderModule
+
+
+class BatchCut(DecoderModule):
+    """Rows of a training batch share k x rows active units; rows alone are cut at the average threshold."""
+
+    k: Tensor
+    threshold: Tensor
+
+    def __init__(self, models: int, d_in: int, d_code: int, *, threshold_rate: float, k: Tensor) -> None:
+        super().__init__(models, d_in, d_code)
+        self.threshold_rate, self.most = threshold_rate, int(k.max())
+        self.register_buffer("k", k)
+        self.register_buffer("threshold", torch.full((models,), -1.0))
+
+    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        z = relu(self.preactivations(x))
+        return z * (z > self.threshold[:, None, None])
+
+    def batch_code(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        """The code of a training batch, cut by the batch; moves the threshold."""
+        z = relu(self.preactivations(x))
+        rows = z.shape[1]
+        flat = rearrange(z, "m b k -> m (b k)")
+        values, places = flat.topk(self.most * rows, dim=1)
+        kept = values * (torch.arange(self.most * rows, device=z.device) < self.k[:, None] * rows)
+        with torch.no_grad():
+            self._follow(torch.where(kept > 0, kept, torch.inf).amin(dim=1))
+        return rearrange(torch.zeros_like(flat).scatter(1, places, kept), "m (b k) -> m b k", b=rows)
+
+    def _follow(self, least: Float[Tensor, " models"]) -> None:
+        """Start at the first batch's, then move a little towards each; a batch in which nothing fired says nothing."""
+        moved = torch.where(self.threshold < 0, least, torch.lerp(self.threshold, least, self.threshold_rate))
+        self.threshold.copy_(torch.where(least.isfinite(), moved, self.threshold))

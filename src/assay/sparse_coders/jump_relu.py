@@ -1,0 +1,98 @@
+"""JumpReLU (Rajamanoharan et al. 2024): a unit fires above a threshold of its own, and keeps its whole size.
+
+    a_j = z_j 1[z_j > t_j],   |x - x'|^2 + l0 sum_j 1[z_j > t_j]
+
+Steps have no gradient; that with respect to the threshold is taken from the inputs within half a bandwidth of it:
+d/dt 1[z > t] = -1[|z - t| < w/2] / w.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
+
+
+class Step(torch.autograd.Function):
+    """1[z > t]; no gradient to z."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> Tensor:
+        ctx.save_for_backward(z, t)
+        ctx.width = width
+        return (z > t).to(z.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[None, Tensor, None]:
+        z, t = ctx.saved_tensors
+        near = ((z - t).abs() < ctx.width / 2).to(z.dtype)
+        return None, -(near / ctx.width * above[0]).sum(dim=1, keepdim=True), None
+
+
+class Jump(torch.autograd.Function):
+    """z 1[z > t]; to z the gradient of an open gate."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> Tensor:
+        ctx.save_for_backward(z, t)
+        ctx.width = width
+        return z * (z > t)
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Tensor, Tensor, None]:
+        z, t = ctx.saved_tensors
+        near = ((z - t).abs() < ctx.width / 2).to(z.dtype)
+        return (z > t) * above[0], -(t / ctx.width * near * above[0]).sum(dim=1, keepdim=True), None
+
+
+class Module(DecoderModule):
+    l0: Tensor
+
+    def __init__(self, models: int, d_in: int, d_code: int, *, bandwidth: float, threshold: float, l0: Tensor) -> None:
+        super().__init__(models, d_in, d_code)
+        self.bandwidth, self.start = bandwidth, threshold
+        self.log_threshold = nn.Parameter(torch.zeros(models, d_code))
+        self.register_buffer("l0", l0.float())
+
+    def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
+        start = torch.full((self.d_code,), math.log(self.start))
+        return {**super().fresh(mean), "log_threshold": start}
+
+    @property
+    def threshold(self) -> Float[Tensor, "models d_code"]:
+        return steady(torch.exp, self.log_threshold)
+
+    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        z = relu(self.preactivations(x))
+        return z * (z > self.threshold[:, None])
+
+    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        z, t = relu(self.preactivations(x)), self.threshold[:, None]
+        a: Tensor = Jump.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
+        fired: Tensor = Step.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
+        mse = self.reconstruction_error(x, self.decode(a))
+        active = fired.sum(dim=2).mean(dim=1)
+        return {"total": mse + self.l0 * active, "mse": mse, "l0": active}
+
+
+@sparse_coders.register("jump_relu")
+@dataclass(frozen=True, kw_only=True)
+class JumpReLU(TrainedCoder):
+    """Units with a threshold each, under a penalty on how many fire."""
+
+    module: ClassVar = Module
+    columns: ClassVar = ("l0",)
+    level_option: ClassVar = "l0"
+
+    l0: float = 0.1
+    """Price of an active unit, in squared error."""
+    bandwidth: float = 0.1
+    """Inputs this near to a threshold say which way it should move."""
+    threshold: float = 0.1
+    """At the start. It is learned by its logarithm: from 0.01, short training does not take it anywhere."""

@@ -1,0 +1,55 @@
+"""k-means: each row is its nearest centre, or how much nearer than usual each centre is.
+
+hard      a_j = 1[j is the nearest centre]                                one active unit
+triangle  a_j = max(0, mean_i |x - c_i| - |x - c_j|)                      about half of them (Coates & Ng 2011)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.seeds import derive
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import CoderModule, FittedCoder
+
+
+class Module(CoderModule):
+    centres: Tensor
+
+    def __init__(self, centres: Float[Tensor, "d_code d_in"], code: str) -> None:
+        super().__init__(1, centres.shape[1], centres.shape[0])
+        self.code = code
+        self.register_buffer("centres", centres[None])
+
+    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        rows, centres = rearrange(x, "1 b d -> b d"), self.centres[0]
+        # Row by row in float64: the matrix form's cancellation depends on how many rows there are.
+        squares = rows.double().square().sum(dim=1)[:, None] + centres.double().square().sum(dim=1)
+        distance = (squares - 2 * rows.double() @ centres.double().mT).clamp_min(0).sqrt()
+        if self.code == "hard":
+            found = torch.zeros_like(distance).scatter_(1, distance.argmin(dim=1, keepdim=True), 1.0)
+        else:
+            found = (distance.mean(dim=1, keepdim=True) - distance).relu()
+        return found.to(x.dtype)[None]
+
+    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+        return self.centres
+
+
+@sparse_coders.register("kmeans")
+@dataclass(frozen=True, kw_only=True)
+class KMeans(FittedCoder):
+    """The nearest of d_code centres, or how near each is."""
+
+    code: Literal["hard", "triangle"] = "hard"
+
+    def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> Module:
+        from sklearn.cluster import MiniBatchKMeans
+
+        found = MiniBatchKMeans(d_code, n_init=1, batch_size=1024, random_state=derive(seed, "fit") >> 32)
+        found.fit(x.double().cpu().numpy())
+        return Module(torch.from_numpy(found.cluster_centers_).to(x), self.code)

@@ -1,0 +1,178 @@
+"""Decoder-free coding by implicit EM with InfoMax: an encoder alone, a = relu(W x + b), trained on
+
+    lambda_lse LSE + lambda_var VAR + lambda_tc TC + lambda_wr WR           (assay.nn.infomax has the terms)
+
+Ablations A-D of the paper are its weights: `ABLATIONS`. Two things the paper leaves open are options here. `scale`: VAR
+falls for ever as W grows; `unit_norm` codes with W's rows over their norms, `hinge` asks for a deviation of 1 and no
+more (VICReg). `decorrelation`: `logdet` is -log det of the shrunk correlation matrix, which sees more than pairs; it
+needs a batch of 4 units at least, below which the matrix is mostly sampling noise.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize, relu, softplus
+
+from assay.core.errors import UserError
+from assay.nn import infomax
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import EncoderModule, Terms, TrainedCoder, project, steady
+
+Activation = Literal["relu", "identity", "softplus"]
+SHRINKAGE = 0.1
+"""Share of the identity in the correlation matrix whose determinant is taken."""
+WEIGHTS = ("lambda_lse", "lambda_var", "lambda_tc", "lambda_wr")
+
+
+class Module(EncoderModule):
+    lambda_lse: Tensor
+    lambda_var: Tensor
+    lambda_tc: Tensor
+    lambda_wr: Tensor
+
+    def __init__(
+        self, models: int, d_in: int, d_code: int, *, activation: Activation, scale: str, decorrelation: str,
+        variance_eps: float, **weights: Tensor,
+    ) -> None:  # fmt: skip
+        super().__init__(models, d_in, d_code)
+        self.activation, self.scale, self.decorrelation, self.eps = activation, scale, decorrelation, variance_eps
+        for name in WEIGHTS:
+            self.register_buffer(name, weights[name].float())
+        # Written out by hand where that is simple; the other forms are left to autograd.
+        plain = activation != "softplus" and scale == "none" and decorrelation == "pairs"
+        self.redundancy = bool(weights["lambda_wr"].any())
+        self.analytic = plain and not self.redundancy
+
+    @property
+    def ignores_dark_inputs(self) -> bool:
+        return self.scale != "unit_norm" and not self.redundancy
+
+    @property
+    def graphable(self) -> bool:
+        return self.decorrelation != "logdet"
+
+    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        W = normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
+        return project(x, W, self.b_enc)
+
+    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+        z = self.preactivations(x)
+        match self.activation:
+            case "relu":
+                return relu(z)
+            case "softplus":
+                return softplus(z)
+            case "identity":
+                return z
+
+    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        a = self.encode(x)
+        hinge = self.scale == "hinge"
+        var = relu(1 - (a.var(dim=1) + self.eps).sqrt()).sum(dim=1) if hinge else infomax.variance(a, self.eps)
+        tc = infomax.correlation(a) if self.decorrelation == "pairs" else log_determinant(a)
+        terms = {"lse": infomax.lse(a)[0], "var": var, "tc": tc}
+        total = self.lambda_lse * terms["lse"] + self.lambda_var * terms["var"] + self.lambda_tc * terms["tc"]
+        if self.redundancy:
+            terms["wr"] = infomax.weight_redundancy(self.W_enc)
+            total = total + self.lambda_wr * terms["wr"]
+        return {"total": total, **terms}
+
+    @torch.no_grad()
+    def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        """By hand: VAR and TC together are one K x K matrix A applied to the centred activations c,
+
+            d/da = lambda_lse r + A c,   A_ij = 4 lambda_tc / (B-1) corr_ij / (s_i s_j)                  (i != j)
+            A_jj = -2 lambda_var / (B-1) / (var_j + eps) - 4 lambda_tc / (B-1) sum_i corr_ij^2 / (s_j sd_j)
+
+        with s = sd + 1e-8. Units come before rows, (model, unit, row): reductions over the batch are contiguous."""
+        if not self.analytic:
+            return super().gradient(x)
+        batch, groups = x.shape[1], len(x)
+        W = rearrange(self.W_enc, "(g m) k d -> g (m k) d", g=groups)
+        bias = rearrange(self.b_enc, "(g m) k -> g (m k) 1", g=groups)
+        z = rearrange(torch.baddbmm(bias, W, x.mT), "g (m k) b -> (g m) k b", k=self.d_code)
+        a = relu(z) if self.activation == "relu" else z
+        g, terms = self._activation_gradient(a, batch)
+        if self.activation == "relu":
+            g.mul_(z > 0)
+        into = rearrange(self.W_enc.grad, "(g m) k d -> g (m k) d", g=groups)
+        torch.bmm(rearrange(g, "(g m) k b -> g (m k) b", g=groups), x, out=into)
+        torch.sum(g, dim=2, out=self.b_enc.grad)
+        return terms
+
+    def _activation_gradient(self, a: Float[Tensor, "models unit batch"], batch: int) -> tuple[Tensor, Terms]:
+        least = a.amin(dim=1, keepdim=True)
+        shares = steady(torch.exp, least - a)
+        sums = shares.sum(dim=1, keepdim=True)
+        lse = (least - steady(torch.log, sums)).sum(dim=(1, 2))
+        c = a - a.mean(dim=2, keepdim=True)
+        cov = torch.bmm(c, c.mT).div_(batch - 1)
+        var = cov.diagonal(dim1=1, dim2=2)
+        sd = var.sqrt()
+        s = sd + infomax.TINY
+        corr = cov / (s[:, :, None] * s[:, None, :])
+        corr.diagonal(dim1=1, dim2=2).zero_()
+        squares = corr.square().sum(dim=2)
+        var_term, tc = -steady(torch.log, var + self.eps).sum(dim=1), squares.sum(dim=1)
+        lt, lv = self.lambda_tc[:, None] * (4 / (batch - 1)), self.lambda_var[:, None] * (2 / (batch - 1))
+        A = corr.mul_(lt[:, :, None] / (s[:, :, None] * s[:, None, :]))
+        moving = torch.where(sd > 0, sd, torch.ones_like(sd))
+        A.diagonal(dim1=1, dim2=2).copy_(-lv / (var + self.eps) - lt * squares / (s * moving))
+        g = torch.baddbmm(shares.mul_(self.lambda_lse[:, None, None] / sums), A, c)
+        total = self.lambda_lse * lse + self.lambda_var * var_term + self.lambda_tc * tc
+        return g, {"total": total, "lse": lse, "var": var_term, "tc": tc}
+
+
+def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " models"]:
+    """-log det of the correlation matrix, shrunk towards the identity."""
+    found = infomax.correlations(a)
+    eye = torch.eye(a.shape[2], dtype=a.dtype, device=a.device)
+    # A unit that stands still has a row of zeros, the diagonal included: it counts as one that correlates with nothing.
+    missing = torch.diag_embed(1 - found.diagonal(dim1=1, dim2=2))
+    shrunk = (1 - SHRINKAGE) * (found + missing) + SHRINKAGE * eye
+    # Through Cholesky without a check: asking whether it worked would wait for the device. Shrunk, it always does.
+    root = torch.linalg.cholesky_ex(shrunk).L
+    return -2 * root.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+
+
+@sparse_coders.register("lse_infomax")
+@dataclass(frozen=True, kw_only=True)
+class LseInfomax(TrainedCoder):
+    """A decoder-free encoder from implicit EM: log-sum-exp, variance and decorrelation."""
+
+    module: ClassVar = Module
+    columns: ClassVar = WEIGHTS
+    level_option: ClassVar = "lambda_lse"
+
+    lambda_lse: float = 1.0
+    """Weight of the log-sum-exp: more of it makes codes sparser."""
+    lambda_var: float = 1.0
+    lambda_tc: float = 1.0
+    lambda_wr: float = 0.0
+    variance_eps: float = 1e-6
+    activation: Activation = "relu"
+    scale: Literal["none", "unit_norm", "hinge"] = "none"
+    """What keeps W from growing for ever: nothing (the paper), unit rows, or a hinge at a deviation of 1."""
+    decorrelation: Literal["pairs", "logdet"] = "pairs"
+
+    def check(self, d_in: int, d_code: int, batch: int) -> None:
+        if self.decorrelation == "logdet" and batch < 4 * d_code:
+            raise UserError(
+                f"{self.label}: the determinant of a correlation matrix of {d_code} units needs a batch of at least "
+                f"{4 * d_code}, not {batch}. Raise the batch, lower d_code, or use decorrelation=pairs."
+            )
+        if batch < 2:
+            raise UserError(f"{self.label}: variances need a batch of at least 2, not {batch}.")
+
+
+ABLATIONS = {
+    "lse_only": LseInfomax(lambda_var=0.0, lambda_tc=0.0),
+    "lse_var": LseInfomax(lambda_tc=0.0),
+    "lse_var_tc": LseInfomax(),
+    "var_tc_only": LseInfomax(lambda_lse=0.0),
+}
+"""A, B, C and D of the paper."""

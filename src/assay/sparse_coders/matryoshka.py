@@ -1,0 +1,45 @@
+"""Matryoshka (Bussmann et al. 2025): BatchTopK whose first units must reconstruct on their own.
+
+The loss is the mean of |x - x'_n|^2 over nested prefixes of the units, x'_n decoded from the first n alone: 1/16, 1/8,
+1/4, 1/2 and all of them. General features come first, and specific ones cannot absorb them.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import CountedCoder, Terms
+from assay.sparse_coders.batch_cut import BatchCut
+
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+
+
+class Module(BatchCut):
+    def __init__(self, models: int, d_in: int, d_code: int, *, threshold_rate: float, k: Tensor) -> None:
+        super().__init__(models, d_in, d_code, threshold_rate=threshold_rate, k=k)
+        self.prefixes = sorted({max(1, round(share * d_code)) for share in SHARES})
+
+    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        a = self.batch_code(x)
+        error = self.residual(x, self.b_dec[:, None].expand(-1, a.shape[1], -1))
+        errors, start = [], 0
+        for end in self.prefixes:  # each prefix adds its units to the one before
+            error = error - torch.bmm(a[:, :, start:end], self.W_dec[:, start:end])
+            errors.append(error.square().sum(dim=2).mean(dim=1))
+            start = end
+        return {"total": torch.stack(errors).mean(dim=0), "mse": errors[-1]}
+
+
+@sparse_coders.register("matryoshka")
+@dataclass(frozen=True, kw_only=True)
+class Matryoshka(CountedCoder):
+    """BatchTopK whose first units must reconstruct on their own."""
+
+    module: ClassVar = Module
+
+    threshold_rate: float = 0.01
+    """How fast the threshold for rows alone follows the batches."""

@@ -1,0 +1,24 @@
+"""Random ReLU features: the encoder nobody trained, the floor under every trained one.
+
+a = relu(W x + b),   W and b as nn.Linear draws them
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.nn.random import initialised_from
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import FittedCoder, FittedModule
+
+
+@sparse_coders.register("random_relu")
+@dataclass(frozen=True, kw_only=True)
+class RandomReLU(FittedCoder):
+    """An untrained encoder: the floor under every trained one."""
+
+    def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> FittedModule:
+        with initialised_from(seed, "init"):
+            layer = nn.Linear(x.shape[1], d_code)
+        return FittedModule(layer.weight.detach().to(x), layer.bias.detach().to(x), rectified=True)

@@ -1,0 +1,134 @@
+"""The charts of the spec's figures, from the contents of its JSON files; and the checkpoints its scripts save."""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from assay.core.run import Record
+from assay.metrics.intervals import student_t
+from assay.report.charts import interval_bars, interval_lines
+from assay.report.images import diverging, picture, pictures, tiled
+
+
+def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
+    """Gradient against responsibility at the energies and, beside it, at what the ReLU is given."""
+    import altair as alt
+
+    step = max(1, len(points["r"]) // most)
+    panels = []
+    for key, title in (("a", "at the energies a"), ("z", "at z, through the ReLU")):
+        pairs = zip(points["r"][::step].tolist(), points[key][::step].tolist(), strict=True)
+        rows = [{"r": r, "g": g} for r, g in pairs]
+        top = max(row["r"] for row in rows)
+        base = {"x": alt.X("r:Q", title="responsibility"), "y": alt.Y("g:Q", title="gradient")}
+        dots = alt.Chart(alt.InlineData(values=rows)).mark_circle(size=9, opacity=0.4).encode(**base)
+        line = alt.Chart(alt.InlineData(values=[{"r": 0, "g": 0}, {"r": top, "g": top}]))
+        panels.append((line.mark_line(strokeDash=[5, 4], color="#808080").encode(**base) + dots).properties(
+            width=240, height=240, title=title
+        ))  # fmt: skip
+    return alt.hconcat(*panels)
+
+
+def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
+    """Similarities of units, a panel for each configuration; dead and redundant units on scales of their own."""
+    import altair as alt
+
+    first: dict[str, np.ndarray] = {}
+    for entry in results:
+        first.setdefault(entry["config_name"], np.array(entry["feature_similarity"]))
+    matrices = pictures([(name, diverging(matrix, 1.0)) for name, matrix in first.items()], columns=4, size=150)
+    bars = []
+    for metric, title in (("dead_units", "dead units (variance below 0.01)"), ("redundancy_score", "redundancy")):
+        values = {
+            name: [float(e["final_metrics"][metric]) for e in results if e["config_name"] == name] for name in first
+        }
+        rows = [{"name": name, "y": student_t(found)} for name, found in values.items()]
+        dots = [{"name": name, "y": value} for name, found in values.items() for value in found]
+        bars.append(interval_bars(rows, label="name", value="y", dots=dots, value_title=title))
+    return alt.vconcat(matrices, alt.hconcat(*bars).resolve_scale(color="independent"))
+
+
+def benchmark_chart(results: Mapping[str, Any]) -> Any:
+    """Reconstruction, active units and parameters, a panel each."""
+    import altair as alt
+
+    names = list(results["per_seed"])
+    panels = []
+    for metric, title in (
+        ("linear_probe_accuracy", "probe accuracy"), ("normalized_reconstruction_mse", "normalised MSE (spec)"),
+        ("l0_sparsity", "active units (spec)"),
+    ):  # fmt: skip
+        seeds = {name: [run[metric] for run in results["per_seed"][name] if metric in run] for name in names}
+        rows = [{"name": name, "y": student_t(found)} for name, found in seeds.items() if found]
+        dots = [{"name": name, "y": value} for name, found in seeds.items() for value in found]
+        if rows:
+            panels.append(interval_bars(rows, label="name", value="y", dots=dots, value_title=title))
+    sizes = [{"name": name, "y": results[name]["parameters"]} for name in names]
+    panels.append(interval_bars(sizes, label="name", value="y", value_title="parameters as trained"))
+    rows_of = [alt.hconcat(*panels[i : i + 2]) for i in range(0, len(panels), 2)]
+    return alt.vconcat(*rows_of).resolve_scale(color="independent")
+
+
+def loss_chart(results: Mapping[str, Any]) -> Any:
+    """A panel per optimizer, a line per rate."""
+    import altair as alt
+
+    panels = []
+    for optimizer in dict.fromkeys(entry["optimizer"] for entry in results["sweep"]):
+        rows = []
+        for entry in (e for e in results["sweep"] if e["optimizer"] == optimizer):
+            for epoch, losses in enumerate(zip(*(run["loss_curve"] for run in entry["runs"]), strict=True), 1):
+                rows.append({"lr": f"lr {entry['lr']:g}", "epoch": epoch, "loss": fmean(losses)})
+        panels.append(interval_lines(rows, x="epoch", y="loss", series="lr", log_x=True, title=optimizer))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one legend singles out a rate in both panels, as it should
+        return alt.hconcat(*panels)
+
+
+def convergence_chart(results: Mapping[str, Any]) -> Any:
+    rows = [
+        {
+            "lr": f"{e['lr']:g}",
+            "optimizer": e["optimizer"],
+            "y": student_t([float(run["convergence_epoch"]) for run in e["runs"]]),
+        }
+        for e in results["sweep"]
+    ]
+    dots = [
+        {"lr": f"{e['lr']:g}", "optimizer": e["optimizer"], "y": run["convergence_epoch"], "seed": run["seed"]}
+        for e in results["sweep"]
+        for run in e["runs"]
+    ]
+    return interval_bars(
+        rows, label="lr", value="y", series="optimizer", dots=dots, references={"K = 64": 64}, value_title="epoch"
+    )
+
+
+def feature_grid(W: np.ndarray, columns: int = 8) -> Any | None:
+    """The rows of W as images, if they are square."""
+    side = round(W.shape[1] ** 0.5)
+    return picture(tiled(W.reshape(-1, side, side), columns), size=480) if side * side == W.shape[1] else None
+
+
+def checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> Iterator[tuple[Path, bytes]]:
+    """`<name>_seed<n>/model.pt`: the state dict of the spec's Encoder or StandardSAE."""
+    from assay.studies.sae.fitting import weights
+
+    for name, record in found:
+        kept, coder = weights(record), record.run.options["coder"]
+        if coder["name"] == "lse_infomax" and "W_enc" in kept:
+            state = {"linear.weight": kept["W_enc"], "linear.bias": kept["b_enc"]}
+        elif coder["name"] == "relu_l1" and coder["form"] == "spec" and "W_enc" in kept:
+            state = {"encoder.weight": kept["W_enc"], "encoder.bias": kept["b_enc"]}
+            state |= {"decoder.weight": kept["W_dec"].T.contiguous(), "decoder.bias": kept["b_dec"]}
+        else:
+            continue
+        file = io.BytesIO()
+        torch.save(state, file)
+        yield folder / f"{name}_seed{record.run.seed}" / "model.pt", file.getvalue()

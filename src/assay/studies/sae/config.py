@@ -1,0 +1,157 @@
+"""The spec's YAML files: read, checked, and turned into coders and recipes.
+
+`--config` takes a path, or the name of a file that ships with assay: default, ablation, benchmark, dynamics.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from assay.core.convert import construct, convert, nearest
+from assay.core.errors import UserError
+from assay.sparse_coders.base import SparseCoder
+from assay.sparse_coders.lse_infomax import LseInfomax
+from assay.sparse_coders.relu_l1 import ReluL1
+from assay.train.coder_bank import CoderRecipe
+from assay.vectors import vectors
+from assay.vectors.base import VectorData
+from assay.vectors.dictionary import Dictionary
+from assay.vectors.mnist import Mnist
+
+WEIGHTS = ("lambda_lse", "lambda_var", "lambda_tc", "lambda_wr", "variance_eps")
+KEYS: Mapping[str, Any] = {
+    "model": ("input_dim", "hidden_dim", "activation"),
+    "loss": WEIGHTS,
+    "training": ("epochs", "batch_size", "lr", "optimizer", "seed"),
+    "data": ("dataset", "data_dir"),
+    "configurations": ("name", *WEIGHTS),
+    "models": ("name", "type", "l1_weight"),
+    "sweep": ("optimizers", "learning_rates", "seeds"),
+    "seeds": None,
+}
+"""Sections of a file and what may stand in each."""
+# YAML 1.1 wants a dot in a number with an exponent and reads 1e-6 as text; people write 1e-6.
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A file's contents, defaults filled in."""
+
+    where: str
+    sections: Mapping[str, Any]
+
+    def get(self, section: str, key: str, default: Any) -> Any:
+        return (self.sections.get(section) or {}).get(key, default)
+
+    @property
+    def hidden_dim(self) -> int:
+        return int(convert(int, self.get("model", "hidden_dim", 64), what=f"{self.where}: model.hidden_dim"))
+
+    @property
+    def lr(self) -> float:
+        return float(convert(float, self.get("training", "lr", 1e-3), what=f"{self.where}: training.lr"))
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(str(self.get("data", "data_dir", "data")))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        given = self.sections.get("seeds") or self.get("sweep", "seeds", None) or [self.get("training", "seed", 42)]
+        return tuple(convert(tuple[int, ...], given, what=f"{self.where}: seeds"))
+
+    def recipe(self, *, epochs: int = 0, optimizer: str = "") -> CoderRecipe:
+        given = {
+            "epochs": epochs or self.get("training", "epochs", 100),
+            "batch": self.get("training", "batch_size", 128),
+            "optimizer": optimizer or self.get("training", "optimizer", "adam"),
+        }
+        return convert(CoderRecipe, given, what=f"{self.where}: training")
+
+    def data(self, name: str = "") -> VectorData:
+        """By its word. The spec trains on all of MNIST's 60,000 rows: nothing is kept to choose on."""
+        name = name or str(self.get("data", "dataset", "mnist"))
+        if name == "mnist":
+            return Mnist(validation=0)
+        if name == "synthetic":
+            return Dictionary(d_in=int(self.get("model", "input_dim", 64)))
+        return vectors.parse(name)
+
+    def encoder(self, weights: Mapping[str, Any] | None = None) -> LseInfomax:
+        given = {**(self.sections.get("loss") or {}), **(weights or {})}
+        options = {key: given[key] for key in WEIGHTS if key in given}
+        activation = self.get("model", "activation", "relu")
+        return construct(LseInfomax, {**options, "activation": activation}, what=f"{self.where}: loss")
+
+    def configurations(self) -> dict[str, LseInfomax]:
+        return {str(given["name"]): self.encoder(given) for given in self._entries("configurations")}
+
+    def models(self) -> dict[str, SparseCoder]:
+        """`type: encoder`, `type: sae` with its l1_weight, or the word of any sparse coder, such as topk:k=8."""
+        found: dict[str, SparseCoder] = {}
+        for given in self._entries("models"):
+            kind = str(given.get("type", "encoder"))
+            match kind:
+                case "encoder":
+                    found[given["name"]] = self.encoder()
+                case "sae":
+                    found[given["name"]] = ReluL1(l1=float(given.get("l1_weight", 0.01)), form="spec")
+                case _:
+                    found[given["name"]] = SparseCoder.registry.parse(kind)
+        return found
+
+    def _entries(self, section: str) -> Sequence[Mapping[str, Any]]:
+        entries = self.sections.get(section)
+        if not entries or not all(isinstance(entry, Mapping) and "name" in entry for entry in entries):
+            raise UserError(f"{self.where}: '{section}' must be a list of entries, each with a name.")
+        return list(entries)
+
+
+def load_config(name: str) -> Config:
+    shipped = {
+        path.name.removesuffix(".yaml"): path for path in files("assay.studies.sae").joinpath("config").iterdir()
+    }
+    source: Any = Path(name) if Path(name).suffix in (".yaml", ".yml") or "/" in name else shipped.get(name)
+    if source is None or not source.is_file():
+        known = ", ".join(sorted(shipped))
+        raise UserError(f"no config '{name}'.{nearest(name, shipped)} Give a YAML file, or one of: {known}.")
+    found = parse_config(source.read_text(encoding="utf-8"), where=name)
+    # What a file leaves out is what default.yaml says.
+    default = parse_config(shipped["default"].read_text(encoding="utf-8"), where="default")
+    whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.sections.items()}
+    return Config(name, {**found.sections, **whole})
+
+
+def parse_config(text: str, *, where: str) -> Config:
+    import yaml
+
+    try:
+        read = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML: {str(error).splitlines()[0]}.") from None
+    if not isinstance(read, Mapping):
+        raise UserError(f"{where}: expected sections such as model, loss and training.")
+    sections = _numbers(read)
+    for section, content in sections.items():
+        if section not in KEYS:
+            raise UserError(f"{where} has no section '{section}'.{nearest(section, KEYS)} Known: {', '.join(KEYS)}.")
+        entries = content if isinstance(content, list) else [content]
+        for key in (key for entry in entries if isinstance(entry, Mapping) for key in entry):
+            if key not in KEYS[section]:
+                known = ", ".join(KEYS[section])
+                raise UserError(
+                    f"{where}: '{section}' has no key '{key}'.{nearest(key, KEYS[section])} It has: {known}."
+                )
+    return Config(where, sections)
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value

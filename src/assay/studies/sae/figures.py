@@ -1,0 +1,102 @@
+"""The paper's figures, drawn from the spec's JSON files.
+
+    assay sae figures --results_dir results --output_dir figures
+
+fig1_theorem, fig2_ablation, fig3_benchmark, fig4a_loss, fig4b_convergence, and the units' weights as images: fig5 the
+decoder-free encoder, fig6 the standard sparse autoencoder. A file that is not there is named, and its figure left out.
+"""
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from assay.core.errors import UserError
+from assay.core.study import Reading, Report
+from assay.report.files import drawn
+from assay.studies import studies
+from assay.studies.sae.charts import (
+    ablation_chart,
+    benchmark_chart,
+    convergence_chart,
+    feature_grid,
+    loss_chart,
+    theorem_chart,
+)
+from assay.studies.sae.gradients import measured
+
+FILES = {
+    "2": "ablation/ablation_results.json",
+    "3": "benchmark/benchmark_results.json",
+    "4": "dynamics/dynamics_results.json",
+}
+
+GRIDS = {
+    "5": ("fig5_features", "linear.weight", ("lse_var_tc", "ours")),
+    "6": ("fig6_sae_features", "encoder.weight", ("sae",)),
+}
+"""Figures of units' weights: their name, the tensor, and which checkpoints they are drawn from."""
+
+
+@studies.register("sae.figures")
+@dataclass(frozen=True, kw_only=True)
+class Figures(Reading):
+    """Draw the paper's figures from what the other verbs wrote."""
+
+    question: ClassVar[str] = "What do the paper's figures look like with the numbers found here?"
+
+    results_dir: Path = Path("results")
+    """Where ablation/, benchmark/ and dynamics/ are."""
+    output_dir: Path = Path("figures")
+    figure: Literal["all", "1", "2", "3", "4", "5", "6"] = "all"
+    format: Literal["pdf", "png", "svg"] = "pdf"
+
+    def report(self, out: Report) -> None:
+        charts: dict[str, Any] = {}
+        if self.figure in ("all", "1"):
+            sizes = {"batch_size": 64, "input_dim": 784, "hidden_dim": 64, "activation": "relu"}
+            charts["fig1_theorem"] = theorem_chart(measured(sizes, 42, torch.device("cpu"))[1])
+        for number, file in FILES.items():
+            if self.figure in ("all", number) and (found := self._read(file)) is not None:
+                charts |= _of_file(number, found)
+        if self.figure in ("all", "5", "6"):
+            charts |= self._grids()
+        if not charts:
+            raise UserError(f"nothing to draw in '{self.results_dir}': run assay sae ablation, or benchmark, first.")
+        paths = {name: self.output_dir / f"{name}.{self.format}" for name in charts}
+        out.table("figures", [{"figure": name, "file": str(path)} for name, path in paths.items()])
+        for name, path in paths.items():
+            out.file(path, drawn(charts[name], path.suffix))
+
+    def _read(self, file: str) -> Any:
+        path = self.results_dir / file
+        if not path.is_file():
+            remedy = f"`assay sae {path.parent.name}` writes it"
+            warnings.warn(f"{path} is not there, so its figure is left out; {remedy}", stacklevel=2)
+            return None
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def _grids(self) -> dict[str, Any]:
+        """The first checkpoint of each kind, if its units are images."""
+        found: dict[str, Any] = {}
+        for path in sorted(self.results_dir.glob("*/checkpoints/*/model.pt")):
+            state = torch.load(path, weights_only=True)
+            for number, (name, key, words) in GRIDS.items():
+                wanted = self.figure in ("all", number) and any(word in path.parent.name for word in words)
+                if wanted and key in state and name not in found:
+                    grid = feature_grid(state[key].numpy())
+                    found |= {} if grid is None else {name: grid}
+        return found
+
+
+def _of_file(number: str, found: Any) -> dict[str, Any]:
+    match number:
+        case "2":
+            return {"fig2_ablation": ablation_chart(found)}
+        case "3":
+            return {"fig3_benchmark": benchmark_chart(found)}
+        case _:
+            return {"fig4a_loss": loss_chart(found), "fig4b_convergence": convergence_chart(found)}

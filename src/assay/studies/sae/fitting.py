@@ -1,0 +1,172 @@
+"""Train or fit the coders of one cohort and score them: what `assay sae` and its verbs have in common."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from assay.core.convert import convert
+from assay.core.run import Record, Run, canonical
+from assay.core.study import Context, Outcome
+from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
+from assay.studies.sae import metrics as spec
+from assay.studies.sae.scoring import codes, score
+from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles
+from assay.vectors.base import VectorData, Vectors
+
+WEIGHTS = "weights.safetensors"
+WHOLE = 2**21
+"""Numbers of a model that are kept as they are; of a larger one, what its units stand for, in half precision."""
+SIGNS = 20
+"""Signs of life of a bank."""
+LOOKS = 10
+"""Epochs between two looks at dead and redundant units."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The options of a run, as objects."""
+
+    data: VectorData
+    coder: SparseCoder
+    d_code: int
+    lr: float | None
+    recipe: CoderRecipe | None
+    """A rate and a recipe, unless the coder is fitted at once."""
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        hints: dict[str, Any] = {"data": VectorData, "coder": SparseCoder, "d_code": int}
+        hints |= {"lr": float | None, "recipe": CoderRecipe | None}
+        return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
+
+
+def bank_key(run: Run) -> str:
+    """What runs of one bank share: everything but the seed, the rate, and the coder's columns."""
+    coder = SparseCoder.registry.load(run.options["coder"])
+    if not isinstance(coder, TrainedCoder):
+        return run.id
+    fixed = {key: value for key, value in run.options["coder"].items() if key not in coder.columns}
+    return canonical({**run.options, "coder": fixed, "lr": None})
+
+
+@lru_cache(maxsize=1)
+def _loaded(spec_text: str, device: str) -> Vectors:
+    data: VectorData = VectorData.registry.parse(spec_text)
+    found = data.load()
+    train, validation, test = (part.to(device) for part in (found.train, found.validation, found.test))
+    dictionary = None if found.dictionary is None else found.dictionary.to(device)
+    return replace(found, train=train, validation=validation, test=test, dictionary=dictionary)
+
+
+def load(data: VectorData, device: torch.device) -> Vectors:
+    """On the device; the last one is kept, since cohorts of one study share it."""
+    return _loaded(data.label, device.type)
+
+
+def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
+    first = Setting.of(runs[0])
+    data = load(first.data, device)
+    if isinstance(first.coder, FittedCoder):
+        for run in runs:
+            setting = Setting.of(run)
+            setting.coder.check(data.d_in, setting.d_code, len(data.train))
+            module = setting.coder.fit(data.train.x, setting.d_code, run.seed)  # type: ignore[attr-defined]
+            yield _outcome(run, module, data, {}, {})
+        return
+    for places in rectangles([run.seed for run in runs]):
+        yield from _train([runs[place] for place in places], ctx, data)
+
+
+def _train(runs: Sequence[Run], ctx: Context, data: Vectors) -> Iterator[Outcome]:
+    settings = [Setting.of(run) for run in runs]
+    recipe, coders = settings[0].recipe, [setting.coder for setting in settings]
+    assert recipe is not None
+    rates = [float(setting.lr or 0) for setting in settings]
+    begin = time.perf_counter(), time.process_time()
+    seeds = [run.seed for run in runs]
+    bank = CoderBank(coders, seeds, rates, data.train.x, settings[0].d_code, recipe)  # type: ignore[arg-type]
+    histories: list[dict[str, list[Any]]] = [{} for _ in runs]
+    spent = [0.0, 0.0]
+    checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
+    if checkpoint and checkpoint.exists() and (notes := bank.load_if(checkpoint, owners)) is not None:
+        histories, spent = notes["histories"], notes["spent"]
+    every = max(1, recipe.epochs // SIGNS)
+    for epoch in bank.run():
+        _note(histories, epoch.terms)
+        if epoch.number % LOOKS == 0:
+            _look(bank, histories, data)
+        if epoch.number % every == 0:
+            for place, run in enumerate(runs):
+                ctx.progress(run, epoch.number, recipe.epochs, loss=epoch.terms["total"][place])
+            if checkpoint and epoch.number < recipe.epochs:
+                bank.save(checkpoint, owners, {"histories": histories, "spent": _since(begin, spent)})
+    seconds, cpu_seconds = _since(begin, spent)
+    # Models that were trained together share the time.
+    cost = {"train_seconds": seconds / len(runs), "train_cpu_seconds": cpu_seconds / len(runs)}
+    cost["trained_together"] = len(runs)
+    for place, run in enumerate(runs):
+        yield _outcome(run, bank.model(place), data, histories[place], cost)
+
+
+def _since(begin: tuple[float, float], before: Sequence[float]) -> list[float]:
+    return [time.perf_counter() - begin[0] + before[0], time.process_time() - begin[1] + before[1]]
+
+
+def _note(histories: Sequence[dict[str, list[Any]]], terms: dict[str, list[float]]) -> None:
+    for place, history in enumerate(histories):
+        for name, values in terms.items():
+            history.setdefault("train_loss" if name == "total" else name, []).append(values[place])
+
+
+@torch.no_grad()
+def _look(bank: CoderBank, histories: Sequence[dict[str, list[Any]]], data: Vectors) -> None:
+    """Every so often, as in the spec: dead and redundant units, on test rows."""
+    for place, history in enumerate(histories):
+        a = codes(bank.model(place), data.test.x)
+        history.setdefault("dead_units", []).append(spec.dead_units(a))
+        history.setdefault("redundancy", []).append(spec.redundancy_score(a))
+
+
+def _outcome(
+    run: Run, module: CoderModule, data: Vectors, history: dict[str, list[Any]], cost: dict[str, float]
+) -> Outcome:
+    state = module.state_dict()
+    if not all(value.isfinite().all() for value in state.values()):
+        return Outcome(run, {"history": history}, cost, diverged=True)
+    metrics = score(module, data) | {"history": history}
+    return Outcome(run, metrics, cost, {WEIGHTS: _weights(module, state, codes(module, data.test.x))})
+
+
+def _weights(module: CoderModule, state: dict[str, Tensor], z: Tensor) -> bytes:
+    """The model's tensors without the models axis, and how responsibility is spread over its units."""
+    usage = torch.softmax(-z, dim=1).mean(dim=0)
+    if sum(value.numel() for value in state.values()) > WHOLE:
+        kept = {"directions": module.directions()[0].half()}
+    else:
+        kept = {name: value[0] for name, value in state.items()} | {"directions": module.directions()[0]}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in {**kept, "usage": usage}.items()}
+    return safetensors.torch.save(tensors)
+
+
+def weights(record: Record) -> dict[str, Tensor]:
+    """What a record keeps of its model."""
+    return safetensors.torch.load(record.artifact(WEIGHTS))
+
+
+def saved_module(record: Record) -> CoderModule:
+    """The trained coder of a record, alone."""
+    from assay.core.errors import UserError
+
+    coder, kept = Setting.of(record.run).coder, weights(record)
+    if not isinstance(coder, TrainedCoder) or "W_enc" not in kept:
+        raise UserError(f"run {record.run.id} keeps no whole model: only trained coders of at most {WHOLE} numbers do.")
+    units, inputs = kept["W_enc"].shape
+    module = coder.build(1, inputs, units)
+    module.load_state_dict({name: kept[name][None] for name in module.state_dict()})
+    return module

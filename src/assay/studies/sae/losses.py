@@ -1,0 +1,68 @@
+"""The spec's losses for one model, (batch, K) activations; assay.nn.infomax has the formulas.
+
+loss, r = lse_loss(a)                         r = softmax(-a), and d loss / d a = r
+losses = combined_loss(a, W, config)          losses["total"].backward()
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.convert import nearest
+from assay.core.errors import UserError
+from assay.nn import infomax
+
+DEFAULTS = {"lambda_lse": 1.0, "lambda_var": 1.0, "lambda_tc": 1.0, "lambda_wr": 0.0, "variance_eps": 1e-6}
+
+
+def lse_loss(a: Float[Tensor, "batch K"]) -> tuple[Float[Tensor, ""], Float[Tensor, "batch K"]]:
+    """-sum_i log sum_j exp(-a_ij), a sum over the batch; and the responsibilities."""
+    return infomax.lse(a)
+
+
+def variance_loss(a: Float[Tensor, "batch K"], eps: float = 1e-6) -> Float[Tensor, ""]:
+    return infomax.variance(a, eps)
+
+
+def correlation_loss(a: Float[Tensor, "batch K"]) -> Float[Tensor, ""]:
+    return infomax.correlation(a)
+
+
+def weight_redundancy_loss(W: Float[Tensor, "K d_in"]) -> Float[Tensor, ""]:
+    return infomax.weight_redundancy(W)
+
+
+def combined_loss(
+    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], config: Mapping[str, float] | None = None
+) -> dict[str, Tensor]:
+    """`total` to train on; `lse`, `var`, `tc`, `wr` and `responsibilities` to look at, detached. A term of weight 0
+    gives no gradient, however large it is."""
+    given = {**DEFAULTS, **(config or {})}
+    for key in given:
+        if key not in DEFAULTS:
+            raise UserError(
+                f"combined_loss has no option '{key}'.{nearest(key, DEFAULTS)} It has: {', '.join(DEFAULTS)}."
+            )
+    lse, r = lse_loss(a)
+    terms = {
+        "lse": lse,
+        "var": variance_loss(a, given["variance_eps"]),
+        "tc": correlation_loss(a),
+        "wr": weight_redundancy_loss(W),
+    }
+    used = [given[f"lambda_{name}"] * term for name, term in terms.items() if given[f"lambda_{name}"]]
+    total = sum(used, start=torch.zeros((), dtype=a.dtype, device=a.device))
+    return {"total": total, **{name: term.detach() for name, term in terms.items()}, "responsibilities": r.detach()}
+
+
+def sae_loss(
+    x: Float[Tensor, "batch d_in"],
+    recon: Float[Tensor, "batch d_in"],
+    a: Float[Tensor, "batch K"],
+    l1_weight: float = 0.01,
+) -> dict[str, Tensor]:
+    """mean (recon - x)^2 + l1_weight mean |a|, both over all entries."""
+    mse, l1 = (recon - x).square().mean(), a.abs().mean()
+    return {"total": mse + l1_weight * l1, "mse": mse.detach(), "l1": l1.detach()}

@@ -1,0 +1,114 @@
+"""The spec's metrics of one code `a` (batch, K) with its encoder's weights `W` (K, d_in).
+
+Thresholds are absolute, as in the spec; assay.metrics.sparsity has scores that do not depend on the scale of a code.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from assay.nn import infomax
+
+STILL, ACTIVE, TINY = 0.01, 0.01, 1e-8
+
+
+@torch.no_grad()
+def dead_units(a: Float[Tensor, "batch K"]) -> int:
+    """Units whose variance is below 0.01. A code that grows in scale has none, used or not."""
+    return int((a.var(dim=0) < STILL).sum())
+
+
+@torch.no_grad()
+def redundancy_score(a: Float[Tensor, "batch K"]) -> float:
+    """The sum of squared correlations between units, each pair twice."""
+    return float(infomax.correlation(a))
+
+
+@torch.no_grad()
+def weight_redundancy(W: Float[Tensor, "K d_in"]) -> float:
+    return float(infomax.weight_redundancy(W))
+
+
+@torch.no_grad()
+def effective_rank(W: Float[Tensor, "K d_in"]) -> float:
+    """exp of the entropy of the singular values over their sum."""
+    s = torch.linalg.svdvals(W.double())
+    p = s / (s.sum() + TINY)
+    return float(torch.exp(-(p * torch.log(p + TINY)).sum()))
+
+
+@torch.no_grad()
+def responsibility_entropy(r: Float[Tensor, "batch K"]) -> float:
+    """The mean entropy of the rows, in nats."""
+    return float(-(r * torch.log(r + TINY)).sum(dim=1).mean())
+
+
+@torch.no_grad()
+def usage_distribution(r: Float[Tensor, "batch K"]) -> np.ndarray:
+    return r.mean(dim=0).cpu().numpy()
+
+
+@torch.no_grad()
+def reconstruction_mse(
+    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"]
+) -> float:
+    """mean (x - a W)^2: the encoder's own weights as a decoder that nobody trained."""
+    return float((x - a @ W).square().mean())
+
+
+@torch.no_grad()
+def normalized_reconstruction_mse(
+    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"]
+) -> float:
+    """The same with every reconstruction brought to the length of its x, which a decoder would not know."""
+    guess = a / (a.norm(dim=1, keepdim=True) + TINY) @ W
+    guess = guess / (guess.norm(dim=1, keepdim=True) + TINY) * x.norm(dim=1, keepdim=True)
+    return float((x - guess).square().mean())
+
+
+@torch.no_grad()
+def sparsity_l0(a: Float[Tensor, "batch K"], threshold: float = ACTIVE) -> tuple[float, float]:
+    """Units with |a| above the threshold, per row; and as a share of all."""
+    found = float((a.abs() > threshold).sum(dim=1).double().mean())
+    return found, found / a.shape[1]
+
+
+@torch.no_grad()
+def feature_similarity_matrix(W: Float[Tensor, "K d_in"]) -> Float[Tensor, "K K"]:
+    """Cosines of the rows."""
+    rows = W / (W.norm(dim=1, keepdim=True) + TINY)
+    return rows @ rows.T
+
+
+@torch.no_grad()
+def activation_correlation_matrix(a: Float[Tensor, "batch K"]) -> Float[Tensor, "K K"]:
+    return infomax.correlations(a)
+
+
+def compute_all_metrics(
+    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"], r: Float[Tensor, "batch K"]
+) -> dict[str, Any]:
+    return {
+        "dead_units": dead_units(a),
+        "redundancy_score": redundancy_score(a),
+        "weight_redundancy": weight_redundancy(W),
+        "effective_rank": effective_rank(W),
+        "responsibility_entropy": responsibility_entropy(r),
+        "reconstruction_mse": reconstruction_mse(a, W, x),
+        "sparsity_l0": sparsity_l0(a)[0],
+    }
+
+
+def linear_probe_accuracy(
+    train_features: Float[Tensor, "n K"],
+    train_labels: Int[Tensor, " n"],
+    test_features: Float[Tensor, "m K"],
+    test_labels: Int[Tensor, " m"],
+) -> float:
+    """Standardised, logistic regression with C = 1: accuracy on the test rows."""
+    from assay.metrics.logistic import fit
+
+    return fit(train_features, train_labels, 1.0).accuracy(test_features, test_labels)

@@ -1,0 +1,169 @@
+"""Can a sparse code be learned without a decoder, and is it as good? Sparse coders on one set of vectors, judged alike.
+
+    assay sae --coders lse_infomax topk:k=4 topk:k=8 pca --data mnist --d_code 64 --lrs 1e-3 3e-3 --seeds 0..4
+
+A coder of one kind at several levels of sparsity is a curve; curves are compared at equal numbers of active units. The
+runs of the verbs (ablation, benchmark, dynamics) are runs of this study: what one trains, the others find stored.
+"""
+
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from assay.core.errors import UserError
+from assay.core.run import Record, Run
+from assay.core.study import Context, Outcome, Report, Study
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import FittedCoder, SparseCoder
+from assay.studies import studies
+from assay.train.coder_bank import CoderRecipe
+from assay.train.device import activate
+from assay.vectors import vectors
+from assay.vectors.base import FOLDER, VectorData
+
+
+def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:
+    """`topk`, `k`, (2, 4) -> topk:k=2, topk:k=4."""
+    return tuple(f"{word}:{option}={value}" for value in values)
+
+
+LEVELS: Mapping[str, Sequence[str]] = {
+    "lse_infomax": levels("lse_infomax", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    "unit_norm": levels("lse_infomax:scale=unit_norm", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    "relu_l1": levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)),
+    "topk": levels("topk", "k", (2, 4, 8, 16, 32)),
+    "batch_topk": levels("batch_topk", "k", (2, 4, 8, 16, 32)),
+    "jump_relu": levels("jump_relu", "l0", (0.01, 0.03, 0.1, 0.3, 1.0)),
+    "gated": levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)),
+    "matryoshka": levels("matryoshka", "k", (2, 4, 8, 16, 32)),
+}
+"""Each kind of coder at several levels of sparsity."""
+FIELD = tuple(word for words in LEVELS.values() for word in words)
+CONTROLS = ("pca", "fast_ica", "fast_ica:rectified=true", "kmeans", "random_relu")
+DEMO = (
+    "lse_infomax:lambda_lse=0.0", "lse_infomax", "lse_infomax:lambda_lse=10.0", "topk:k=4", "topk:k=8", "topk:k=16",
+    "relu_l1:l1=0.1", "relu_l1", "pca", "fast_ica", "random_relu",
+)  # fmt: skip
+FINDINGS = (
+    *levels("lse_infomax", "lambda_lse", (0.0, 0.3, 1.0, 3.0, 10.0)), "lse_infomax:lambda_tc=0.0",
+    *levels("topk", "k", (2, 4, 8, 16, 32, 48)), *levels("relu_l1", "l1", (0.03, 0.1, 0.3, 1.0)),
+    "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
+)  # fmt: skip
+ACTIVATIONS = (
+    *levels("lse_infomax", "lambda_lse", (1.0, 10.0, 100.0)), *levels("topk", "k", (16, 32, 64)),
+    *levels("batch_topk", "k", (16, 32, 64)), *levels("relu_l1", "l1", (0.3, 1.0, 3.0)),
+)  # fmt: skip
+OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
+
+
+def parsed(words: Sequence[str]) -> tuple[SparseCoder, ...]:
+    return tuple(sparse_coders.parse(word) for word in words)
+
+
+@studies.register("sae")
+@dataclass(frozen=True, kw_only=True)
+class Sae(Study):
+    """Can a sparse code be learned without a decoder, and is it as good?"""
+
+    question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
+    presets: ClassVar = {
+        "demo": {},  # the defaults: the embedded digits, half a minute on two cores
+        "synthetic": {
+            "data": "dictionary",
+            "coders": (*FIELD, *OVERCOMPLETE_CONTROLS),
+            "d_code": 512,
+            "epochs": 30,
+            "batch": 512,
+            "lrs": (3e-4, 1e-3, 3e-3),
+            "seeds": (0, 1, 2, 3, 4),
+        },
+        "findings": {  # docs/findings_sae.py reads these records, of any data set
+            "coders": FINDINGS,
+            "d_code": 64,
+            "epochs": 100,
+            "seeds": (0, 1, 2, 3, 4),
+        },
+        "activations": {
+            "data": "activations:model=SmolLM2-135M-Instruct:hook=model.layers.15:sequences=2000",
+            "coders": ACTIVATIONS,
+            "d_code": 4608,
+            "epochs": 10,
+            "batch": 1024,
+            "lrs": (1e-3,),
+            "seeds": (0, 1, 2, 3, 4),
+        },
+        "mnist": {
+            "data": "mnist",
+            "coders": (*FIELD, *CONTROLS),
+            "d_code": 64,
+            "epochs": 20,
+            "lrs": (3e-4, 1e-3, 3e-3),
+            "seeds": (0, 1, 2, 3, 4),
+        },
+    }  # fmt: skip
+
+    data: VectorData = field(default_factory=lambda: vectors.parse("digits"))
+    """What is coded."""
+    coders: tuple[SparseCoder, ...] = field(default_factory=lambda: parsed(DEMO))
+    """Coders, each at one level of sparsity."""
+    d_code: int = 32
+    """Units of a code."""
+    lrs: tuple[float, ...] = (1e-3, 3e-3)
+    """Learning rates to choose from, on validation rows, for each coder."""
+    epochs: int = 40
+    batch: int = 128
+    optimizer: Literal["adam", "sgd"] = "adam"
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
+    data_dir: Path | None = None
+    """Where the files of a data set are; the environment variable ASSAY_DATA is another way to say it."""
+
+    def plan(self) -> list[Run]:
+        if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
+            raise UserError(f"d_code={self.d_code}, lrs={self.lrs}: at least one unit, and rates above 0.")
+        recipe = CoderRecipe(epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, partial=False)
+        return [
+            coder_run(self.data, coder, seed=seed, d_code=self.d_code, lr=lr, recipe=recipe)
+            for seed in self.seeds
+            for coder in self.coders
+            for lr in (self.lrs[:1] if isinstance(coder, FittedCoder) else self.lrs)
+        ]
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        look_in(self.data_dir)
+        self.data.locate()
+
+    def cohort(self, run: Run) -> Hashable:
+        """Levels, rates and seeds of one kind of coder are trained together."""
+        from assay.studies.sae.fitting import bank_key
+
+        return bank_key(run)
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        from assay.studies.sae.fitting import train_and_score
+
+        with activate(ctx.numerics) as device:
+            yield from train_and_score(runs, ctx, device)
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        from assay.studies.sae.report import report
+
+        report(records, out)
+
+
+def coder_run(data: VectorData, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: CoderRecipe) -> Run:
+    """A run of the study `sae`, whichever verb asks for it. What is fitted at once has no rate and no recipe."""
+    fixed: dict[str, Any] = {"lr": lr, "recipe": recipe}
+    if isinstance(coder, FittedCoder):
+        fixed = {"lr": None, "recipe": None}
+    return Sae().cell(seed=seed, data=data, coder=coder, d_code=d_code, **fixed)
+
+
+def look_in(folder: Path | None) -> None:
+    """Where this process and its workers look for data files."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise UserError(f"the data folder '{folder}' does not exist. Name one that does with --data_dir.")
+        os.environ[FOLDER] = str(folder.resolve())

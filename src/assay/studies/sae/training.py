@@ -1,0 +1,135 @@
+"""The spec's loop over one model, plain and readable: `assay sae` trains many at a time (assay.train.coder_bank), and
+the tests hold the two against each other."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.core.store import write_file
+from assay.studies.sae import metrics
+from assay.studies.sae.losses import combined_loss, sae_loss
+from assay.studies.sae.model import Encoder, StandardSAE
+
+Loader = Iterable[tuple[Tensor, Tensor]]
+
+
+def set_seed(seed: int) -> None:
+    """For the spec's scripts; assay itself passes generators."""
+    torch.manual_seed(seed)
+
+
+def _losses(model: Encoder | StandardSAE, x: Tensor, config: Mapping[str, float]) -> tuple[dict[str, Tensor], Tensor]:
+    if isinstance(model, StandardSAE):
+        recon, a = model(x)
+        return sae_loss(x, recon, a, **({"l1_weight": config["l1_weight"]} if "l1_weight" in config else {})), a
+    a, _ = model(x)
+    return combined_loss(a, model.W, config), a
+
+
+def train_epoch(
+    model: Encoder | StandardSAE,
+    loader: Loader,
+    optimizer: torch.optim.Optimizer,
+    loss_config: Mapping[str, float] | None = None,
+    device: str = "cpu",
+) -> dict[str, float]:
+    """One pass; the mean of each term over batches. The device is waited for once, at the end."""
+    model.train()
+    sums: dict[str, Tensor] = {}
+    batches = 0
+    for x, _ in loader:
+        losses, _ = _losses(model, x.to(device), loss_config or {})
+        optimizer.zero_grad()
+        losses["total"].backward()
+        optimizer.step()
+        for name, term in losses.items():
+            if name != "responsibilities":
+                sums[name] = sums.get(name, torch.zeros((), device=device)) + term.detach()
+        batches += 1
+    means = {name: float(total / batches) for name, total in sums.items()}
+    return {"loss": means.pop("total"), **means}
+
+
+@torch.no_grad()
+def evaluate(
+    model: Encoder | StandardSAE, loader: Loader, loss_config: Mapping[str, float] | None = None, device: str = "cpu"
+) -> dict[str, Any]:
+    """Metrics of all rows together, from one pass; `sparsity_l0` is a number here."""
+    model.eval()
+    rows, codes, losses = [], [], []
+    for x, _ in loader:
+        found, a = _losses(model, x.to(device), loss_config or {})
+        losses.append(found["total"])
+        rows.append(x.to(device))
+        codes.append(a)
+    a, x = torch.cat(codes), torch.cat(rows)
+    W = model.get_encoder_weights() if isinstance(model, StandardSAE) else model.get_weights()
+    mse = (
+        float((model(x)[0] - x).square().mean())
+        if isinstance(model, StandardSAE)
+        else metrics.reconstruction_mse(a, W, x)
+    )
+    return {
+        "loss": float(torch.stack(losses).mean()),
+        "dead_units": metrics.dead_units(a),
+        "redundancy_score": metrics.redundancy_score(a),
+        "sparsity_l0": metrics.sparsity_l0(a)[0],
+        "weight_redundancy": metrics.weight_redundancy(W),
+        "reconstruction_mse": mse,
+        "responsibility_entropy": metrics.responsibility_entropy(torch.softmax(-a, dim=1)),
+    }
+
+
+def train(
+    model: Encoder | StandardSAE,
+    train_loader: Loader,
+    test_loader: Loader,
+    config: Mapping[str, Any],
+    device: str = "cpu",
+    checkpoint_dir: str | Path | None = None,
+    verbose: bool = False,
+) -> dict[str, list[float]]:
+    """Train as `config["training"]` and `config["loss"]` say; writes model.pt and history.json if given a folder."""
+    training = {"epochs": 100, "lr": 1e-3, "optimizer": "adam", **config.get("training", {})}
+    kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    if training["optimizer"] not in kinds:
+        raise UserError(f"training.optimizer '{training['optimizer']}': choose adam or sgd.")
+    model.to(device)
+    optimizer = kinds[training["optimizer"]](model.parameters(), lr=training["lr"])
+    history: dict[str, list[float]] = {}
+    for number, (learned, found) in enumerate(_epochs(model, train_loader, test_loader, optimizer, config, device), 1):
+        history.setdefault("train_loss", []).append(learned["loss"])
+        history.setdefault("test_loss", []).append(found["loss"])
+        for name in ("dead_units", "redundancy_score", "reconstruction_mse", "sparsity_l0"):
+            history.setdefault(f"test_{name}", []).append(found[name])
+        if verbose:
+            print(f"epoch {number}: loss {learned['loss']:.4f}, test {found['loss']:.4f}")
+        if number == training["epochs"]:
+            break
+    if checkpoint_dir is not None:
+        folder = Path(checkpoint_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), folder / "model.pt")
+        write_file(folder / "history.json", json.dumps(history, indent=1).encode())
+    return history
+
+
+def _epochs(
+    model: Encoder | StandardSAE,
+    train_loader: Loader,
+    test_loader: Loader,
+    optimizer: torch.optim.Optimizer,
+    config: Mapping[str, Any],
+    device: str,
+) -> Iterator[tuple[dict[str, float], dict[str, Any]]]:
+    loss = config.get("loss", {})
+    while True:
+        yield (
+            train_epoch(model, train_loader, optimizer, loss, device),
+            evaluate(model, test_loader, loss, device),
+        )

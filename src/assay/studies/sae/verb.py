@@ -1,0 +1,67 @@
+"""What the spec's verbs share: a YAML file, and runs of the study `sae` that it asks for."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.core.run import Record, Run, finite
+from assay.core.study import Study
+from assay.sparse_coders.base import SparseCoder
+from assay.studies.sae.config import Config, load_config
+from assay.studies.sae.sae import coder_run, look_in
+from assay.vectors.base import VectorData
+from assay.vectors.mnist import Mnist
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromConfig(Study):
+    """Options that a YAML file gives, unless a flag does."""
+
+    config: str = "default"
+    """A YAML file, or the name of one that ships with assay."""
+    output_dir: Path = Path("results")
+    """Where the JSON file and the figures go."""
+    data_dir: Path | None = None
+    """Where the data set's files are, instead of the file's data.data_dir."""
+    dataset: str = ""
+    """What is coded, such as digits or dictionary:hierarchy=true, instead of the file's data.dataset."""
+    epochs: int = 0
+    """Instead of the file's training.epochs; 0: the file's."""
+    seeds: tuple[int, ...] = ()
+    """Instead of the file's seeds; none: the file's."""
+
+    def loaded(self) -> Config:
+        return load_config(self.config)
+
+    def vectors(self, config: Config) -> VectorData:
+        return config.data(self.dataset)
+
+    def wanted_seeds(self, config: Config) -> tuple[int, ...]:
+        return self.seeds or config.seeds
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        config = self.loaded()
+        data = self.vectors(config)
+        explicit = self.data_dir or (config.data_dir if config.data_dir != Path("data") else None)
+        if explicit is not None and isinstance(data, Mnist):
+            look_in(explicit)
+        data.locate()
+
+    def one(
+        self, config: Config, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = ""
+    ) -> Run:
+        recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
+        rate = config.lr if lr is None else lr
+        return coder_run(self.vectors(config), coder, seed=seed, d_code=config.hidden_dim, lr=rate, recipe=recipe)
+
+
+def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, Record]]:
+    """Records with the name that a config gave their coder, in the config's order, then by seed."""
+    done = sorted((r for r in records if r.status == "done"), key=lambda record: record.run.seed)
+    return [(name, r) for name, coder in coders.items() for r in done if r.run.options["coder"] == coder.spec()]
+
+
+def as_json(value: Any) -> bytes:
+    return (json.dumps(finite(value)[0], indent=1, allow_nan=False) + "\n").encode()

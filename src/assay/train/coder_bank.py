@@ -1,0 +1,250 @@
+"""Sparse coders of one kind, trained as one program: levels of sparsity x learning rates x seeds.
+
+A bank (DESIGN, "Cohorts and banks"). The data lie on the device whole. Models of one seed share their batches, so a
+step is one matrix product per seed forward and one for the gradient; the optimizer is torch's fused one, a call per
+rate. No operation mixes models: each has the bits it would have alone. On CUDA a step is one replayed graph, and the
+host waits once an epoch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.nn.random import stream
+from assay.sparse_coders.base import CoderModule, TrainedCoder, pick, stack
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+WARM_UP_STEPS = 3
+"""Steps run as written before a graph is captured: they set up libraries and buffers. They count as training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoderRecipe:
+    epochs: int = 100
+    batch: int = 128
+    optimizer: Literal["adam", "sgd"] = "adam"
+    partial: bool = True
+    """Whether the rows that fill no batch make a smaller one, as in the spec, or wait for the next epoch's order."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 2:
+            raise UserError(f"epochs={self.epochs}, batch={self.batch}: at least 1 epoch, in batches of at least 2.")
+
+    def sizes(self, rows: int) -> list[int]:
+        """The batches of an epoch. A last one of a single row is left out: it has no variance."""
+        if rows < self.batch:
+            raise UserError(f"batch={self.batch}: there are only {rows} rows to train on. Lower the batch.")
+        rest = rows % self.batch
+        return [self.batch] * (rows // self.batch) + ([rest] if self.partial and rest > 1 else [])
+
+
+@dataclass(frozen=True)
+class EpochTerms:
+    """The mean over an epoch's batches of each loss term, by model."""
+
+    number: int
+    terms: dict[str, list[float]]
+
+
+class CoderBank:
+    """`run` trains and yields every epoch; `model(k)` is the k-th model as it now is."""
+
+    def __init__(
+        self,
+        coders: Sequence[TrainedCoder],
+        seeds: Sequence[int],
+        rates: Sequence[float],
+        data: Float[Tensor, "rows d_in"],
+        d_code: int,
+        recipe: CoderRecipe,
+        *,
+        graph: bool = True,
+    ) -> None:
+        # The models of a seed stand side by side; groups of unequal size would be no one product.
+        self.order = sorted(range(len(coders)), key=lambda k: (seeds[k], rates[k]))
+        groups = [list(group) for _, group in groupby(self.order, key=lambda k: seeds[k])]
+        assert len({len(group) for group in groups}) == 1, "every seed of a bank has as many models: see `rectangles`"
+        self.coders, self.recipe, self.data = list(coders), recipe, data
+        for coder in coders:
+            for size in set(recipe.sizes(len(data))):
+                coder.check(data.shape[1], d_code, size)
+        self.seeds = [seeds[group[0]] for group in groups]
+        self.rngs = {seed: stream(seed, "order") for seed in self.seeds}
+        stacked = [coders[k] for k in self.order]
+        self.module = stack(stacked, data.shape[1], d_code).to(data)
+        self.module.initialise([seeds[k] for k in self.order], data.mean(dim=0))
+        self._whole: Tensor | None = None
+        self._lit = (data != 0).any(dim=0)
+        if self.module.ignores_dark_inputs and not self._lit.all():
+            self._leave_out_dark_inputs(stacked)
+        for parameter in self.module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.epoch = 0
+        self._optimizer = _Optimizer(self.module, [rates[k] for k in self.order], recipe.optimizer)
+        self._rows = torch.zeros(len(self.seeds), len(data), dtype=torch.int64, device=data.device)
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=data.device)
+        self._sums: dict[str, Tensor] = {}
+        self._graph = graph and data.is_cuda and self.module.graphable
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._warm = 0
+
+    @torch.no_grad()
+    def _leave_out_dark_inputs(self, stacked: Sequence[TrainedCoder]) -> None:
+        """An input that is 0 in every row gives its weights no gradient, so they stay as they began: exact, and of
+        MNIST's 784 pixels 67 need not be multiplied."""
+        whole, self.data = self.module, self.data[:, self._lit]
+        self.module = stack(stacked, self.data.shape[1], whole.d_code).to(self.data)
+        for name, value in whole.state_dict().items():
+            self.module.state_dict()[name].copy_(value[..., self._lit] if name == "W_enc" else value)
+        self._whole = whole.get_parameter("W_enc").detach()
+
+    def run(self) -> Iterator[EpochTerms]:
+        """Train to the last epoch."""
+        while self.epoch < self.recipe.epochs:
+            yield self._epoch()
+
+    def model(self, k: int) -> CoderModule:
+        place = self.order.index(k)
+        found = pick(self.coders[k], self.module, place)
+        if self._whole is None:
+            return found
+        lit_up = self.coders[k].build(1, self._whole.shape[2], found.d_code).to(self.data)
+        W = self._whole[place : place + 1].clone()
+        W[:, :, self._lit] = found.get_parameter("W_enc").detach()
+        lit_up.load_state_dict({**found.state_dict(), "W_enc": W})
+        return lit_up
+
+    @torch.no_grad()
+    def _epoch(self) -> EpochTerms:
+        for place, seed in enumerate(self.seeds):
+            self._rows[place].copy_(torch.randperm(len(self.data), generator=self.rngs[seed]))
+        self._cursor.zero_()
+        for total in self._sums.values():
+            total.zero_()
+        sizes = self.recipe.sizes(len(self.data))
+        for size in sizes:
+            self._play(size)
+        self.epoch += 1
+        means = {name: (total / len(sizes)).tolist() for name, total in self._sums.items()}
+        at = {k: place for place, k in enumerate(self.order)}
+        ordered = {name: [values[at[k]] for k in range(len(values))] for name, values in means.items()}
+        return EpochTerms(self.epoch, ordered)
+
+    def _step(self, size: int) -> None:
+        """Everything, the choice of rows included, from tensors on the device: nothing here waits for it."""
+        rows = self._rows.index_select(1, self._cursor + torch.arange(size, device=self.data.device))
+        self._cursor += size
+        terms = self.module.gradient(self.data[rows])
+        self._optimizer.step()
+        self.module.after_step()
+        for name, term in terms.items():
+            if name not in self._sums:
+                self._sums[name] = torch.zeros_like(term)
+            self._sums[name] += term
+
+    def _play(self, size: int) -> None:
+        if not self._graph or self._warm < WARM_UP_STEPS:
+            self._warm += 1
+            self._step(size)
+            return
+        if size not in self._graphs:
+            self._graphs[size] = self._captured(size)
+        self._graphs[size].replay()
+
+    def _captured(self, size: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        torch.cuda.synchronize()
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None  # never two at once
+        with torch.cuda.graph(graph, stream=side, pool=pool):
+            self._step(size)
+        return graph
+
+    def save(self, path: Path, owners: Sequence[str], notes: Any = None) -> None:
+        """Everything a later process needs to go on as if nothing had happened, and what the caller wants kept."""
+        saved = {
+            "owners": list(owners), "module": self.module.state_dict(), "optimizer": self._optimizer.state(),
+            "rngs": {seed: rng.get_state() for seed, rng in self.rngs.items()}, "epoch": self.epoch, "notes": notes,
+        }  # fmt: skip
+        temporary = path.with_suffix(".new")
+        torch.save(saved, temporary)
+        temporary.replace(path)
+
+    def load_if(self, path: Path, owners: Sequence[str]) -> Any:
+        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs."""
+        saved = torch.load(path, map_location=self.data.device, weights_only=True)
+        if saved["owners"] != list(owners):
+            return None
+        self.module.load_state_dict(saved["module"])
+        self._optimizer.restore(saved["optimizer"])
+        for seed, state in saved["rngs"].items():
+            self.rngs[seed].set_state(state.cpu())
+        self.epoch = saved["epoch"]
+        return saved["notes"]
+
+
+class _Optimizer:
+    """Adam or SGD with a rate per model. Parameters never move, so views of them are made once."""
+
+    def __init__(self, module: CoderModule, rates: Sequence[float], kind: Literal["adam", "sgd"]) -> None:
+        self.kind = kind
+        self.parameters = [p.detach() for p in module.parameters()]
+        self.gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        device = self.parameters[0].device
+        if kind == "sgd":
+            like = self.parameters[0]
+            self.rates = [like.new_tensor(rates).view(-1, *[1] * (p.ndim - 1)) for p in self.parameters]
+            return
+        self.means, self.squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
+        self.clock = torch.zeros((), device=device)
+        # A call takes all models of its rate, each a tensor of its own: the loop over one never ends inside another.
+        places = {rate: [k for k, other in enumerate(rates) if other == rate] for rate in dict.fromkeys(rates)}
+        self.calls = [
+            (rate, [[t[k] for t in tensors for k in same] for tensors in self._tensors()])
+            for rate, same in places.items()
+        ]
+
+    def _tensors(self) -> tuple[list[Tensor], ...]:
+        return self.parameters, self.gradients, self.means, self.squares
+
+    def step(self) -> None:
+        if self.kind == "sgd":
+            for parameter, gradient, column in zip(self.parameters, self.gradients, self.rates, strict=True):
+                parameter.addcmul_(gradient, column, value=-1)
+            return
+        self.clock += 1
+        for rate, (parameters, gradients, means, squares) in self.calls:
+            # What torch.optim.Adam(fused=True) calls, without the class around it.
+            torch._fused_adam_(
+                parameters, gradients, means, squares, [], [self.clock] * len(parameters), lr=rate, beta1=BETAS[0],
+                beta2=BETAS[1], eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.kind == "sgd" else {"means": self.means, "squares": self.squares, "clock": self.clock}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if self.kind == "adam":
+            for mine, saved in zip([*self.means, *self.squares], [*state["means"], *state["squares"]], strict=True):
+                mine.copy_(saved)
+            self.clock.copy_(state["clock"])
+
+
+def rectangles(seeds: Sequence[int]) -> list[list[int]]:
+    """The places of models, in banks whose seeds have as many models each:
+
+    seeds 0 0 1 1 2  ->  [0 1 2 3], [4]
+    """
+    of_seed = {seed: [k for k, other in enumerate(seeds) if other == seed] for seed in dict.fromkeys(seeds)}
+    banks: dict[int, list[int]] = {}
+    for places in of_seed.values():
+        banks.setdefault(len(places), []).extend(places)
+    return list(banks.values())

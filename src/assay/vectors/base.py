@@ -1,0 +1,81 @@
+"""Vectors to code: a training part, a part to choose learning rates and penalties on, and a part to report on.
+
+Nothing of a path is in a data set's options, so that a run has one id on every machine. Files are looked for in the
+folder that the environment variable ASSAY_DATA names (`--data_dir`, where a command has it, sets it), then in ./data.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.core.plugin import Plugin, Registry
+from assay.vectors import vectors
+
+FOLDER = "ASSAY_DATA"
+"""The environment variable: worker processes inherit it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows, with their labels and the units that truly fired, where those are known."""
+
+    x: Float[Tensor, "n d_in"]
+    labels: Int[Tensor, " n"] | None = None
+    fired: Float[Tensor, "n atoms"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: str) -> "Part":
+        return Part(*(None if t is None else t.to(device) for t in (self.x, self.labels, self.fired)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A data set in three parts."""
+
+    train: Part
+    validation: Part
+    test: Part
+    dictionary: Float[Tensor, "atoms d_in"] | None = None
+    """The atoms the rows are made of, where they are known."""
+    image: tuple[int, int] | None = None
+    """Height and width, where rows are images."""
+    splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
+    """What a reconstruction of the test rows does to the network they come from, where there is one."""
+
+    @property
+    def d_in(self) -> int:
+        return self.train.x.shape[1]
+
+
+class VectorData(Plugin):
+    """vectors/<name>.py. The promises are in assay.contracts.vectors."""
+
+    registry: ClassVar[Registry] = vectors
+
+    def locate(self) -> None:
+        """Find the files, or say what to do; nothing where there are none to find."""
+
+    def load(self) -> Vectors:
+        """The data, the same every time; float32 on the CPU."""
+        raise NotImplementedError(f"{type(self).__name__}.load")
+
+
+def find(*names: str, what: str, remedy: str) -> Path:
+    """The first of these names that exists in a data folder."""
+    folders = [Path(folder) for folder in (os.environ.get(FOLDER, ""), "data") if folder]
+    if os.environ.get(FOLDER) and not folders[0].is_dir():
+        raise UserError(f"the data folder '{folders[0]}' does not exist. {remedy}")
+    for folder in folders:
+        for name in names:
+            if (folder / name).exists():
+                return folder / name
+    looked = " and ".join(f"'{folder}'" for folder in folders)
+    raise UserError(f"{what} is not in {looked}. {remedy}")

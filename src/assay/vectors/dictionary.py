@@ -1,0 +1,71 @@
+"""Rows made of few atoms of a known dictionary: what a coder should find is known, and so is what fired.
+
+    x = sum_j f_j c_j D_j + noise,   |D_j| = 1,   f_j fires with probability active / atoms,   c_j ~ U(0.5, 1.5)
+
+More atoms than inputs is the regime sparse coders are for: superposition. With `hierarchy`, atoms come in threes, a
+parent and two children, and a child fires only where its parent does, half the time: a coder may absorb the parent.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from assay.core.errors import UserError
+from assay.nn.random import stream
+from assay.vectors import vectors
+from assay.vectors.base import Part, VectorData, Vectors
+
+CHILDREN = 2
+
+
+@vectors.register("dictionary")
+@dataclass(frozen=True, kw_only=True)
+class Dictionary(VectorData):
+    """Rows made of few atoms of a known dictionary, more atoms than inputs."""
+
+    d_in: int = 64
+    atoms: int = 512
+    active: float = 8.0
+    """Atoms of a row, on average."""
+    noise: float = 0.05
+    """Deviation of the noise in each input."""
+    rows: int = 20_000
+    """To train on; a quarter as many to choose on, and as many again to report on."""
+    hierarchy: bool = False
+    """Whether two of three atoms fire only with their parent."""
+    draw: int = 0
+    """Which dictionary: each number is another one, with other rows."""
+
+    def __post_init__(self) -> None:
+        if min(self.d_in, self.atoms, self.rows // 4) < 1 or not 0 < self.active <= self.atoms or self.noise < 0:
+            raise UserError(
+                f"dictionary: d_in={self.d_in}, atoms={self.atoms}, rows={self.rows} must be at least 1 (4 rows), "
+                f"active={self.active} between 0 and the atoms, noise={self.noise} not negative."
+            )
+
+    def load(self) -> Vectors:
+        rng = stream(self.draw, "dictionary", "atoms")
+        atoms = normalize(torch.randn(self.atoms, self.d_in, generator=rng), dim=1)
+        train, validation, test = (
+            self._part(atoms, rows, stream(self.draw, "dictionary", name))
+            for name, rows in (("train", self.rows), ("validation", self.rows // 4), ("test", self.rows // 4))
+        )
+        return Vectors(train, validation, test, dictionary=atoms)
+
+    def _part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
+        fired = self._fired(rows, rng) * (0.5 + torch.rand(rows, self.atoms, generator=rng))
+        x = fired @ atoms + self.noise * torch.randn(rows, self.d_in, generator=rng)
+        return Part(x, fired=fired)
+
+    def _fired(self, rows: int, rng: torch.Generator) -> Tensor:
+        draws = torch.rand(rows, self.atoms, generator=rng)
+        if not self.hierarchy:
+            return (draws < self.active / self.atoms).float()
+        parents = torch.arange(self.atoms) // (1 + CHILDREN) * (1 + CHILDREN)
+        is_parent = parents == torch.arange(self.atoms)
+        # A family of 1 parent and 2 children with probability 1/2 each fires 2 atoms on average when it fires.
+        share = self.active / (is_parent.sum() * (1 + CHILDREN / 2))
+        fires = torch.where(is_parent, draws < share, draws < 0.5)
+        return (fires & fires[:, parents]).float()

@@ -1,0 +1,128 @@
+"""Every sparse coder keeps every promise, and the promises notice coders that do not."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from assay.contracts import base
+from assay.contracts import sparse_coders as contract
+from assay.core.errors import UserError
+from assay.sparse_coders import sparse_coders
+from assay.sparse_coders.base import EncoderModule, TrainedCoder
+
+VARIANTS = (
+    "lse_infomax:lambda_tc=0",
+    "lse_infomax:lambda_lse=0",
+    "lse_infomax:lambda_wr=1",
+    "lse_infomax:activation=softplus",
+    "lse_infomax:activation=identity",
+    "lse_infomax:scale=unit_norm",
+    "lse_infomax:scale=hinge",
+    "lse_infomax:decorrelation=logdet",
+    "relu_l1:form=spec",
+    "topk:dead_after=0",
+    "fast_ica:rectified=true",
+    "kmeans:code=triangle",
+)
+
+
+@pytest.mark.parametrize("promise", base.promises("sparse_coders"), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("word", [*sparse_coders.names(), *VARIANTS])
+def test_every_coder_keeps(word, promise):
+    promise(sparse_coders.parse(word))
+
+
+class Broken(EncoderModule):
+    def __init__(self, models, d_in, d_code, *, fault):
+        super().__init__(models, d_in, d_code)
+        self.fault = fault
+
+    def encode(self, x):
+        z = self.preactivations(x).relu()
+        return {"batch": z - z.mean(dim=1, keepdim=True), "constant": z * 0}.get(self.fault, z)
+
+    def loss(self, x):
+        a = self.encode(x)
+        total = a.square().sum(dim=(1, 2))
+        if self.fault == "mixes":
+            total = total + total.sum() / 10
+        return {"total": -total if self.fault == "rises" else total}
+
+    def gradient(self, x):
+        terms = super().gradient(x)
+        if self.fault == "gradient":
+            self.b_enc.grad.mul_(2)
+        if self.fault == "rises":
+            for parameter in self.parameters():
+                parameter.grad.neg_()
+        return terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(TrainedCoder):
+    module = Broken
+    fault: str = ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "promise", "seen"),
+    [
+        ("batch", contract.codes_each_row_alone, "rows mix"),
+        ("constant", contract.distinguishes_rows, "all rows have one code"),
+        ("gradient", contract.gradients_are_those_of_the_loss, "b_enc is off"),
+        ("mixes", contract.keeps_models_apart, "depends on who else"),
+        ("rises", contract.training_lowers_its_loss, "the loss went from"),
+    ],
+)
+def test_a_broken_promise_is_noticed(fault, promise, seen):
+    promise(Faulty())
+    with pytest.raises(AssertionError, match=seen):
+        promise(Faulty(fault=fault))
+
+
+@pytest.mark.parametrize(
+    ("word", "sizes"),
+    [
+        ("lse_infomax:decorrelation=logdet", (12, 8, 31)),
+        ("topk:k=9", (12, 8, 40)),
+        ("batch_topk:k=0", (12, 8, 40)),
+        ("pca", (12, 13, 40)),
+        ("dictionary_learning:k=13", (12, 20, 40)),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(word, sizes):
+    with pytest.raises(UserError):
+        sparse_coders.parse(word).check(*sizes)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_topk_keeps_the_k_largest_of_each_row(k):
+    module = contract._fresh([sparse_coders.parse(f"topk:k={k}")], [0])
+    x = contract._rows(1)
+    z = (x[0] @ module.W_enc[0].T).relu()
+    for row, code in zip(z, module.encode(x)[0], strict=True):
+        largest = sorted(row.tolist(), reverse=True)[:k]
+        assert sorted(code[code > 0].tolist(), reverse=True) == pytest.approx([v for v in largest if v > 0])
+
+
+def test_models_of_different_levels_are_one_module():
+    coders = [sparse_coders.parse(f"topk:k={k}") for k in (1, 5)]
+    module = contract._fresh(coders, [0, 0])
+    assert [(code > 0).sum(dim=1).max().item() for code in module.encode(contract._rows(1))] == [1, 5]
+
+
+def test_a_batch_keeps_k_times_its_rows():
+    module = contract._fresh([sparse_coders.parse("batch_topk:k=2")], [0])
+    code = module.batch_code(contract._rows(1))[0]
+    assert (code > 0).sum() == 2 * contract.BATCH and (code > 0).sum(dim=1).max() > 2
+    assert torch.equal(module.threshold, code[code > 0].min()[None])
+
+
+def test_silent_units_learn_from_what_the_code_missed():
+    module = contract._fresh([sparse_coders.parse("topk:k=1:dead_after=0:auxk=1")], [0])
+    x = contract._rows(1)[:, :3]
+    terms = module.gradient(x)
+    silent = (module.encode(x) == 0).all(dim=1)[0]
+    assert silent.any() and terms["aux"] > 0
+    assert module.W_dec.grad[0][silent].abs().sum() > 0, "without AuxK a unit that never fires has no gradient"

@@ -1,0 +1,146 @@
+"""Activations of a language model: the rows a plain forward pass gives, kept on disk, taken up after a kill; and what a
+reconstruction costs the model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from assay.core.errors import UserError
+from assay.nn import hooks
+from assay.nn.random import initialised_from, stream
+from assay.vectors import activations
+from assay.vectors.base import FOLDER
+
+
+class Counting(nn.Module):
+    """Three layers that count their calls; the second gives a tuple, as layers of language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.calls = [0, 0, 0]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for place, layer in enumerate(self.layers):
+            self.calls[place] += 1
+            x = layer(x)
+        return x
+
+
+@pytest.fixture
+def model() -> Counting:
+    with initialised_from(0, "init"):
+        return Counting()
+
+
+def ids(sequences: int = 6, length: int = 5) -> torch.Tensor:
+    return torch.randint(0, 11, (sequences, length), generator=stream(0, "ids"))
+
+
+def test_several_modules_from_one_forward_pass_that_stops_after_the_last(model: Counting) -> None:
+    seen = hooks.outputs(model, ["layers.0", "layers.1"], ids())
+    x = model.layers[0](model.embed(ids()))
+    torch.testing.assert_close(seen["layers.0"], x)
+    torch.testing.assert_close(seen["layers.1"], model.layers[1](x))
+    assert model.calls == [1, 1, 0], "the third layer was not needed"
+    assert not any(layer._forward_hooks for layer in model.layers)
+
+
+def test_rows_on_disk_are_those_of_a_plain_pass_whatever_the_shards(
+    model: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "SHARD", 7)
+    found = hooks.collect(model, ["layers.0", "layers.2"], ids().split(2), tmp_path)
+    plain = model(ids())[:, 1:].flatten(0, 1)
+    torch.testing.assert_close(found.read("layers.2"), plain)
+    assert found.read("layers.0").shape == (24, 6) and len(list(tmp_path.glob("layers.2-*.npy"))) == 4
+
+
+def test_a_killed_collection_goes_on_where_it_stopped(model: Counting, tmp_path: Path) -> None:
+    def killed():
+        yield from ids().split(2)[:2]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hooks.collect(model, ["layers.1"], killed(), tmp_path)
+    assert json.loads((tmp_path / hooks.PROGRESS).read_text()) == {"batches": 2, "rows": 16}
+    model.calls = [0, 0, 0]
+    found = hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    assert model.calls[0] == 1, "two of three batches were there"
+    torch.testing.assert_close(
+        found.read("layers.1"), hooks.outputs(model, ["layers.1"], ids())["layers.1"][:, 1:].flatten(0, 1)
+    )
+
+
+def test_what_a_module_puts_out_is_changed_inside_and_put_back_after(model: Counting) -> None:
+    plain = model(ids())
+    with hooks.replaced(model, "layers.0", torch.zeros_like):
+        changed = model(ids())
+    torch.testing.assert_close(changed, model.layers[2](model.layers[1](torch.zeros(6, 5, 6))))
+    assert torch.equal(model(ids()), plain)
+
+
+def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> None:
+    with pytest.raises(UserError, match=r"Did you mean 'layers\.1'"):
+        hooks.outputs(model, ["layer.1"], ids())
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activations:
+    """A Llama of random weights and a tokenizer of letters, in Hugging Face format, with a text to read."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path / "models" / "tiny"
+    vocabulary = {
+        letter: place for place, letter in enumerate(["<unk>", *" abcdefghijklmnopqrstuvwxyz.,0123456789ABC"])
+    }
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    )  # fmt: skip
+    with initialised_from(0, "llama"):
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for cached in (activations._model, activations._tokenizer, activations._kinds):
+        cached.cache_clear()
+    return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
+
+
+def test_a_language_models_rows_are_per_token_and_split_by_sequence(tiny: activations.Activations) -> None:
+    data = tiny.load()
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [32 * 19, 4 * 19, 4 * 19]
+    model = activations._model("tiny")
+    with torch.no_grad():
+        plain = model.model(tiny.tokens(), output_hidden_states=True).hidden_states[1][:, 1:].flatten(0, 1)
+    mean = plain[: 32 * 19].mean(dim=0)
+    scale = (plain[: 32 * 19] - mean).square().mean().sqrt()
+    torch.testing.assert_close(data.test.x, (plain[-4 * 19 :] - mean) / scale, rtol=1e-4, atol=1e-4)
+    assert data.train.labels.unique().numel() > 1
+    assert torch.equal(tiny.load().test.x, data.test.x), "the second time from the cache"
+
+
+def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean(tiny: activations.Activations) -> None:
+    splice = tiny.load().splice
+    perfect, mean = splice(lambda x: x), splice(torch.zeros_like)
+    assert perfect["loss_recovered"] == pytest.approx(1, abs=1e-3) and perfect["ce_spliced"] == pytest.approx(
+        perfect["ce"], abs=1e-5
+    )
+    assert mean["ce_spliced"] == pytest.approx(mean["ce_mean"], abs=1e-5)
+    assert mean["loss_recovered_from_mean"] == pytest.approx(0, abs=1e-3)
+    assert mean["ce_zero"] != mean["ce"]
+
+
+def test_what_is_missing_is_said(tiny: activations.Activations) -> None:
+    with pytest.raises(UserError, match=r"no text 'absent\.txt'"):
+        activations.Activations(text="absent.txt").locate()
+    with pytest.raises(UserError, match="too few for 10 sequences"):
+        activations.Activations(model="tiny", text="text.txt", context=500).tokens()
