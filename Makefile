@@ -38,7 +38,7 @@ setup: $(VENV)/.dev
 # One pip command for the project and its extras, so that nothing pulls a second torch.
 $(VENV)/.assay: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable '.[lm]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml

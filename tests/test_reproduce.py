@@ -1,6 +1,7 @@
 """Published claims: well formed, reproduced, and missed aloud."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,13 +42,24 @@ def claims(cli: Cli, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.mark.parametrize("name", reproductions())
 def test_every_claim_is_planned_with_a_setting_of_three_seeds_behind_each_check(name: str, tmp_path: Path) -> None:
+    """One seed where nothing is drawn: a language model that is there already, on a text."""
     claimed: Reproduction = reproductions()[name]
     assert claimed.claim.endswith(".") and claimed.source and claimed.checks
     session = claimed.session(Execution(out=tmp_path, device="cpu"))
     for check in claimed.checks:
-        assert [run.seed for run in check.chosen(session.plan.runs)] == [0, 1, 2], check.what
+        seeds = [42] if claimed.study == "perplexity" else [0, 1, 2]
+        assert [run.seed for run in check.chosen(session.plan.runs)] == seeds, check.what
     with pytest.raises(UserError, match="choose no run of the plan"):
         replace(claimed.checks[0], rows={"model.seq_mixer": "elephant"}).chosen(session.plan.runs)
+
+
+def test_the_claim_about_llamacpp_is_what_llamacpp_gave() -> None:
+    golden = json.loads((Path(__file__).parent / "golden" / "smollm2_llamacpp.json").read_text())
+    for shard, check in enumerate(reproductions()["smollm2-llamacpp"].checks):
+        mine = [one for one in golden["windows"] if one["cluster"] % 2 == shard]
+        loss = sum(one["nll"] for one in mine) / sum(one["tokens"] for one in mine)
+        assert check.target == pytest.approx(math.exp(loss), abs=1e-4)
+        assert check.tolerance == pytest.approx(0.01 * math.exp(loss), abs=1e-3)
 
 
 def test_without_a_name_there_is_a_list_with_sources(cli: Cli) -> None:

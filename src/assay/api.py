@@ -93,10 +93,14 @@ class Session:
         if not self.todo:
             return f"{text}, nothing to run"
         jobs = cohorts(self.todo, self.workers)
-        seconds = estimate(self.todo, self.store.records(self.plan.study.name), self.workers)
+        seconds = self.seconds_left()
         about = "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
         grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
         return f"{text}, {len(self.todo)} to run{grouped} ({about})"
+
+    def seconds_left(self) -> float | None:
+        """From what like runs have cost; None if nothing like them is stored."""
+        return estimate(self.todo, self.store.records(self.plan.study.name), self.workers)
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -105,7 +109,7 @@ class Session:
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
         if self.todo:
-            self.plan.study.prepare()
+            self.plan.study.prepare(self.todo)
         drive = Drive(
             self.plan,
             self.store,

@@ -1,4 +1,4 @@
-"""What a command found, to where it belongs: tables to standard output, files to the output folder."""
+"""What a command has found: tables to standard output, files to a folder, failures to standard error."""
 
 import json
 import os
@@ -10,15 +10,34 @@ from typing import TYPE_CHECKING
 from assay.progress import say
 
 if TYPE_CHECKING:
+    from assay.api import Results, Session
     from assay.report.section import Section
 
 
-def show(section: "Section", out: Path, *, as_json: bool, quiet: bool, page: bool = False) -> None:
-    """The section's files into its folder, its tables as text or as one JSON document; `page`: say how to make it."""
+def publish(session: "Session", results: "Results", *, as_json: bool, quiet: bool) -> int:
+    """Tables to standard output, files to the output folder, failures to standard error."""
+    from assay.report.section import Section
+
+    study, out = session.plan.study, session.execution.out
+    section = Section(study.name)
+    settled = [record for record in results if study.shows_failures or record.status != "failed"]
+    if settled and (study.shows_failures or any(record.status == "done" for record in settled)):
+        study.report(settled, section)
+    page = f"; `assay report --out {out}` makes the page"
+    show(section, study.folder(out), as_json=as_json, quiet=quiet, page=page)
+    bad = [record for record in results if record.status != "done"]
+    for record in bad:
+        reason = (record.error or "a number was not finite").strip().splitlines()[-1]
+        say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
+    return 1 if bad else 0
+
+
+def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:
+    """The section's files into its folder, its tables to standard output."""
     from assay.report.files import write_section
     from assay.report.text import render
 
-    files = write_section(section, out / section.study) if section.tables else []
+    files = write_section(section, folder) if section.tables else []
     if as_json:
         tables = {table.name: section.json_rows(table) for table in section.tables}
         first = next(iter(tables.values()), [])
@@ -29,5 +48,4 @@ def show(section: "Section", out: Path, *, as_json: bool, quiet: bool, page: boo
     width = shutil.get_terminal_size().columns if fits else None
     print("\n\n".join(render(table, width) for table in section.tables))
     if not quiet:
-        hint = f"; `assay report --out {out}` makes the page" if page else ""
-        say(f"{len(files)} files in {out / section.study}{hint}")
+        say(f"{len(files)} files in {folder}{page}")

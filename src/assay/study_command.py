@@ -1,6 +1,7 @@
 """`assay STUDY ...`: flags to a study, a plan, records, tables and files."""
 
 import json
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -24,13 +25,15 @@ from assay.core.errors import UserError
 from assay.core.plugin import Registry, registries
 from assay.core.words import printable
 from assay.progress import say, shown
-from assay.publish import show
+from assay.publish import publish, show
 from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
     from assay.api import Execution, Results, Session
     from assay.core.study import Reading, Study
 
+LONG = 600.0
+"""Seconds that are worth a question."""
 HELP = frozenset(("-h", "--help"))
 
 
@@ -58,6 +61,8 @@ class Shell:
     """Print one JSON document and nothing else."""
     quiet: bool = False
     """No progress."""
+    yes: bool = False
+    """Do not ask before a long run."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +95,23 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     parsed = _parsed(f"assay {cls.name.replace('.', ' ')}", cls.__doc__ or "", named, reading=cls, shell=ReadingShell())
     section = Section(cls.name)
     parsed.reading.report(section)
-    show(section, parsed.shell.out, as_json=parsed.shell.json, quiet=parsed.shell.quiet)
+    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet)
     return 0
 
 
 def run_study(name: str, words: list[str]) -> int:
-    from assay.api import Session, configure
+    """A command line, or the several that it stands for, one after another."""
     from assay.core.study import Reading
 
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
+    return max([_run_one(cls, command) for command in cls.commands(words)])
+
+
+def _run_one(cls: type["Study"], words: list[str]) -> int:
+    from assay.api import Session, configure
+
     flags, options = separate(cls, words)
     base = configure(cls, preset := _preset(flags), {})
     if HELP.intersection(words):
@@ -119,7 +130,7 @@ def run_study(name: str, words: list[str]) -> int:
     session = Session.open(command.study, command.grid, _placed(command))
     if shell.dry_run:
         return _print_plan(session, as_json=shell.json)
-    return _publish(session, _compute(session, shell), shell)
+    return publish(session, _compute(session, shell), as_json=shell.json, quiet=shell.quiet)
 
 
 def _placed(command: Command) -> "Execution":
@@ -134,11 +145,22 @@ def _placed(command: Command) -> "Execution":
 def _compute(session: "Session", shell: Shell) -> "Results":
     if not shell.quiet:
         say(session.describe())
+    if session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet):
+        _ask(session)
     with ExitStack() as stack:
         watch = stack.enter_context(shown(session.labels, len(session.todo), quiet=shell.quiet))
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
+
+
+def _ask(session: "Session") -> None:
+    """On a terminal alone, and only if the runs may take long."""
+    seconds = session.seconds_left()
+    if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
+        say("This may take long (--yes goes on without asking). Continue? [y/N]")
+        if input().strip().lower() not in ("y", "yes"):
+            raise UserError("nothing was started.")
 
 
 def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapping[str, str]) -> Command:
@@ -355,23 +377,6 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
         print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
     print(session.describe())
     return 0
-
-
-def _publish(session: "Session", results: "Results", shell: Shell) -> int:
-    """Tables to standard output, files to the output folder, failures to standard error."""
-    from assay.report.section import Section
-
-    study, out = session.plan.study, session.execution.out
-    section = Section(study.name)
-    settled = [record for record in results if record.status != "failed"]
-    if any(record.status == "done" for record in settled):
-        study.report(settled, section)
-    show(section, out, as_json=shell.json, quiet=shell.quiet, page=True)
-    bad = [record for record in results if record.status != "done"]
-    for record in bad:
-        reason = (record.error or "a number was not finite").strip().splitlines()[-1]
-        say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
-    return 1 if bad else 0
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:

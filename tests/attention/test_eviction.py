@@ -8,7 +8,8 @@ import torch
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict, Layer
-from assay.attention.replay import Lane, alive, attended, lifetimes
+from assay.attention.lanes import Lane, attended
+from assay.attention.replay import alive, lifetimes
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 90, 6, 2, 5

@@ -5,7 +5,7 @@ import torch
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Layer
-from assay.attention.replay import Lane, attended, realised_density
+from assay.attention.lanes import Lane, attended, realised_density
 from assay.core.errors import UserError
 
 

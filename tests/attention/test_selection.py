@@ -8,7 +8,7 @@ import torch
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Layer
-from assay.attention.replay import Lane, attended
+from assay.attention.lanes import Lane, attended
 from assay.nn.random import stream
 
 

@@ -116,7 +116,9 @@ class Layer:
     @cached_property
     def exists(self) -> Bool[Tensor, "rows key"]:
         """Keys that some query may see: not padding."""
-        return self.visible.any(dim=1)
+        if self.mask is None:
+            return torch.ones(self.rows, self.time, dtype=torch.bool, device=self.q.device)
+        return self.mask.any(dim=1)
 
     @cached_property
     def start(self) -> Int[Tensor, " rows"]:
@@ -157,6 +159,19 @@ class Method(Sized):
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
 
+    def keeps_everything(self, time: int, budget: Budget) -> bool:
+        """Whether it is dense attention under this budget."""
+        return self.expected_density(time, budget) == 1.0
+
+    def vectors_read(self, visible: float, attended: float) -> float:
+        """Vectors (a key or a value each) read in order to choose and to attend, where so many keys were in sight and
+        so many attended to, summed over queries and heads of keys."""
+        return 2 * attended
+
+    def vectors_stored(self, resident: float) -> float:
+        """Vectors kept per head of keys, where so many tokens are resident."""
+        return 2 * resident
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern(Method):
@@ -177,6 +192,11 @@ class Pattern(Method):
     def expected_density(self, time: int, budget: Budget) -> float | None:
         return cache_density(time, budget.cache(time))
 
+    def cache(self, slots: int) -> tuple[int, int] | None:
+        """The first and the latest keys of its cache, if it is made of these two runs alone: then positions can be
+        counted inside the cache, where only the distance to the first ones changes."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Method):
@@ -191,19 +211,21 @@ class Select(Method):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One query, and the keys it attended to: the residents of the slots, its own among them."""
+    """The queries since the last eviction, and the keys they attended to: the residents of the slots, their own among
+    them. Online there is one query; in the chunked protocol there are several."""
 
     layer: Layer
     position: Int[Tensor, "rows kv_heads slots"]
     """Where each resident stands in the sequence; of no meaning where nothing is present."""
-    present: Bool[Tensor, "rows kv_heads slots"]
-    score_all: Callable[[], Float[Tensor, "rows kv_heads group key"]]
-    """This query's scores with every key so far; computed only for methods that ask."""
+    present: Bool[Tensor, "rows kv_heads query slots"]
+    """What each of the queries attended to."""
+    score_all: Callable[[], Float[Tensor, "rows kv_heads group query key"]]
+    """The queries' scores with every key so far; computed only for methods that ask."""
 
     @property
-    def weights(self) -> Float[Tensor, "rows kv_heads group slots"]:
-        """The query's attention over the slots, for each query head of the group; 0 where nothing is present."""
-        places = self.position[:, :, None].expand(-1, -1, self.layer.group, -1)
+    def weights(self) -> Float[Tensor, "rows kv_heads group query slots"]:
+        """The queries' attention over the slots, for each query head of the group; 0 where nothing is present."""
+        places = self.position[:, :, None, None].expand(-1, -1, self.layer.group, self.present.shape[2], -1)
         scores = self.score_all().gather(-1, places).masked_fill(~self.present[:, :, None], float("-inf"))
         return attention_weights(scores, self.layer)
 

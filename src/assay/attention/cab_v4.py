@@ -12,6 +12,8 @@ As published the weights of the whole matrix compete for one budget; here each r
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
@@ -41,6 +43,10 @@ class CabV4(CurvatureSelect):
         if not 0 <= self.magnitude_ratio <= 1:
             raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a part, from 0 to 1.")
 
+    def vectors_read(self, visible: float, attended: float) -> float:
+        """Every key: the weights of the block before are those of dense attention."""
+        return visible + attended
+
     def choose(
         self,
         layer: Layer,
@@ -48,7 +54,20 @@ class CabV4(CurvatureSelect):
         count: Int[Tensor, "rows 1 block 1"],
         among: Bool[Tensor, "rows 1 block block"],
     ) -> Bool[Tensor, "rows heads block block"]:
-        magnitude = pad(tiles(attention_weights(layer.scores, layer), self.block_size)[:, :, :-1], (0, 0, 1, 0))
+        magnitude = pad(self.magnitude(layer)[:, :, :-1], (0, 0, 1, 0))
         heavy = 1 + (self.magnitude_ratio * (count - 1)).round().long()
         chosen = highest(with_own(magnitude), heavy.minimum(count), among)
         return highest(with_own(curvature).masked_fill(chosen, float("inf")), count, among)
+
+    def magnitude(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
+        """The highest weight that any query of a block gives to any key of another; block after block of queries, since
+        the whole matrix of a long sequence fits into no memory."""
+        blocks, rows = -(-layer.time // self.block_size), list[Tensor]()
+        for first in range(0, layer.time, self.block_size):
+            end = min(first + self.block_size, layer.time)
+            scores = rearrange(layer.scores_between(first, end), "r h g q k -> r (h g) q k")
+            visible = layer.visible[:, None, first:end, :end]
+            weights = attention_weights(scores.masked_fill(~visible, float("-inf")), layer)
+            row = tiles(weights, self.block_size)
+            rows.append(pad(row, (0, blocks - row.shape[-1])))
+        return torch.cat(rows, dim=2)

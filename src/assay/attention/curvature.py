@@ -49,11 +49,19 @@ class CurvatureSelect(Select):
         """`count` blocks of keys for each block of queries, its own included."""
         raise NotImplementedError(f"{type(self).__name__}.choose")
 
-    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        among = tiles(layer.visible.byte()[:, None], self.block_size) > 0
+    def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+        """The blocks of keys that each block of queries attends to."""
+        if layer.mask is None:  # then no mask of time x time is needed, to know that the earlier blocks are in sight
+            blocks = -(-layer.time // self.block_size)
+            among = torch.ones(blocks, blocks, dtype=torch.bool, device=layer.q.device).tril()
+            among = among.expand(layer.rows, 1, -1, -1)
+        else:
+            among = tiles(layer.visible.byte()[:, None], self.block_size) > 0
         counts = torch.tensor([0] + [self.blocks(n + 1, budget) for n in range(among.shape[-1])], device=among.device)
-        chosen = self.choose(layer, self.curvature(layer), counts[among.sum(-1, keepdim=True)], among)
-        every = repeat(chosen, "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
+        return self.choose(layer, self.curvature(layer), counts[among.sum(-1, keepdim=True)], among)
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        every = repeat(self.chosen(layer, budget), "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
         return every[..., : layer.time, : layer.time] & layer.visible[:, None]
 
     def blocks(self, available: int, budget: Budget) -> int:
@@ -107,8 +115,8 @@ class CurvatureSelect(Select):
 
 def tiles(x: Tensor, size: int) -> Tensor:
     """The largest entry of each size x size tile, entries outside counted as 0."""
-    missing = -x.shape[-1] % size
-    return reduce(pad(x, (0, missing, 0, missing)), "r h (i q) (j k) -> r h i j", "max", q=size, k=size)
+    missing = (0, -x.shape[-1] % size, 0, -x.shape[-2] % size)
+    return reduce(pad(x, missing), "r h (i q) (j k) -> r h i j", "max", q=size, k=size)
 
 
 def with_own(worth: Float[Tensor, "rows heads block block"]) -> Float[Tensor, "rows heads block block"]:

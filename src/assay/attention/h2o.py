@@ -36,7 +36,7 @@ class H2O(Evict):
             raise UserError(f"{self.name}: recent={self.recent} is a part of the slots, from 0 to 1.")
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
-        return before + step.weights.sum(2)
+        return before + step.weights.sum((2, 3))
 
     def protected(self, slots: int) -> tuple[int, int]:
         return 0, int(self.recent * slots)

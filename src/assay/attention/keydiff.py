@@ -26,5 +26,5 @@ class KeyDiff(Evict):
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
         keys = normalize(step.keys.to(before.dtype), dim=-1)
         # The sum in place of the mean: a cosine does not see the length.
-        anchor = (keys * step.present[..., None]).sum(2, keepdim=True)
+        anchor = (keys * step.present[:, :, -1, :, None]).sum(2, keepdim=True)
         return -cosine_similarity(keys, anchor, dim=-1)

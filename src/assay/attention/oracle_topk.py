@@ -22,3 +22,7 @@ class OracleTopk(Select):
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         return best(layer.scores, layer, budget)
+
+    def vectors_read(self, visible: float, attended: float) -> float:
+        """Every key, for the scores, and the chosen values."""
+        return visible + attended

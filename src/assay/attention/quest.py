@@ -40,8 +40,10 @@ class Quest(Select):
         missing = -layer.time % self.page_size
         in_sight = reduce(pad(layer.visible, (0, missing)), "r q (p s) -> r q p", "max", s=self.page_size)
         counts = torch.tensor([0] + [self.pages(n + 1, budget) for n in range(layer.time)], device=layer.q.device)
-        allowed = counts[layer.visible.sum(-1)]
         place = torch.arange(layer.time, device=layer.q.device)
+        # From the start of the first page in sight: a sliding window may begin inside one.
+        first = layer.visible.int().argmax(-1) // self.page_size * self.page_size
+        allowed = counts[(place + 1 - first).where(layer.visible.any(-1), 0)]
         own = place[:, None] // self.page_size == torch.arange(in_sight.shape[-1], device=layer.q.device)
         worth = self.bounds(layer).masked_fill(own, float("inf"))
         chosen = highest(worth, allowed[:, None, :, None], in_sight[:, None])
@@ -63,6 +65,13 @@ class Quest(Select):
         q = rearrange(layer.q.to(wide), "r (h g) t d -> r h (g t) d", g=layer.group)
         worth = q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT
         return rearrange(worth, "r h (g t) p -> r (h g) t p", g=layer.group)
+
+    def vectors_read(self, visible: float, attended: float) -> float:
+        """The bounds of every page besides."""
+        return 2 * attended + 2 * visible / self.page_size
+
+    def vectors_stored(self, resident: float) -> float:
+        return 2 * resident * (1 + 1 / self.page_size)
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         """Of a layer that is not dense."""

@@ -9,6 +9,7 @@ The draw depends on the seed, the layer, the head, the query and the key; not on
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -24,10 +25,14 @@ from assay.nn.random import stream
 class Random(Select):
     """A random choice per query."""
 
+    version: ClassVar[int] = 2
+
     seed: int = 0
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        # Drawn on the CPU, so that every device gives the same choice.
-        rng = stream(self.seed, "attention", self.name, layer.index)
-        worth = torch.rand(layer.q.shape[1], layer.time, layer.time, generator=rng).to(layer.q.device)
-        return best(worth.expand(layer.rows, -1, -1, -1), layer, budget)
+        # Drawn on the CPU, the same choice on every device, and query after query, the same for every length.
+        rng, heads, time = stream(self.seed, "attention", self.name, layer.index), layer.q.shape[1], layer.time
+        drawn = torch.rand(time * (time + 1) // 2, heads, generator=rng)
+        worth = torch.zeros(heads, time, time)
+        worth[:, torch.ones(time, time, dtype=torch.bool).tril()] = drawn.mT
+        return best(worth.to(layer.q.device).expand(layer.rows, -1, -1, -1), layer, budget)

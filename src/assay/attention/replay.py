@@ -1,72 +1,33 @@
-"""The keys that each query attends to, for several methods and budgets at once.
+"""Which keys an eviction method has kept, replayed without a forward pass of the model per token.
 
 Under teacher forcing the queries and keys of a layer are known for all tokens, so its eviction history can be replayed
-exactly, layer by layer, without a forward pass of the model per token. What is evicted never comes back, so that the
-history of a head is one number per key, the last query that attended to it:
+exactly, layer by layer. What is evicted never comes back, so that the history of a head is one number per key, the last
+query that attended to it:
 
     last = 3 1 4 4 4      query  0: 0      2: 0 . 2      4: . . 2 3 4
                                  1: 0 1    3: 0 . 2 3
 
-Lanes are (method, budget) pairs; rows are sequences, those of the first lane first. In each row a key lies in one of
-k + 1 slots, and a new one takes the slot of the one that left: a step costs k, not T.
+Rows are sequences, those of the first lane, a (method, slots) pair, first. In each row a key lies in one of k + C
+slots, where C tokens come between evictions (1 online), and a new key takes the slot of one that left: a step costs k,
+not T.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import torch
 from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select, Step
-from assay.core.errors import UserError
+from assay.attention import graphed
+from assay.attention.base import Evict, Layer, Step
 
+Time = int | Int[Tensor, ""]
+"""A place in the sequence: a number, or a clock on the device."""
 QUERIES_AT_ONCE = 64
 """Scores are computed for so many queries together: one GEMM, and never a time x time matrix."""
-
-
-@dataclass(frozen=True)
-class Lane:
-    method: Method
-    budget: Budget
-
-
-def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
-    """The keys each query attends to; `layer` has the sequences of every lane, lane after lane."""
-    batch, rest = divmod(layer.rows, len(lanes))
-    assert rest == 0, f"{layer.rows} rows for {len(lanes)} lanes"
-    layer.check()
-    for lane in lanes:
-        lane.method.check(layer.time, lane.budget)
-    kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
-    evicting: list[tuple[Evict, int, int]] = []
-    for number, lane in enumerate(lanes):
-        rows = slice(number * batch, (number + 1) * batch)
-        match lane.method:
-            case Pattern() | Select() | Prefix() as method:
-                kept[rows] = method.keep(layer[rows], lane.budget)
-            case Evict() as method:
-                slots = lane.budget.cache(layer.time)
-                # With a slot for every key nothing leaves; left in, such a lane would widen the slots of all others.
-                evicting += [(method, slots, number)] if slots < layer.time else []
-            case other:
-                raise UserError(f"{other.label} belongs to none of the families Pattern, Select, Evict and Prefix.")
-    if evicting:
-        evicting.sort(key=lambda lane: lane[0].label)  # the lanes of one method are updated as one
-        numbers = torch.tensor([number for *_, number in evicting], device=layer.q.device)
-        rows_of = (numbers[:, None] * batch + torch.arange(batch, device=layer.q.device)).flatten()
-        part = layer[rows_of]
-        last = lifetimes([(method, slots) for method, slots, _ in evicting], part)
-        kept[rows_of] = repeat(alive(last), "r h q k -> r (h g) q k", g=layer.group) & part.visible[:, None]
-    return kept
-
-
-def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -> Float[Tensor, " rows"]:
-    """Keys attended over keys in sight, for each sequence."""
-    return kept.sum((1, 2, 3)) / (kept.shape[1] * layer.visible.sum((1, 2)))
 
 
 def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads query key"]:
@@ -75,65 +36,123 @@ def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads
     return (place <= place[:, None]) & (place[:, None] <= last[:, :, None, :])
 
 
-def lifetimes(lanes: Sequence[tuple[Evict, int]], layer: Layer) -> Int[Tensor, "rows kv_heads key"]:
-    """The last query that attends to each key, for lanes of Evict methods with so many slots."""
-    batch, slots, parts, first = layer.rows // len(lanes), Slots(lanes, layer), [], 0
+def lifetimes(
+    lanes: Sequence[tuple[Evict, int]], layer: Layer, *, chunk: int = 1, prefix: int = 0, graph: bool | None = None
+) -> Int[Tensor, "rows kv_heads key"]:
+    """The last query that attends to each key, for lanes of Evict methods with so many slots. After every `chunk`
+    tokens the cache is cut down to its slots; with a prefix only once, after so many tokens. `graph`: whether tokens
+    are steps of one CUDA graph, as they are on CUDA where it can be done."""
+    batch, parts, first = layer.rows // len(lanes), [], 0
+    slots = Slots(lanes, layer, extra=prefix or chunk)
     for method, same in groupby(lanes, key=lambda lane: lane[0]):
         end = first + batch * len(list(same))
         parts.append(Part(method, layer[first:end], slice(first, end)))
         first = end
-    arrival = torch.cat([part.arrival() for part in parts])
-    for t in range(layer.time):
-        slots.admit(t, arrival[:, :, t : t + 1])
-        present = slots.present(t)
-        for part in parts:
-            part.update(t, slots, present)
-        slots.evict(t, present)
+    arrival = torch.cat([part.arrival() for part in parts]).to(slots.worth.dtype)
+    online = chunk == 1 and not prefix and layer.mask is None
+    if online and (layer.q.is_cuda if graph is None else graph):
+        graphed.replay(slots, parts, arrival, at_once=QUERIES_AT_ONCE)
+        return slots.last[..., : layer.time]
+    # After the prefix nothing leaves, and what comes then stays to the end.
+    for first, end in [(0, prefix)] if prefix else spans(0, layer.time, chunk):
+        slots.admit(first, arrival[:, :, first:end])
+        for here, there in spans(first, end, QUERIES_AT_ONCE):
+            present = slots.present(here, there)
+            for part in parts:
+                part.update(here, there, slots, present)
+        slots.evict(end - 1, present[:, :, -1])
     return slots.last[..., : layer.time]
+
+
+def spans(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """first..end cut at the multiples of `size`."""
+    cuts = [first, *range(first - first % size + size, end, size), end]
+    return pairwise(cuts)
 
 
 class Slots:
     """The residents of every row and head of keys, what they are worth, and when each key was last attended to."""
 
-    def __init__(self, lanes: Sequence[tuple[Evict, int]], layer: Layer) -> None:
+    def __init__(self, lanes: Sequence[tuple[Evict, int]], layer: Layer, *, extra: int) -> None:
         self.layer, shape = layer, (layer.rows, layer.k.shape[1])
         budgets = [slots for _, slots in lanes]
         protected = [method.protected(slots) for method, slots in lanes]
         self.limit, self.latest = self._per_row(budgets), self._per_row([latest for _, latest in protected])
         self.first = layer.start[:, None, None] + self._per_row([first for first, _ in protected])
         new = partial(torch.full, device=layer.q.device)
-        self.position = new((*shape, min(max(budgets), layer.time) + 1), -1)
+        self.position = new((*shape, min(max(budgets), layer.time) + extra), -1)
         self.worth = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
-        self.entry = new((*shape, 1), 0)
+        self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
         self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes the writes of "none left"
 
     def _per_row(self, values: list[int]) -> Int[Tensor, "rows 1 1"]:
         per_lane = torch.tensor(values, device=self.layer.q.device)
         return repeat(per_lane, "lane -> (lane batch) 1 1", batch=self.layer.rows // len(values))
 
-    def admit(self, t: int, worth: Float[Tensor, "rows kv_heads 1"]) -> None:
-        """The key of token t comes, into the slot that became free."""
-        self.position.scatter_(-1, self.entry, t)
-        self.worth.scatter_(-1, self.entry, worth)
+    def admit(self, first: Time, worth: Float[Tensor, "rows kv_heads new"]) -> None:
+        """The keys from token `first` on come, into the slots that are free."""
+        entry = self.entry[..., : worth.shape[-1]]
+        if worth.shape[-1] == 1:
+            put(self.position, entry, first)
+        else:
+            coming = torch.arange(worth.shape[-1], device=entry.device) + first
+            self.position.scatter_(-1, entry, coming.expand_as(entry))
+        self.worth.scatter_(-1, entry, worth)
 
-    def present(self, t: int) -> Bool[Tensor, "rows kv_heads slots"]:
-        """Slots whose resident query t attends to."""
-        occupied = self.position >= 0
+    def present(self, first: Time, end: int | None) -> Bool[Tensor, "rows kv_heads query slots"]:
+        """Slots whose resident the queries first..end-1 attend to; without an end, query `first` alone."""
+        occupied = (self.position >= 0)[:, :, None]
+        if isinstance(first, int) and end is not None and end - first > 1:
+            queries = torch.arange(end - first, device=occupied.device)[:, None] + first
+            occupied = occupied & (self.position[:, :, None] <= queries)
         if self.layer.mask is None:
             return occupied
-        seen = self.layer.mask[:, t, None].expand(-1, self.position.shape[1], -1)
-        return occupied & seen.gather(-1, self.position.clamp(min=0))
+        assert isinstance(first, int), "a clock knows no mask"
+        seen = self.layer.mask[:, None, first:end].expand(-1, self.position.shape[1], -1, -1)
+        return occupied & seen.gather(-1, self.position.clamp(min=0)[:, :, None].expand_as(occupied))
 
-    def evict(self, t: int, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
-        """Where k + 1 slots are taken, the resident of lowest worth leaves, the oldest of equals."""
+    def evict(self, t: Time, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
+        """Those of lowest worth leave, the oldest of equals, until no more than k slots are taken."""
+        # A slot that is empty stands at -1, before the first key of any sequence.
         never = (self.position < self.first) | (self.position > t - self.latest)
-        worth = self.worth.masked_fill(never, float("inf")).masked_fill(~present, float("-inf"))
-        worth = worth.masked_fill(self.position < 0, float("inf"))
+        worth = self.worth.masked_fill(never, float("inf"))
+        if self.layer.mask is not None:  # what the model has hidden leaves first, protected or not
+            worth = worth.masked_fill((self.position >= 0) & ~present, float("-inf"))
+        if self.entry.shape[-1] == 1:
+            self._evict_one(t, worth)
+        else:
+            self._evict_several(t, worth)
+
+    def _evict_one(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
         lowest = worth == worth.amin(-1, keepdim=True)
         victim = self.position.masked_fill(~lowest, self.layer.time).argmin(-1, keepdim=True)
         full = t >= self.limit
-        self.last.scatter_(-1, self.position.gather(-1, victim).where(full, self.layer.time), t)
-        self.entry = victim.where(full, t + 1)
+        put(self.last, self.position.gather(-1, victim).where(full, self.layer.time), t)
+        self.entry.copy_(victim.where(full, t + 1))
+
+    def _evict_several(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
+        taken = self.position >= 0
+        by_age = self.position.masked_fill(~taken, self.layer.time).argsort(-1)
+        order = by_age.gather(-1, worth.gather(-1, by_age).argsort(dim=-1, stable=True))
+        leaving = torch.arange(order.shape[-1], device=order.device) < taken.sum(-1, keepdim=True) - self.limit
+        leaving = torch.zeros_like(taken).scatter(-1, order, leaving)
+        put(self.last, self.position.where(leaving, self.layer.time), t)
+        self.position.masked_fill_(leaving, -1)
+        free = (self.position >= 0).int().argsort(dim=-1, stable=True)
+        self.entry = free[..., : self.entry.shape[-1]]
+
+
+def put(target: Tensor, places: Tensor, value: Time) -> None:
+    """One value, into these places of the last axis."""
+    if isinstance(value, int):
+        target.scatter_(-1, places, value)
+    else:
+        target.scatter_(-1, places, value.expand_as(places))
+
+
+def shared(method: Evict, worth: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
+    """One worth for all heads, where the layer decides as a whole."""
+    return worth if method.granularity == "kv_head" else worth.mean(1, keepdim=True).expand_as(worth)
 
 
 class Part:
@@ -142,27 +161,48 @@ class Part:
     def __init__(self, method: Evict, layer: Layer, rows: slice) -> None:
         self.method, self.layer, self.rows = method, layer, rows
         self.block: Tensor | None = None
+        self.clock: Tensor | None = None
+        self.asked = False
 
     def arrival(self) -> Float[Tensor, "rows kv_heads time"]:
-        return self.shared(self.method.arrival(self.layer))
+        return shared(self.method, self.method.arrival(self.layer))
 
-    def update(self, t: int, slots: Slots, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
+    def update(
+        self, first: Time, end: int | None, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]
+    ) -> None:
         step = Step(
-            self.layer, slots.position[self.rows].clamp(min=0), present[self.rows], score_all=partial(self.scores, t)
+            self.layer,
+            slots.position[self.rows].clamp(min=0, max=None if end is None else end - 1),
+            present[self.rows],
+            score_all=partial(self.scores, first, end),
         )
         before = slots.worth[self.rows]
         after = self.method.score(before, step)
         if after is not before:
-            slots.worth[self.rows] = self.shared(after)
+            slots.worth[self.rows] = shared(self.method, after)
 
-    def shared(self, worth: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
-        """One worth for all heads, where the layer decides as a whole."""
-        if self.method.granularity == "kv_head":
-            return worth
-        return worth.mean(1, keepdim=True).expand_as(worth)
+    def scores(self, first: Time, end: int | None) -> Float[Tensor, "rows kv_heads group query key"]:
+        """Those of the queries first..end-1, out of a block that is computed at once."""
+        self.asked = True
+        if self.clock is not None:
+            assert self.block is not None
+            return self.block.index_select(3, self.clock[None] % self.block.shape[3])
+        assert isinstance(first, int) and end is not None
+        start = first - first % QUERIES_AT_ONCE
+        if self.block is None or first == start:
+            self.block = self.layer.scores_between(start, min(start + QUERIES_AT_ONCE, self.layer.time))
+        return self.block[:, :, :, first - start : end - start]
 
-    def scores(self, t: int) -> Float[Tensor, "rows kv_heads group key"]:
-        first = t - t % QUERIES_AT_ONCE
-        if self.block is None or t == first:
-            self.block = self.layer.scores_between(first, min(first + QUERIES_AT_ONCE, self.layer.time))
-        return self.block[:, :, :, t - first]
+    def hold_scores(self, clock: Int[Tensor, ""], at_once: int) -> None:
+        """From now on the clock says which query it is, and scores lie where they always lie: a graph needs both."""
+        rows, kv_heads, time, _ = self.layer.k.shape
+        wide = torch.promote_types(self.layer.k.dtype, torch.float32)
+        shape = rows, kv_heads, self.layer.group, at_once, time
+        self.clock, self.block = clock, torch.zeros(shape, dtype=wide, device=clock.device)
+
+    def fill_scores(self, first: int) -> None:
+        """Those of the block of queries that begins here, if the method has asked for any."""
+        if self.asked or first == 0:
+            assert self.block is not None
+            end = min(first + self.block.shape[3], self.layer.time)
+            self.block[:, :, :, : end - first, :end] = self.layer.scores_between(first, end)

@@ -35,6 +35,9 @@ class StreamingLLM(Pattern):
     ) -> Bool[Tensor, "*rows query key"]:
         return (key < self.num_sink_tokens) | (query - key <= self._window(slots))
 
+    def cache(self, slots: int) -> tuple[int, int] | None:
+        return self.num_sink_tokens, self._window(slots)
+
     def expected_density(self, time: int, budget: Budget) -> float | None:
         return cache_density(time, self.num_sink_tokens + self._window(budget.cache(time)))
 

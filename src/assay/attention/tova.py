@@ -25,4 +25,4 @@ class Tova(Evict):
     granularity: Literal["kv_head", "layer"] = "layer"
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
-        return step.weights.mean(2)
+        return step.weights[:, :, :, -1].mean(2)

@@ -27,3 +27,6 @@ class Window(Pattern):
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
     ) -> Bool[Tensor, "*rows query key"]:
         return query - key <= slots
+
+    def cache(self, slots: int) -> tuple[int, int] | None:
+        return 0, slots

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Layer, Method
-from assay.attention.replay import Lane, attended, realised_density
+from assay.attention.lanes import Lane, attended, realised_density
 from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 

@@ -66,6 +66,9 @@ class Report(Protocol):
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """An Altair chart."""
 
+    def document(self, name: str, text: str) -> None:
+        """A file in a form of the study's own, under its whole name."""
+
     def file(self, path: Path, data: bytes) -> None:
         """A file that a command asked for by name, or that a spec names, as it is to be written."""
 
@@ -102,12 +105,26 @@ class Study(Plugin):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Old dotted flags -> the paths they set today, with underscores: {"task.eval_size": "eval_size"}."""
 
+    shows_failures: ClassVar[bool] = False
+    """Whether `report` is given failed records too, in order to show them in their place."""
+    asks_first: ClassVar[bool] = False
+    """Whether a command asks, on a terminal, before it starts what may take long."""
+
+    @classmethod
+    def commands(cls, words: list[str]) -> list[list[str]]:
+        """What a command line stands for, where it has flags of the study's own making: one or several others."""
+        return [words]
+
+    def folder(self, out: Path) -> Path:
+        """Where tables, charts and files go."""
+        return out / self.name
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        """Once in the driver, before anything is computed: find or fetch what the runs need, or say what to do."""
+
     def plan(self) -> list[Run]:
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
-
-    def prepare(self) -> None:
-        """Called once in the driver, before anything is computed: find the files the runs need, or say what to do."""
 
     def cohort(self, run: Run) -> Hashable:
         """Runs with one key may be executed as one program; by default each is alone."""

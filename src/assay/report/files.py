@@ -25,6 +25,8 @@ def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
         yield f"{table.name}.csv", table.csv().encode()
         text = json.dumps(table.json_rows(), indent=1, ensure_ascii=False, allow_nan=False)
         yield f"{table.name}.json", f"{text}\n".encode()
+    for name, text in section.documents.items():
+        yield name, text.encode()
     for chart in section.charts:
         yield from _pictures(chart, folder)
 

@@ -75,6 +75,7 @@ class Section:
         self.study = study
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
+        self.documents: dict[str, str] = {}
         self.files: list[tuple[Path, bytes]] = []
 
     def table(
@@ -91,6 +92,10 @@ class Section:
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
         self.charts.append(Chart(name, house_spec(chart), caption))
+
+    def document(self, name: str, text: str) -> None:
+        _check_name(name, list(self.documents))
+        self.documents[name] = text
 
     def file(self, path: Path, data: bytes) -> None:
         self.files.append((path, data))

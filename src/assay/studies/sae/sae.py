@@ -131,7 +131,7 @@ class Sae(Study):
             for lr in (self.lrs[:1] if isinstance(coder, FittedCoder) else self.lrs)
         ]
 
-    def prepare(self) -> None:
+    def prepare(self, runs: Sequence[Run]) -> None:
         look_in(self.data_dir)
         self.data.locate()
 

@@ -41,7 +41,7 @@ class FromConfig(Study):
     def wanted_seeds(self, config: Config) -> tuple[int, ...]:
         return self.seeds or config.seeds
 
-    def prepare(self) -> None:
+    def prepare(self, runs: Sequence[Run]) -> None:
         config = self.loaded()
         data = self.vectors(config)
         explicit = self.data_dir or (config.data_dir if config.data_dir != Path("data") else None)

@@ -1,0 +1,259 @@
+"""Sparse attention on a GPU, random weights: what is really saved, against the fastest that torch has.
+
+    python benchmarks/perplexity_cuda.py                  every measurement (about five minutes on an H200)
+    python benchmarks/perplexity_cuda.py attention        one of them
+
+exact       the CUDA path against the CPU path and the token loop, on a small model
+attention   16K tokens, 32 heads of 128, bf16, 95 % of the pairs left out, block lists given: against the fastest
+            backend of scaled_dot_product_attention; choosing the blocks in its own column
+model       the same inside 4 layers of Llama-7B's shape, with the ceiling that everything but attention sets
+eviction    exact online eviction, 4 methods x 6 levels, 4K tokens, 4 layers: against the loop over tokens
+
+Times are CUDA events, the best of several rounds. The exit code is 1 if a goal is missed; without CUDA nothing is run.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from perplexity import LEVELS, METHODS, one_pass, token_loop
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from assay.attention import attention as methods
+from assay.attention import flex
+from assay.attention.base import Budget, Layer
+from assay.attention.curvature import CurvatureSelect
+from assay.attention.lanes import Lane, Usage
+from assay.attention.replay import lifetimes
+from assay.models.causal_lm import sparse_lanes
+
+TIME, HEADS, DIM, BLOCK = 16384, 32, 128, 128
+KERNELS: list[dict[str, Any]] = [
+    {},
+    {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3},
+    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2},
+    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
+    {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3},
+    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3},
+    {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3},
+]
+"""Shapes of FlexAttention's kernel to try."""
+
+
+def milliseconds(work: Callable[[], object], *, rounds: int = 5, repeats: int = 10) -> float:
+    """Per call, by CUDA events: the best round after a warm-up."""
+    for _ in range(3):
+        work()
+    best = float("inf")
+    for _ in range(rounds):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeats):
+            work()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, start.elapsed_time(end) / repeats)
+    return best
+
+
+def verdict(text: str, *, goal: str, met: bool) -> bool:
+    print(f"{'pass' if met else 'MISS'}  {text} (goal {goal})", flush=True)
+    return met
+
+
+def random_layer(time: int) -> Layer:
+    rng = torch.Generator("cuda").manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, time, DIM, generator=rng, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    return Layer(q, k, v)
+
+
+def random_blocks(time: int, density: float, device: str = "cuda") -> Tensor:
+    """Each block of queries reads its own keys and random earlier blocks, as many as leave out the rest."""
+    blocks = time // BLOCK
+    rng = torch.Generator(device).manual_seed(0)
+    wanted = (density * time * (time + 1) / 2 - blocks * BLOCK * (BLOCK + 1) / 2) / BLOCK**2
+    # Block i has i earlier ones; of the rest each takes the same number, the last ones one more.
+    whole = max(n for n in range(blocks) if sum(min(i, n) for i in range(blocks)) <= wanted)
+    more = round(wanted - sum(min(i, whole) for i in range(blocks)))
+    count = torch.full((blocks, 1), whole, device=device)
+    count[blocks - more :] += 1
+    worth = torch.rand(1, HEADS, blocks, blocks, generator=rng, device=device)
+    worth = worth.masked_fill(~torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1), -1.0)
+    place = worth.argsort(-1, descending=True).argsort(-1)
+    return ((place < count) & (worth >= 0)) | torch.eye(blocks, dtype=torch.bool, device=device)
+
+
+def fastest_sdpa(layer: Layer) -> tuple[str, float]:
+    found = {}
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+        try:
+            with sdpa_kernel(backend):
+                work = lambda: scaled_dot_product_attention(layer.q, layer.k, layer.v, is_causal=True)  # noqa: E731
+                found[backend.name] = milliseconds(work)
+        except RuntimeError as error:
+            print(f"  {backend.name}: not available ({str(error).splitlines()[0]})")
+    for name, spent in found.items():
+        print(f"  {name}: {spent:.3f} ms")
+    name = min(found, key=lambda key: found[key])
+    return name, found[name]
+
+
+def attention() -> bool:
+    """Attention alone, block lists given."""
+    layer, chosen = random_layer(TIME), random_blocks(TIME, 0.05)
+    usage = Usage()
+    usage.count_blocks(methods.parse(f"cab_v3:block_size={BLOCK}"), layer, chosen)
+    left_out = 1 - usage.attended / usage.visible
+    print(f"attention alone: {TIME} tokens, {HEADS} heads of {DIM}, bf16, {left_out:.2%} left out")
+    name, dense = fastest_sdpa(layer)
+    mask = flex.block_mask(chosen, size=BLOCK, time=TIME)
+    best, kernel = float("inf"), {}
+    for options in KERNELS:
+        try:
+            spent = milliseconds(lambda o=options: flex.attention(layer, mask, **o))
+        except Exception as error:  # noqa: BLE001 - a shape that this GPU or torch refuses
+            print(f"  FlexAttention {options}: {type(error).__name__}: {str(error).splitlines()[0][:90]}")
+            continue
+        print(f"  FlexAttention {options or 'as it comes'}: {spent:.3f} ms, {dense / spent:.2f}x {name}")
+        best, kernel = min((best, kernel), (spent, options), key=lambda pair: pair[0])
+    _check_blocks(layer, chosen, kernel)
+    lists = milliseconds(lambda: flex.block_mask(chosen, size=BLOCK, time=TIME))
+    print(f"  block lists from the chosen blocks: {lists:.3f} ms")
+    for word in ("cab_v3", "cab_v4"):
+        method = methods.parse(f"{word}:block_size={BLOCK}")
+        assert isinstance(method, CurvatureSelect)
+        spent = milliseconds(lambda m=method: m.chosen(layer, Budget(sparsity=0.95)), rounds=2, repeats=2)
+        print(f"  choosing the blocks, {word}: {spent:.3f} ms")
+    ratio = dense / best
+    return verdict(f"attention alone: {ratio:.2f}x faster than {name}", goal="8x", met=ratio >= 8)
+
+
+def _check_blocks(layer: Layer, chosen: Tensor, kernel: dict[str, Any]) -> None:
+    """Of the last 256 queries, against the mask written out."""
+    found = flex.attention(layer, flex.block_mask(chosen, size=BLOCK, time=TIME), **kernel)[:, :, -256:].float()
+    every = chosen[:, :, -2:].repeat_interleave(BLOCK, 2).repeat_interleave(BLOCK, 3)
+    place = torch.arange(TIME, device="cuda")
+    kept = every & (place <= place[-256:, None])
+    q, k, v = (x.float() for x in (layer.q[:, :, -256:], layer.k, layer.v))
+    error = (found - scaled_dot_product_attention(q, k, v, attn_mask=kept)).abs().max().item()
+    print(f"  largest error against the mask written out, float32: {error:.1e}")
+    assert error < 2e-2, "the block lists give another attention"
+
+
+def llama(*, layers: int = 4, vocab: int = 32000, dtype: torch.dtype = torch.bfloat16, **shape: int) -> Any:
+    """Of Llama-7B's shape, unless told otherwise, with random weights."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32}
+    config = LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, max_position_embeddings=TIME, **(sizes | shape))
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        return LlamaForCausalLM(config).to(dtype).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def model() -> bool:
+    """A whole forward pass of 16K tokens: what attention saves, and the most it could."""
+    net = llama()
+    ids = torch.randint(32000, (1, TIME), device="cuda")
+    net.set_attn_implementation("sdpa")
+    dense = milliseconds(lambda: net.model(ids, use_cache=False), rounds=3, repeats=2)
+    _, alone = fastest_sdpa(random_layer(TIME))
+    print(f"4 layers of Llama-7B's shape, {TIME} tokens: dense {dense:.1f} ms, of it attention {4 * alone:.1f} ms")
+    for word in ("cab_v3", "cab_v4"):
+        lane = Lane(methods.parse(f"{word}:block_size={BLOCK}"), Budget(sparsity=0.95))
+        with sparse_lanes(net, [lane], count=False):
+            spent = milliseconds(lambda: net.model(ids, use_cache=False), rounds=3, repeats=2)
+        ceiling = dense / (dense - 4 * alone)
+        print(f"  {word} at 0.95: {spent:.1f} ms, end to end {dense / spent:.2f}x; the ceiling is {ceiling:.2f}x")
+    return True
+
+
+@torch.no_grad()
+def exact() -> bool:
+    """The CUDA path is the CPU path, and both are the token loop."""
+    small = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.backends.cuda.matmul.allow_tf32 = False
+    net = llama(layers=3, vocab=512, dtype=torch.float32, **small)
+    ids = torch.randint(512, (1, 320), device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    met = []
+    for method in ("h2o", "tova", "knorm", "keydiff"):
+        lane = Lane(methods.parse(method), Budget(slots=64))
+        here = one_pass(net, ids, [lane]).cpu()
+        net.to("cpu")
+        there = one_pass(net, ids.cpu(), [lane])
+        net.to("cuda")
+        worst = (here - there).abs().amax(-1)[0]
+        text = f"{method}: largest logit difference, CUDA to CPU, {worst.max().item():.1e}"
+        if method in ("h2o", "tova"):
+            loop = token_loop(net, ids, method, 64).cpu()
+            text += f"; to the token loop {(here - loop).abs().max().item():.1e}"
+        met.append(verdict(text, goal="1e-3", met=worst.max().item() < 1e-3))
+    return all(met)
+
+
+@torch.no_grad()
+def eviction() -> bool:
+    """Exact online eviction: 24 lanes of one pass against one lane of the loop over tokens."""
+    net, tokens = llama(), 4096
+    ids = torch.randint(32000, (1, tokens), device="cuda")
+    lanes = [Lane(methods.parse(word), Budget(sparsity=level)) for word in METHODS for level in LEVELS]
+    ours = milliseconds(lambda: one_pass(net, ids, lanes), rounds=2, repeats=1) / len(lanes) / tokens
+    print(f"one pass, {len(lanes)} lanes of {tokens} tokens: {ours * 1e3:.2f} us per (lane, token)")
+    print(f"  peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    _where_time_goes(lanes, tokens)
+    looped = 384
+    spent = {}
+    for method in METHODS:
+        token_loop(net, ids[:, :32], method, 16)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        token_loop(net, ids[:, :looped], method, 192)
+        end.record()
+        torch.cuda.synchronize()
+        spent[method] = start.elapsed_time(end) / looped
+    each = ", ".join(f"{method} {ms:.2f}" for method, ms in spent.items())
+    loop = sum(spent.values()) / len(spent)
+    print(f"token loop: {loop:.2f} ms per token ({each}), over {looped} tokens with 192 slots")
+    ratio = loop / ours
+    return verdict(f"exact eviction: {ratio:.0f}x fewer CUDA seconds per (lane, token)", goal="50x", met=ratio >= 50)
+
+
+def _where_time_goes(lanes: list[Lane], tokens: int) -> None:
+    """The replay of one layer, and attention by its result."""
+    from assay.attention.base import Evict
+
+    evicting = [(lane.method, lane.slots(tokens)) for lane in lanes if isinstance(lane.method, Evict)]
+    one = random_layer(tokens)
+    layer = one[torch.zeros(len(evicting), dtype=torch.long, device="cuda")]
+    replay = milliseconds(lambda: lifetimes(evicting, layer), rounds=1, repeats=1)
+    last = lifetimes(evicting, layer)
+    lane_layer = layer[:1]
+    mask = flex.lifetime_mask(last[:1], group=1)
+    apply = milliseconds(lambda: flex.attention(lane_layer, mask))
+    print(f"  of a layer: replay of {len(evicting)} lanes {replay:.0f} ms, attention of a lane {apply:.2f} ms")
+
+
+MEASUREMENTS = {function.__name__: function for function in (exact, attention, model, eviction)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MEASUREMENTS)}; all by default")
+    names = parser.parse_args().names or list(MEASUREMENTS)
+    if unknown := set(names) - set(MEASUREMENTS):
+        parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing is measured")
+        return 0
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    torch._dynamo.config.cache_size_limit = 64
+    met = [MEASUREMENTS[name]() for name in names]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

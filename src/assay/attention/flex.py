@@ -1,0 +1,99 @@
+"""Attention on CUDA that skips what is not attended to: FlexAttention, with masks that are never written out.
+
+A block-shaped method (cab_v3, cab_v4) gives lists of the blocks of keys that each block of queries reads; FlexAttention
+reads these and nothing else. An eviction history is one number per key, its last query, from which the mask follows
+inside the kernel, and from its extremes over a block of keys, whether that block is read whole or not at all:
+
+    key j is attended to by query i   <=>   j <= i <= last_j
+
+FlexAttention compiles for CUDA alone; elsewhere masks go to scaled_dot_product_attention (lanes.py).
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from einops import reduce, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from assay.attention.base import Layer
+
+BLOCK = 128
+"""Of queries and of keys: the size that FlexAttention's CUDA kernels are made for."""
+
+
+def usable(layer: Layer) -> bool:
+    """On CUDA, where the model itself hides nothing of the past, and sequences are longer than a block."""
+    return layer.q.is_cuda and layer.mask is None and layer.time > BLOCK
+
+
+@cache
+def compiled() -> Callable[..., Any]:
+    """FlexAttention as one kernel per shape, kept for the process."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def attention(layer: Layer, mask: Any, **kernel: Any) -> Float[Tensor, "rows heads time e"]:
+    """`kernel`: options of the CUDA kernel, for those who tune."""
+    q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
+    run = compiled() if q.is_cuda else _plain()
+    options = kernel or None
+    return run(q, k, v, block_mask=mask, scale=layer.scale, enable_gqa=layer.group > 1, kernel_options=options)
+
+
+def _plain() -> Callable[..., Any]:
+    """The same, not compiled: slow, and on every device."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention
+
+
+def block_mask(chosen: Bool[Tensor, "rows heads block block"], *, size: int, time: int) -> Any:
+    """Causal attention of blocks of queries to the chosen blocks of keys: their own, which is masked inside, and
+    earlier ones, which are read whole."""
+    before = torch.ones_like(chosen[0, 0]).tril(-1)
+    own = torch.eye(len(before), dtype=torch.bool, device=chosen.device)
+    return _mask(own.expand_as(chosen), chosen & before, lambda b, h, query, key: query >= key, size=size, time=time)
+
+
+def lifetime_mask(last: Int[Tensor, "rows kv_heads key"], *, group: int) -> Any:
+    """Attention to the keys that an eviction history has kept."""
+    per_head = repeat(last, "r h k -> r (h g) k", g=group).contiguous()
+
+    time = last.shape[-1]
+    filled = pad(per_head, (0, -time % BLOCK), value=-1)
+    latest, earliest = (reduce(filled, "r h (m s) -> r h 1 m", kind, s=BLOCK) for kind in ("max", "min"))
+    first = torch.arange(0, filled.shape[-1], BLOCK, device=last.device)[:, None]
+    before = first > first.mT
+    some = (latest >= first) & (first >= first.mT)
+    whole = before & (earliest >= first + BLOCK - 1)
+    # A lambda, as below: the compiler takes no function that tests have wrapped in checks of its shapes.
+    kept = lambda b, h, query, key: (query >= key) & (query <= per_head[b, h, key])  # noqa: E731
+    return _mask(some & ~whole, whole, kept, size=BLOCK, time=time)
+
+
+def _mask(
+    partial: Bool[Tensor, "rows heads block block"],
+    whole: Bool[Tensor, "rows heads block block"],
+    inside: Callable[..., Tensor],
+    *,
+    size: int,
+    time: int,
+) -> Any:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    lists = (*listed(partial), *listed(whole))
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=inside, seq_lengths=(time, time))
+
+
+def listed(
+    chosen: Bool[Tensor, "rows heads block block"],
+) -> tuple[Int[Tensor, "rows heads block"], Int[Tensor, "rows heads block block"]]:
+    """How many blocks each row has, and which: those first, in order."""
+    order = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32).contiguous()

@@ -1,0 +1,296 @@
+"""Attention of one layer for several (method, budget) pairs at once, the lanes of a forward pass.
+
+The rows of a layer are the sequences of the first lane, then those of the second, and so on. The eviction histories of
+all lanes are replayed together; masks are made and used lane by lane, so that there is never more than one in memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from einops import reduce, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from assay.attention import flex
+from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select
+from assay.attention.curvature import CurvatureSelect
+from assay.attention.replay import alive, lifetimes
+from assay.core.errors import UserError
+
+Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
+"""Queries turned further by so many positions each: what a model with rotary positions offers."""
+SCORES_AT_ONCE = 2**26
+"""Of those computed for cache positions, one by one in place of a fused kernel."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A method with its budget, and the protocol under which it runs.
+
+    online    (chunk=1)      evict after every token
+    chunked   (chunk=C)      evict after every C tokens: up to k + C keys are resident
+    prefix    (prefix=n)     n tokens attend densely, then the cache is cut down once, and nothing leaves any more
+    """
+
+    method: Method
+    budget: Budget
+    positions: Literal["absolute", "cache"] = "absolute"
+    """Whether distances are those of the text, or those inside the cache, which StreamingLLM was published with."""
+    chunk: int = 1
+    prefix: int = 0
+
+    def check(self, time: int) -> None:
+        """Raise what stands against it, before anything is computed."""
+        method = self.placed
+        method.check(time if isinstance(method, Prefix) else self.prefix or time, self.budget)
+        if self.positions == "cache" and self.in_cache(time) is None:
+            raise UserError(f"{self.method.label}: positions inside the cache are for streaming_llm and window alone.")
+        if self.chunk > 1 and not isinstance(self.method, Evict) and not self.is_dense(time):
+            raise UserError(f"{self.method.label} evicts nothing, so the chunked protocol means nothing to it.")
+        if self.prefix and isinstance(self.method, Select):
+            raise UserError(f"{self.method.label} selects anew for each query, so a prefix means nothing to it.")
+        if self.prefix and self.positions == "cache":
+            raise UserError("positions inside the cache are defined for the online protocol alone.")
+
+    @property
+    def placed(self) -> Method:
+        """The method, one of a prefix with the lane's in place of its own."""
+        return replace(self.method, prefix=self.prefix) if self._moves_prefix() else self.method  # type: ignore[call-arg]
+
+    def _moves_prefix(self) -> bool:
+        return isinstance(self.method, Prefix) and self.prefix > 0
+
+    def in_cache(self, time: int) -> tuple[int, int] | None:
+        """How many first and latest keys the cache holds, if that is all."""
+        slots = self.budget.cache(time)
+        return self.method.cache(slots) if isinstance(self.method, Pattern) else None
+
+    def is_dense(self, time: int) -> bool:
+        """Whether it is the model itself, so that one lane can stand for all of this kind."""
+        return _is_dense(self, time)
+
+    def slots(self, time: int) -> int:
+        return self.budget.cache(self.prefix or time)
+
+
+@lru_cache(maxsize=4096)
+def _is_dense(lane: Lane, time: int) -> bool:
+    """Kept: the density is counted query by query, and every layer asks."""
+    if lane.prefix and not isinstance(lane.method, Prefix):
+        return lane.method.name == "dense" or lane.budget.cache(lane.prefix) >= lane.prefix
+    return lane.placed.keeps_everything(time, lane.budget)
+
+
+def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
+    """The keys each query attends to."""
+    return torch.cat([mask.expand(-1, layer.q.shape[1], -1, -1) for _, mask in masks(lanes, layer)])
+
+
+def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -> Float[Tensor, " rows"]:
+    """Keys attended over keys in sight, for each sequence."""
+    return kept.sum((1, 2, 3)) / (kept.shape[1] * layer.visible.sum((1, 2)))
+
+
+def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Tensor, "rows heads_or_1 query key"]]]:
+    """Lane by lane, its rows and what they attend to."""
+    batch = checked(lanes, layer)
+    histories = replayed(lanes, layer)
+    for number, lane in enumerate(lanes):
+        rows = slice(number * batch, (number + 1) * batch)
+        yield rows, lane_mask(lane, layer[rows], histories.get(number))
+
+
+def replayed(lanes: Sequence[Lane], layer: Layer) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
+    """The lifetimes of keys in the lanes that evict, by the lane's number; those of one protocol replayed as one."""
+    batch = _batch(lanes, layer)
+    protocols: dict[tuple[int, int], list[int]] = {}
+    for number, lane in enumerate(lanes):
+        # With a slot for every key nothing leaves; left in, such a lane would widen the slots of all others.
+        if isinstance(lane.method, Evict) and lane.slots(layer.time) < (lane.prefix or layer.time):
+            protocols.setdefault((lane.chunk, lane.prefix), []).append(number)
+    found: dict[int, Tensor] = {}
+    for (chunk, prefix), numbers in protocols.items():
+        numbers.sort(key=lambda number: lanes[number].method.label)  # the lanes of one method are updated as one
+        starts = torch.tensor(numbers, device=layer.q.device) * batch
+        rows = (starts[:, None] + torch.arange(batch, device=layer.q.device)).flatten()
+        evicting = [(lane.method, lane.slots(layer.time)) for lane in map(lanes.__getitem__, numbers)]
+        last = lifetimes(evicting, layer[rows], chunk=chunk, prefix=prefix)  # type: ignore[arg-type]
+        found |= dict(zip(numbers, last.chunk(len(numbers)), strict=True))
+    return found
+
+
+def lane_mask(
+    lane: Lane, layer: Layer, last: Int[Tensor, "rows kv_heads key"] | None
+) -> Bool[Tensor, "rows heads_or_1 query key"]:
+    match lane.placed:
+        case Pattern() as method if lane.prefix and method.name != "dense":
+            return cut_once(method, layer, lane)
+        case Pattern() | Select() | Prefix() as method:
+            return method.keep(layer, lane.budget)
+        case Evict():
+            kept = layer.visible[:, None]
+            if last is None:
+                return kept
+            return repeat(alive(last), "r h q k -> r (h g) q k", g=layer.group) & kept
+        case other:
+            raise UserError(f"{other.label} belongs to none of the families Pattern, Select, Evict and Prefix.")
+
+
+def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 query key"]:
+    """What the pattern's cache would hold of the prefix when the token after it comes, and everything since."""
+    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    next_query = place[:, None, lane.prefix : lane.prefix + 1].clamp(min=0)
+    seen = method.sees(next_query.mT, place[:, None, : lane.prefix], time=lane.prefix, slots=lane.slots(layer.time))
+    kept = layer.visible[:, None].clone()
+    kept[:, :, lane.prefix :, : lane.prefix] &= seen[:, None]
+    return kept
+
+
+@dataclass
+class Usage:
+    """What a lane has read and kept, summed over layers, sequences and heads of keys."""
+
+    attended: float = 0.0
+    """Query-key pairs, over query heads."""
+    visible: float = 0.0
+    """As many, had it been dense."""
+    vectors_read: float = 0.0
+    """Keys and values, and what a method reads in order to choose."""
+    vectors_stored: float = 0.0
+    """When the last query attends."""
+    queries: float = 0.0
+    """Queries times heads of keys, over the layers."""
+
+    def count(self, method: Method, layer: Layer, *, attended: float, read: float, last: float) -> None:
+        """Pairs over query heads; keys over heads of keys, for all queries and for the last one."""
+        kv_heads = layer.k.shape[1]
+        if layer.mask is None:
+            visible, everything = float(layer.rows * _pairs(layer.time)), float(layer.rows * layer.time)
+        else:
+            visible, everything = float(layer.visible.sum()), float(layer.visible[:, -1].sum())
+        self.attended += attended
+        self.visible += visible * layer.q.shape[1]
+        self.vectors_read += method.vectors_read(visible * kv_heads, read)
+        self.vectors_stored += method.vectors_stored(everything * kv_heads if isinstance(method, Select) else last)
+        self.queries += layer.rows * kv_heads * layer.time
+
+    def count_mask(self, method: Method, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]) -> None:
+        heads, kv_heads = layer.q.shape[1], layer.k.shape[1]
+        if kept.shape[1] == 1:
+            pairs, last = float(kept.sum()), float(kept[:, :, -1].sum())
+            self.count(method, layer, attended=pairs * heads, read=pairs * kv_heads, last=last * kv_heads)
+            return
+        # A key that several heads of a group attend to is read once.
+        union = reduce(kept.byte(), "r (h g) q k -> r h q k", "max", g=layer.group)
+        sums = float(kept.sum()), float(union.sum()), float(union[:, :, -1].sum())
+        self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
+
+    def count_lifetimes(self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"]) -> None:
+        """Key j is read by the queries j..last_j."""
+        read = float((last - torch.arange(layer.time, device=last.device) + 1).sum())
+        resident = float((last == layer.time - 1).sum())
+        self.count(method, layer, attended=read * layer.group, read=read, last=resident)
+
+    def count_blocks(
+        self, method: CurvatureSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]
+    ) -> None:
+        """A block of queries reads its own keys up to each query, and the others whole."""
+        ends = torch.arange(chosen.shape[-1], device=chosen.device) * method.block_size
+        sizes = (layer.time - ends).clamp(max=method.block_size).double()
+        area = (sizes[:, None] * sizes).tril(-1) + torch.diag(sizes * (sizes + 1) / 2)
+        union = reduce(chosen.byte(), "r (h g) i j -> r h i j", "max", g=layer.group)
+        sums = float((chosen * area).sum()), float((union * area).sum()), float((union[:, :, -1] * sizes).sum())
+        self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
+
+
+def attend(
+    lanes: Sequence[Lane], layer: Layer, *, turn: Turn | None = None, usage: Sequence[Usage] | None = None
+) -> Float[Tensor, "rows heads time e"]:
+    """The output of attention, lane by lane. What CUDA can do without writing a mask out is done so."""
+    batch = checked(lanes, layer)
+    histories, outputs = replayed(lanes, layer), []
+    for number, lane in enumerate(lanes):
+        part = layer[number * batch : (number + 1) * batch]
+        count = usage[number] if usage is not None else None
+        last = histories.get(number)
+        if last is not None and flex.usable(layer):
+            outputs.append(flex.attention(part, flex.lifetime_mask(last, group=part.group)))
+            if count:
+                count.count_lifetimes(lane.method, part, last)
+            continue
+        if isinstance(lane.method, CurvatureSelect) and flex.usable(layer) and lane.method.block_size % flex.BLOCK == 0:
+            chosen = lane.method.chosen(part, lane.budget)
+            mask = flex.block_mask(chosen, size=lane.method.block_size, time=layer.time)
+            outputs.append(flex.attention(part, mask))
+            if count:
+                count.count_blocks(lane.method, part, chosen)
+            continue
+        kept = lane_mask(lane, part, last)
+        if count:
+            count.count_mask(lane.method, part, kept)
+        if lane.positions == "cache" and not lane.is_dense(layer.time):
+            outputs.append(attention_in_cache(lane, part, kept, turn))
+        else:
+            outputs.append(masked_attention(part, None if layer.mask is None and lane.is_dense(layer.time) else kept))
+    return torch.cat(outputs)
+
+
+def masked_attention(
+    layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"] | None
+) -> Float[Tensor, "rows heads time e"]:
+    """Softmax attention to what is kept; None: to everything before. A query that sees nothing gets zeros."""
+    k, v = (repeat(x, "r h t d -> r (h g) t d", g=layer.group) for x in (layer.k, layer.v))
+    return scaled_dot_product_attention(layer.q, k, v, attn_mask=kept, is_causal=kept is None, scale=layer.scale)
+
+
+def attention_in_cache(
+    lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"], turn: Turn | None
+) -> Float[Tensor, "rows heads time e"]:
+    """Distances as they are inside the cache: to the latest keys those of the text, to the first ones, which stay while
+    the text moves on, those of a query that stands at the end of the cache."""
+    first, latest = lane.in_cache(layer.time) or (0, 0)
+    if first == 0:
+        return masked_attention(layer, kept)  # of a window alone the distances do not change
+    if turn is None:
+        raise UserError("positions inside the cache need a model with rotary positions. Use --positions absolute.")
+    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    turned = turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
+    sinks = (place < first)[:, None, None, :]
+    at_once = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time))
+    v = repeat(layer.v, "r h t d -> r (h g) t d", g=layer.group)
+    parts = []
+    for start in range(0, layer.time, at_once):
+        part = slice(start, min(start + at_once, layer.time))
+        near, far = (_scores(replace(layer, q=q), part) for q in (layer.q, turned))
+        scores = torch.where(sinks, far, near).masked_fill(~kept[:, :, part], float("-inf"))
+        parts.append(scores.softmax(-1).nan_to_num(0.0).to(v.dtype) @ v)
+    return torch.cat(parts, dim=2)
+
+
+def _scores(layer: Layer, queries: slice) -> Float[Tensor, "rows heads query key"]:
+    wide = torch.promote_types(layer.q.dtype, torch.float32)
+    scale = layer.q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
+    k = repeat(layer.k, "r h t d -> r (h g) t d", g=layer.group)
+    return (layer.q[:, :, queries].to(wide) * scale) @ k.to(wide).mT
+
+
+def checked(lanes: Sequence[Lane], layer: Layer) -> int:
+    """The sequences of a lane, once nothing stands against any of them."""
+    layer.check()
+    for lane in lanes:
+        lane.check(layer.time)
+    return _batch(lanes, layer)
+
+
+def _pairs(time: int) -> int:
+    return time * (time + 1) // 2
+
+
+def _batch(lanes: Sequence[Lane], layer: Layer) -> int:
+    batch, rest = divmod(layer.rows, len(lanes))
+    assert rest == 0, f"{layer.rows} rows for {len(lanes)} lanes"
+    return batch

@@ -1,0 +1,141 @@
+"""Texts to score, as documents: from the Hugging Face hub, from files, or from Python itself.
+
+    wikitext-2, wikitext-103, c4, pg19     the hub, through `datasets`; c4 and pg19 as a stream
+    pydoc                                  Python's own language reference: technical prose that is always there
+    a file or a folder                     .txt, .jsonl (a document per line), also .gz; a folder is all files in it
+
+A text in the form of WikiText (it opens with a line ` = Title = `) is split into its articles.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from assay.core.errors import UserError
+
+HUB: dict[str, dict[str, Any]] = {
+    "wikitext-2": {"path": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test"},
+    "wikitext-103": {"path": "Salesforce/wikitext", "name": "wikitext-103-raw-v1", "split": "test"},
+    "c4": {"path": "allenai/c4", "name": "en", "split": "validation", "streaming": True},
+    "pg19": {"path": "emozilla/pg19", "split": "test", "streaming": True},
+}
+STREAMED = {"c4": 1000, "pg19": 100}
+"""Documents taken of what is too large to take whole, unless told otherwise."""
+PYDOC = "pydoc"
+HEADING = re.compile(r"(?m)^ = [^=\n]+ = *$")
+"""The title of an article; sections have two signs or more on each side."""
+SUFFIXES = (".txt", ".md", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in order, and the hash of exactly these."""
+
+    name: str
+    documents: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        found = hashlib.sha256()
+        for document in self.documents:
+            found.update(hashlib.sha256(document.encode()).digest())
+        return found.hexdigest()
+
+
+def is_known(name: str) -> bool:
+    return name in HUB or name == PYDOC or Path(name).exists()
+
+
+def fingerprint(name: str) -> str | None:
+    """The hash of a text of the user's own, so that an edited file is another run; None for those with a name."""
+    return None if name in HUB or name == PYDOC else load_corpus(name).sha256
+
+
+def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
+    """The documents of a text; `limit`: at most so many of a stream. Kept for the process, until a file changes."""
+    files = [] if name in HUB or name == PYDOC or not Path(name).exists() else _files(Path(name))
+    return _loaded(name, limit, tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files))
+
+
+@lru_cache(maxsize=8)
+def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...]) -> Corpus:
+    if name == PYDOC:
+        from pydoc_data.topics import topics
+
+        return Corpus(name, tuple(topics[key].strip() for key in sorted(topics)))
+    if name in HUB:
+        return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
+    path = Path(name)
+    if not path.exists():
+        known = ", ".join([*HUB, PYDOC])
+        raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
+    documents = tuple(document for file, *_ in files for document in _read(Path(file)))
+    if not documents:
+        raise UserError(
+            f"'{name}' holds no text: it has no file that ends in {', '.join(SUFFIXES)}, or these are empty."
+        )
+    return Corpus(path.stem if path.is_file() else path.name, documents)
+
+
+def articles(text: str) -> list[str]:
+    """A text in the form of WikiText as its articles; any other text as one document."""
+    if not HEADING.match(text.lstrip("\n").removeprefix(" \n")):
+        return [text.strip()] if text.strip() else []
+    starts = [found.start() for found in HEADING.finditer(text)]
+    parts = [text[start:end].strip() for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    return [part for part in parts if part]
+
+
+def _from_hub(name: str, limit: int | None) -> Iterator[str]:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
+    try:
+        rows = datasets.load_dataset(**HUB[name])
+        texts: Iterable[str] = (row["text"] for row in islice(rows, limit))
+        # WikiText comes line by line.
+        yield from articles("".join(texts)) if name.startswith("wikitext") else (t.strip() for t in texts if t.strip())
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"cannot load '{name}' from the hub: {reason}.{_instead()}") from None
+
+
+def _instead() -> str:
+    return " Without the hub: a text file or folder, or `pydoc` (assay perplexity --quick-test --offline)."
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return [file for file in sorted(path.rglob("*")) if file.name.removesuffix(".gz").endswith(SUFFIXES)]
+
+
+def _read(path: Path) -> Iterator[str]:
+    raw = path.read_bytes()
+    try:
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise UserError(f"'{path}' is not text in UTF-8: {error}.") from None
+    if not path.name.removesuffix(".gz").endswith(".jsonl"):
+        yield from articles(text)
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield _document(line, f"{path}, line {number}")
+
+
+def _document(line: str, where: str) -> str:
+    """`text` of a JSON object, or else all its texts, one after another."""
+    try:
+        row = json.loads(line)
+        return row["text"] if "text" in row else "".join(value for value in row.values() if isinstance(value, str))
+    except (ValueError, AttributeError, TypeError):
+        raise UserError(f"{where}: expected a JSON object with a text.") from None

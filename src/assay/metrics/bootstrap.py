@@ -1,0 +1,52 @@
+"""Error bars over clusters (articles, blocks of a book): the clusters are drawn anew, with all their tokens.
+
+Two things scored on the same clusters are compared on the same draws, so that what makes a cluster hard cancels.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.seeds import derive
+from assay.metrics.intervals import Interval
+
+LEAST = 20
+"""With fewer clusters there is no interval."""
+DRAWS = 4000
+
+
+@cache
+def draws(clusters: int, *, seed: int = 0) -> Float[Tensor, "draws clusters"]:
+    """How often each cluster comes up in each draw of as many clusters."""
+    rng = torch.Generator().manual_seed(derive(seed, "bootstrap", clusters))
+    chosen = torch.randint(clusters, (DRAWS, clusters), generator=rng)
+    return torch.zeros(DRAWS, clusters, dtype=torch.float64).scatter_add_(
+        1, chosen, torch.ones(DRAWS, clusters, dtype=torch.float64)
+    )
+
+
+def ratio(total: Sequence[float], count: Sequence[float], level: float = 0.95) -> Interval:
+    """sum(total) / sum(count) over clusters, such as the loss per token."""
+    return ratio_difference(total, count, [0.0] * len(total), [1.0] * len(total), level=level)
+
+
+def ratio_difference(
+    total: Sequence[float],
+    count: Sequence[float],
+    other_total: Sequence[float],
+    other_count: Sequence[float],
+    *,
+    level: float = 0.95,
+) -> Interval:
+    """The first ratio less the second, over the same clusters."""
+    sums = [torch.tensor(values, dtype=torch.float64) for values in (total, count, other_total, other_count)]
+    mean = (sums[0].sum() / sums[1].sum() - sums[2].sum() / sums[3].sum()).item()
+    if len(total) < LEAST:
+        return Interval(mean, None, None, len(total))
+    a, b, c, d = (draws(len(total)) @ values for values in sums)
+    found = a / b - c / d
+    low, high = torch.quantile(found[found.isfinite()], torch.tensor([(1 - level) / 2, (1 + level) / 2]).double())
+    return Interval(mean, low.item(), high.item(), len(total))

@@ -1,0 +1,199 @@
+"""Softmax attention to the keys that an attention method keeps: `sparse_attention:method=h2o:slots=32`.
+
+    o_t = sum over s in kept(t) of softmax_s(q_t . k_s / sqrt(d)) v_s
+
+State: what the method keeps. An evicting one carries its slots, each with a worth and a position; a pattern the keys
+that a later query may see; one that selects anew for each query carries everything. Decisions have no gradient; what is
+attended to has.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from assay.attention import attention
+from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select, Step
+from assay.attention.curvature import CurvatureSelect
+from assay.attention.lanes import Lane, attended
+from assay.attention.replay import shared
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+from assay.nn.attention import HeadProjections, SoftmaxHeads, head_dim
+from assay.nn.rotary import rotate
+
+Heads = Float[Tensor, "batch heads time d"]
+
+
+@mixers.register("sparse_attention")
+@dataclass(frozen=True, kw_only=True)
+class SparseAttention(SoftmaxHeads, Mixer):
+    """Softmax attention to what an attention method keeps."""
+
+    ordered: ClassVar[bool] = False
+
+    method: Method = field(default_factory=lambda: attention.parse("streaming_llm"))
+    """Which keys are kept: h2o, streaming_llm, window, oracle_topk, ..."""
+    slots: int = 16
+    """Keys that a query reads besides its own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.method, Prefix):
+            raise UserError(f"{self.name}: {self.method.label} cuts down a prompt once, which a mixer does not have.")
+        if self.method.name == "local_strided" and not (self.method.local_window and self.method.stride):  # type: ignore[attr-defined]
+            raise UserError(f"{self.name}: give local_strided a local_window and a stride, such as 16 and 8.")
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(slots=self.slots)
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        if max_len > self.slots:
+            self.method.check(max_len, self.budget)
+        for family, module in MODULES.items():
+            if isinstance(self.method, family):
+                return module(self.projections(d_model), self.method, self.budget, rotary=self.rotary)
+        raise UserError(f"{self.name}: {self.method.label} belongs to no family of attention methods.")
+
+    def core_state(self, d_model: int, length: int) -> int:
+        keys, width = self.kv_heads * head_dim(d_model, self.num_heads), head_dim(d_model, self.num_heads)
+        match self.method:
+            case Evict():
+                return min(length, self.slots) * (2 * keys + 2 * self.kv_heads) + 1
+            case Pattern() as method:
+                return int(still_seen(method, torch.arange(length), length, self.slots).sum()) * (2 * keys + 1) + 1
+            case CurvatureSelect():
+                return length * (2 * keys + self.num_heads * width)
+            case _:
+                return length * 2 * keys
+
+
+def still_seen(method: Pattern, places: Tensor, query: int, slots: int) -> Bool[Tensor, " keys"]:
+    """Which keys the query at a later place sees: what it does not, no query after it will."""
+    return method.sees(torch.tensor([[query]]), places.cpu(), time=query + 1, slots=slots)[0]
+
+
+class MethodAttention(MixerModule):
+    """The parallel form, which all families share."""
+
+    def __init__(self, heads: HeadProjections, method: Any, budget: Budget, *, rotary: bool) -> None:
+        super().__init__()
+        self.heads, self.method, self.budget, self.rotary = heads, method, budget, rotary
+
+    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+        q, k, v = self.turned(x, 0)
+        return self.heads.merge(_attention(q, k, v, self.kept(q, k, v)))
+
+    def turned(self, x: Float[Tensor, "batch time d_model"], start: int) -> tuple[Heads, Heads, Heads]:
+        q, k, v = self.heads.split(x)
+        return (rotate(q, start=start), rotate(k, start=start), v) if self.rotary else (q, k, v)
+
+    def kept(self, q: Heads, k: Heads, v: Heads) -> Bool[Tensor, "batch heads query key"]:
+        lane = Lane(self.method, self.budget)
+        layer = Layer(q.detach(), k.detach(), v.detach())
+        # Decisions are made in the precision of what they are made from, whatever the products are computed in.
+        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            return attended([lane], layer) if q.shape[2] > self.budget.cache(0) else layer.visible[:, None]
+
+
+def _attention(q: Heads, k: Heads, v: Heads, kept: Tensor | None) -> Heads:
+    k, v = (repeat(x, "b h t d -> b (h g) t d", g=q.shape[1] // x.shape[1]) for x in (k, v))
+    return scaled_dot_product_attention(q, k, v, attn_mask=kept)
+
+
+class SelectingAttention(MethodAttention):
+    """Carries every key and value; a method that represents blocks by their queries needs those too."""
+
+    def init_state(self, batch: int) -> Any:
+        empty = self.heads.empty_cache(batch)
+        return (*empty, empty[0].new_zeros(batch, self.heads.heads, 0, self.heads.key_dim)) if self.blocks else empty
+
+    @property
+    def blocks(self) -> bool:
+        return isinstance(self.method, CurvatureSelect)
+
+    def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
+        q, k, v = self.turned(x[:, None], state[0].shape[2])
+        keys, values = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
+        queries = torch.cat([state[2], q], dim=2) if self.blocks else q.expand(-1, -1, keys.shape[2], -1)
+        kept = self.kept(queries, keys, values)[:, :, -1:]
+        y = self.heads.merge(_attention(q, keys, values, kept))
+        return rearrange(y, "b 1 d -> b d"), (keys, values, queries) if self.blocks else (keys, values)
+
+
+class PatternAttention(MethodAttention):
+    """Carries the keys that the next query sees, and where they stand."""
+
+    def init_state(self, batch: int) -> Any:
+        keys, values = self.heads.empty_cache(batch)
+        return keys, values, keys.new_zeros(batch, 0), keys.new_zeros(batch, 1)
+
+    def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
+        keys, values, places, clock = state
+        t = int(clock[0, 0])
+        q, k, v = self.turned(x[:, None], t)
+        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        places = torch.cat([places, clock], dim=1)
+        y = self.heads.merge(_attention(q, keys, values, None))
+        later = still_seen(self.method, places[0].long(), t + 1, self.budget.cache(0)).to(x.device)
+        state = keys[:, :, later], values[:, :, later], places[:, later], clock + 1
+        return rearrange(y, "b 1 d -> b d"), state
+
+
+class EvictingAttention(MethodAttention):
+    """Carries k slots per head of keys: key, value, worth and place."""
+
+    def init_state(self, batch: int) -> Any:
+        keys, values = self.heads.empty_cache(batch)
+        return keys, values, keys[..., 0], keys[..., 0], keys.new_zeros(batch, 1)
+
+    def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
+        keys, values, worth, places, clock = state
+        t = int(clock[0, 0])
+        q, k, v = self.turned(x[:, None], t)
+        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        y = self.heads.merge(_attention(q, keys, values, None))
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            new = self.arrival(k.detach(), t)
+            worth, places = torch.cat([worth, new], dim=2), torch.cat([places, torch.full_like(new, t)], dim=2)
+            worth = self.updated(q.detach(), keys.detach(), values.detach(), worth)
+        state = self.evicted(keys, values, worth, places, t) if keys.shape[2] > self.budget.cache(0) else (
+            keys, values, worth, places)  # fmt: skip
+        return rearrange(y, "b 1 d -> b d"), (*state, clock + 1)
+
+    def arrival(self, k: Heads, t: int) -> Float[Tensor, "batch kv_heads 1"]:
+        """What the new key is worth, where it stands at place t."""
+        padded = torch.nn.functional.pad(k, (0, 0, t, 0))
+        layer = Layer(padded, padded, padded)
+        return shared(self.method, self.method.arrival(layer))[..., -1:].to(k.dtype)
+
+    def updated(self, q: Heads, keys: Heads, values: Heads, worth: Tensor) -> Float[Tensor, "batch kv_heads slots"]:
+        """After this query; the cache is a short sequence of its own."""
+        layer = Layer(q.expand(-1, -1, keys.shape[2], -1), keys, values)
+        places = torch.arange(keys.shape[2], device=q.device).expand(worth.shape)
+        everything = torch.ones_like(places, dtype=torch.bool)[:, :, None]
+        last = keys.shape[2] - 1
+        step = Step(layer, places, everything, lambda: layer.scores_between(last, last + 1))
+        after = self.method.score(worth, step)
+        return worth if after is worth else shared(self.method, after)
+
+    def evicted(self, keys: Heads, values: Heads, worth: Tensor, places: Tensor, t: int) -> tuple[Tensor, ...]:
+        """Without the one of lowest worth, the oldest of equals: slots are in the order of their places."""
+        first, latest = self.method.protected(self.budget.cache(0))
+        never = (places < first) | (places > t - latest)
+        victim = worth.masked_fill(never, float("inf")).argmin(-1, keepdim=True)
+        rest = torch.arange(worth.shape[-1] - 1, device=worth.device).expand(*worth.shape[:2], -1)
+        rest = rest + (rest >= victim)
+        wide = rest[..., None].expand(-1, -1, -1, keys.shape[-1])
+        return keys.gather(2, wide), values.gather(2, wide), worth.gather(2, rest), places.gather(2, rest)
+
+
+MODULES: dict[type[Method], type[MethodAttention]] = {
+    Evict: EvictingAttention, Pattern: PatternAttention, Select: SelectingAttention,
+}  # fmt: skip

@@ -1,0 +1,253 @@
+"""Hugging Face causal language models, and sparse attention inside them.
+
+    model = load_model("HuggingFaceTB/SmolLM2-135M")
+    with sparse(model, "h2o", sparsity=0.9) as usage:
+        logits = model(ids, use_cache=False).logits
+    print(usage.attended / usage.visible)          # the density that was realised
+
+Attention goes through transformers' attention interface, so that any model that uses it can be made sparse; the
+model's own mask (padding, a sliding window) is kept to. Inside `sparse_lanes` the rows of a batch are the sequences of
+the first lane, then those of the second, and so on. transformers is in the extra `lm`.
+"""
+
+import hashlib
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from assay.attention import attention
+from assay.attention.base import Budget, Layer, Method
+from assay.attention.lanes import Lane, Turn, Usage, attend
+from assay.core.errors import UserError
+from assay.data import smollm2
+
+IMPLEMENTATION = "assay_sparse"
+"""Its name in transformers' attention interface."""
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
+"""Options of the interface that methods, which see queries and keys alone, would have to ignore."""
+ENDS = 2**20
+"""Bytes of a file's start and end that stand for it."""
+PLAIN_ROTARY = ("default", "linear", "llama3")
+"""Kinds of rotary positions whose frequencies do not depend on the length."""
+
+
+def transformers() -> Any:
+    """The library, or what to install."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("language models need transformers: pip install 'assay-bench[lm]'.") from None
+    return transformers
+
+
+def load_model(
+    name: str, *, dtype: str = "auto", device: str | torch.device = "cpu", revision: str | None = None
+) -> nn.Module:
+    """A causal language model by its name on the hub, by its folder, or as `smollm2-135m`, which needs no hub. `auto`
+    is float32 on a CPU and bfloat16 elsewhere."""
+    if dtype != "auto" and dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
+    wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
+    with _quiet(name):
+        model = transformers().AutoModelForCausalLM.from_pretrained(_where(name), dtype=wanted, revision=revision)
+    return model.to(device).eval()
+
+
+def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
+    with _quiet(name):
+        return transformers().AutoTokenizer.from_pretrained(_where(name), revision=revision)
+
+
+def fingerprint(name: str) -> str | None:
+    """Of a model in a folder: its config and tokenizer, and the size and both ends of each file of weights; None for a
+    name, which stands for one thing."""
+    folder = Path(name)
+    if name in KNOWN_WITHOUT_THE_HUB or not folder.is_dir():
+        return None
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (".json", ".safetensors", ".bin", ".model"):
+            continue
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            start = file.read(ENDS)
+            file.seek(max(0, size - ENDS))
+            found.update(f"{path.name} {size} ".encode() + start + file.read(ENDS))
+    return found.hexdigest()
+
+
+def _where(name: str) -> str:
+    """A folder, for models that come without the hub."""
+    return str(KNOWN_WITHOUT_THE_HUB[name]()) if name in KNOWN_WITHOUT_THE_HUB else name
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """No bars of the library's own; a model that cannot be had is one line."""
+    library = transformers().utils.logging
+    shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # it tells of every attempt
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
+        raise UserError(
+            f"cannot load the model '{name}': {missing} gave: {str(error).strip().splitlines()[0]} "
+            f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
+        ) from None
+    finally:
+        hub.setLevel(level)
+        if shown:
+            library.enable_progress_bar()
+
+
+@contextmanager
+def sparse(
+    model: nn.Module,
+    method: str | Method,
+    *,
+    sparsity: float | None = None,
+    slots: int | None = None,
+    positions: Literal["absolute", "cache"] = "absolute",
+    chunk: int = 1,
+    prefix: int = 0,
+    **options: Any,
+) -> Iterator[Usage]:
+    """Inside, the model attends by one method: `sparse(model, "streaming_llm", slots=256, num_sink_tokens=4)`."""
+    chosen = method if isinstance(method, Method) else attention.load({"name": method} | options)
+    # Without a budget the method is dense, or has its own sizes.
+    budget = Budget(sparsity=0.0 if sparsity is None and slots is None else sparsity, slots=slots)
+    with sparse_lanes(model, [Lane(chosen, budget, positions, chunk, prefix)]) as (usage,):
+        yield usage
+
+
+@contextmanager
+def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
+    """Inside, rows of a batch attend by the lane they belong to. Put back on leaving, also by an error; a block inside
+    another takes over until it ends."""
+    _register()
+    if not getattr(model, "_can_set_attn_implementation", lambda: False)():
+        raise UserError(f"{type(model).__name__} does not use transformers' attention interface: it cannot be changed.")
+    state = State(tuple(lanes), [Usage() for _ in lanes], count, _rotary(model))
+    configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    before = {key: config._attn_implementation_internal for key, config in configs.items()}
+    outer = {key: _ACTIVE.get(key) for key in configs}
+    watch = model.register_forward_hook(state.check_used)
+    try:
+        model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
+        _ACTIVE.update(dict.fromkeys(configs, state))
+        yield state.usage
+    finally:
+        watch.remove()
+        for key, config in configs.items():
+            config._attn_implementation_internal = before[key]
+            if (held := outer[key]) is None:
+                _ACTIVE.pop(key, None)
+            else:
+                _ACTIVE[key] = held
+
+
+@dataclass
+class State:
+    """What the attention of a model is to do at present."""
+
+    lanes: tuple[Lane, ...]
+    usage: list[Usage]
+    count: bool
+    rotary: nn.Module | None
+    layers: set[int] = field(default_factory=set)
+    """Those that asked."""
+
+    def check_used(self, model: nn.Module, *_: Any) -> None:
+        if not self.layers:
+            raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
+
+    def turn(self, module: nn.Module) -> Turn | None:
+        """Queries turned further, by the model's own rotary embedding."""
+        apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+        rotary = self.rotary
+        if rotary is None or apply is None:
+            return None
+
+        def turned(q: Tensor, positions: Tensor) -> Tensor:
+            cos, sin = rotary(q, positions)
+            if cos.shape[-1] != q.shape[-1]:
+                raise UserError("positions inside the cache: this model turns only a part of its channels.")
+            return apply(q, q, cos / rotary.attention_scaling, sin / rotary.attention_scaling)[0]
+
+        return turned
+
+
+_ACTIVE: dict[int, State] = {}
+"""By the id of the config that an attention module holds."""
+
+
+def _register() -> None:
+    """Known to transformers from the first use on."""
+    library = transformers()
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    library.AttentionInterface.register(IMPLEMENTATION, sparse_attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+def sparse_attention(
+    module: nn.Module,
+    query: Float[Tensor, "rows heads time d"],
+    key: Float[Tensor, "rows kv_heads key d"],
+    value: Float[Tensor, "rows kv_heads key e"],
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Float[Tensor, "rows time heads e"], None]:
+    """What transformers calls in place of attention."""
+    state = _ACTIVE.get(id(module.config))
+    if state is None:
+        raise UserError(f"'{IMPLEMENTATION}' is for use inside `with sparse(model, ...)`.")
+    if query.shape[2] != key.shape[2]:
+        raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
+    for option, what in CHANGES_SCORES.items():
+        if options.get(option) is not None:
+            raise UserError(f"{type(module).__name__} {what}: attention methods do not know that.")
+    if not options.get("is_causal", getattr(module, "is_causal", True)):
+        raise UserError(f"{type(module).__name__} is not causal attention.")
+    index = int(module.layer_idx)  # type: ignore[arg-type]
+    state.layers.add(index)
+    layer = Layer(query, key, value, _mask(attention_mask, len(query)), index, scaling)
+    output = attend(state.lanes, layer, turn=state.turn(module), usage=state.usage if state.count else None)
+    return rearrange(output, "r h t e -> r t h e").contiguous(), None
+
+
+def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:
+    """The model's own mask as booleans."""
+    if given is None:
+        return None
+    if given.dtype != torch.bool:
+        hidden = given <= torch.finfo(given.dtype).min / 2
+        if bool((given.masked_fill(hidden, 0.0) != 0).any()):
+            raise UserError("the model adds a bias to its scores: attention methods do not know that.")
+        given = ~hidden
+    if given.shape[1] != 1:
+        raise UserError("the model has a mask for each head: attention methods know one for all.")
+    return given[:, 0].expand(rows, -1, -1)
+
+
+def _rotary(model: nn.Module) -> nn.Module | None:
+    """Its rotary embedding, if there is one for all layers, of frequencies that are always the same."""
+    found = [part for part in model.modules() if hasattr(part, "inv_freq") and hasattr(part, "attention_scaling")]
+    plain = [part for part in found if getattr(part, "rope_type", "default") in PLAIN_ROTARY]
+    return plain[0] if len(found) == len(plain) == 1 else None

@@ -1,0 +1,362 @@
+"""The spec's configuration: experiments as objects and as YAML or JSON files, and what they mean as flags.
+
+    ExperimentConfig(datasets=["wikitext-103"], methods=["dense", "h2o"], model=ModelConfig(name="gpt2")).words()
+        ->  ["--title", "perplexity", "--model", "gpt2", "--datasets", "wikitext-103", "--methods", "dense", "h2o", ...]
+
+A file holds one experiment, or several under `experiments`. A key that is not known is an error; one that is known and
+means nothing here (another program's batch size) is accepted with a warning.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+from assay.attention import attention
+from assay.core.convert import construct, nearest, option_types
+from assay.core.errors import UserError
+
+PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
+OFFLINE = "quick_test_offline"
+
+
+class PerplexityDataset(StrEnum):
+    WIKITEXT_103 = "wikitext-103"
+    WIKITEXT_2 = "wikitext-2"
+    C4 = "c4"
+    PG19 = "pg19"
+    PYDOC = "pydoc"
+    COPY = "copy"
+
+
+MethodName = StrEnum("MethodName", {name.upper(): name for name in attention.names()})  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class DatasetConfig:
+    """Of one text. Its windows do not overlap, and where it comes from is known: the rest is another program's."""
+
+    name: str = ""
+    hf_path: str | None = None
+    hf_subset: str | None = None
+    split: str = "test"
+    text_column: str = "text"
+    max_samples: int | None = None
+    min_length: int = 512
+    max_length: int = 4096
+    stride: int | None = None
+    cache_dir: str | None = None
+
+    without_meaning = (
+        "hf_path",
+        "hf_subset",
+        "split",
+        "text_column",
+        "min_length",
+        "max_length",
+        "stride",
+        "cache_dir",
+    )
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Options of one method; None is the method's own default."""
+
+    name: str = ""
+    sparsity: float | None = None
+    block_size: int | None = None
+    lambda_redundancy: float | None = None
+    magnitude_ratio: float | None = None
+    formula: str | None = None
+    normalization: str | None = None
+    num_sink_tokens: int | None = None
+    window_size: int | None = None
+    local_window: int | None = None
+    stride: int | None = None
+    causal: bool | None = None
+    keep_diagonal: bool | None = None
+
+    def word(self, name: str) -> str:
+        """`streaming_llm:num_sink_tokens=8`; what the method has no option for is warned of."""
+        known = option_types(attention[name.partition(":")[0]])
+        given = {key: value for key, value in asdict(self).items() if value is not None and key != "name"}
+        _warn(f"of method '{name}'", [key for key in given if key not in known and (key, given[key]) not in ALWAYS])
+        return ":".join([name, *(f"{key}={value}" for key, value in given.items() if key in known)])
+
+
+ALWAYS = (("causal", True), ("keep_diagonal", True), ("formula", "additive"), ("normalization", "minmax"))
+"""What every method does anyway."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    name: str = "meta-llama/Llama-2-7b-hf"
+    revision: str | None = None
+    torch_dtype: str = "auto"
+    device_map: str = "auto"
+    max_length: int = 4096
+    use_flash_attention: bool = True
+    gradient_checkpointing: bool = False
+    add_bos: bool = True
+    add_eos: bool = False
+
+    without_meaning = ("device_map", "use_flash_attention", "gradient_checkpointing", "add_bos", "add_eos")
+
+
+@dataclass(frozen=True)
+class ContextLengthSweepConfig:
+    enabled: bool = True
+    context_lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384)
+    fixed_sparsity: float = 0.9
+
+
+@dataclass(frozen=True)
+class SparsitySweepConfig:
+    enabled: bool = True
+    sparsity_levels: tuple[float, ...] = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+    fixed_context_length: int = 4096
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """One experiment: a model, texts, methods and two sweeps."""
+
+    name: str = "perplexity"
+    description: str = ""
+    seed: int = 42
+    model: ModelConfig = ModelConfig()
+    datasets: tuple[str, ...] = ("wikitext-103",)
+    dataset_configs: Any = field(default_factory=dict)
+    methods: tuple[str, ...] = ("dense", "h2o", "cab_v4")
+    method_configs: Any = field(default_factory=dict)
+    context_length_sweep: ContextLengthSweepConfig = ContextLengthSweepConfig()
+    sparsity_sweep: SparsitySweepConfig = SparsitySweepConfig()
+    budgets: tuple[int, ...] = ()
+    max_windows: int = 0
+    batch_size: int = 1
+    num_workers: int = 4
+    output_dir: str = ""
+    save_per_sample: bool = False
+    log_level: str = "INFO"
+    wandb_project: str | None = None
+
+    without_meaning = ("batch_size", "num_workers", "save_per_sample", "wandb_project")
+
+    def __post_init__(self) -> None:
+        parts = {"model": ModelConfig, "context_length_sweep": ContextLengthSweepConfig}
+        for key, part in (parts | {"sparsity_sweep": SparsitySweepConfig}).items():
+            object.__setattr__(self, key, made(part, getattr(self, key), what=key))
+        for key, cls in (("dataset_configs", DatasetConfig), ("method_configs", MethodConfig)):
+            given = {name: made(cls, value, what=f"{key} of '{name}'") for name, value in getattr(self, key).items()}
+            object.__setattr__(self, key, given)
+        for key in ("datasets", "methods"):
+            object.__setattr__(self, key, tuple(str(value) for value in getattr(self, key)))
+        for method in self.methods:
+            attention.parse(method)
+
+    def options(self) -> dict[str, Any]:
+        """The same as fields of the study; what means nothing here is warned of."""
+        for what, given in (("", self), ("model.", self.model), *self._named(self.dataset_configs)):
+            _warn("", [f"{what}{key}" for key in given.without_meaning if getattr(given, key) != _default(given, key)])
+        contexts, levels = self.context_length_sweep, self.sparsity_sweep
+        fits = [length for length in contexts.context_lengths if length <= self.model.max_length]
+        if contexts.enabled and (left := sorted(set(contexts.context_lengths) - set(fits))):
+            _say(f"contexts over max_length {self.model.max_length} are left out: {', '.join(map(str, left))}")
+        fixed = min(levels.fixed_context_length, self.model.max_length)
+        return {
+            "title": self.name,
+            "model": self.model.name,
+            "revision": self.model.revision,
+            "dtype": self.model.torch_dtype,
+            "max_length": self.model.max_length,
+            "datasets": self.datasets,
+            "methods": tuple(self.method_configs.get(name, MethodConfig()).word(name) for name in self.methods),
+            "context_sweep": contexts.enabled,
+            "context_lengths": tuple(fits) if contexts.enabled and fits else (fixed,),
+            "fixed_sparsity": contexts.fixed_sparsity,
+            "sparsity_sweep": levels.enabled,
+            "sparsity_levels": levels.sparsity_levels,
+            "fixed_context_length": fixed if levels.enabled or self.budgets else 0,
+            "budgets": self.budgets,
+            "max_samples": self._max_samples(),
+            "max_windows": self.max_windows,
+            "output_dir": self.output_dir,
+            "verbose": self.log_level.upper() == "DEBUG",
+            "seed": self.seed,
+        }
+
+    def words(self) -> list[str]:
+        """The same as flags of `assay perplexity`."""
+        words = list[str]()
+        for key, value in self.options().items():
+            if isinstance(value, bool):  # a flag turns its default round
+                words += {"context_sweep": [] if value else ["--no-context_sweep"],
+                          "sparsity_sweep": [] if value else ["--no-sparsity_sweep"],
+                          "verbose": ["--verbose"] if value else []}[key]  # fmt: skip
+            elif isinstance(value, tuple) and value:
+                words += [f"--{key}", *map(str, value)]
+            elif not isinstance(value, tuple) and value not in (None, ""):
+                words += [f"--{key}", str(value)]
+        return words
+
+    def _max_samples(self) -> int | None:
+        """One number for all texts."""
+        found = {config.max_samples for config in self.dataset_configs.values() if config.max_samples is not None}
+        if len(found) > 1:
+            raise UserError("dataset_configs: max_samples is one number for all texts of an experiment.")
+        return next(iter(found), None)
+
+    @staticmethod
+    def _named(configs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        return [(f"{name}.", config) for name, config in configs.items()]
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """Several experiments, one after another."""
+
+    experiments: tuple[ExperimentConfig, ...] = ()
+    global_seed: int = 42
+    global_output_dir: str = ""
+    num_gpus: int = 1
+    mixed_precision: bool = True
+
+    without_meaning = ("num_gpus", "mixed_precision")
+
+    @classmethod
+    def load(cls, source: str | Path) -> Self:
+        """A YAML or JSON file, or the name of a config that comes with assay."""
+        path: Any = Path(source)
+        if not path.is_file():
+            shipped = files("assay.studies.perplexity").joinpath("configs")
+            names = sorted(Path(one.name).stem for one in shipped.iterdir() if one.name.endswith(".yaml"))
+            if str(source) not in names:
+                known = ", ".join(names)
+                raise UserError(f"--config {source}: no such file, nor one of {known}.{nearest(str(source), names)}")
+            path = shipped.joinpath(f"{source}.yaml")
+        return cls.from_text(path.read_text(encoding="utf-8"), what=str(source))
+
+    @classmethod
+    def from_text(cls, text: str, *, what: str) -> Self:
+        import yaml
+
+        try:
+            data = yaml.safe_load(text)  # JSON is YAML
+        except yaml.YAMLError as error:
+            raise UserError(f"{what}: neither YAML nor JSON: {str(error).splitlines()[0]}") from None
+        if not isinstance(data, dict):
+            raise UserError(f"{what}: expected an experiment, or `experiments:` with several.")
+        whole = data if "experiments" in data else {"experiments": [data]}
+        found = made(cls, whole, what=what)
+        _warn("", [key for key in cls.without_meaning if getattr(found, key) != _default(found, key)])
+        return found
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        return cls.load(path)
+
+    from_json = from_yaml
+
+    def to_yaml(self, path: str | Path) -> None:
+        import yaml
+
+        Path(path).write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False), encoding="utf-8")
+
+    def to_json(self, path: str | Path) -> None:
+        Path(path).write_text(json.dumps(_plain(asdict(self)), indent=1), encoding="utf-8")
+
+    def placed(self) -> tuple[ExperimentConfig, ...]:
+        """The experiments, with what is said for all of them where they say nothing."""
+        return tuple(
+            replace(
+                one,
+                output_dir=one.output_dir or self.global_output_dir,
+                seed=self.global_seed if one.seed == 42 else one.seed,
+            )
+            for one in self.experiments
+        )
+
+
+def made(cls: type[Any], value: Any, *, what: str) -> Any:
+    """A config from loose values; a list is a tuple."""
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        raise UserError(f"{what}: expected keys and values, got {value!r}.")
+    return construct(cls, {key: item for key, item in value.items() if item is not None}, what=what)
+
+
+def commands(words: Sequence[str]) -> list[list[str]]:
+    """`--quick-test`, `--icml-full` and `--config FILE` as the commands they stand for; flags beside them come last,
+    and so win."""
+    rest, chosen = list(words), list[str]()
+    for flag, name in PRESETS.items():
+        for spelled in (flag, flag.replace("-", "_").replace("__", "--")):
+            while spelled in rest:
+                rest.remove(spelled)
+                chosen.append(name)
+    while found := [i for i, word in enumerate(rest) if word == "--config" or word.startswith("--config=")]:
+        flag = rest.pop(found[0])
+        if "=" not in flag and found[0] >= len(rest):
+            raise UserError("--config needs a file, or the name of a config that comes with assay.")
+        chosen.append(flag.partition("=")[2] if "=" in flag else rest.pop(found[0]))
+    if len(chosen) > 1:
+        raise UserError(f"choose one of --quick-test, --icml-full and --config, not {len(chosen)}.")
+    if not chosen:
+        return [rest]
+    quick = chosen[0] == "quick_test"
+    name = OFFLINE if quick and "--offline" in rest else chosen[0]
+    more = ["--yes"] if quick else []
+    return [[*experiment.words(), *more, *rest] for experiment in BenchmarkConfig.load(name).placed()]
+
+
+def create_quick_test(*, offline: bool = False) -> ExperimentConfig:
+    (experiment,) = BenchmarkConfig.load(OFFLINE if offline else "quick_test").experiments
+    return experiment
+
+
+def create_icml_benchmark() -> BenchmarkConfig:
+    return BenchmarkConfig.load("icml_full")
+
+
+def get_dataset_config(name: str) -> DatasetConfig:
+    return _chosen(DATASET_CONFIGS, name, "dataset")
+
+
+def get_method_config(name: str) -> MethodConfig:
+    return _chosen(METHOD_CONFIGS, attention[name].name, "method")
+
+
+DATASET_CONFIGS = {name.value: DatasetConfig(name=name.value) for name in PerplexityDataset}
+METHOD_CONFIGS = {name: MethodConfig(name=name) for name in attention.names()}
+
+
+def _chosen(table: Mapping[str, Any], name: str, kind: str) -> Any:
+    if name not in table:
+        raise UserError(f"no {kind} '{name}'.{nearest(name, table)} Known: {', '.join(table)}.")
+    return table[name]
+
+
+def _default(given: Any, key: str) -> Any:
+    option = next(option for option in fields(given) if option.name == key)
+    return option.default if option.default is not MISSING else None
+
+
+def _warn(what: str, keys: Sequence[str]) -> None:
+    if keys:
+        _say(f"accepted, but without meaning here{' ' + what if what else ''}: {', '.join(keys)}")
+
+
+def _say(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

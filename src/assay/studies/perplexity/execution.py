@@ -1,0 +1,134 @@
+"""The lanes of one forward pass: a model, a text and its windows are loaded, scored, and told apart again."""
+
+import json
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from assay.attention import attention
+from assay.attention.base import Budget, BudgetTooSmall
+from assay.attention.lanes import Lane
+from assay.core.run import Run, canonical
+from assay.core.study import Context, Outcome
+from assay.data.text import load_corpus
+from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
+from assay.studies.perplexity.scoring import Scorer, Tally, metrics, score
+from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
+
+COPY = "copy"
+"""The dataset of the copy probe."""
+TOKENS_AT_ONCE = 2048
+"""Short windows go together into a forward pass, so that they share the replay's steps."""
+
+
+def located(name: str, revision: str | None) -> dict[str, Any]:
+    """A model as an option of a run: a folder's content is part of it."""
+    return {"name": name, "sha256": fingerprint(name), "revision": revision}
+
+
+def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
+    """One outcome per run, once all are scored. What cannot be itself with so few keys says so in place of numbers."""
+    options = runs[0].options
+    spans = spans_for(canonical(options["dataset"]), canonical(options["model"]), options["context"], runs[0].seed)
+    only = range(options["shard"], len(spans.found), options["shards"])
+    lanes, refused = dict[Run, Lane](), dict[Run, str]()
+    for run in runs:
+        lane = lane_of(run.options)
+        try:
+            lane.check(options["context"])
+            lanes[run] = lane
+        except BudgetTooSmall as error:
+            refused[run] = str(error)
+    yield from (Outcome(run, {"refused": reason}) for run, reason in refused.items())
+    if lanes:
+        model, tallies = _scored(lanes, spans, only, ctx, device)
+        for run, tally in zip(lanes, tallies, strict=True):
+            found = metrics(tally, spans, only=only, model=model)
+            yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
+
+
+def lane_of(options: Any) -> Lane:
+    """The lane of a run."""
+    prefix = options["context"] // 2 if options["protocol"] == "prefix" else 0
+    method, budget = attention.load(options["method"]), Budget(**options["budget"])
+    return Lane(method, budget, options["positions"], options["chunk"], prefix)
+
+
+def _scored(
+    lanes: dict[Run, Lane], spans: Spans, only: Sequence[int], ctx: Context, device: torch.device
+) -> tuple[nn.Module, list[Tally]]:
+    first = next(iter(lanes))
+    options, context = first.options, first.options["context"]
+    spec = options["model"]
+    scorer = scorer_for(spec["name"], spec["sha256"], spec["revision"], options["dtype"], device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    skip = next(iter(lanes.values())).prefix
+    bos = bos_of(tokenizer_for(spec["name"], spec["revision"]))
+    windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=skip))
+
+    def watch(done: int) -> None:
+        for run in lanes:
+            ctx.progress(run, done, len(windows))
+
+    tallies = score(
+        scorer,
+        list(lanes.values()),
+        windows,
+        context=context,
+        clusters=len(spans.found),
+        batch=max(1, TOKENS_AT_ONCE // context),
+        watch=watch,
+    )
+    return scorer.model, tallies
+
+
+@lru_cache(maxsize=1)
+def scorer_for(name: str, sha256: str | None, revision: str | None, dtype: str, device: torch.device) -> Scorer:
+    """Loaded once per worker; another content of the same folder is another model."""
+    return Scorer(load_model(name, dtype=dtype, device=device, revision=revision), device)
+
+
+@lru_cache(maxsize=2)
+def tokenizer_for(name: str, revision: str | None) -> Any:
+    return load_tokenizer(name, revision=revision)
+
+
+@lru_cache(maxsize=4)
+def spans_for(dataset: str, model: str, context: int, seed: int) -> Spans:
+    """What is scored of a text (its options as JSON) under a model's tokenizer."""
+    options, spec = json.loads(dataset), json.loads(model)
+    tokenizer = tokenizer_for(spec["name"], spec["revision"])
+    if options["name"] == COPY:
+        return copy_spans(tokenizer, context=context, seed=seed)
+    corpus = load_corpus(options["name"], limit=options["max_samples"])
+    chosen = {key: options[key] for key in ("longest", "max_samples", "max_windows")}
+    return spans_of(corpus, tokenizer, **chosen)
+
+
+def _texts(run: Run, spans: Spans) -> dict[str, Any]:
+    """What was scored."""
+    options = run.options["dataset"]
+    if options["name"] == COPY:
+        return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
+    corpus = load_corpus(options["name"], limit=options["max_samples"])
+    counts = {"documents_used": spans.documents, "documents_too_short": spans.too_short}
+    return {"dataset_sha256": corpus.sha256, **counts}
+
+
+def _cost(tally: Tally, device: torch.device) -> dict[str, float]:
+    """Of a lane: its share of the seconds that all took together."""
+    tokens = sum(tally.by_place["tokens"])
+    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else _resident()
+    return {"seconds": tally.seconds, "tokens_per_second": tokens / max(tally.seconds, 1e-9), "peak_memory_bytes": peak}
+
+
+def _resident() -> int:
+    """The most memory that this process has held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,202 @@
+"""What does a language model lose when attention is made sparse?
+
+    assay perplexity --quick-test --offline
+    assay perplexity --model gpt2 --datasets my.txt --methods dense h2o streaming_llm --budgets 64 256
+
+A run is one method with one budget on one shard of the documents at one context length. The runs of one model, text,
+context and shard are lanes of one forward pass.
+"""
+
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from assay.attention import attention
+from assay.attention.base import Budget, Evict, Method, Pattern, Prefix
+from assay.core.errors import UserError
+from assay.core.run import Record, Run, canonical
+from assay.core.study import Context, Outcome, Report, Study
+from assay.data import text
+from assay.studies import studies
+from assay.studies.perplexity.execution import COPY, execute, located, spans_for
+from assay.train.device import activate
+
+SHARDS = 2
+"""Parts of the documents that are scored apart, so that two workers have work."""
+
+
+@studies.register("perplexity")
+@dataclass(frozen=True, kw_only=True)
+class Perplexity(Study):
+    """What does a language model lose when attention is made sparse?"""
+
+    question: ClassVar[str] = "What does a language model lose when attention is made sparse?"
+    shows_failures: ClassVar[bool] = True
+    asks_first: ClassVar[bool] = True
+    renamed: ClassVar[Mapping[str, str]] = {"name": "title"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "demo": {
+            "model": "smollm2-135m",
+            "datasets": (text.PYDOC,),
+            "methods": ("dense", "h2o", "streaming_llm", "window"),
+            "budgets": (20,),
+            "sparsity_sweep": False,
+            "context_sweep": False,
+            "context_lengths": (80,),
+            "max_samples": 20,
+            "max_windows": 1,
+        }
+    }
+
+    datasets: tuple[str, ...] = ("wikitext-103",)
+    """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, copy (a probe of random words), a file, a folder."""
+    methods: tuple[Method, ...] = ()
+    """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
+    window."""
+    model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
+    """A causal language model: its name on the hub, its folder, or smollm2-135m, which needs no hub."""
+    revision: str | None = None
+    """Of a model on the hub."""
+    sparsity_levels: tuple[float, ...] = (0.0, 0.9)
+    """Nominal: k = (1 - s) T slots, or (1 - s) of the keys in sight for methods that select."""
+    budgets: tuple[int, ...] = ()
+    """Slots given directly; swept at the fixed context length."""
+    context_lengths: tuple[int, ...] = (512, 1024, 2048, 4096)
+    """Windows of so many tokens; the same tokens are scored at each."""
+    max_length: int = 4096
+    """Longest context allowed."""
+    fixed_sparsity: float = 0.9
+    """Of the sweep over context lengths."""
+    fixed_context_length: int = 0
+    """Of the sweep over sparsities; 0: the longest."""
+    context_sweep: bool = True
+    """Leave the sweep over context lengths out."""
+    sparsity_sweep: bool = True
+    """Leave the sweep over sparsities out."""
+    positions: Literal["absolute", "cache"] = "absolute"
+    """cache: positions inside the cache, as StreamingLLM was published; for streaming_llm and window."""
+    protocol: Literal["online", "chunked", "prefix"] = "online"
+    """Evict after every token, after every chunk, or once after a dense prefix, whose continuation is scored."""
+    chunk: int = 128
+    """Tokens between evictions, under the chunked protocol."""
+    dtype: str = "auto"
+    """float16, bfloat16, float32; auto: float32 on a CPU, bfloat16 on CUDA."""
+    max_samples: int | None = None
+    """At most so many documents of each text."""
+    max_windows: int = 0
+    """At most so many windows of the longest context per document; 0: all."""
+    title: str = "perplexity"
+    """Name of the JSON files (--name)."""
+    output_dir: str = ""
+    """Where the JSON, tables and figures go; by default the folder perplexity under --out."""
+    offline: bool = False
+    """Ask nothing of the hub: what its cache has, files, pydoc and smollm2-135m. With --quick-test: the small one."""
+    verbose: bool = False
+    """Print the table of every cell besides the summary."""
+    seed: int = 42
+    """Of the copy probe."""
+
+    def __post_init__(self) -> None:
+        contexts = (*self.context_lengths, self.fixed)
+        if not self.context_lengths or min(contexts) < 2:
+            raise UserError("--context-lengths: give at least one, of 2 tokens or more.")
+        if max(contexts) > self.max_length:
+            raise UserError(f"a context of {max(contexts)} is over --max-length {self.max_length}.")
+        if self.chunk < 1 or self.max_windows < 0 or (self.max_samples is not None and self.max_samples < 1):
+            raise UserError("--chunk and --max-samples are at least 1, --max-windows at least 0.")
+        for level in (*self.sparsity_levels, self.fixed_sparsity):
+            Budget(sparsity=level)
+        for slots in self.budgets:
+            Budget(slots=slots)
+
+    @property
+    def fixed(self) -> int:
+        return self.fixed_context_length or max(self.context_lengths, default=0)
+
+    @classmethod
+    def commands(cls, words: list[str]) -> list[list[str]]:
+        from assay.studies.perplexity.config import commands
+
+        return commands(words)
+
+    def folder(self, out: Path) -> Path:
+        return Path(self.output_dir) if self.output_dir else super().folder(out)
+
+    def chosen(self) -> tuple[Method, ...]:
+        names = ("dense", "h2o", "cab_v4", "streaming_llm", "window")
+        found = self.methods or tuple(attention.parse(name) for name in names)
+        dense = attention.parse("dense")
+        return tuple(dict.fromkeys((dense, *found)))
+
+    def points(self) -> list[tuple[int, Budget]]:
+        """The context lengths and budgets of the sweeps."""
+        found = [(context, Budget(sparsity=self.fixed_sparsity)) for context in self.context_lengths]
+        found = found if self.context_sweep else []
+        if self.sparsity_sweep:
+            found += [(self.fixed, Budget(sparsity=level)) for level in self.sparsity_levels]
+        found += [(self.fixed, Budget(slots=slots)) for slots in self.budgets]
+        return list(dict.fromkeys(found))
+
+    def plan(self) -> list[Run]:
+        if not (points := self.points()):
+            raise UserError("nothing to measure: no sweep and no --budgets.")
+        if unknown := [name for name in self.datasets if name != COPY and not text.is_known(name)]:
+            raise UserError(f"no dataset '{unknown[0]}': choose {', '.join([*text.HUB, text.PYDOC, COPY])}, or a file.")
+        shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
+        cells: list[dict[str, Any]] = [
+            {"dataset": self.dataset(name), "context": context, **self.lane(method, budget), "shard": shard}
+            for name in self.datasets
+            for context, budget in points
+            for method in self.chosen()
+            for shard in range(SHARDS)
+        ]
+        runs = [self.cell(seed=self.seed, **shared, **cell) for cell in cells]
+        return list({run.id: run for run in runs}.values())
+
+    def dataset(self, name: str) -> dict[str, Any]:
+        if name == COPY:
+            return {"name": COPY}
+        longest = max(*self.context_lengths, self.fixed)
+        spans = {"longest": longest, "max_samples": self.max_samples, "max_windows": self.max_windows}
+        return {"name": name, "sha256": text.fingerprint(name), **spans}
+
+    def lane(self, method: Method, budget: Budget) -> dict[str, Any]:
+        """The options of a run that are the lane's: those that mean nothing to a method do not tell its runs apart."""
+        evicts, moves = isinstance(method, Evict), isinstance(method, Pattern) and method.cache(1 << 20) is not None
+        if isinstance(method, Prefix) and self.protocol != "prefix":
+            raise UserError(f"{method.label} cuts down a prefix: it runs under --protocol prefix alone.")
+        protocol = self.protocol if evicts or self.protocol == "prefix" else "online"
+        return {
+            "method": method,
+            "budget": {"sparsity": 0.0, "slots": None} if method.name == "dense" else vars(budget),
+            "positions": self.positions if moves else "absolute",
+            "protocol": protocol,
+            "chunk": self.chunk if protocol == "chunked" else 1,
+        }
+
+    def cohort(self, run: Run) -> Hashable:
+        """Lanes of one forward pass. Under the prefix protocol other tokens are scored."""
+        shared = {key: run.options[key] for key in ("dataset", "model", "dtype", "context", "shard", "shards")}
+        return canonical(shared | {"prefix": run.options["protocol"] == "prefix"})
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        """Texts, tokenizers and models, fetched once and before anything is computed."""
+        if self.offline:
+            os.environ["HF_HUB_OFFLINE"] = (
+                "1"  # read by the hub's libraries when they are imported, here and by workers
+            )
+        for run in {canonical([run.options["dataset"], run.options["model"]]): run for run in runs}.values():
+            spans_for(
+                canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
+            )
+
+    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
+        with activate(ctx.numerics) as device:
+            yield from execute(runs, ctx, device)
+
+    def report(self, records: Sequence[Record], out: Report) -> None:
+        from assay.studies.perplexity.report import report
+
+        report(records, out, name=self.title, context_sweep=self.context_sweep, verbose=self.verbose)

@@ -1,0 +1,109 @@
+"""The study's JSON, figures and tables: the JSON from records, everything else from the JSON."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.core.run import Record
+from assay.core.study import Report
+from assay.report.charts import interval_lines
+from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.figures import entries, figure_4, figure_8, table_3
+
+FORMATS = {
+    "Perplexity": ".3f", "Realised": ".3f", "Δ vs dense %": ".2f", "KL": ".4f", "Bits/byte": ".4f", "KV kB": ".1f",
+    "KV kB/token": ".1f", "Tokens/s": ".0f", "Recall CE": ".3f", "Other CE": ".3f",
+}  # fmt: skip
+NOTE = (
+    "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
+    "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
+    "(k = slots), Realised is measured. Group: at one budget, methods that share a letter are not told apart (paired t "
+    "over clusters, Holm). KL: from dense, nats per token. Gain kept: of what context gives beyond a window of that "
+    "budget. Recall CE: loss at the last token of a rare bigram seen before in the window. KV kB: keys and values held "
+    "when the last token attends, per sequence, and read per token."
+)
+
+
+def report(
+    records: Sequence[Record], out: Report, *, name: str, context_sweep: bool = True, verbose: bool = False
+) -> None:
+    documents = documents_of(records, name=name, context_sweep=context_sweep)
+    names = _names(documents, name)
+    for label, document in zip(names, documents, strict=True):
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        stamp = re.sub(r"\D", "", document["config"]["timestamp"])[:14]
+        out.document(f"{label}_{stamp}.json", text)
+        out.document(f"{label}_latest.json", text)
+        out.table(f"{label}_table_3", _rows(document, documents), formats=FORMATS, note=NOTE)
+        if verbose or not any(entries(document, "sparsity_sweep", "budget_sweep")):
+            out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
+        out.document(f"{label}_table_3.md", generate_summary_table(document))
+        for dataset in document["results"]:
+            _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
+
+
+def _rows(document: Mapping[str, Any], documents: Sequence[Any]) -> list[dict[str, Any]]:
+    rows = table_3(document) or table_3(document, everything=True)
+    model = document["config"]["model"]["name"]
+    return [{"Model": model, **row} for row in rows] if len(documents) > 1 else rows
+
+
+def _names(documents: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return [_plain(name)] if len(documents) == 1 else [f"{_plain(name)}_{n}" for n in range(1, len(documents) + 1)]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII) or "perplexity"
+
+
+def _charts(document: Mapping[str, Any], dataset: str, label: str, out: Report) -> None:
+    drawn = (
+        (
+            "figure_4",
+            figure_4(document, dataset),
+            "Figure 4: perplexity against context length, the same tokens at each.",
+        ),
+        (
+            "figure_8",
+            figure_8(document, dataset),
+            "Figure 8: perplexity against the cache that is held and that is read.",
+        ),
+        ("by_position", by_position(document, dataset), "Loss by place in the window."),
+        ("copy", by_distance(document, dataset), "Copy probe: loss of the second copy by distance from the first."),
+    )
+    for kind, chart, caption in drawn:
+        if chart is not None:
+            out.chart(f"{label}_{kind}", chart, caption=f"{caption} {dataset}, {document['config']['model']['name']}.")
+
+
+def by_position(document: Mapping[str, Any], dataset: str) -> Any | None:
+    return _curve(document, dataset, "cross_entropy_by_position", "place in the window", skip="0")
+
+
+def by_distance(document: Mapping[str, Any], dataset: str) -> Any | None:
+    return _curve(document, dataset, "cross_entropy_by_distance", "tokens between the copies")
+
+
+def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, skip: str = "") -> Any | None:
+    rows = []
+    for where, title, level, entry in entries(document, "sparsity_sweep", "budget_sweep"):
+        lossy = title == "dense" or entry["realised_sparsity"]
+        if where == dataset and entry.get(key) and lossy:
+            name = title if title == "dense" else f"{title} {level}"
+            rows += [{"series": name, "x": int(x), "y": y} for x, y in entry[key].items() if x != skip]
+    if not rows:
+        return None
+    return interval_lines(rows, x="x", y="y", series="series", x_title=x_title, y_title="cross-entropy", log_x=True)
+
+
+def generate_summary_table(results: Mapping[str, Any]) -> str:
+    """Table 3 as markdown; a cell that failed shows why."""
+    from assay.report.section import Table
+    from assay.report.text import shown
+
+    rows = table_3(results) or table_3(results, everything=True)
+    table = Table("table_3", tuple(rows), FORMATS)
+    lines = [f"| {' | '.join(table.columns)} |", f"|{'---|' * len(table.columns)}"]
+    lines += [f"| {' | '.join(str(shown(table, row, column)) for column in table.columns)} |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,151 @@
+"""The study from Python, under the spec's names.
+
+results = run_benchmark(create_quick_test(offline=True))
+results["results"]["pydoc"]["h2o"]["sparsity_sweep"]["0.9"]["perplexity"]
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from assay.core.convert import construct, convert
+from assay.core.drive import Drive
+from assay.core.errors import UserError
+from assay.core.executors.base import Executor
+from assay.core.plan import make_plan
+from assay.core.run import Record
+from assay.core.store import Store
+from assay.report.files import write_section
+from assay.report.section import Section
+from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig
+from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.perplexity import Perplexity
+from assay.train.device import numerics_for
+
+
+@dataclass
+class PerplexityBenchmarkRunner:
+    """One experiment; what is stored under `out` is not computed again."""
+
+    config: ExperimentConfig
+    out: str | Path = "results"
+    device: str = "auto"
+    executor: str = "serial"
+    records: list[Record] = field(default_factory=list)
+
+    @cached_property
+    def study(self) -> Perplexity:
+        return construct(Perplexity, self.config.options(), what="experiment")
+
+    def run(self) -> dict[str, Any]:
+        """The document of the spec; its JSON, figures and tables are written besides."""
+        plan, store = make_plan(self.study, {}, numerics_for(self.device)), Store(self.out)
+        executor = convert(Executor, self.executor, what="executor")
+        stored, todo = plan.split(store)
+        if todo:
+            self.study.prepare(todo)
+            stored = Drive(plan, store, executor, workers=executor.slots())(todo)
+        self.records = list(stored)
+        section = Section(self.study.name)
+        self.study.report(self.records, section)
+        write_section(section, self.study.folder(Path(self.out)))
+        (document,) = documents_of(self.records, name=self.study.title, context_sweep=self.study.context_sweep)
+        return document
+
+
+def run_benchmark(config: ExperimentConfig | BenchmarkConfig | str | Path, **placing: Any) -> dict[str, Any]:
+    """Run an experiment; several are a document each, by name."""
+    if isinstance(config, ExperimentConfig):
+        return PerplexityBenchmarkRunner(config, **placing).run()
+    several = config if isinstance(config, BenchmarkConfig) else BenchmarkConfig.load(config)
+    found = {one.name: PerplexityBenchmarkRunner(one, **placing).run() for one in several.placed()}
+    return next(iter(found.values())) if len(found) == 1 else found
+
+
+def analyze_context_scaling(results: Mapping[str, Any], dataset: str, method: str) -> dict[str, list[Any]]:
+    """Figure 4 as numbers: perplexities by context length, and what each longer context takes off."""
+    sweep = _sweep(results, dataset, method, "context_length_sweep")
+    contexts = sorted(map(int, sweep))
+    found = [sweep[str(context)]["perplexity"] for context in contexts]
+    steps = [None if a is None or b is None else a - b for a, b in pairwise(found)]
+    return {"context_lengths": contexts, "perplexities": found, "ppl_decrease": steps}
+
+
+def analyze_sparsity_tradeoff(results: Mapping[str, Any], dataset: str, method: str) -> dict[str, Any]:
+    """Figure 8 as numbers: perplexities by nominal sparsity, what was realised, and per cent over dense."""
+    sweep = _sweep(results, dataset, method, "sparsity_sweep")
+    levels = sorted(map(float, sweep))
+    cells = [sweep[str(level)] for level in levels]
+    return {
+        "sparsity_levels": levels,
+        "realised": [cell["realised_sparsity"] for cell in cells],
+        "perplexities": [cell["perplexity"] for cell in cells],
+        "relative_degradation": [_percent(cell["delta_vs_dense"]) for cell in cells],
+        "dense_ppl": next((cell["dense_perplexity"] for cell in cells if cell.get("dense_perplexity")), None),
+    }
+
+
+def _sweep(results: Mapping[str, Any], dataset: str, method: str, sweep: str) -> Mapping[str, Any]:
+    try:
+        return results["results"][dataset][method][sweep]
+    except KeyError as error:
+        raise UserError(f"the results have no {error}: they hold {_held(results)}.") from None
+
+
+def _held(results: Mapping[str, Any]) -> str:
+    return "; ".join(f"{dataset}: {', '.join(methods)}" for dataset, methods in results["results"].items())
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+@dataclass(frozen=True)
+class PerplexityResult:
+    """A loss over some tokens."""
+
+    cross_entropy: float
+    num_tokens: int
+    num_samples: int = 1
+    bits_per_char: float | None = None
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.cross_entropy, 700.0))
+
+    @property
+    def bits_per_token(self) -> float:
+        return self.cross_entropy / math.log(2)
+
+
+def aggregate_results(results: Sequence[PerplexityResult]) -> PerplexityResult:
+    """All of them together: every token counts once."""
+    tokens = sum(one.num_tokens for one in results)
+    if not tokens:
+        raise UserError("no token was scored: there is nothing to aggregate.")
+    loss = sum(one.cross_entropy * one.num_tokens for one in results) / tokens
+    return PerplexityResult(loss, tokens, sum(one.num_samples for one in results))
+
+
+def format_perplexity_result(result: PerplexityResult) -> str:
+    return (
+        f"perplexity {result.perplexity:.3f}, {result.cross_entropy:.4f} nats or {result.bits_per_token:.4f} bits per "
+        f"token, over {result.num_tokens} tokens of {result.num_samples} samples"
+    )
+
+
+def compute_perplexity_statistics(perplexities: Sequence[float]) -> dict[str, float]:
+    """Of single samples' perplexities. Their mean is no estimate of the perplexity: see `aggregate_results`."""
+    import torch
+
+    values = torch.tensor(list(perplexities), dtype=torch.float64)
+    if not len(values):
+        raise UserError("statistics need at least one perplexity.")
+    p25, median, p75 = torch.quantile(values, torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)).tolist()
+    spread = values.std().item() if len(values) > 1 else 0.0
+    ends = {"min": values.min().item(), "max": values.max().item()}
+    return {"mean": values.mean().item(), "std": spread, "median": median, "p25": p25, "p75": p75, **ends}

@@ -1,0 +1,175 @@
+"""The loss of a language model under several attention methods, all lanes of one forward pass.
+
+Lane 0 is always dense: what the others are compared with, and what a lane that keeps everything shares with it.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.attention import attention
+from assay.attention.base import Budget
+from assay.attention.lanes import Lane, Usage
+from assay.core.errors import UserError
+from assay.models.causal_lm import sparse_lanes
+from assay.studies.perplexity.windows import Spans, Window
+
+TOKENS_AT_ONCE = 128
+"""Logits are made for so many positions of a sequence at a time: a vocabulary of 50,000 fills memory otherwise."""
+LANES_AT_ONCE = 32
+PLACES = 32
+"""Classes of positions in the curve of the loss: 0, 1, 2-3, 4-7, ..."""
+DENSE = Lane(attention["dense"](), Budget(sparsity=0.0))
+SUMS = ("tokens", "nll", "kl", "hits", "hit_nll")
+
+
+@dataclass
+class Tally:
+    """What is summed for one lane: by cluster, and by the place in the window."""
+
+    clusters: int
+    time: int
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    by_place: dict[str, list[float]] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    windows: int = 0
+
+    def __post_init__(self) -> None:
+        self.sums = {key: [0.0] * self.clusters for key in SUMS}
+        self.by_place = {key: [0.0] * PLACES for key in ("tokens", "nll")}
+
+    def add(self, window: Window, nll: Float[Tensor, " time"], kl: Float[Tensor, " time"]) -> None:
+        self.windows += 1
+        scored, hits = window.scored, window.scored & window.hits
+        found = (scored.sum(), nll[scored].sum(), kl[scored].sum(), hits.sum(), nll[hits].sum())
+        for key, value in zip(SUMS, found, strict=True):
+            self.sums[key][window.span] += float(value)
+        places = torch.arange(len(nll))[scored]
+        classes = places.clamp(min=1).log2().floor().long() + (places > 0)
+        for key, values in (("tokens", torch.ones_like(nll)[scored]), ("nll", nll[scored])):
+            summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
+            self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
+
+
+class Scorer:
+    """A model whose hidden states are turned into losses piece by piece."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.model, self.device = model, device
+        self.body: nn.Module = model.base_model  # type: ignore[assignment]
+        self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        self._check_head()
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """Refuse a model that does more to its logits than its head: they are made here in pieces."""
+        ids = torch.arange(8, device=self.device)[None]
+        whole = self.model(ids, use_cache=False).logits.float()
+        pieces = self.head(self.body(ids, use_cache=False)[0]).float()
+        if not torch.allclose(whole, pieces, rtol=1e-2, atol=1e-2):
+            raise UserError(f"{type(self.model).__name__} scales or caps its logits, which is not supported yet.")
+
+    @torch.no_grad()
+    def __call__(
+        self, lanes: Sequence[Lane], windows: Sequence[Window]
+    ) -> Iterator[tuple[int, Window, Tensor, Tensor]]:
+        """(lane, window, nll, KL from dense) for windows of one length; lane 0 must be dense."""
+        ids, targets = (torch.stack([getattr(w, key) for w in windows]) for key in ("inputs", "targets"))
+        ids, targets = ids.to(self.device), targets.to(self.device)
+        hidden = self.body(ids.repeat(len(lanes), 1), use_cache=False)[0]
+        hidden = rearrange(hidden, "(lane window) t d -> lane window t d", lane=len(lanes))
+        nll = torch.empty(len(lanes), len(windows), ids.shape[1])
+        kl = torch.zeros_like(nll)
+        for start in range(0, ids.shape[1], TOKENS_AT_ONCE):
+            part = slice(start, start + TOKENS_AT_ONCE)
+            dense = self.log_probabilities(hidden[0, :, part])
+            chances = dense.exp()
+            for lane in range(len(lanes)):
+                own = dense if lane == 0 else self.log_probabilities(hidden[lane, :, part])
+                nll[lane, :, part] = -own.gather(-1, targets[:, part, None])[..., 0].cpu()
+                if lane:
+                    kl[lane, :, part] = (chances * (dense - own)).sum(-1).clamp(min=0).cpu()
+        for lane in range(len(lanes)):
+            yield from ((lane, window, nll[lane, i], kl[lane, i]) for i, window in enumerate(windows))
+
+    def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
+        return self.head(hidden).float().log_softmax(-1)
+
+
+def score(
+    scorer: Scorer,
+    lanes: Sequence[Lane],
+    windows: Iterable[Window],
+    *,
+    context: int,
+    clusters: int,
+    batch: int = 1,
+    watch: Callable[[int], None] = lambda done: None,
+) -> list[Tally]:
+    """A tally per lane, in their order; lanes that are dense at this context share that of the dense one."""
+    for lane in lanes:
+        lane.check(context)
+    different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
+    tallies = {lane: Tally(clusters, context) for lane in [DENSE, *different]}
+    done = 0
+    for group in batched(windows, batch):
+        for some in [different[i : i + LANES_AT_ONCE] for i in range(0, max(1, len(different)), LANES_AT_ONCE)]:
+            _score_group(scorer, [DENSE, *some], group, tallies, first=some == different[:LANES_AT_ONCE])
+        watch(done := done + len(group))
+    return [tallies[DENSE if lane.is_dense(context) else lane] for lane in lanes]
+
+
+def _score_group(
+    scorer: Scorer, lanes: Sequence[Lane], group: Sequence[Window], tallies: dict[Lane, Tally], *, first: bool
+) -> None:
+    start = time.perf_counter()
+    with sparse_lanes(scorer.model, lanes) as usages:
+        for number, window, nll, kl in scorer(lanes, group):
+            if number or first:  # with many lanes the dense one comes along several times, and counts once
+                tallies[lanes[number]].add(window, nll, kl)
+    share = (time.perf_counter() - start) / len(lanes)
+    for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
+        if number or first:
+            tally = tallies[lane]
+            tally.seconds += share
+            for key, value in vars(usage).items():
+                setattr(tally.usage, key, getattr(tally.usage, key) + value)
+
+
+def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
+    """Neighbours of one length, so that nothing is padded."""
+    for _, same in groupby(windows, key=lambda window: len(window.inputs)):
+        while group := list(islice(same, size)):
+            yield group
+
+
+def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module) -> dict[str, Any]:
+    """What a record keeps of a lane: plain sums over the clusters of its shard, so that shards can be joined."""
+    found = [spans.found[number] for number in only]
+    sums = {key: [tally.sums[key][number] for number in only] for key in SUMS}
+    sums |= {key: [float(getattr(span, key)) for span in found] for key in ("chars", "bytes", "words")}
+    tokens, nll = sum(sums["tokens"]), sum(sums["nll"])
+    config: Any = model.config
+    text = config.get_text_config()
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    usage = tally.usage
+    return {
+        "cross_entropy": nll / tokens if tokens else None,
+        "perplexity": math.exp(min(nll / tokens, 700.0)) if tokens else None,
+        "sums": sums,
+        "clusters": list(only),
+        "documents": [span.document for span in found],
+        "distances": [span.distance for span in found],
+        "by_place": tally.by_place,
+        "usage": vars(usage) | {"attention_flops": 4 * width * usage.attended, "windows": tally.windows},
+        "vector_bytes": width * model.dtype.itemsize,
+    }

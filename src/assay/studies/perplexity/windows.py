@@ -1,0 +1,195 @@
+"""Which tokens are scored, and from which context.
+
+A document's tokens are cut at a multiple of the longest context; that span is scored at every context length, in
+windows that do not overlap, each behind a BOS token of its own. So every token of a span, the first included, is scored
+once, and the curves over context lengths compare the same tokens:
+
+    span of 8, longest context 4     context 4:  ^ a b c -> a b c d    ^ e f g -> e f g h
+                                     context 2:  ^ a -> a b    ^ c -> c d    ^ e -> e f    ^ g -> g h
+
+A span is a cluster of the bootstrap: an article, or a block of at least 2,048 tokens where there are few documents.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.data.text import Corpus
+from assay.metrics.bootstrap import LEAST
+from assay.nn.random import stream
+
+BLOCK = 2048
+"""Tokens of a cluster, where documents are too few to be clusters."""
+RARE = 0.05
+"""A bigram is rare if no more than this part of the other clusters has it."""
+COPIED, COPIES = 16, 8
+"""Tokens of the segment that the copy probe repeats, and sequences per distance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Tokens that are scored together, and how much text they are."""
+
+    document: int
+    tokens: Int[Tensor, " time"]
+    chars: int
+    bytes: int
+    words: int
+    scored: Bool[Tensor, " time"] | None = None
+    """None: every token."""
+    distance: int = 0
+    """Of the copy probe: tokens between the segment and its copy."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Those of a corpus, and how many documents were too short for one."""
+
+    found: tuple[Span, ...]
+    too_short: int = 0
+
+    @property
+    def documents(self) -> int:
+        return len({span.document for span in self.found})
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    span: int
+    inputs: Int[Tensor, " time"]
+    targets: Int[Tensor, " time"]
+    scored: Bool[Tensor, " time"]
+    hits: Bool[Tensor, " time"]
+    """Associative recall: the last token of a bigram that this window has had before and that is rare elsewhere."""
+
+
+def spans_of(
+    corpus: Corpus, tokenizer: Any, *, longest: int, max_samples: int | None = None, max_windows: int = 0
+) -> Spans:
+    """The spans of documents that fill the longest context at least once."""
+    found, too_short = list[Span](), 0
+    for number, text in enumerate(corpus.documents):
+        if max_samples is not None and len(found) >= max_samples:
+            break
+        span = _span(number, text, tokenizer, longest, max_windows)
+        too_short += span is None
+        found += [span] if span is not None else []
+    if not found:
+        raise UserError(
+            f"no document of '{corpus.name}' has {longest} tokens ({len(corpus.documents)} documents). Choose shorter "
+            "--context-lengths, or another text."
+        )
+    size = -(-BLOCK // longest) * longest
+    blocks = [block for span in found for block in _blocks(span, size)]
+    return Spans(tuple(found if len(found) >= LEAST else blocks), too_short)
+
+
+def _span(number: int, text: str, tokenizer: Any, longest: int, max_windows: int) -> Span | None:
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast, verbose=False)
+    tokens = coded["input_ids"]
+    windows = len(tokens) // longest
+    length = min(windows, max_windows or windows) * longest
+    if not length:
+        return None
+    covered = text[: coded["offset_mapping"][length - 1][1]] if tokenizer.is_fast else tokenizer.decode(tokens[:length])
+    sizes = len(covered), len(covered.encode()), len(covered.split())
+    return Span(number, torch.tensor(tokens[:length]), *sizes)
+
+
+def _blocks(span: Span, size: int) -> Iterator[Span]:
+    """A long span in parts; its text is shared out by tokens."""
+    parts = span.tokens.split(size)
+    for part in parts:
+        share = len(part) / len(span.tokens)
+        yield replace(
+            span,
+            tokens=part,
+            chars=round(span.chars * share),
+            bytes=round(span.bytes * share),
+            words=round(span.words * share),
+        )
+
+
+def bos_of(tokenizer: Any) -> int:
+    """The token in front of every window."""
+    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    raise UserError("the tokenizer has neither a BOS nor an EOS token to put in front of a window.")
+
+
+def windows_of(
+    spans: Sequence[Span], *, context: int, bos: int, only: Sequence[int] | None = None, skip: int = 0
+) -> Iterator[Window]:
+    """Each span, or some of them, in windows of at most `context` tokens; the first `skip` of a window are not scored,
+    as those of a dense prefix."""
+    rare = RareBigrams(spans)
+    for number in range(len(spans)) if only is None else only:
+        span = spans[number]
+        everything = torch.ones(len(span.tokens), dtype=torch.bool)
+        scored = (everything if span.scored is None else span.scored).split(context)
+        for targets, mask in zip(span.tokens.split(context), scored, strict=True):
+            inputs = torch.cat([torch.tensor([bos]), targets[:-1]])
+            late = torch.arange(len(targets)) >= skip
+            yield Window(number, inputs, targets, mask & late, rare.repeated(targets))
+
+
+class RareBigrams:
+    """How many clusters have each bigram."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.counts: Counter[tuple[int, int]] = Counter()
+        for span in spans:
+            self.counts.update(set(bigrams(span.tokens)))
+        self.most = 1 + int(RARE * (len(spans) - 1))
+
+    def repeated(self, tokens: Int[Tensor, " time"]) -> Bool[Tensor, " time"]:
+        """Where a rare bigram ends that ended earlier in these tokens too."""
+        seen, hits = set[tuple[int, int]](), [False]
+        for pair in bigrams(tokens):
+            hits.append(pair in seen and self.counts[pair] <= self.most)
+            seen.add(pair)
+        return torch.tensor(hits)
+
+
+def bigrams(tokens: Int[Tensor, " time"]) -> list[tuple[int, int]]:
+    plain = tokens.tolist()
+    return list(pairwise(plain))
+
+
+def copy_spans(tokenizer: Any, *, context: int, seed: int) -> Spans:
+    """Random words A, others, and A again at the end, at several distances: no text that a model can have seen. Only
+    the second A is scored, without its first token, which nothing foretells."""
+    words, rng = torch.tensor(whole_words(tokenizer)), stream(seed, "copy", context)
+    room = context - 2 * COPIED
+    if room < COPIED:
+        raise UserError(f"the copy probe needs a context of at least {3 * COPIED} tokens, not {context}.")
+    distances = [d for d in (2**power for power in range(4, 20)) if d < room] + [room]
+    found = list[Span]()
+    for distance in distances:
+        for _ in range(COPIES):
+            tokens = words[torch.randint(len(words), (context,), generator=rng)]
+            tokens[-COPIED:] = tokens[context - 2 * COPIED - distance : context - COPIED - distance]
+            scored = torch.zeros(context, dtype=torch.bool)
+            scored[-COPIED + 1 :] = True
+            found.append(Span(len(found), tokens, 0, 0, 0, scored, distance))
+    return Spans(tuple(found))
+
+
+@cache
+def whole_words(tokenizer: Any) -> list[int]:
+    """Tokens that are a space and a word of letters."""
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    marked = [(token, piece[1:]) for token, piece in enumerate(pieces) if piece[:1] in ("Ġ", "▁")]
+    found = [token for token, word in marked if len(word) > 2 and word.isascii() and word.isalpha()]
+    if len(found) < 2 * COPIED:
+        raise UserError("the copy probe needs a tokenizer with tokens for whole words.")
+    return found

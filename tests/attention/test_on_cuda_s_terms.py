@@ -1,0 +1,72 @@
+"""What CUDA does differently, followed on the CPU: the clock in a tensor, and masks that are never written out."""
+
+import pytest
+import torch
+
+from assay.attention import attention, flex
+from assay.attention.base import Budget, Layer
+from assay.attention.curvature import tiles
+from assay.attention.lanes import Lane, Usage, attended, masked_attention
+from assay.attention.replay import lifetimes
+from assay.nn.random import stream
+
+TIME, HEADS, KV_HEADS, DIM = 300, 4, 2, 16
+WORDS = ("h2o", "tova", "keydiff", "knorm", "random_evict")
+
+
+def layer_of(rows=1, time=TIME):
+    rng = stream(0, "cuda")
+    q, k, v = (torch.randn(rows, h, time, DIM, generator=rng) for h in (HEADS, KV_HEADS, KV_HEADS))
+    return Layer(2 * q, k, v)
+
+
+def test_a_clock_in_a_tensor_gives_the_history_of_a_counter():
+    lanes = [(attention.parse(word), slots) for word in WORDS for slots in (12, 70)]
+    layer = layer_of(rows=len(lanes), time=150)
+    assert torch.equal(lifetimes(lanes, layer, graph=True), lifetimes(lanes, layer, graph=False))
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("slots", [20, 200])
+def test_lifetimes_inside_the_kernel_are_the_mask_written_out(word, slots):
+    layer, lane = layer_of(), Lane(attention.parse(word), Budget(slots=slots))
+    last = lifetimes([(lane.method, slots)], layer)
+    found = flex.attention(layer, flex.lifetime_mask(last, group=layer.group))
+    kept = attended([lane], layer)
+    torch.testing.assert_close(found, masked_attention(layer, kept), rtol=0, atol=1e-5)
+    counted, expected = Usage(), Usage()
+    counted.count_lifetimes(lane.method, layer, last)
+    expected.count_mask(lane.method, layer, kept)
+    assert counted == expected
+
+
+@pytest.mark.parametrize("word", ["cab_v3", "cab_v4"])
+def test_block_lists_are_the_mask_written_out(word):
+    """Not compiled, FlexAttention reads every block; so the lists themselves are compared."""
+    method, budget = attention.parse(f"{word}:block_size=32"), Budget(sparsity=0.5)
+    layer = layer_of()
+    chosen = method.chosen(layer, budget)
+    lists = flex.block_mask(chosen, size=32, time=TIME)
+    kept = attended([Lane(method, budget)], layer)
+    assert not kept.all() and 0.3 < kept.sum() / layer.causal.sum() / HEADS < 0.7
+    assert torch.equal(lists.to_dense().bool(), tiles(kept.byte(), 32).bool())
+    assert torch.equal(lists.kv_num_blocks, torch.ones_like(lists.kv_num_blocks)), "only the diagonal is masked inside"
+    counted, expected = Usage(), Usage()
+    counted.count_blocks(method, layer, chosen)
+    expected.count_mask(method, layer, kept)
+    assert counted == expected
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_block_with_a_key_that_is_kept_is_listed(word):
+    layer, lane = layer_of(), Lane(attention.parse(word), Budget(slots=40))
+    listed = flex.lifetime_mask(lifetimes([(lane.method, 40)], layer), group=layer.group).to_dense().bool()
+    assert torch.equal(listed, tiles(attended([lane], layer).byte(), flex.BLOCK).bool())
+
+
+def test_dead_blocks_are_not_read():
+    layer = layer_of()
+    last = lifetimes([(attention.parse("knorm:granularity=layer"), 20)], layer)
+    oldest = torch.arange(TIME).expand_as(last) + 20  # as a window of 20 would have it
+    counts = flex.lifetime_mask(oldest.clamp(max=TIME - 1), group=2).kv_num_blocks
+    assert counts.unique().tolist() == [1, 2] and flex.lifetime_mask(last, group=2).kv_num_blocks.max() <= 3

@@ -1,0 +1,46 @@
+"""Intervals over clusters."""
+
+import math
+import random
+
+from assay.metrics.bootstrap import LEAST, ratio, ratio_difference
+
+
+def clusters(n, *, spread, seed=0):
+    draw = random.Random(seed)
+    counts = [float(draw.randint(50, 150)) for _ in range(n)]
+    return [c * (3 + draw.gauss(0, spread)) for c in counts], counts
+
+
+def test_the_interval_has_the_width_that_the_clusters_say():
+    totals, counts = clusters(200, spread=0.5)
+    found = ratio(totals, counts)
+    mean = sum(totals) / sum(counts)
+    residuals = [(t - mean * c) for t, c in zip(totals, counts, strict=True)]
+    # The standard error of a ratio of sums, by linearisation.
+    error = math.sqrt(sum(r * r for r in residuals)) / sum(counts)
+    assert math.isclose(found.mean, mean) and found.n == 200
+    assert abs((found.high - found.low) / (2 * 1.96 * error) - 1) < 0.1
+
+
+def test_about_95_of_100_intervals_cover():
+    covered = [ratio(*clusters(40, spread=0.3, seed=seed)) for seed in range(200)]
+    assert 0.87 <= sum(one.low <= 3 <= one.high for one in covered) / 200 <= 0.99
+
+
+def test_what_two_things_share_cancels():
+    totals, counts = clusters(50, spread=1.0)
+    worse = [t + 0.01 * c for t, c in zip(totals, counts, strict=True)]
+    found = ratio_difference(worse, counts, totals, counts)
+    assert math.isclose(found.mean, 0.01, abs_tol=1e-12) and found.high - found.low < 1e-9
+    assert ratio(totals, counts).high - ratio(totals, counts).low > 0.2
+
+
+def test_too_few_clusters_have_no_interval():
+    found = ratio(*clusters(LEAST - 1, spread=0.5))
+    assert found.low is None and found.high is None and found.mean > 0
+    assert ratio(*clusters(LEAST, spread=0.5)).low is not None
+
+
+def test_the_same_clusters_give_the_same_interval():
+    assert ratio(*clusters(30, spread=0.5)) == ratio(*clusters(30, spread=0.5))

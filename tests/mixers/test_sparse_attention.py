@@ -1,0 +1,59 @@
+"""Attention methods as mixers: every family keeps the promises, and its recurrent form is a real cache."""
+
+import pytest
+import torch
+
+from assay.attention import attention
+from assay.attention.base import Prefix
+from assay.contracts.base import promises
+from assay.core.errors import UserError
+from assay.mixers import mixers
+from assay.nn.random import initialised_from, stream
+
+WORDS = {
+    "local_strided": "(local_strided:local_window=4:stride=5)",
+    "cab_v3": "(cab_v3:block_size=2)",
+    "cab_v4": "(cab_v4:block_size=2)",
+    "quest": "(quest:dense_layers=0:page_size=4:min_pages=2)",
+    "random_evict": "(random_evict:num_sink_tokens=2)",
+}
+NAMES = [name for name in attention.names() if not issubclass(attention[name], Prefix)]
+
+
+def word(name):
+    return f"sparse_attention:method={WORDS.get(name, name)}:slots=8:num_heads=4:num_kv_heads=2"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_is_a_mixer_that_keeps_every_promise(name):
+    for promise in promises("mixers"):
+        if promise.__name__ != "works_in_float64_and_under_bf16_autocast":  # a choice may fall otherwise in bf16
+            promise(mixers.parse(word(name) + (":positions=rotary" if name == "h2o" else "")))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "dense"])
+def test_what_is_left_out_changes_the_outputs(name):
+    x = torch.randn(2, 24, 32, generator=stream(0, "x"))
+    given = []
+    for chosen in (word(name), "attention:num_heads=4:num_kv_heads=2"):
+        with initialised_from(0, "mixer"):
+            given.append(mixers.parse(chosen).build(32, 24)(x))
+    assert torch.allclose(given[0][:, :3], given[1][:, :3], atol=1e-6) and not torch.allclose(*given, atol=1e-3)
+
+
+def test_with_a_slot_for_every_token_it_is_attention():
+    x = torch.randn(2, 24, 32, generator=stream(0, "x"))
+    given = []
+    for chosen in ("sparse_attention:method=h2o:slots=24", "attention"):
+        with initialised_from(0, "mixer"):
+            given.append(mixers.parse(chosen).build(32, 24)(x))
+    assert torch.allclose(*given, atol=1e-6)
+
+
+def test_what_cannot_be_a_mixer_is_refused():
+    with pytest.raises(UserError, match="a prompt once"):
+        mixers.parse("sparse_attention:method=snapkv")
+    with pytest.raises(UserError, match="a local_window and a stride"):
+        mixers.parse("sparse_attention:method=local_strided")
+    with pytest.raises(UserError, match="fewer than its 4 sinks"):
+        mixers.parse("sparse_attention:slots=2").build(32, 24)

@@ -1,0 +1,127 @@
+"""A language model with a real cache, token by token: keys and values are deleted from transformers' DynamicCache, and
+positions are given. Slow and obvious; it imports nothing from assay.attention."""
+
+import math
+
+import torch
+from transformers import DynamicCache
+
+
+def logits(model, ids, rule, slots, *, chunk=1):
+    """Logits of one sequence, where the cache holds `slots` keys per head after every `chunk` tokens."""
+    model.set_attn_implementation("eager")
+    cache, rows = DynamicCache(config=model.config), []
+    layers = [Layer(rule, slots, number) for number in range(model.config.num_hidden_layers)]
+    for t, token in enumerate(ids.tolist()):
+        out = model(
+            torch.tensor([[token]]),
+            past_key_values=cache,
+            position_ids=torch.tensor([[t]]),
+            use_cache=True,
+            output_attentions=True,
+        )
+        rows.append(out.logits[0, -1])
+        for layer, stored, weights in zip(layers, cache.layers, out.attentions, strict=True):
+            layer.see(t, stored.keys[0], weights[0, :, 0])
+            if (t + 1) % chunk == 0:
+                kept = layer.keep(t, stored.keys[0])
+                stored.keys, stored.values = (
+                    torch.stack([x[0, head, places] for head, places in enumerate(kept)])[None]
+                    for x in (stored.keys, stored.values)
+                )
+    return torch.stack(rows)
+
+
+class Layer:
+    """What a rule remembers of the keys in one layer's cache: a list per head of keys, in the cache's order."""
+
+    def __init__(self, rule, slots, number):
+        self.rule, self.slots, self.number = rule, slots, number
+        self.positions, self.received, self.latest = None, None, None
+
+    def see(self, t, keys, weights):
+        heads = len(keys)
+        if self.positions is None:
+            self.positions, self.received = ([[] for _ in range(heads)] for _ in range(2))
+        group = len(weights) // heads
+        self.latest = [[0.0] * keys.shape[1] for _ in range(heads)]
+        for h in range(heads):
+            self.positions[h].append(t)
+            self.received[h].append(0.0)
+            for head in weights[h * group : (h + 1) * group].tolist():
+                for place, weight in enumerate(head):
+                    self.received[h][place] += weight
+                    self.latest[h][place] += weight
+
+    def keep(self, t, keys):
+        """The places that stay, for each head; what leaves is forgotten."""
+        excess = len(self.positions[0]) - self.slots
+        if excess <= 0:
+            return [list(range(len(one))) for one in self.positions]
+        worths = [self.worth(h, keys[h]) for h in range(len(keys))]
+        if self.rule["layer"]:
+            mean = [sum(column) / len(worths) for column in zip(*worths, strict=True)]
+            worths = [mean] * len(worths)
+        kept = []
+        for h, worth in enumerate(worths):
+            latest = int(self.rule.get("latest", 0) * self.slots)
+            free = [
+                place
+                for place, position in enumerate(self.positions[h])
+                if position >= self.rule.get("first", 0) and position <= t - latest
+            ]
+            gone = sorted(free, key=lambda place: (worth[place], place))[:excess]
+            kept.append([place for place in range(len(worth)) if place not in gone])
+            for remembered in (self.positions, self.received):
+                remembered[h] = [remembered[h][place] for place in kept[h]]
+        return kept
+
+    def worth(self, h, keys):
+        match self.rule["score"]:
+            case "received":
+                return self.received[h]
+            case "present query":
+                return self.latest[h]
+            case "short":
+                return [-math.sqrt(sum(x * x for x in key)) for key in keys.tolist()]
+            case "unlike the mean":
+                units = keys / keys.norm(dim=-1, keepdim=True)
+                return (-(units @ units.mean(0)) / units.mean(0).norm()).tolist()
+            case "drawn":
+                return [self.rule["numbers"][self.number][position][h] for position in self.positions[h]]
+            case "age":
+                return self.positions[h]
+
+
+def logits_in_cache(model, ids, *, sinks, slots):
+    """StreamingLLM as published: keys are cached before they are turned, and turned by their place in the cache."""
+    config, d = model.config, model.config.head_dim
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, d, 2) / d)
+    caches, rows = [[] for _ in model.model.layers], []
+    for token in ids.tolist():
+        x = model.model.embed_tokens.weight[token]
+        for block, cache in zip(model.model.layers, caches, strict=True):
+            h, attn = block.input_layernorm(x), block.self_attn
+            q = attn.q_proj(h).view(heads, d)
+            cache.append((attn.k_proj(h).view(kv_heads, d), attn.v_proj(h).view(kv_heads, d)))
+            keys = torch.stack([turned(key, place, frequencies) for place, (key, _) in enumerate(cache)])
+            values = torch.stack([value for _, value in cache])
+            mixed = []
+            for head in range(heads):
+                shared = head // (heads // kv_heads)
+                query = turned(q[head], len(cache) - 1, frequencies)
+                weights = (keys[:, shared] @ query / math.sqrt(d)).softmax(0)
+                mixed.append(weights @ values[:, shared])
+            x = x + attn.o_proj(torch.cat(mixed))
+            x = x + block.mlp(block.post_attention_layernorm(x))
+            if len(cache) > slots:
+                del cache[sinks]
+        rows.append(model.lm_head(model.model.norm(x)))
+    return torch.stack(rows)
+
+
+def turned(x, position, frequencies):
+    one, other = x[..., : len(frequencies)], x[..., len(frequencies) :]
+    cos, sin = (position * frequencies).cos(), (position * frequencies).sin()
+    return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)

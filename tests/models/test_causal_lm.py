@@ -1,0 +1,246 @@
+"""Sparse attention inside language models: what a real cache gives, on every model that uses the interface."""
+
+import pytest
+import real_cache
+import torch
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from assay.attention import attention
+from assay.attention.base import Budget, BudgetTooSmall, Evict, Prefix
+from assay.attention.lanes import Lane
+from assay.core.errors import UserError
+from assay.models.causal_lm import load_model, sparse, sparse_lanes
+from assay.nn.random import initialised_from, stream
+
+TIME, LAYERS, VOCAB = 96, 3, 50
+# Larger than a real model's: the attention of a random model should not be flat.
+SIZES = {"vocab_size": VOCAB, "initializer_range": 0.3, "tie_word_embeddings": False}
+LLAMA = {
+    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 256, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+def made(cls, config):
+    with initialised_from(0, "model"):
+        return cls(config).double().eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return made(LlamaForCausalLM, LlamaConfig(**SIZES, **LLAMA))
+
+
+def gpt2():
+    sizes = {"n_embd": 48, "n_layer": LAYERS, "n_head": 4, "n_positions": 256}
+    return made(GPT2LMHeadModel, GPT2Config(**SIZES, **sizes))
+
+
+def mistral():
+    return made(MistralForCausalLM, MistralConfig(**SIZES, **LLAMA, sliding_window=40))
+
+
+def tokens(rows=1, time=TIME):
+    return torch.randint(3, VOCAB, (rows, time), generator=stream(0, "tokens"))
+
+
+def logits(model, ids, word=None, **options):
+    if word is None:
+        return model(ids, use_cache=False).logits
+    with sparse(model, attention.parse(word), **options):
+        return model(ids, use_cache=False).logits
+
+
+NUMBERS = [
+    torch.rand(TIME, 2, generator=stream(0, "attention", "random_evict", layer)).tolist() for layer in range(LAYERS)
+]
+RULES = {
+    "h2o": {"score": "received", "layer": False, "latest": 0.5},
+    "tova": {"score": "present query", "layer": True},
+    "keydiff": {"score": "unlike the mean", "layer": False},
+    "knorm": {"score": "short", "layer": False},
+    "random_evict": {"score": "drawn", "layer": False, "first": 4, "latest": 0.5, "numbers": NUMBERS},
+    "window": {"score": "age", "layer": False},
+    "streaming_llm": {"score": "age", "layer": False, "first": 4},
+}
+
+
+def test_every_evict_method_is_compared_with_a_real_cache():
+    assert {name for name in attention.names() if issubclass(attention[name], Evict)} <= set(RULES)
+
+
+@pytest.mark.parametrize("word", RULES)
+def test_one_pass_is_token_by_token_eviction_with_a_real_cache(word, llama):
+    ids = tokens()
+    for slots in (10, 40):
+        expected = real_cache.logits(llama, ids[0], RULES[word], slots)
+        torch.testing.assert_close(logits(llama, ids, word, slots=slots)[0], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("word", ["h2o", "tova", "keydiff", "knorm", "random_evict"])
+def test_the_chunked_protocol_is_eviction_from_a_real_cache_after_every_chunk(word, llama):
+    ids, chunk, slots = tokens(), 7, 12
+    expected = real_cache.logits(llama, ids[0], RULES[word], slots, chunk=chunk)
+    torch.testing.assert_close(logits(llama, ids, word, slots=slots, chunk=chunk)[0], expected, rtol=0, atol=1e-4)
+    assert (expected - logits(llama, ids, word, slots=slots)[0]).abs().max() > 0.1, "as after every token"
+
+
+@pytest.mark.parametrize("word", ["h2o", "tova", "random_evict", "window", "streaming_llm"])
+def test_the_prefix_protocol_evicts_once(word, llama):
+    ids, prefix, slots = tokens(), 64, 12
+
+    class Once(real_cache.Layer):
+        def keep(self, t, keys):
+            return super().keep(t, keys) if t == prefix - 1 else [list(range(len(one))) for one in self.positions]
+
+    expected = cached_with(Once, llama, ids[0], RULES[word], slots)
+    torch.testing.assert_close(logits(llama, ids, word, slots=slots, prefix=prefix)[0], expected, rtol=0, atol=1e-4)
+
+
+def cached_with(layer, *given):
+    plain = real_cache.Layer
+    real_cache.Layer = layer
+    try:
+        return real_cache.logits(*given)
+    finally:
+        real_cache.Layer = plain
+
+
+@pytest.mark.parametrize("slots", [6, 30])
+def test_positions_inside_the_cache_are_those_of_a_cache_of_keys_not_yet_turned(slots, llama):
+    ids, word = tokens(), "streaming_llm:num_sink_tokens=3"
+    expected = real_cache.logits_in_cache(llama, ids[0], sinks=3, slots=slots)
+    torch.testing.assert_close(logits(llama, ids, word, slots=slots, positions="cache")[0], expected, rtol=0, atol=1e-4)
+    assert (expected - logits(llama, ids, word, slots=slots)[0]).abs().max() > 0.1
+    window = [logits(llama, ids, "window", slots=slots, positions=p) for p in ("absolute", "cache")]
+    torch.testing.assert_close(*window, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [gpt2, mistral], ids=["gpt2", "mistral"])
+def test_keeping_everything_is_the_model_itself(build):
+    model, ids = build(), tokens(2)
+    plain = logits(model, ids)
+    for name in attention.names():
+        torch.testing.assert_close(logits(model, ids, name, sparsity=0.0), plain, rtol=0, atol=1e-4)
+
+
+def test_keeping_everything_is_the_model_itself_for_every_method_with_shared_keys(llama):
+    ids = tokens(2)
+    plain = logits(llama, ids)
+    for name in attention.names():
+        for budget in ({"sparsity": 0.0}, {"slots": TIME}):
+            torch.testing.assert_close(logits(llama, ids, name, **budget), plain, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", attention.names())
+def test_later_tokens_change_no_bit_of_earlier_logits(name, llama):
+    word = name + {"quest": ":dense_layers=0:page_size=4", "cab_v3": ":block_size=8", "cab_v4": ":block_size=8"}.get(
+        name, ""
+    )
+    prefix = {"prefix": 48} if issubclass(attention[name], Prefix) else {}
+    word += ":window_size=8" if prefix else ""
+    ids = tokens()
+    changed = torch.cat([ids[:, :70], tokens(2)[1:, 70:]], dim=1)
+    one, other = (logits(llama, x, word, sparsity=0.5, **prefix)[:, :70] for x in (ids, changed))
+    assert torch.equal(one, other)
+    assert name == "dense" or (one - logits(llama, ids)[:, :70]).abs().max() > 1e-3, "nothing was left out"
+
+
+def test_a_sliding_window_stays_the_model_s_own():
+    model, ids = mistral(), tokens()
+    changed = ids.clone()
+    changed[:, 0] = 3 + (ids[:, 0] - 2) % (VOCAB - 3)
+    # Three layers of 40 tokens reach back 117: with 8 slots beside the window, the first token is out of sight.
+    one, other = (logits(model, x, "streaming_llm:num_sink_tokens=2", slots=30) for x in (ids, changed))
+    assert not torch.equal(one[:, :40], other[:, :40])
+    with sparse(model, "streaming_llm", slots=60) as usage:
+        model(ids, use_cache=False)
+    assert usage.visible == LAYERS * 4 * sum(min(t + 1, 40) for t in range(TIME)) and usage.attended == usage.visible
+
+
+@pytest.mark.parametrize("word", ["h2o", "streaming_llm", "tova", "oracle_topk"])
+def test_padding_in_front_changes_nothing(word, llama):
+    ids, pad = tokens(2), 19
+    padded = torch.cat([torch.zeros(2, pad, dtype=torch.long), ids], dim=1)
+    seen = torch.ones_like(padded)
+    seen[:, :pad] = 0
+    places = (seen.cumsum(-1) - 1).clamp(min=0)
+    with sparse(llama, word, slots=20):
+        alone = llama(ids, use_cache=False).logits
+        beside = llama(padded, attention_mask=seen, position_ids=places, use_cache=False).logits
+    torch.testing.assert_close(beside[:, pad:], alone, rtol=0, atol=1e-9)
+
+
+def test_lanes_of_one_pass_are_the_methods_alone(llama):
+    words = ["h2o", "window", "streaming_llm", "tova", "oracle_topk", "dense"]
+    ids = tokens(2)
+    lanes = [Lane(attention.parse(word), Budget(slots=slots)) for word in words for slots in (8, 30)]
+    lanes.append(Lane(attention.parse("streaming_llm"), Budget(slots=20), positions="cache"))
+    with sparse_lanes(llama, lanes) as usages:
+        together = llama(ids.repeat(len(lanes), 1), use_cache=False).logits.chunk(len(lanes))
+    for lane, found, usage in zip(lanes, together, usages, strict=True):
+        with sparse_lanes(llama, [lane]) as (own,):
+            torch.testing.assert_close(found, llama(ids, use_cache=False).logits, rtol=0, atol=1e-9)
+        assert usage == own
+
+
+def test_the_model_is_put_back_on_leaving_and_by_an_error(llama):
+    ids = tokens()
+    plain = logits(llama, ids)
+    before = llama.config._attn_implementation
+    with pytest.raises(BudgetTooSmall):
+        logits(llama, ids, "streaming_llm", slots=2)
+    with pytest.raises(RuntimeError, match="on purpose"), sparse(llama, "window", slots=2):
+        raise RuntimeError("on purpose")
+    assert llama.config._attn_implementation == before and not llama._forward_hooks
+    assert torch.equal(logits(llama, ids), plain)
+
+
+def test_a_block_inside_another_takes_over_until_it_ends(llama):
+    ids = tokens()
+    with sparse(llama, "window", slots=4):
+        outer = llama(ids, use_cache=False).logits
+        with sparse(llama, "window", slots=30):
+            inner = llama(ids, use_cache=False).logits
+        assert torch.equal(llama(ids, use_cache=False).logits, outer)
+    assert torch.equal(inner, logits(llama, ids, "window", slots=30)) and not torch.equal(inner, outer)
+
+
+def test_what_cannot_be_scored_is_refused(llama):
+    ids = tokens()
+    with sparse(llama, "h2o", slots=8), pytest.raises(UserError, match="use_cache=False"):
+        llama.generate(ids, max_new_tokens=2, do_sample=False, pad_token_id=0)
+    with pytest.raises(UserError, match="for streaming_llm and window alone"):
+        logits(llama, ids, "h2o", slots=8, positions="cache")
+    with pytest.raises(UserError, match="rotary"):
+        logits(gpt2(), ids, "streaming_llm", slots=8, positions="cache")
+    with pytest.raises(UserError, match="evicts nothing"):
+        logits(llama, ids, "window", slots=8, chunk=4)
+    with pytest.raises(UserError, match="selects anew"):
+        logits(llama, ids, "oracle_topk", slots=8, prefix=40)
+    with pytest.raises(UserError, match="does not use transformers' attention interface"):
+        bloom = made(BloomForCausalLM, BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=1, n_head=2))
+        logits(bloom, ids, "h2o", slots=8)
+
+
+def test_a_model_that_is_not_there_is_one_line_that_names_what_is():
+    with pytest.raises(UserError, match=r"cannot load the model '/no/such/model'.*--quick-test --offline"):
+        load_model("/no/such/model")
+    with pytest.raises(UserError, match="choose auto, float16, bfloat16, float32"):
+        load_model("gpt2", dtype="int8")
+
+
+def test_a_folder_loads_as_it_was_saved(llama, tmp_path):
+    llama.save_pretrained(tmp_path)
+    model, ids = load_model(str(tmp_path)), tokens()
+    assert model.dtype == torch.float32
+    torch.testing.assert_close(logits(model, ids).double(), logits(llama, ids), rtol=0, atol=1e-2)

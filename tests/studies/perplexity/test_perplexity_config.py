@@ -1,0 +1,91 @@
+"""Config files and the flags that stand for them."""
+
+import json
+import warnings
+
+import pytest
+
+import assay.studies.perplexity as package
+from assay.core.convert import construct
+from assay.core.errors import UserError
+from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig, MethodConfig, commands
+from assay.studies.perplexity.perplexity import Perplexity
+
+SHIPPED = ("quick_test", "quick_test_offline", "icml_full", "ablation_sparsity")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_configs_that_come_with_assay_plan_and_warn_of_nothing(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for experiment in BenchmarkConfig.load(name).placed():
+            assert construct(Perplexity, experiment.options(), what=name).plan()
+
+
+def test_icml_full_is_three_experiments_and_quick_test_never_asks():
+    assert [command[1] for command in commands(["--icml-full"])] == ["icml_wikitext103", "icml_c4", "icml_pg19"]
+    (quick,) = commands(["--quick-test", "--max-samples", "3"])
+    assert "--yes" in quick and quick[-2:] == ["--max-samples", "3"] and "TinyLlama/TinyLlama-1.1B-Chat-v1.0" in quick
+    (offline,) = commands(["--quick-test", "--offline"])
+    assert "smollm2-135m" in offline and "pydoc" in offline
+    assert commands(["--model", "gpt2"]) == [["--model", "gpt2"]]
+    with pytest.raises(UserError, match="choose one of"):
+        commands(["--quick-test", "--config", "icml_full"])
+
+
+def test_flags_and_fields_say_the_same(cli_json):
+    for name in SHIPPED[:2]:
+        given = BenchmarkConfig.load(name).experiments[0]
+        planned = construct(Perplexity, given.options(), what=name).plan()
+        rows = cli_json("perplexity", "--config", name, "--dry-run", "--device", "cpu")["rows"]
+        assert [row["id"] for row in rows] == [run.id for run in planned]
+
+
+def test_yaml_and_json_of_one_experiment_and_of_several(tmp_path):
+    one = {"name": "a", "methods": ["dense", "cab"], "model": {"name": "gpt2", "max_length": 512}}
+    (tmp_path / "one.yaml").write_text(json.dumps(one))
+    (tmp_path / "two.json").write_text(json.dumps({"experiments": [one, one | {"name": "b"}], "global_seed": 5}))
+    (single,) = BenchmarkConfig.load(tmp_path / "one.yaml").experiments
+    assert single.model.max_length == 512 and single.methods == ("dense", "cab")
+    assert [(e.name, e.seed) for e in BenchmarkConfig.load(tmp_path / "two.json").placed()] == [("a", 5), ("b", 5)]
+    several = BenchmarkConfig.load("icml_full")
+    several.to_yaml(tmp_path / "copy.yaml")
+    several.to_json(tmp_path / "copy.json")
+    assert BenchmarkConfig.from_yaml(tmp_path / "copy.yaml") == BenchmarkConfig.from_json(tmp_path / "copy.json")
+    assert BenchmarkConfig.load(tmp_path / "copy.yaml") == several
+
+
+def test_unknown_keys_are_errors_and_meaningless_ones_are_warned_of():
+    with pytest.raises(UserError, match=r"no option 'metods'. Did you mean 'methods'"):
+        BenchmarkConfig.from_text("metods: [dense]", what="x.yaml")
+    with pytest.raises(UserError, match="no option 'nmae'"):
+        BenchmarkConfig.from_text("model: {nmae: gpt2}", what="x.yaml")
+    with pytest.raises(UserError, match="no attention method named 'h3o'"):
+        BenchmarkConfig.from_text("methods: [h3o]", what="x.yaml")
+    with pytest.raises(UserError, match="neither YAML nor JSON"):
+        BenchmarkConfig.from_text("a: [", what="x.yaml")
+    (given,) = BenchmarkConfig.from_text("{batch_size: 8, model: {device_map: cuda}}", what="x.yaml").experiments
+    with pytest.warns(UserWarning) as seen:
+        given.options()
+    said = " ".join(str(one.message) for one in seen)
+    assert "without meaning here: batch_size" in said and "model.device_map" in said and "8192, 16384" in said
+
+
+def test_options_of_methods_reach_the_methods():
+    configs = {"streaming_llm": {"num_sink_tokens": 8, "window_size": 100}, "cab_v3": MethodConfig(block_size=32)}
+    given = ExperimentConfig(methods=("streaming_llm", "cab_v3", "h2o"), method_configs=configs)
+    with pytest.warns(UserWarning, match="left out"):
+        study = construct(Perplexity, given.options(), what="x")
+    assert [m.label for m in study.methods] == [
+        "streaming_llm:num_sink_tokens=8:window_size=100", "cab_v3:block_size=32", "h2o",
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="of method 'h2o': block_size"):
+        MethodConfig(block_size=3).word("h2o")
+
+
+def test_every_name_of_the_spec_is_there():
+    for name in dir(package):
+        assert getattr(package, name) is not None
+    assert len(dir(package)) > 35
+    with pytest.raises(AttributeError):
+        package.nothing  # noqa: B018
