@@ -1,4 +1,4 @@
-"""The README is a program: its files are written, its commands run, in order, in one fresh folder."""
+"""The README is a program: a section's files are written and its commands run, in order, in one fresh folder."""
 
 import os
 import re
@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(bash|python)(?: (\S+))?\n(.*?)```", README, re.DOTALL)
+SECTIONS = {
+    section.partition("\n")[0]: blocks
+    for section in re.split(r"^## ", README, flags=re.MULTILINE)
+    if (blocks := re.findall(r"```(bash|python)(?: (\S+))?\n(.*?)```", section, re.DOTALL))
+}
 ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -28,19 +32,29 @@ def run(command: str | list[str], folder: Path) -> str:
     return ran.stdout
 
 
-def test_every_block_runs_as_it_stands(tmp_path: Path) -> None:
+def said_in(section: str, folder: Path) -> str:
     said = []
-    for language, name, text in BLOCKS:
+    for language, name, text in SECTIONS[section]:
         if name:
-            (tmp_path / name).write_text(text)
+            (folder / name).write_text(text)
         elif language == "python":
-            said.append(run([sys.executable, "-c", text], tmp_path))
+            said.append(run([sys.executable, "-c", text], folder))
         else:
             commands = [line.partition("#")[0].strip() for line in text.strip().splitlines()]
-            said += [run(command, tmp_path) for command in commands if not command.startswith("make ")]
-    everything = "\n".join(said)
-    assert "MaxPool" in everything and "pass" in everything
-    assert (tmp_path / "results" / "report.html").is_file()
+            said += [run(command, folder) for command in commands if not command.startswith("make ")]
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_block_runs_as_it_stands(section: str, tmp_path: Path) -> None:
+    said = said_in(section, tmp_path)
+    if section == "Add your own":
+        assert "MaxPool" in said and "pass" in said
+        assert (tmp_path / "results" / "report.html").is_file()
+
+
+def test_no_section_with_commands_is_left_out() -> None:
+    assert {"Five questions", "Add your own", "Every study command"} <= set(SECTIONS)
 
 
 @pytest.mark.parametrize(
