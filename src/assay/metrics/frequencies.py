@@ -52,6 +52,24 @@ def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:
     return 1 + (np.cumsum(-np.sort(-law, axis=1), axis=1)[:, :-1] < share).sum(axis=1)
 
 
+@torch.no_grad()
+def phase_scrambled(model: Factors, rng: torch.Generator) -> Weights:
+    """The model with a new phase at every frequency of each unit's five vectors (left and right of a and of b, and the
+    readout): their power spectra are as they were, and nothing is left of how units work together."""
+    plain = weights(model)
+
+    def scrambled(vectors: Float[Tensor, "*units P"]) -> Float[Tensor, "*units P"]:
+        found = torch.fft.rfft(vectors)
+        turn = torch.rand(found.shape, generator=rng, dtype=vectors.dtype).to(vectors.device)
+        turn[..., 0] = 0  # the mean has no phase, and neither has the alternating part of an even P
+        if plain.P % 2 == 0:
+            turn[..., -1] = 0
+        return torch.fft.irfft(found * torch.polar(torch.ones_like(turn), 2 * torch.pi * turn), n=plain.P)
+
+    left, right = (scrambled(side.unflatten(1, (2, plain.P))).flatten(1) for side in (plain.w_l, plain.w_r))
+    return Weights(left, right, scrambled(plain.w_p.T).T)
+
+
 def _power(model: Weights) -> Float[Tensor, "P frequencies"]:
     """The rows of FFT(B_r), from the factors: FFT acts on one side of l r^T alone."""
     total = torch.zeros(())

@@ -13,7 +13,7 @@ from assay.metrics.automorphisms import Automorphism
 from assay.models.bilinear import constructive_model
 from assay.studies.modular import compression, files, measures
 from assay.studies.modular.frequencies import nearest_widths
-from assay.studies.modular.similarity import untrained
+from assay.studies.modular.similarity import floors, scrambled, untrained
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
@@ -38,6 +38,7 @@ def test_a_saved_sweep_is_compared_by_every_measure(cli_json: Callable[..., Any]
         same = [matrix[i, i + 1] for i in range(0, 10, 2)]
         assert rows[name]["same width"] == pytest.approx(np.mean(same))
         assert 1 / 21 <= rows[name]["p (width)"] <= 1
+    assert all({"scrambled", "same band", "beyond (band)", "beyond (width)"} <= set(row) for row in rows.values())
     assert rows["TN, best image"]["untrained"] > rows["TN, reachable, centred"]["untrained"], "a maximum flatters"
     assert {row["one"] + row["other"] for row in found["tables"]["agreement"]} == {
         "TNactivation", "TNJS", "activationJS",
@@ -134,3 +135,17 @@ def test_untrained_models_have_the_widths_of_the_sweep(sweep: Path) -> None:
 
 def test_the_widths_that_are_drawn_are_quarters_of_P() -> None:
     assert nearest_widths(64, range(1, 65)) == [64, 48, 32, 16] and nearest_widths(7, [1, 2]) == [2, 2, 2, 2]
+
+
+def test_one_frequency_each_is_alike_by_the_maximum_alone() -> None:
+    """Units of single frequencies with random phases share nothing, and yet some image of one fits another far better
+    than fresh weights ever do: that much a learnt spectrum gives away for nothing."""
+    four = {"bi_linear.weight": constructive_model(7).bi_linear.weight.detach()}
+    four["projection.weight"] = constructive_model(7).w_p.detach()
+    found = files.SweepResults(
+        7, {(4, seed): four for seed in range(6)}, dict.fromkeys([(4, s) for s in range(6)], 1.0)
+    )
+    (best,) = [measure for measure in measures.measures(4) if measure.names == ("TN, best image",)]
+    (floor,) = floors(best, found)
+    assert floor["scrambled"] > floor["untrained"] + 0.1 and floor["scrambled"] < 0.99
+    assert len(scrambled(found)) == 6

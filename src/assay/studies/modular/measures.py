@@ -2,7 +2,8 @@
 
 The first three are the spec's. The others leave out what does nothing (entries of the forms that no input reaches, what
 is added to all outputs), look at hidden units, or let the symmetries of addition move one model onto the other. Each
-has its floor: the same number for untrained models of the same widths, under the same maximum where there is one.
+has its floors: the same number for untrained models of the same widths, and for these with scrambled phases, under the
+same maximum where there is one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,11 +92,10 @@ def summary(
     """What a matrix says of width and of models that answer well: one row of the table."""
     rng = np.random.default_rng(seed)
     widths = [width_of(key) for key in keys]
-    same = np.equal.outer(widths, widths)
     replicate = contrast(matrix, widths, rng=rng, permutations=permutations)
     # Quarters; of few widths fewer parts, so that each has pairs of different widths.
     parts = bands(widths, max(2, min(BANDS, len(set(widths)) // 2)))
-    block = contrast(matrix, parts, rng=rng, permutations=permutations, ignore=same)
+    block = contrast(matrix, parts, rng=rng, permutations=permutations, units=widths)
     apart = np.abs(np.subtract.outer(widths, widths)).astype(np.float64)
     narrower = np.minimum.outer(widths, widths).astype(np.float64)
     gradient, growth = (mantel(matrix, x, rng=rng, permutations=permutations) for x in (apart, narrower))
@@ -105,10 +105,12 @@ def summary(
         "all pairs": mean_over(matrix, ~np.eye(len(keys), dtype=bool)),
         "same width": replicate.within if replicate else None,
         "other widths": replicate.between if replicate else None,
+        "beyond (width)": replicate.beyond if replicate else None,
         "p (width)": replicate.p if replicate else None,
-        "same quarter": block.within if block else None,
-        "other quarters": block.between if block else None,
-        "p (quarter)": block.p if block else None,
+        "same band": block.within if block else None,
+        "other bands": block.between if block else None,
+        "beyond (band)": block.beyond if block else None,
+        "p (band)": block.p if block else None,
         "r with |d - d'|": gradient.r,
         "p (|d - d'|)": gradient.p,
         "r with min(d, d')": growth.r,
