@@ -21,7 +21,8 @@ from assay.core.store import Store
 from assay.metrics.permutation import mantel
 from assay.report.section import Section
 from assay.studies.modular.compression import weights_of
-from assay.studies.modular.measures import measures, summary, thinned, width_of
+from assay.studies.modular.files import width_of
+from assay.studies.modular.measures import measures, summary, thinned
 from assay.studies.modular.report import report
 from assay.studies.modular.similarity import floors
 from assay.studies.modular.source import settings

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.errors import UserError
 from assay.metrics.similarity import Factors, Weights, weights
 from assay.metrics.spectra import eigendecomposition
 
@@ -27,6 +28,7 @@ Law = Float[np.ndarray, "P frequencies"]
 def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dtype: torch.dtype = torch.float64) -> Law:
     """p(f | r) of a model; a row of a form that is zero is uniform."""
     if kind == "eigen":
+        _check_count(n_evecs)
         values, vectors = eigendecomposition(model, dtype, largest=n_evecs)
         return eigen_law(values, vectors, n_evecs=n_evecs)
     plain = weights(model, dtype)
@@ -42,9 +44,15 @@ def eigen_law(
     eigenvalues: Float[Tensor, "P rank"], eigenvectors: Float[Tensor, "P inputs rank"], *, n_evecs: int = 4
 ) -> Law:
     """The spec's law, of eigenvalues by size."""
+    _check_count(n_evecs)
     first = eigenvectors[:, : len(eigenvectors), :n_evecs]
     spectrum = torch.fft.rfft(first, dim=1).abs()
     return _shares(torch.einsum("rfi,ri->rf", spectrum, eigenvalues[:, :n_evecs].abs()))
+
+
+def _check_count(n_evecs: int) -> None:
+    if n_evecs < 1:
+        raise UserError(f"n_evecs={n_evecs}: it is at least 1.")
 
 
 def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:

@@ -48,6 +48,8 @@ class Recipe:
                 f"epochs={self.epochs}, batch={self.batch}, train_share={self.train_share}: the first two are at least "
                 "1, the share lies between 0 and 1."
             )
+        if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
+            raise UserError(f"lr={self.lr}, weight_decay={self.weight_decay}: a rate is above 0, a decay 0 or more.")
         if not 0 <= self.test_share < 1 - self.train_share:
             raise UserError(
                 f"test_share={self.test_share}: it is 0 or more, and with train_share={self.train_share} leaves some "

@@ -1,6 +1,7 @@
 """The spec's names: each is there, runs as the spec writes it, and leaves gradients on."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,26 @@ def test_run_sweep_trains_the_models_of_the_command(cli: object, tmp_path: Path)
     assert all(torch.equal(saved[k][n], trained.models[k][n]) for k in saved for n in saved[k])
     assert list(compression.load_sweep_results(path, seed=1)[0]) == [2, 4] and P == 7
     assert len(Store(tmp_path).records("modular.sweep")) == 4
+
+
+def test_what_cannot_be_is_refused_in_words(sweep_path: Path) -> None:
+    models, _, _ = compression.load_sweep_results(sweep_path)
+    eigen = compression.compute_eigen_data(compression.compute_interaction_matrices(models, 7), 7)
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("one width and one seed", lambda: compression.run_sweep(P=7, dimensions=[], **QUICK)),
+        ("one width and one seed", lambda: compression.run_sweep(P=7, dimensions=[2], seeds=[], **QUICK)),
+        ("lr=0", lambda: compression.run_sweep(P=7, dimensions=[2], lr=0.0, **QUICK)),
+        ("weight_decay=-1", lambda: compression.run_sweep(P=7, dimensions=[2], weight_decay=-1.0, **QUICK)),
+        ("P=7, not of P=8", lambda: compression.compute_interaction_matrices(models, 8)),
+        ("no weight 'bi_linear.weight'", lambda: compression.compute_interaction_matrices({1: {}}, 7)),
+        ("eigen, power, diagonal", lambda: compression.load_or_compute_js_divergence(sweep_path, kind="foo")),  # type: ignore[arg-type]
+        ("n_evecs=0", lambda: compression.load_or_compute_js_divergence(sweep_path, n_evecs=0)),
+        ("n_evecs=-1", lambda: compression.compute_frequency_heatmap(eigen, 4, 7, n_evecs=-1)),
+    ]  # fmt: skip
+    for said, call in wrong:
+        with pytest.raises(UserError, match=said):
+            call()
+    assert list(compression.run_sweep(P=7, dimensions=[2, 2], seeds=[1, 1], **QUICK).models) == [2]
 
 
 def test_a_sweep_in_any_order_has_rows_by_width() -> None:

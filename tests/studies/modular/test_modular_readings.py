@@ -79,6 +79,9 @@ def test_frequencies_of_a_width_are_drawn(cli_json: Callable[..., Any], sweep: P
         ["frequencies", "{sweep}", "--d_hidden", "5"],
         ["frequencies", "{sweep}", "--seed", "7"],
         ["frequencies", "{sweep}", "--n_evecs", "0"],
+        ["similarity", "{sweep}", "--most", "2"],
+        ["similarity", "{sweep}", "--most", "-1"],
+        ["similarity", "{sweep}", "--most", "5"],
         ["similarity"],
         ["similarity", "{empty}"],
     ],
@@ -89,6 +92,27 @@ def test_what_cannot_be_read_is_refused(words: list[str], cli: Cli, sweep: Path,
     code, out, err = cli("modular", *filled, "--out", tmp_path / "out")
     assert code == 2 and out == "" and err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_width_asked_for_twice_is_drawn_once(cli_json: Callable[..., Any], sweep: Path, tmp_path: Path) -> None:
+    found = cli_json("modular", "frequencies", sweep, "--d_hidden", "4", "4", "--out", tmp_path)
+    assert [row["d_hidden"] for row in found["rows"]] == [4]
+
+
+def test_too_few_widths_are_counted_as_widths(cli: Cli, tmp_path: Path) -> None:
+    two = compression.run_sweep(P=7, dimensions=[2, 4], seeds=[0, 1, 2], epochs=1, batch=9)
+    compression.save_sweep_results(two, tmp_path / "two.safetensors")
+    code, _, err = cli("modular", "similarity", tmp_path / "two.safetensors", "--out", tmp_path / "out")
+    assert code == 2 and "models of 2 widths" in err
+
+
+def test_a_sweep_of_one_seed_is_drawn_by_its_seed(cli: Cli, tmp_path: Path) -> None:
+    save = tmp_path / "s.safetensors"
+    words = ["--dimensions", "2", "--seeds", "3", "--save", save, "--out", tmp_path]
+    assert cli("modular", "sweep", *TRAIN, *words)[0] == 0
+    assert cli("modular", "frequencies", save, "--seed", "3", "--out", tmp_path)[0] == 0
+    code, _, err = cli("modular", "frequencies", save, "--seed", "0", "--out", tmp_path)
+    assert code == 2 and "Its seeds: 3" in err
 
 
 def test_a_reading_is_no_run() -> None:
@@ -114,6 +138,8 @@ def test_a_large_sweep_is_thinned_by_whole_widths() -> None:
     whole = files.SweepResults(7, {key: {} for key in keys}, dict.fromkeys(keys, 0.0))
     kept = list(measures.thinned(whole, 10).models)
     assert len(kept) == 10 and {d for d, _ in kept} >= {1, 20} and all((d, 1 - s) in kept for d, s in kept)
+    with pytest.raises(UserError, match="there are 2 models of each: 6"):
+        measures.thinned(whole, 5)
     assert measures.thinned(whole, 0) is whole and measures.thinned(whole, 40) is whole
 
 

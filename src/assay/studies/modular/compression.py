@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import safetensors.torch
@@ -55,7 +55,7 @@ def run_sweep(
     """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
     modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share. The models are those of that command."""
     widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
-    study = Sweep(P=P, dimensions=widths, seeds=tuple(seeds), **recipe)
+    study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **recipe)
     numerics = numerics_for(device)
     runs = [replace(run, numerics=numerics) for run in study.plan()]
     found = []
@@ -111,6 +111,8 @@ def load_or_compute_js_divergence(
 ) -> np.ndarray:
     """The Jensen-Shannon divergence of all pairs' p(f | r), summed over r: at most P ln 2; cached in
     js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
+    if kind not in get_args(Kind):
+        raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
 
     def divergences(models: Sequence[Weights]) -> np.ndarray:
         return js_divergence_matrix(np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models]))
@@ -153,11 +155,14 @@ def compute_frequency_heatmap(
 def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:
     """The three matrices of each model, on a device."""
     found = []
-    for state in models_state.values():
+    for key, state in models_state.items():
+        if missing := [name for name in NAMES if name not in state]:
+            raise UserError(f"model {key} has no weight '{missing[0]}'.")
         both, readout = (state[name].detach().to(device or "cpu") for name in NAMES)
         left, right = both.chunk(2)
         found.append(Weights(left, right, readout))
-    assert all(model.P == P for model in found), f"models of other moduli than P={P}"
+        if found[-1].P != P:
+            raise UserError(f"model {key} is of P={found[-1].P}, not of P={P}.")
     return found
 
 

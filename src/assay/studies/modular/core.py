@@ -47,7 +47,7 @@ from assay.metrics.spectra import js_divergence_matrix as compute_js_divergence_
 from assay.models.bilinear import Bilinear, Model, ModelConfig, addition_table, constructive_model, init_model, one_hot
 from assay.nn.random import initialised_from, stream
 from assay.studies.modular.compression import compute_frequency_heatmap, compute_interaction_matrices
-from assay.studies.modular.files import Key, State
+from assay.studies.modular.files import Key, State, width_of
 
 __all__ = [
     "Bilinear",
@@ -115,9 +115,8 @@ def get_device() -> torch.device:
 
 def load_model_for_dim(models_state: Mapping[Key, State], d_hidden: Key, P: int = 64) -> Model:
     """The model of one width (and seed) of a loaded sweep."""
-    width = d_hidden[0] if isinstance(d_hidden, tuple) else d_hidden
     with initialised_from(0):  # its weights are replaced, and the caller's generator is left alone
-        model = init_model(P, width)
+        model = init_model(P, width_of(d_hidden))
     model.load_state_dict(dict(models_state[d_hidden]))
     return model
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from assay.core.errors import UserError
 from assay.metrics.automorphisms import automorphism_similarity_matrix
 from assay.metrics.frequencies import Kind, frequency_law
 from assay.metrics.permutation import contrast, mantel
@@ -25,7 +26,7 @@ from assay.metrics.similarity import (
     symmetric_similarity_matrix,
 )
 from assay.metrics.spectra import js_divergence_matrix
-from assay.studies.modular.files import Key, SweepResults
+from assay.studies.modular.files import Key, SweepResults, width_of
 
 Matrix = Float[np.ndarray, "models models"]
 Models = Sequence[Weights]
@@ -73,10 +74,6 @@ def measures(n_evecs: int) -> list[Measure]:
         one("JS of power (bits)", js_per_remainder("power")),
         one("JS of diagonal (bits)", js_per_remainder("diagonal")),
     ]
-
-
-def width_of(key: Key) -> int:
-    return key[0] if isinstance(key, tuple) else key
 
 
 def bands(widths: Sequence[int], count: int) -> list[int]:
@@ -145,9 +142,11 @@ def thinned(sweep: SweepResults, most: int) -> SweepResults:
     if most <= 0 or len(sweep.models) <= most:
         return sweep
     widths = sorted({width_of(key) for key in sweep.models})
-    count = max(2, most * len(widths) // len(sweep.models))
+    count = most * len(widths) // len(sweep.models)
+    if count < 3:
+        each = -(-len(sweep.models) // len(widths))
+        raise UserError(
+            f"--most {most}: three widths can be compared, and there are {each} models of each: {3 * each}."
+        )
     chosen = {widths[round(i * (len(widths) - 1) / (count - 1))] for i in range(count)}
-    kept = [key for key in sweep.models if width_of(key) in chosen]
-    return SweepResults(
-        sweep.P, {key: sweep.models[key] for key in kept}, {key: sweep.val_accs[key] for key in kept}, sweep.recipe
-    )
+    return sweep.only(key for key in sweep.models if width_of(key) in chosen)

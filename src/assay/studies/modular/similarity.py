@@ -31,8 +31,8 @@ from assay.studies.modular.compression import (
     load_or_compute_tn_similarity,
     weights_of,
 )
-from assay.studies.modular.files import Key, SweepResults
-from assay.studies.modular.measures import Matrix, Measure, by_width, mean_over, measures, summary, thinned, width_of
+from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.measures import Matrix, Measure, by_width, mean_over, measures, summary, thinned
 from assay.studies.modular.source import read_sweep
 from assay.train.bilinear_bank import fresh_models
 
@@ -73,11 +73,14 @@ class Similarity(Reading):
     def __post_init__(self) -> None:
         if self.permutations < 1 or self.n_evecs < 1:
             raise UserError(f"permutations={self.permutations}, n_evecs={self.n_evecs}: both are at least 1.")
+        if self.most < 0 or 0 < self.most < 3:
+            raise UserError(f"most={self.most}: it is 0, for all models, or at least 3.")
 
     def report(self, out: Report) -> None:
         sweep = read_sweep(self.sweep)
-        if len({width_of(key) for key in sweep.models}) < 3:
-            raise UserError(f"{self.sweep} has models of {len(sweep.models)} widths: three or more can be compared.")
+        widths = len({width_of(key) for key in sweep.models})
+        if widths < 3:
+            raise UserError(f"{self.sweep} has models of {widths} widths: three or more can be compared.")
         whole = self._matrices(sweep)
         some = thinned(sweep, self.most)
         rows = [row for measure in measures(self.n_evecs) for row in self._rows(measure, sweep, some, whole)]

@@ -25,7 +25,7 @@ from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalue
 from assay.models.bilinear import Model, addition_table, init_model, one_hot
 from assay.nn.random import initialised_from
 from assay.studies import studies
-from assay.studies.modular.files import SweepResults, check_path, collect, encoded
+from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
 from assay.train.device import activate
 
@@ -51,13 +51,17 @@ class Sweep(Recipe, Study):
             "test_share": 0.125,
         },
         "spec": {"seeds": (0,)},
-        "findings": {"test_share": 0.125, "grid": {"P": ["64", "61"]}},  # docs/FINDINGS.md; minutes on a GPU
+        "findings": {  # docs/FINDINGS.md; minutes on a GPU
+            "dimensions": tuple(range(1, 65)),
+            "test_share": 0.125,
+            "grid": {"P": ["64", "61"]},
+        },
     }
 
     P: int = 64
     """The modulus."""
-    dimensions: tuple[int, ...] = tuple(range(1, 65))
-    """Hidden widths, in any order."""
+    dimensions: tuple[int, ...] | None = None
+    """Hidden widths, in any order; 1 to P by default."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed is a new split, a new order of batches and new initial weights; widths of a seed share its split."""
     save: Path | None = None
@@ -69,18 +73,25 @@ class Sweep(Recipe, Study):
 
     def plan(self) -> list[Run]:
         self.sizes(self.P)
-        if not all(width >= 1 for width in self.dimensions):
-            raise UserError(f"--dimensions {' '.join(map(str, self.dimensions))}: a width is at least 1.")
+        dimensions = tuple(range(1, self.P + 1)) if self.dimensions is None else self.dimensions
+        if not dimensions or not self.seeds:
+            raise UserError("--dimensions, --seeds: name at least one width and one seed.")
+        if not all(width >= 1 for width in dimensions):
+            raise UserError(f"--dimensions {' '.join(map(str, dimensions))}: a width is at least 1.")
         if self.save is not None:
             check_path(self.save, self.seeds)
         # Neighbours apart: workers get a half of the plan each, and a wide model costs more than a narrow one.
-        widths = (*self.dimensions[::2], *self.dimensions[1::2])
+        widths = (*dimensions[::2], *dimensions[1::2])
         asked = [(seed, width) for seed in self.seeds for width in widths]
         return [self.cell(seed=seed, P=self.P, d_hidden=width, **self.recipe()) for seed, width in asked]
 
     def cohort(self, run: Run) -> Hashable:
         """All widths and seeds of a recipe."""
         return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        if self.save is not None:
+            check_writable(self.save)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
@@ -170,6 +181,8 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
     """The models of one setting, to be saved together; those that diverged have no weights."""
     done = [record for record in records if record.status == "done"]
     settings = {canonical({k: v for k, v in record.run.options.items() if k != "d_hidden"}) for record in done}
+    if not done:
+        raise UserError("no model was trained to its end: there is nothing to save.")
     if len(settings) > 1:
         raise UserError(f"--save holds one setting, and there are {len(settings)}: leave the grid out. All are stored.")
     options = done[0].run.options
