@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
+from assay.core.run import Numerics
 from assay.core.store import Store
 from assay.metrics.spectra import interaction_eigenvalues
 from assay.studies import modular
@@ -98,6 +100,22 @@ def test_what_cannot_be_is_refused_in_words(sweep_path: Path) -> None:
         with pytest.raises(UserError, match=said):
             call()
     assert list(compression.run_sweep(P=7, dimensions=[2, 2], seeds=[1, 1], **QUICK).models) == [2]
+
+
+def test_a_sweep_is_trained_on_the_device_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without two GPUs: what is chosen is recorded, and the models are trained on the CPU."""
+    chosen = list[str]()
+
+    def device(which: object) -> object:
+        chosen.append(str(which))
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(compression, "numerics_for", lambda word: chosen.append(word) or Numerics())
+    compression.run_sweep(P=7, dimensions=[2], device=torch.device("cuda:1"), **QUICK)
+    compression.run_sweep(P=7, dimensions=[2], device="cuda:1", **QUICK)
+    compression.run_sweep(P=7, dimensions=[2], device=torch.device("cpu"), **QUICK)
+    assert chosen == ["cuda:1", "cuda:1", "cuda:1", "cuda:1", "cpu"]
 
 
 def test_a_sweep_in_any_order_has_rows_by_width() -> None:

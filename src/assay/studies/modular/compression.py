@@ -9,6 +9,7 @@ order, and the sidecar of a matrix says which row is which.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -49,17 +50,19 @@ def run_sweep(
     dimensions: Sequence[int] | None = None,
     *,
     seeds: Sequence[int] = (0,),
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     **recipe: Any,
 ) -> SweepResults:
     """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
     modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share. The models are those of that command."""
     widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
     study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **recipe)
-    numerics = numerics_for(device)
+    numerics = numerics_for(str(device))
     runs = [replace(run, numerics=numerics) for run in study.plan()]
     found = []
-    for outcome in study.execute(runs, Context(numerics)):
+    with torch.cuda.device(device) if ":" in str(device) else nullcontext():  # numerics know the kind, not which one
+        outcomes = list(study.execute(runs, Context(numerics)))
+    for outcome in outcomes:
         width = outcome.run.options["d_hidden"]
         if outcome.diverged:
             warnings.warn(f"the model of width {width}, seed {outcome.run.seed} diverged: left out", stacklevel=2)

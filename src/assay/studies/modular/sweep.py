@@ -7,7 +7,7 @@ under the names of a saved `Model`: bi_linear.weight (2 d_hidden, 2P) and projec
 """
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +27,7 @@ from assay.nn.random import initialised_from
 from assay.studies import studies
 from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
+from assay.train.checkpoint import SAVING, load_checkpoint, save_checkpoint
 from assay.train.device import activate
 
 WEIGHTS = "weights.safetensors"
@@ -124,12 +125,38 @@ class Course:
 
 
 def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """The runs of one cohort as one program; each is over when its model leaves the bank."""
+    """The runs of one cohort; those that an interrupted process left at one epoch go on from there together."""
+    rest = list(runs)
+    for saved in checkpoints(runs, ctx, device):
+        covered = [run for run in rest if run.id in saved["courses"]]
+        rest = [run for run in rest if run.id not in saved["courses"]]
+        if covered:
+            yield from train_together(covered, ctx, device, saved)
+    if rest:
+        yield from train_together(rest, ctx, device)
+
+
+def checkpoints(runs: Sequence[Run], ctx: Context, device: torch.device) -> list[dict[str, Any]]:
+    """What interrupted processes left of these runs, the furthest first."""
+    paths = [path for run in runs if (path := ctx.checkpoint(run)) and path.exists()]
+    found = [saved for path in paths if (saved := load_checkpoint(path, device)) is not None]
+    return sorted(found, key=lambda saved: -int(saved["bank"]["number"]))
+
+
+def train_together(
+    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Mapping[str, Any] | None = None
+) -> Iterator[Outcome]:
+    """Runs as one program; each is over when its model leaves the bank. A model has the bits it has alone, so those
+    that are left go on exactly, whoever was stored in the meantime."""
     options, seeds = runs[0].options, [run.seed for run in runs]
     recipe = Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
     models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
-    bank = BilinearBank(models, seeds, recipe, device.type)
+    bank = BilinearBank(models, seeds, recipe, device)
     courses = [Course(run) for run in runs]
+    if saved is not None:
+        courses = [Course(run, **saved["courses"][run.id]) for run in runs]
+        bank.restore(saved["bank"], [saved["places"][run.id] for run in runs])
+    keeper = Keeper(ctx, courses)
     every = max(1, recipe.epochs // SIGNS)
     before = time.perf_counter(), time.process_time()
     for epoch in bank.run():
@@ -139,8 +166,35 @@ def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[O
             if epoch.number % every == 0:
                 ctx.progress(runs[k], epoch.number, recipe.epochs, val_acc=val_acc)
         before = now
+        keeper.keep(bank)
         for k in epoch.finished:
             yield outcome(courses[k], bank.model(k), bank.splits[runs[k].seed], together=len(runs))
+
+
+@dataclass
+class Keeper:
+    """Writes the checkpoint of a bank, as often as its cost allows. It stands with the narrowest run that goes on: that
+    one is likely the last to be stored, which takes the checkpoint away."""
+
+    ctx: Context
+    courses: Sequence[Course]
+    due: float = 0.0
+    last: Path | None = None
+
+    def keep(self, bank: BilinearBank) -> None:
+        if not bank.going:
+            return
+        home = min(bank.going, key=lambda k: self.courses[k].run.options["d_hidden"])
+        path, start = self.ctx.checkpoint(self.courses[home].run), time.perf_counter()
+        if path is None or (path == self.last and start < self.due):
+            return
+        going = {self.courses[k].run.id: k for k in bank.going}
+        courses = {
+            run: {key: value for key, value in vars(self.courses[k]).items() if key != "run"}
+            for run, k in going.items()
+        }
+        save_checkpoint(path, {"bank": bank.state(), "places": going, "courses": courses})
+        self.last, self.due = path, time.perf_counter() + (time.perf_counter() - start) / SAVING
 
 
 def outcome(course: Course, model: Model, split: Split, *, together: int) -> Outcome:
