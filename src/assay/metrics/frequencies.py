@@ -18,7 +18,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.metrics.similarity import Factors, Weights, weights
-from assay.metrics.spectra import eigendecomposition
+from assay.metrics.spectra import eigendecomposition, shares_of
 
 Kind = Literal["eigen", "power", "diagonal"]
 Law = Float[np.ndarray, "P frequencies"]
@@ -33,9 +33,9 @@ def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dty
         return eigen_law(values, vectors, n_evecs=n_evecs)
     plain = weights(model, dtype)
     if kind == "power":
-        return _shares(_power(plain))
+        return shares_of(_power(plain).cpu())
     if kind == "diagonal":
-        return _shares(_diagonal(plain))
+        return shares_of(_diagonal(plain).cpu())
     assert_never(kind)
 
 
@@ -47,7 +47,7 @@ def eigen_law(
     _check_count(n_evecs)
     first = eigenvectors[:, : len(eigenvectors), :n_evecs]
     spectrum = torch.fft.rfft(first, dim=1).abs()
-    return _shares(torch.einsum("rfi,ri->rf", spectrum, eigenvalues[:, :n_evecs].abs()))
+    return shares_of(torch.einsum("rfi,ri->rf", spectrum, eigenvalues[:, :n_evecs].abs()).cpu())
 
 
 def _check_count(n_evecs: int) -> None:
@@ -101,9 +101,3 @@ def _mirrored(P: int, like: Tensor) -> Float[Tensor, " frequencies"]:
     """2 where f and P - f are two frequencies, 1 where they are one."""
     f = torch.arange(P // 2 + 1, device=like.device)
     return torch.where((2 * f) % P == 0, 1.0, 2.0).to(like.dtype)
-
-
-def _shares(values: Float[Tensor, "P frequencies"]) -> Law:
-    found = values.cpu().numpy().astype(np.float64)
-    total = found.sum(axis=1, keepdims=True)
-    return np.divide(found, total, out=np.full_like(found, 1 / found.shape[1]), where=total > 0)

@@ -23,7 +23,7 @@ from assay.core.errors import UserError
 from assay.core.study import Context
 from assay.metrics.frequencies import Kind, eigen_law, frequency_law
 from assay.metrics.similarity import Weights, activation_similarity_matrix, symmetric_similarity_matrix
-from assay.metrics.spectra import by_size, interaction_matrices, js_divergence_matrix
+from assay.metrics.spectra import eigenpairs, interaction_matrices, js_divergence_matrix
 from assay.studies.modular.cache import cached
 from assay.studies.modular.files import NAMES, Key, State, SweepResults, collect, load, save
 from assay.studies.modular.sweep import WEIGHTS, Sweep
@@ -139,9 +139,7 @@ def compute_eigen_data(int_mats: Mapping[Key, Tensor], P: int) -> dict[Key, dict
     for key, forms in int_mats.items():
         if forms.shape != (P, 2 * P, 2 * P):
             raise UserError(f"the forms of model {key} are {tuple(forms.shape)}, where P={P} has {(P, 2 * P, 2 * P)}.")
-        values, vectors = torch.linalg.eigh(forms)
-        values, order = by_size(values)
-        found[key] = {"eigenvalues": values, "eigenvectors": vectors.gather(2, order[:, None].expand_as(vectors))}
+        found[key] = dict(zip(("eigenvalues", "eigenvectors"), eigenpairs(forms), strict=True))
     return found
 
 

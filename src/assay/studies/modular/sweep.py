@@ -22,8 +22,7 @@ from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
 from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
-from assay.models.bilinear import Model, addition_table, init_model, one_hot
-from assay.nn.random import initialised_from
+from assay.models.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies import studies
 from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
@@ -88,7 +87,7 @@ class Sweep(Recipe, Study):
 
     def cohort(self, run: Run) -> Hashable:
         """All widths and seeds of a recipe."""
-        return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
+        return setting(run)
 
     def prepare(self, runs: Sequence[Run]) -> None:
         if self.save is not None:
@@ -105,6 +104,11 @@ class Sweep(Recipe, Study):
         if self.save is not None:
             for path, data in encoded(saved_sweep(records), self.save):
                 out.file(path, data)
+
+
+def setting(run: Run) -> str:
+    """The options that runs of all widths and seeds share."""
+    return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
 
 
 @dataclass
@@ -234,7 +238,7 @@ def answered(model: Model) -> Float[Tensor, " pairs"]:
 def saved_sweep(records: Sequence[Record]) -> SweepResults:
     """The models of one setting, to be saved together; those that diverged have no weights."""
     done = [record for record in records if record.status == "done"]
-    settings = {canonical({k: v for k, v in record.run.options.items() if k != "d_hidden"}) for record in done}
+    settings = {setting(record.run) for record in done}
     if not done:
         raise UserError("no model was trained to its end: there is nothing to save.")
     if len(settings) > 1:
@@ -254,7 +258,4 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
 
 def saved_model(record: Record) -> Model:
     """The model of a record."""
-    with initialised_from(0):  # its weights are replaced, and the caller's generator is left alone
-        model = init_model(record.run.options["P"], record.run.options["d_hidden"])
-    model.load_state_dict(safetensors.torch.load(record.artifact(WEIGHTS)))
-    return model
+    return model_of(safetensors.torch.load(record.artifact(WEIGHTS)))
