@@ -54,9 +54,23 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
     assert cli("--version")[1].startswith("assay 0.")
 
 
+def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -> None:
+    code, out, _ = cli("modular", "--help")
+    assert code == 0
+    for verb, question in (
+        ("sweep", "when its bottleneck shrinks?"),
+        ("similarity", "How alike are models"),
+        ("frequencies", "Which frequencies"),
+    ):
+        assert any(line.startswith(f"assay modular {verb} ") and question in line for line in out.splitlines())
+    assert cli("modular")[:2] == (0, out) and "modular.sweep" not in out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["modular", "swep"], "Did you mean 'modular sweep'"),
+        (["moduler"], "Did you mean 'modular"),
         (["expresivity"], "Did you mean 'expressivity'"),
         (["list", "encoder5"], "Did you mean 'encoders'"),
         (["expressivity", "--models", "SelfAtn"], "Did you mean 'SelfAttn'"),

@@ -3,7 +3,8 @@
 #
 # Models z = W_p [(W_l x) * (W_r x)] of different hidden widths learn (a + b) mod P. All widths and seeds are trained as
 # one program; each stops when it answers every validation pair, or when the epochs are over.
-# `assay modular sweep --save FILE` does the same from the command line, and resumes where it was interrupted.
+# `assay modular sweep --save FILE` does the same from the command line, and goes on from its last
+# checkpoint if it was interrupted.
 
 # %%
 from pathlib import Path

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.foreign import load_source, read_source
-from assay.core.plugin import registries
+from assay.core.plugin import Entry, registries
 from assay.progress import say
 from assay.study_command import run_study
 from assay.verbs import VERBS
@@ -64,10 +64,23 @@ def _dispatch(words: list[str]) -> int:
         name = ".".join(words[:length])
         if name in studies.names() and len(words) >= length:
             return run_study(name, words[length:])
-    if words[0] not in VERBS:
-        known = [*VERBS, *studies.names()]
-        raise UserError(f"no command '{words[0]}'.{nearest(words[0], known)} Known: {', '.join(known)}.")
-    return VERBS[words[0]](words[1:])
+    if words[0] in VERBS:
+        return VERBS[words[0]](words[1:])
+    if own := [entry for entry in studies.entries() if entry.name.startswith(f"{words[0]}.")]:
+        return _family(words[0], words[1:], own)
+    known = [*VERBS, *(name.replace(".", " ") for name in studies.names())]
+    raise UserError(f"no command '{words[0]}'.{nearest(words[0], known)} Known: {', '.join(known)}.")
+
+
+def _family(name: str, rest: Sequence[str], own: Sequence[Entry]) -> int:
+    """`assay modular`: the commands of a study that is several, each with its question; `--help` asks for the same."""
+    spelled = {entry.name.replace(".", " "): entry.summary for entry in own}
+    if rest and rest[0] not in ("-h", "--help", "help"):
+        word = f"{name} {rest[0]}"
+        listed = ", ".join(f"'{command}'" for command in spelled)
+        raise UserError(f"no command '{word}'.{nearest(word, spelled)} Known: {listed}.")
+    print("\n".join(f"assay {command:<28} {question}" for command, question in spelled.items()))
+    return 0
 
 
 def without_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -87,7 +100,7 @@ def without_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _overview() -> str:
     studies = registries()["studies"].entries()
     lines = ["usage: assay COMMAND ...   (assay COMMAND --help says more)", "", "studies:"]
-    lines += [f"  {entry.name:<14} {entry.summary}" for entry in studies]
+    lines += [f"  {entry.name.replace('.', ' '):<20} {entry.summary}" for entry in studies]
     lines += ["", "verbs:"]
-    lines += [f"  {name:<14} {(verb.__doc__ or '').partition(chr(10))[0]}" for name, verb in VERBS.items()]
+    lines += [f"  {name:<20} {(verb.__doc__ or '').partition(chr(10))[0]}" for name, verb in VERBS.items()]
     return "\n".join(lines)

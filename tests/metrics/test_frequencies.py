@@ -8,7 +8,7 @@ import torch
 
 from assay.metrics import frequencies as freq
 from assay.metrics.automorphisms import Automorphism
-from assay.metrics.similarity import Weights
+from assay.metrics.similarity import Weights, symmetric_similarity
 from assay.metrics.spectra import eigendecomposition, interaction_matrices
 from assay.models.bilinear import Model, constructive_model, init_model
 from assay.nn.random import initialised_from
@@ -86,3 +86,20 @@ def test_dominant_frequencies_are_counted_until_the_share_is_reached() -> None:
     law = np.array([[0.95, 0.05, 0.0], [0.5, 0.3, 0.2], [1 / 3, 1 / 3, 1 / 3]])
     assert freq.dominant_frequencies(law, 0.8 - 1e-9).tolist() == [1, 2, 3]
     assert math.isclose(law.sum(), 3)
+
+
+@pytest.mark.parametrize("P", [8, 9])
+def test_scrambled_phases_keep_the_power_of_every_vector_and_nothing_else(P: int) -> None:
+    plain, rng = model(P), torch.Generator().manual_seed(0)
+    found = freq.phase_scrambled(plain, rng)
+
+    def vectors(one: Weights | Model) -> torch.Tensor:
+        return torch.cat([one.w_l[:, :P], one.w_l[:, P:], one.w_r[:, :P], one.w_r[:, P:], one.w_p.T]).detach()
+
+    before, after = vectors(plain), vectors(found)
+    torch.testing.assert_close(torch.fft.rfft(after).abs(), torch.fft.rfft(before).abs())
+    assert (torch.nn.functional.cosine_similarity(before, after).abs() < 0.99).all()
+    again = freq.phase_scrambled(plain, rng)
+    assert not torch.allclose(vectors(again), after), "every draw is another"
+    cut = freq.phase_scrambled(constructive_model(P).double(), rng)
+    assert symmetric_similarity(constructive_model(P), cut) < 0.9

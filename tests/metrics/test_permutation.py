@@ -1,10 +1,12 @@
 """Permutation tests: sizes that hold under the null, and what is there found."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics.permutation import contrast, mantel
+from assay.metrics.permutation import beyond_strengths, contrast, mantel
 
 
 def noise(N: int, seed: int) -> np.ndarray:
@@ -32,7 +34,7 @@ def test_mantel_p_is_that_of_all_permutations_of_a_small_matrix() -> None:
 
 def test_p_values_of_noise_are_uniform() -> None:
     labels = [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    found = [contrast(noise(9, s), labels, rng=np.random.default_rng(s), permutations=99) for s in range(200)]
+    found = [contrast(noise(9, s), labels, rng=np.random.default_rng(s), permutations=99) for s in range(120)]
     p = np.array([c.p for c in found if c is not None])
     assert 0.02 <= (p <= 0.1).mean() <= 0.19 and 0.4 < p.mean() < 0.6
 
@@ -43,7 +45,56 @@ def test_a_contrast_is_the_difference_of_means_over_pairs() -> None:
     within = np.mean([S[i, j] for i, j in pairs if groups[i] == groups[j]])
     between = np.mean([S[i, j] for i, j in pairs if groups[i] != groups[j]])
     found = contrast(S, groups, rng=np.random.default_rng(0))
-    assert found is not None and found.difference == pytest.approx(within - between)
+    assert found is not None and (found.within, found.between) == (pytest.approx(within), pytest.approx(between))
+    rest = beyond_strengths(S)
+    inside, outside = (
+        np.mean([rest[i, j] for i, j in pairs if (groups[i] == groups[j]) == wanted]) for wanted in (True, False)
+    )
+    assert found.beyond == pytest.approx(inside - outside)
+
+
+STRENGTHS = np.repeat(np.linspace(0.1, 0.9, 12), 3)  # 12 widths of 3 seeds, each stronger than the one before
+WIDTHS = list(np.repeat(np.arange(12), 3))
+QUARTERS = [width // 3 for width in WIDTHS]
+
+
+@pytest.mark.parametrize("form", [np.multiply.outer, np.add.outer, lambda u, v: 1 - np.multiply.outer(u, v)])
+def test_what_strength_alone_explains_is_no_contrast(form: Any) -> None:
+    S = form(STRENGTHS, STRENGTHS)
+    for groups, units in ((WIDTHS, None), (QUARTERS, WIDTHS)):
+        found = contrast(S, groups, units=units, rng=np.random.default_rng(0))
+        assert found is not None and found.p == 1 and abs(found.beyond) < 1e-9
+
+
+def test_under_strengths_and_noise_p_is_uniform() -> None:
+    p = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        S = np.outer(STRENGTHS, STRENGTHS) + 0.05 * noise(36, seed)
+        tests = [contrast(S, g, units=u, rng=rng, permutations=99) for g, u in ((WIDTHS, None), (QUARTERS, WIDTHS))]
+        p.append([test.p for test in tests if test])
+    assert (np.mean(np.array(p) <= 0.1, axis=0) <= 0.22).all() and (np.abs(np.mean(p, axis=0) - 0.5) < 0.12).all()
+
+
+def test_what_widths_share_beyond_strength_is_found() -> None:
+    S = np.outer(STRENGTHS, STRENGTHS) + 0.02 * noise(36, 0)
+    own = S + 0.1 * np.equal.outer(WIDTHS, WIDTHS)
+    blocks = S + 0.1 * np.equal.outer(QUARTERS, QUARTERS)
+    width = contrast(own, WIDTHS, rng=np.random.default_rng(0))
+    quarter = contrast(blocks, QUARTERS, units=WIDTHS, rng=np.random.default_rng(0))
+    assert width is not None and width.p <= 0.002 and width.beyond == pytest.approx(0.1, abs=0.03)
+    assert quarter is not None and quarter.p <= 0.01 and 0.05 < quarter.beyond < 0.11
+
+
+def test_seeds_of_a_width_are_no_evidence_for_quarters() -> None:
+    """Each width has a place of its own, shared by its seeds: with models permuted one by one p is far too small."""
+    p = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        place = np.repeat(rng.normal(size=(12, 4)), 3, axis=0)
+        found = contrast(place @ place.T, QUARTERS, units=WIDTHS, rng=rng, permutations=99)
+        p.append(found.p if found else 0)
+    assert np.mean(np.array(p) <= 0.1) <= 0.25 and 0.35 < np.mean(p) < 0.65
 
 
 def test_blocks_are_found_and_pairs_can_be_left_out() -> None:
@@ -51,8 +102,7 @@ def test_blocks_are_found_and_pairs_can_be_left_out() -> None:
     block = noise(12, 5) * 0.1 + np.equal.outer(groups, groups)
     found = contrast(block, groups, rng=np.random.default_rng(0))
     assert found is not None and found.p < 0.01
-    everything = np.equal.outer(groups, groups)
-    assert contrast(block, groups, rng=np.random.default_rng(0), ignore=everything) is None
+    assert contrast(block, groups, rng=np.random.default_rng(0), units=groups) is None, "no pair of a group is left"
     assert contrast(block, range(12), rng=np.random.default_rng(0)) is None, "no pair shares a group"
 
 

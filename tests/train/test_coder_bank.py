@@ -115,6 +115,9 @@ def test_what_is_taken_up_again_goes_on_as_if_nothing_had_happened(kind: str, tm
     assert [epoch.number for epoch in rest] == [3, 4] and rest == history[2:]
     for name, value in whole.module.state_dict().items():
         assert torch.equal(value, second.module.state_dict()[name]), name
+    (tmp_path / "checkpoint").write_bytes(b"cut short")
+    with pytest.warns(UserWarning, match="starts anew"):
+        assert second.load_if(tmp_path / "checkpoint", ["a", "b"]) is None
 
 
 def test_a_model_that_diverges_takes_no_other_with_it() -> None:

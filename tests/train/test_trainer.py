@@ -65,6 +65,9 @@ def test_saving_and_loading_in_the_middle_changes_no_bit(tmp_path: Path) -> None
     list(second.run())
     for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(one, other)
+    (tmp_path / "checkpoint").write_bytes((tmp_path / "checkpoint").read_bytes()[:-50])
+    with pytest.warns(UserWarning, match="starts anew"):
+        assert trainer().load_if(tmp_path / "checkpoint", ["me"]) is None
 
 
 def test_a_run_does_not_depend_on_the_global_generator() -> None:

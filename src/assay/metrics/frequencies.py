@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.errors import UserError
 from assay.metrics.similarity import Factors, Weights, weights
-from assay.metrics.spectra import eigendecomposition
+from assay.metrics.spectra import eigendecomposition, shares_of
 
 Kind = Literal["eigen", "power", "diagonal"]
 Law = Float[np.ndarray, "P frequencies"]
@@ -27,13 +28,14 @@ Law = Float[np.ndarray, "P frequencies"]
 def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dtype: torch.dtype = torch.float64) -> Law:
     """p(f | r) of a model; a row of a form that is zero is uniform."""
     if kind == "eigen":
+        _check_count(n_evecs)
         values, vectors = eigendecomposition(model, dtype, largest=n_evecs)
         return eigen_law(values, vectors, n_evecs=n_evecs)
     plain = weights(model, dtype)
     if kind == "power":
-        return _shares(_power(plain))
+        return shares_of(_power(plain).cpu())
     if kind == "diagonal":
-        return _shares(_diagonal(plain))
+        return shares_of(_diagonal(plain).cpu())
     assert_never(kind)
 
 
@@ -42,14 +44,38 @@ def eigen_law(
     eigenvalues: Float[Tensor, "P rank"], eigenvectors: Float[Tensor, "P inputs rank"], *, n_evecs: int = 4
 ) -> Law:
     """The spec's law, of eigenvalues by size."""
+    _check_count(n_evecs)
     first = eigenvectors[:, : len(eigenvectors), :n_evecs]
     spectrum = torch.fft.rfft(first, dim=1).abs()
-    return _shares(torch.einsum("rfi,ri->rf", spectrum, eigenvalues[:, :n_evecs].abs()))
+    return shares_of(torch.einsum("rfi,ri->rf", spectrum, eigenvalues[:, :n_evecs].abs()).cpu())
+
+
+def _check_count(n_evecs: int) -> None:
+    if n_evecs < 1:
+        raise UserError(f"n_evecs={n_evecs}: it is at least 1.")
 
 
 def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:
     """How many frequencies have this share of each remainder's law."""
     return 1 + (np.cumsum(-np.sort(-law, axis=1), axis=1)[:, :-1] < share).sum(axis=1)
+
+
+@torch.no_grad()
+def phase_scrambled(model: Factors, rng: torch.Generator) -> Weights:
+    """The model with a new phase at every frequency of each unit's five vectors (left and right of a and of b, and the
+    readout): their power spectra are as they were, and nothing is left of how units work together."""
+    plain = weights(model)
+
+    def scrambled(vectors: Float[Tensor, "*units P"]) -> Float[Tensor, "*units P"]:
+        found = torch.fft.rfft(vectors)
+        turn = torch.rand(found.shape, generator=rng, dtype=vectors.dtype).to(vectors.device)
+        turn[..., 0] = 0  # the mean has no phase, and neither has the alternating part of an even P
+        if plain.P % 2 == 0:
+            turn[..., -1] = 0
+        return torch.fft.irfft(found * torch.polar(torch.ones_like(turn), 2 * torch.pi * turn), n=plain.P)
+
+    left, right = (scrambled(side.unflatten(1, (2, plain.P))).flatten(1) for side in (plain.w_l, plain.w_r))
+    return Weights(left, right, scrambled(plain.w_p.T).T)
 
 
 def _power(model: Weights) -> Float[Tensor, "P frequencies"]:
@@ -75,9 +101,3 @@ def _mirrored(P: int, like: Tensor) -> Float[Tensor, " frequencies"]:
     """2 where f and P - f are two frequencies, 1 where they are one."""
     f = torch.arange(P // 2 + 1, device=like.device)
     return torch.where((2 * f) % P == 0, 1.0, 2.0).to(like.dtype)
-
-
-def _shares(values: Float[Tensor, "P frequencies"]) -> Law:
-    found = values.cpu().numpy().astype(np.float64)
-    total = found.sum(axis=1, keepdims=True)
-    return np.divide(found, total, out=np.full_like(found, 1 / found.shape[1]), where=total > 0)

@@ -1,6 +1,9 @@
 """Tests of matrices of similarities by permutation: pairs share models, so no formula for independent values holds.
 
 What is permuted is the models, never the pairs; p is (1 + as extreme or more) / (1 + permutations), so never 0.
+
+Models also differ in how alike they are to anything at all: where S_ij = u_i u_j and nothing else, pairs of one group
+have the larger mean, by the variance of u between groups. A contrast is therefore of `beyond_strengths`.
 """
 
 from collections.abc import Sequence
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from assay.core.errors import UserError
 from assay.metrics.distances import correlation
@@ -26,10 +29,12 @@ class Mantel:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Means over the pairs of one group and over all other pairs; p: of so large a difference, either way."""
+    """Means over the pairs of one group and over all other pairs, and how far they lie apart once each model's own
+    strength is taken out; p: of so large a `beyond`, either way."""
 
     within: float
     between: float
+    beyond: float
     p: float
 
     @property
@@ -57,25 +62,78 @@ def contrast(
     *,
     rng: np.random.Generator,
     permutations: int = 999,
-    ignore: Bool[np.ndarray, "N N"] | None = None,
+    units: Sequence[Any] | None = None,
 ) -> Contrast | None:
-    """Pairs of one group against all others, models permuted among the groups; None where a side has no pair.
-    `ignore` takes pairs out of both sides, and moves with the labels."""
-    labels = np.unique(np.asarray([str(group) for group in groups]), return_inverse=True)[1]
+    """Pairs of one group against all others; None where a side has no pair. `units` are permuted among the groups: the
+    models, unless told which of them stay together. Pairs inside such a unit are then on neither side."""
+    member = _numbered(range(len(matrix)) if units is None else units)
+    labels = np.zeros(member.max() + 1, dtype=np.int64)
+    labels[member] = _numbered(groups)
+    assert (labels[member] == _numbered(groups)).all(), "a unit lies in one group"
     upper = np.triu_indices(len(matrix), k=1)
-    same = labels[:, None] == labels
-    counted = np.ones_like(same) if ignore is None else ~ignore
-    inside, outside = (same & counted)[upper], (~same & counted)[upper]
+    counted = (member[:, None] != member)[upper]
+    rest = beyond_strengths(matrix)[upper]
+
+    def sides(of_unit: Any) -> tuple[Any, Any]:
+        of_model = of_unit[member]
+        same = (of_model[:, None] == of_model)[upper]
+        return same & counted, ~same & counted
+
+    def apart(of_unit: Any) -> float:
+        inside, outside = sides(of_unit)
+        return float(rest[inside].mean() - rest[outside].mean()) if inside.any() and outside.any() else 0.0
+
+    inside, outside = sides(labels)
     if not inside.any() or not outside.any():
         return None
+    found = apart(labels)
+    p = _p(found, [apart(rng.permutation(labels)) for _ in range(permutations)])
+    values = matrix[upper]
+    return Contrast(float(values[inside].mean()), float(values[outside].mean()), found, p)
 
-    def means(order: Any) -> tuple[float, float]:
-        values = matrix[np.ix_(order, order)][upper]
-        return float(values[inside].mean()), float(values[outside].mean())
 
-    within, between = means(np.arange(len(matrix)))
-    others = [means(rng.permutation(len(matrix))) for _ in range(permutations)]
-    return Contrast(within, between, _p(within - between, [x - y for x, y in others]))
+def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:
+    """What is left of S_ij once m + a_i + a_j + k a_i a_j is taken out, fitted by least squares over pairs of different
+    models (Levenberg-Marquardt): one strength a_i per model, adding (k = 0) or multiplying, which is the case m = 1/k.
+    The product of the strengths that add is Tukey's (1949) one degree of freedom. A diagonal of zeros. Where groups are
+    ordered by strength some of what sets them apart is taken out too: what is left errs on the small side."""
+    N = len(matrix)
+    off = 1.0 - np.eye(N)
+    S = matrix * off
+    m = S.sum() / max(1, N * (N - 1))
+    a, k, damping = (S.sum(axis=1) - m * (N - 1)) / max(1, N - 2), 0.0, 1e-3
+    rest = _rest(S, off, a, m, k)
+    for _ in range(steps):
+        slope, product = off * (1 + k * a), np.outer(a, a) * off
+        # The normal equations of (a, m, k) over ordered pairs: each is there twice, which changes nothing.
+        normal, right = np.empty((N + 2, N + 2)), np.empty(N + 2)
+        normal[:N, :N] = 2 * (np.diag((slope**2).sum(axis=1)) + slope * slope.T)
+        normal[:N, N] = normal[N, :N] = 2 * slope.sum(axis=1)
+        normal[:N, N + 1] = normal[N + 1, :N] = 2 * (slope * product).sum(axis=1)
+        normal[N, N], normal[N + 1, N + 1] = off.sum(), (product**2).sum()
+        normal[N, N + 1] = normal[N + 1, N] = product.sum()
+        right[:N], right[N], right[N + 1] = 2 * (slope * rest).sum(axis=1), rest.sum(), (product * rest).sum()
+        scale = damping * (normal.diagonal() + 1e-12 * normal.diagonal().max() + 1e-300)
+        step = np.linalg.solve(normal + np.diag(scale), right)
+        tried = _rest(S, off, a + step[:N], m + step[N], k + step[N + 1])
+        gained = (rest**2).sum() - (tried**2).sum()
+        if gained > 0:
+            a, m, k, rest, damping = a + step[:N], m + step[N], k + step[N + 1], tried, damping / 10
+        else:
+            damping *= 10
+        if damping > 1e9 or 0 <= gained <= 1e-8 * (rest**2).sum():
+            break
+    # Rounding is no structure: what is left of an exact fit is nothing.
+    spread = np.abs(S - m * off).max(initial=0.0)
+    return np.where(np.abs(rest) > 1e-9 * spread, rest, 0.0)
+
+
+def _rest(S: Square, off: Square, a: Float[np.ndarray, " N"], m: float, k: float) -> Square:
+    return S - off * (m + a[:, None] + a + k * np.outer(a, a))
+
+
+def _numbered(groups: Any) -> Any:
+    return np.unique(np.asarray([str(group) for group in groups]), return_inverse=True)[1]
 
 
 def _p(found: float, others: Sequence[float]) -> float:

@@ -66,6 +66,16 @@ def _outermost(
     return torch.from_numpy(values), torch.from_numpy(vectors)
 
 
+@torch.no_grad()
+def eigenpairs(
+    matrix: Float[Tensor, "*batch n n"],
+) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n n"]]:
+    """All eigenvalues of a symmetric matrix by size, and eigenvectors as columns."""
+    values, vectors = torch.linalg.eigh(matrix)
+    values, order = by_size(values)
+    return values, vectors.gather(-1, order[..., None, :].expand_as(vectors))
+
+
 def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch rank"], Int[Tensor, "*batch rank"]]:
     """Eigenvalues by their size, the largest first, and their places before."""
     order = values.abs().argsort(dim=-1, descending=True)
@@ -131,14 +141,14 @@ def components_for_variance_threshold(
 def JS_divergence(p: Any, q: Any) -> Any:
     """1/2 KL(p | m) + 1/2 KL(q | m), m = (p + q) / 2, along the last axis, in nats: between 0 and ln 2. Its root is a
     metric (Endres and Schindelin 2003). What is given is made to sum to 1."""
-    p, q = _shares(p), _shares(q)
+    p, q = shares_of(p), shares_of(q)
     found = np.maximum(_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2, 0)
     return float(found) if found.ndim == 0 else found
 
 
 def js_divergence_matrix(laws: Float[np.ndarray, "models remainders frequencies"]) -> Matrix:
     """The divergence of all pairs of models, summed over remainders as in the spec: at most P ln 2."""
-    shares = _shares(laws)
+    shares = shares_of(laws)
     own = _entropy(shares).sum(axis=-1)
     found = np.zeros((len(shares), len(shares)))
     for i, law in enumerate(shares):
@@ -148,9 +158,11 @@ def js_divergence_matrix(laws: Float[np.ndarray, "models remainders frequencies"
     return found
 
 
-def _shares(values: Any) -> np.ndarray:
+def shares_of(values: Any) -> Any:
+    """Along the last axis, made to sum to 1; uniform where all are zero."""
     found = np.asarray(values, dtype=np.float64)
-    return found / found.sum(axis=-1, keepdims=True)
+    total = found.sum(axis=-1, keepdims=True)
+    return np.divide(found, total, out=np.full_like(found, 1 / found.shape[-1]), where=total > 0)
 
 
 def _entropy(shares: np.ndarray) -> np.ndarray:

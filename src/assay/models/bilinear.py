@@ -5,7 +5,7 @@ units are enough (`constructive_model`), so a wider model that fails has failed 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -104,6 +104,15 @@ class Model(nn.Module):
 def init_model(p: int = 64, d_hidden: int | None = None, bias: bool = False) -> Model:
     """A fresh model. The global generator decides its weights; `nn.random.initialised_from` lends it a stream."""
     return Model(ModelConfig(p, d_hidden, bias))
+
+
+def model_of(state: Mapping[str, Tensor]) -> Model:
+    """The model of saved weights, which say how large it is."""
+    readout = state["projection.weight"]
+    with torch.device("meta"):  # nothing is drawn: the weights are those given
+        model = init_model(len(readout), readout.shape[1])
+    model.load_state_dict({name: weight.clone() for name, weight in state.items()}, assign=True)
+    return model.requires_grad_(True)
 
 
 def addition_table(P: int) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:

@@ -30,6 +30,8 @@ Weights = tuple[Tensor, ...]
 """Parameter by parameter: of all models, or of one under vmap."""
 SCORED_AT_ONCE = 2**31
 """Numbers that answering may hold at a time: models are asked in groups of this size."""
+HELD_PER_TOKEN = 512
+"""Numbers that a forward pass is taken to hold for a token of the input: an allowance, not a measurement."""
 
 
 class Bank(Trainer):
@@ -112,7 +114,7 @@ class Bank(Trainer):
 
     @torch.no_grad()
     def answers(self, batches: Sequence[Batch]) -> Iterator[Tensor]:
-        per_model = batches[0].targets.numel() * self.template.outputs + batches[0].inputs.numel() * 512
+        per_model = batches[0].targets.numel() * self.template.outputs + batches[0].inputs.numel() * HELD_PER_TOKEN
         size = max(1, SCORED_AT_ONCE // per_model)
         self.template.eval()
         for start in range(0, len(batches), size):

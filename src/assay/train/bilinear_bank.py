@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -48,6 +49,8 @@ class Recipe:
                 f"epochs={self.epochs}, batch={self.batch}, train_share={self.train_share}: the first two are at least "
                 "1, the share lies between 0 and 1."
             )
+        if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
+            raise UserError(f"lr={self.lr}, weight_decay={self.weight_decay}: a rate is above 0, a decay 0 or more.")
         if not 0 <= self.test_share < 1 - self.train_share:
             raise UserError(
                 f"test_share={self.test_share}: it is 0 or more, and with train_share={self.train_share} leaves some "
@@ -101,12 +104,15 @@ class Epoch:
 class BilinearBank:
     """`run` trains; `model(k)` is the k-th model as it now is."""
 
-    def __init__(self, models: Sequence[Model], seeds: Sequence[int], recipe: Recipe, device: str = "cpu") -> None:
+    def __init__(
+        self, models: Sequence[Model], seeds: Sequence[int], recipe: Recipe, device: str | torch.device = "cpu"
+    ) -> None:
         assert len(models) == len(seeds), f"{len(seeds)} seeds for {len(models)} models"
         assert not any(model.config.bias for model in models), "a bank knows no biases"
         (self.P,) = {model.config.p for model in models}
         self.models, self.seeds, self.recipe = list(models), list(seeds), recipe
         self.device = torch.device(device)
+        self.number = 0
         self.splits = {seed: Split.of(self.P, seed, recipe) for seed in seeds}
         self.orders = {seed: stream(seed, "order") for seed in seeds}
         together = TOGETHER if self.device.type == "cpu" else len(models)
@@ -118,10 +124,38 @@ class BilinearBank:
         ]
 
     def run(self) -> Iterator[Epoch]:
-        for number in range(1, self.recipe.epochs + 1):
-            if not self.groups:
-                return
-            yield self._epoch(number)
+        while self.groups and self.number < self.recipe.epochs:
+            self.number += 1
+            yield self._epoch(self.number)
+
+    @property
+    def going(self) -> list[int]:
+        """Models that are still trained."""
+        return sorted(k for group in self.groups for k in group.members)
+
+    def state(self) -> dict[str, Any]:
+        """Everything a bank of these models, or of some of them, needs to go on as if nothing had happened. The clock
+        is one for all: models begin together."""
+        return {
+            "number": self.number,
+            "clock": self.groups[0].clock,
+            "orders": {seed: rng.get_state() for seed, rng in self.orders.items()},
+            "groups": [{"members": group.members, "tensors": group.tensors} for group in self.groups],
+        }
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any], places: Sequence[int]) -> None:
+        """Take up where a bank was; `places` are where this bank's models stood in that one."""
+        self.number = state["number"]
+        for seed, rng in self.orders.items():
+            rng.set_state(state["orders"][seed].cpu())
+        rows = {k: (saved["tensors"], row) for saved in state["groups"] for row, k in enumerate(saved["members"])}
+        for group in self.groups:
+            group.clock.copy_(state["clock"])
+            for place, k in enumerate(group.members):
+                tensors, row = rows[places[k]]
+                for mine, saved in zip(group.tensors, tensors, strict=True):
+                    mine[place] = saved[row]
 
     def model(self, k: int) -> Model:
         return self.models[k]
@@ -190,6 +224,11 @@ class _Group:
     @property
     def weights(self) -> list[Tensor]:
         return [self.table, self.readout]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that training changes, model by model."""
+        return [*self.weights, *self.means, *self.squares]
 
     def finite(self) -> Bool[Tensor, " models"]:
         return self.table.isfinite().flatten(1).all(dim=1) & self.readout.isfinite().flatten(1).all(dim=1)

@@ -19,6 +19,7 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule, TrainedCoder, pick, stack
+from assay.train.checkpoint import load_checkpoint, save_checkpoint
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 WARM_UP_STEPS = 3
@@ -174,14 +175,13 @@ class CoderBank:
             "owners": list(owners), "module": self.module.state_dict(), "optimizer": self._optimizer.state(),
             "rngs": {seed: rng.get_state() for seed, rng in self.rngs.items()}, "epoch": self.epoch, "notes": notes,
         }  # fmt: skip
-        temporary = path.with_suffix(".new")
-        torch.save(saved, temporary)
-        temporary.replace(path)
+        save_checkpoint(path, saved)
 
     def load_if(self, path: Path, owners: Sequence[str]) -> Any:
-        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs."""
-        saved = torch.load(path, map_location=self.data.device, weights_only=True)
-        if saved["owners"] != list(owners):
+        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs,
+        or is damaged."""
+        saved = load_checkpoint(path, self.data.device)
+        if saved is None or saved["owners"] != list(owners):
             return None
         self.module.load_state_dict(saved["module"])
         self._optimizer.restore(saved["optimizer"])

@@ -16,6 +16,7 @@ from assay.models.sequence import SequenceModule
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task
 from assay.train.adamw import AdamW
+from assay.train.checkpoint import load_checkpoint, save_checkpoint
 from assay.train.recipe import Optimizer, Train, answer_losses
 
 WARM_UP_STEPS = 3
@@ -66,14 +67,13 @@ class Trainer:
         """Everything a later process needs to go on as if nothing had happened, and what the caller wants kept."""
         rngs = {seed: rng.get_state() for seed, rng in self.rngs.items()}
         saved = {"owners": list(owners), "state": self.state(), "rngs": rngs, "step": self.step, "notes": notes}
-        temporary = path.with_suffix(".new")
-        torch.save(saved, temporary)
-        temporary.replace(path)
+        save_checkpoint(path, saved)
 
     def load_if(self, path: Path, owners: Sequence[str]) -> Any:
-        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs."""
-        saved = torch.load(path, map_location=self.device, weights_only=True)
-        if saved["owners"] != list(owners):
+        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs,
+        or is damaged."""
+        saved = load_checkpoint(path, self.device)
+        if saved is None or saved["owners"] != list(owners):
             return None
         self.restore(saved["state"])
         for seed, state in saved["rngs"].items():

@@ -1,6 +1,8 @@
 """The spec's names: each is there, runs as the spec writes it, and leaves gradients on."""
 
 import importlib
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
+from assay.core.run import Numerics
 from assay.core.store import Store
 from assay.metrics.spectra import interaction_eigenvalues
 from assay.studies import modular
@@ -77,6 +80,42 @@ def test_run_sweep_trains_the_models_of_the_command(cli: object, tmp_path: Path)
     assert all(torch.equal(saved[k][n], trained.models[k][n]) for k in saved for n in saved[k])
     assert list(compression.load_sweep_results(path, seed=1)[0]) == [2, 4] and P == 7
     assert len(Store(tmp_path).records("modular.sweep")) == 4
+
+
+def test_what_cannot_be_is_refused_in_words(sweep_path: Path) -> None:
+    models, _, _ = compression.load_sweep_results(sweep_path)
+    eigen = compression.compute_eigen_data(compression.compute_interaction_matrices(models, 7), 7)
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("one width and one seed", lambda: compression.run_sweep(P=7, dimensions=[], **QUICK)),
+        ("one width and one seed", lambda: compression.run_sweep(P=7, dimensions=[2], seeds=[], **QUICK)),
+        ("lr=0", lambda: compression.run_sweep(P=7, dimensions=[2], lr=0.0, **QUICK)),
+        ("weight_decay=-1", lambda: compression.run_sweep(P=7, dimensions=[2], weight_decay=-1.0, **QUICK)),
+        ("P=7, not of P=8", lambda: compression.compute_interaction_matrices(models, 8)),
+        ("no weight 'bi_linear.weight'", lambda: compression.compute_interaction_matrices({1: {}}, 7)),
+        ("eigen, power, diagonal", lambda: compression.load_or_compute_js_divergence(sweep_path, kind="foo")),  # type: ignore[arg-type]
+        ("n_evecs=0", lambda: compression.load_or_compute_js_divergence(sweep_path, n_evecs=0)),
+        ("n_evecs=-1", lambda: compression.compute_frequency_heatmap(eigen, 4, 7, n_evecs=-1)),
+    ]  # fmt: skip
+    for said, call in wrong:
+        with pytest.raises(UserError, match=said):
+            call()
+    assert list(compression.run_sweep(P=7, dimensions=[2, 2], seeds=[1, 1], **QUICK).models) == [2]
+
+
+def test_a_sweep_is_trained_on_the_device_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without two GPUs: what is chosen is recorded, and the models are trained on the CPU."""
+    chosen = list[str]()
+
+    def device(which: object) -> object:
+        chosen.append(str(which))
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(compression, "numerics_for", lambda word: chosen.append(word) or Numerics())
+    compression.run_sweep(P=7, dimensions=[2], device=torch.device("cuda:1"), **QUICK)
+    compression.run_sweep(P=7, dimensions=[2], device="cuda:1", **QUICK)
+    compression.run_sweep(P=7, dimensions=[2], device=torch.device("cpu"), **QUICK)
+    assert chosen == ["cuda:1", "cuda:1", "cuda:1", "cuda:1", "cpu"]
 
 
 def test_a_sweep_in_any_order_has_rows_by_width() -> None:

@@ -1,5 +1,6 @@
 """Sweeps and matrices as files: what is read is what was written, a pickle runs nothing, and no cache is stale."""
 
+import io
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import assay
 from assay.core.errors import UserError
 from assay.studies.modular import compression, files
 from assay.studies.modular.files import SweepResults
@@ -162,7 +164,7 @@ def test_a_matrix_is_computed_once_and_never_stale(name: str, tmp_path: Path, mo
         first.shape == (3, 3) and first.dtype == np.float64 and np.array_equal(np.load(tmp_path / f"{name}.npy"), first)
     )
     assert np.array_equal(load(path), first) and len(made) == 1, "the second call reads"
-    sidecar = json.loads((tmp_path / f"{name}.json").read_text())
+    sidecar = json.loads((tmp_path / f"{name}.npy.json").read_text())
     assert sidecar["rows"] == [{"d_hidden": d, "seed": None} for d in (1, 3, 2)]
     changed = sweep()
     changed.models[2]["projection.weight"][0, 0] += 1e-3
@@ -182,7 +184,7 @@ def test_other_options_are_another_matrix(tmp_path: Path, monkeypatch: pytest.Mo
     four, two = (compression.load_or_compute_js_divergence(tmp_path / "s.pkl", n_evecs=n) for n in (4, 2))
     assert not np.allclose(four, two) and len(made) == 2
     compression.load_or_compute_js_divergence(tmp_path / "s.pkl", cache_path=tmp_path / "elsewhere.npy")
-    assert (tmp_path / "elsewhere.json").exists()
+    assert (tmp_path / "elsewhere.npy.json").exists()
 
 
 @pytest.mark.parametrize("harm", ["truncated", "swapped", "no sidecar"])
@@ -195,7 +197,94 @@ def test_a_damaged_cache_is_computed_again(harm: str, tmp_path: Path) -> None:
     elif harm == "swapped":
         np.save(cache, first * 2)
     else:
-        cache.with_suffix(".json").unlink()
+        cache.with_name("tn_similarity.npy.json").unlink()
     assert np.array_equal(compression.load_or_compute_tn_similarity(tmp_path / "s.pkl"), first)
     assert np.array_equal(np.load(cache), first)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.pkl", "tn_similarity.json", "tn_similarity.npy"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.pkl", "tn_similarity.npy", "tn_similarity.npy.json"]
+
+
+def test_a_cache_never_takes_the_manifest_of_a_sweep(tmp_path: Path) -> None:
+    files.save(sweep(), tmp_path / "s.safetensors")
+    manifest = (tmp_path / "s.json").read_bytes()
+    compression.load_or_compute_tn_similarity(tmp_path / "s.safetensors", cache_path=tmp_path / "s.npy")
+    assert (tmp_path / "s.json").read_bytes() == manifest and same(files.load(tmp_path / "s.safetensors"), sweep())
+
+
+def test_a_matrix_that_cannot_be_kept_is_given_all_the_same(tmp_path: Path) -> None:
+    files.save(sweep(), tmp_path / "s.pkl")
+    first = compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.warns(UserWarning, match="cannot keep .*tn.npy"):
+        found = compression.load_or_compute_tn_similarity(tmp_path / "s.pkl", cache_path=tmp_path / "file" / "tn.npy")
+    assert np.array_equal(found, first)
+
+
+def test_another_way_of_computing_is_another_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = counted(monkeypatch)
+    files.save(sweep(), tmp_path / "s.pkl")
+    for version in (1, 1, 2):
+        monkeypatch.setattr("assay.studies.modular.cache.VERSION", version)
+        compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
+    assert len(made) == 2
+
+
+def test_a_sweep_of_one_seed_knows_which(tmp_path: Path) -> None:
+    models = sweep(1, 2).models
+    one = files.collect(P, [(d, 3, 0.5, models[d]) for d in (2, 1)], {})
+    files.save(one, tmp_path / "s.safetensors")
+    found = files.load(tmp_path / "s.safetensors")
+    assert list(found.models) == [1, 2] and found.seed == 3 and same(found, one)
+    assert found.labels == one.labels == [{"d_hidden": 1, "seed": 3}, {"d_hidden": 2, "seed": 3}]
+    assert list(found.of_seed(3).models) == [1, 2]
+    with pytest.raises(UserError, match="Its seeds: 3"):
+        found.of_seed(0)
+    manifest = json.loads((tmp_path / "s.json").read_text())
+    assert [entry["seed"] for entry in manifest["models"]] == [3, 3] and manifest["assay"] == assay.__version__
+
+
+def test_a_manifest_given_as_the_sweep_is_told_from_it(tmp_path: Path) -> None:
+    files.save(sweep(), tmp_path / "s.safetensors")
+    with pytest.raises(UserError, match=r"s\.json is the manifest of a sweep: give .*s\.safetensors"):
+        files.load(tmp_path / "s.json")
+    (tmp_path / "s.json").unlink()
+    with pytest.raises(UserError, match=r"cannot read .*s\.json, the manifest"):
+        files.load(tmp_path / "s.safetensors")
+
+
+def torch_saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+STATE = sweep(1).models[1]
+FOREIGN = {
+    "a file of torch": torch_saved({"models": {}}),
+    "a cut pickle": pickle.dumps({"P": P, "models": {1: dict(STATE)}})[:-40],
+    "a storage that is none": b"ctorch.storage\n_load_from_bytes\n(C\x04nonetR.",
+    "no models": pickle.dumps({"P": P, "val_accs": {}, "models": {}}),
+    "mixed keys": pickle.dumps({"P": P, "models": {1: dict(STATE), (1, 0): dict(STATE)}}),
+    "a width that is text": pickle.dumps({"P": P, "models": {"1": dict(STATE)}}),
+    "a model that is a number": pickle.dumps({"P": P, "models": {1: 7}}),
+    "P that is text": pickle.dumps({"P": "five", "models": {1: dict(STATE)}}),
+    "P of nothing": pickle.dumps({"P": 0, "models": {1: dict(STATE)}}),
+    "accuracies that are a list": pickle.dumps({"P": P, "val_accs": [1.0], "models": {1: dict(STATE)}}),
+    "an accuracy that is text": pickle.dumps({"P": P, "val_accs": {1: "good"}, "models": {1: dict(STATE)}}),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_damaged_or_foreign_pickle_is_one_line(what: str, tmp_path: Path) -> None:
+    (tmp_path / "x.pkl").write_bytes(FOREIGN[what])
+    with pytest.raises(UserError) as refused:
+        files.load(tmp_path / "x.pkl")
+    assert "x.pkl" in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("change", [{"P": "5"}, {"models": []}, {"models": 3}, {"models": [{"d_hidden": 1}]}], ids=str)
+def test_a_damaged_manifest_is_one_line(change: dict[str, Any], tmp_path: Path) -> None:
+    files.save(sweep(), tmp_path / "s.safetensors")
+    manifest = json.loads((tmp_path / "s.json").read_text())
+    (tmp_path / "s.json").write_text(json.dumps(manifest | change))
+    with pytest.raises(UserError, match=r"s\.safetensors"):
+        files.load(tmp_path / "s.safetensors")

@@ -13,7 +13,7 @@ from assay.metrics.automorphisms import Automorphism
 from assay.models.bilinear import constructive_model
 from assay.studies.modular import compression, files, measures
 from assay.studies.modular.frequencies import nearest_widths
-from assay.studies.modular.similarity import untrained
+from assay.studies.modular.similarity import floors, scrambled, untrained
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
@@ -38,6 +38,7 @@ def test_a_saved_sweep_is_compared_by_every_measure(cli_json: Callable[..., Any]
         same = [matrix[i, i + 1] for i in range(0, 10, 2)]
         assert rows[name]["same width"] == pytest.approx(np.mean(same))
         assert 1 / 21 <= rows[name]["p (width)"] <= 1
+    assert all({"scrambled", "same band", "beyond (band)", "beyond (width)"} <= set(row) for row in rows.values())
     assert rows["TN, best image"]["untrained"] > rows["TN, reachable, centred"]["untrained"], "a maximum flatters"
     assert {row["one"] + row["other"] for row in found["tables"]["agreement"]} == {
         "TNactivation", "TNJS", "activationJS",
@@ -78,6 +79,9 @@ def test_frequencies_of_a_width_are_drawn(cli_json: Callable[..., Any], sweep: P
         ["frequencies", "{sweep}", "--d_hidden", "5"],
         ["frequencies", "{sweep}", "--seed", "7"],
         ["frequencies", "{sweep}", "--n_evecs", "0"],
+        ["similarity", "{sweep}", "--most", "2"],
+        ["similarity", "{sweep}", "--most", "-1"],
+        ["similarity", "{sweep}", "--most", "5"],
         ["similarity"],
         ["similarity", "{empty}"],
     ],
@@ -88,6 +92,27 @@ def test_what_cannot_be_read_is_refused(words: list[str], cli: Cli, sweep: Path,
     code, out, err = cli("modular", *filled, "--out", tmp_path / "out")
     assert code == 2 and out == "" and err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_width_asked_for_twice_is_drawn_once(cli_json: Callable[..., Any], sweep: Path, tmp_path: Path) -> None:
+    found = cli_json("modular", "frequencies", sweep, "--d_hidden", "4", "4", "--out", tmp_path)
+    assert [row["d_hidden"] for row in found["rows"]] == [4]
+
+
+def test_too_few_widths_are_counted_as_widths(cli: Cli, tmp_path: Path) -> None:
+    two = compression.run_sweep(P=7, dimensions=[2, 4], seeds=[0, 1, 2], epochs=1, batch=9)
+    compression.save_sweep_results(two, tmp_path / "two.safetensors")
+    code, _, err = cli("modular", "similarity", tmp_path / "two.safetensors", "--out", tmp_path / "out")
+    assert code == 2 and "models of 2 widths" in err
+
+
+def test_a_sweep_of_one_seed_is_drawn_by_its_seed(cli: Cli, tmp_path: Path) -> None:
+    save = tmp_path / "s.safetensors"
+    words = ["--dimensions", "2", "--seeds", "3", "--save", save, "--out", tmp_path]
+    assert cli("modular", "sweep", *TRAIN, *words)[0] == 0
+    assert cli("modular", "frequencies", save, "--seed", "3", "--out", tmp_path)[0] == 0
+    code, _, err = cli("modular", "frequencies", save, "--seed", "0", "--out", tmp_path)
+    assert code == 2 and "Its seeds: 3" in err
 
 
 def test_a_reading_is_no_run() -> None:
@@ -113,6 +138,8 @@ def test_a_large_sweep_is_thinned_by_whole_widths() -> None:
     whole = files.SweepResults(7, {key: {} for key in keys}, dict.fromkeys(keys, 0.0))
     kept = list(measures.thinned(whole, 10).models)
     assert len(kept) == 10 and {d for d, _ in kept} >= {1, 20} and all((d, 1 - s) in kept for d, s in kept)
+    with pytest.raises(UserError, match="there are 2 models of each: 6"):
+        measures.thinned(whole, 5)
     assert measures.thinned(whole, 0) is whole and measures.thinned(whole, 40) is whole
 
 
@@ -134,3 +161,17 @@ def test_untrained_models_have_the_widths_of_the_sweep(sweep: Path) -> None:
 
 def test_the_widths_that_are_drawn_are_quarters_of_P() -> None:
     assert nearest_widths(64, range(1, 65)) == [64, 48, 32, 16] and nearest_widths(7, [1, 2]) == [2, 2, 2, 2]
+
+
+def test_one_frequency_each_is_alike_by_the_maximum_alone() -> None:
+    """Units of single frequencies with random phases share nothing, and yet some image of one fits another far better
+    than fresh weights ever do: that much a learnt spectrum gives away for nothing."""
+    four = {"bi_linear.weight": constructive_model(7).bi_linear.weight.detach()}
+    four["projection.weight"] = constructive_model(7).w_p.detach()
+    found = files.SweepResults(
+        7, {(4, seed): four for seed in range(6)}, dict.fromkeys([(4, s) for s in range(6)], 1.0)
+    )
+    (best,) = [measure for measure in measures.measures(4) if measure.names == ("TN, best image",)]
+    (floor,) = floors(best, found)
+    assert floor["scrambled"] > floor["untrained"] + 0.1 and floor["scrambled"] < 0.99
+    assert len(scrambled(found)) == 6

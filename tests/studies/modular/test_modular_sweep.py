@@ -149,10 +149,26 @@ def test_a_sweep_is_saved_where_it_is_asked_for(cli: Cli, tmp_path: Path) -> Non
     assert code == 2 and "one setting" in err and not (tmp_path / "two.safetensors").exists()
 
 
-@pytest.mark.parametrize("words", [["--dimensions", "0"], ["--P", "3"], ["--train_share", "2"], ["--epochs", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--dimensions", "0"], ["--lr", "0"], ["--P", "3"], ["--train_share", "2"], ["--epochs", "0"]]
+)
 def test_what_cannot_be_swept_is_refused_before_anything_runs(cli: Cli, words: list[str], tmp_path: Path) -> None:
     code, out, err = cli("modular", "sweep", *words, "--out", tmp_path)
     assert code == 2 and out == "" and words[1] in err
+
+
+def test_a_place_that_cannot_be_written_is_found_before_training(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "folder.pkl").mkdir()
+    for place in ("file/s.safetensors", "folder.pkl"):
+        words = [*TINY, "--dimensions", "2", "--seeds", "0", "--out", tmp_path / "out", "--save", tmp_path / place]
+        code, out, err = cli("modular", "sweep", *words)
+        assert code == 2 and out == "" and "--save" in err
+    assert not Store(tmp_path / "out").records()
+
+
+def test_widths_are_1_to_P_unless_told() -> None:
+    assert sorted(run.options["d_hidden"] for run in Sweep(P=9, batch=8, seeds=(0,)).plan()) == list(range(1, 10))
 
 
 def test_the_presets_are_those_of_the_spec_and_a_demo() -> None:

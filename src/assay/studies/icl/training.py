@@ -17,13 +17,12 @@ from assay.nn.random import initialised_from, stream
 from assay.studies.icl.scoring import TOKENS, score
 from assay.tasks.base import Task
 from assay.train.bank import Bank
+from assay.train.checkpoint import SAVING
 from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer, Trainer
 
 GOALS = (0.9, 0.98)
 """Accuracies of which a record says when they were first reached."""
-SAVING = 0.05
-"""Share of the time that checkpoints may take: those of many models are gigabytes."""
 
 
 @dataclass(frozen=True)

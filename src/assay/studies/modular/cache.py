@@ -1,13 +1,15 @@
-"""Arrays that are computed once: `X.npy`, and beside it `X.json`, which says what the rows are and of what it is true.
+"""Arrays that are computed once: `X.npy`, and beside it `X.npy.json`, which says what the rows are.
 
 The sidecar holds the hash of the weights and options that the array was computed from, and the sha256 of the array's
-own file. Where either does not match, the array is computed again: another sweep, a changed weight or another option
-never finds an old matrix. Both files are written by rename, the sidecar last.
+own file. Where either does not match, the array is computed again: another sweep, a changed weight, another option or
+another way of computing it never finds an old matrix. Both files are written by rename, the sidecar last. Its name is
+the array's with an ending: `X.json` may be the manifest of a sweep.
 """
 
 import hashlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,10 @@ from typing import Any
 import numpy as np
 
 from assay.core.run import canonical
-from assay.core.store import disk_errors, write_file
+from assay.core.store import write_file
+
+VERSION = 1
+"""Part of every hash: raise it when the same weights and options give other numbers."""
 
 
 def cached(
@@ -26,8 +31,9 @@ def cached(
     about: Mapping[str, Any],
     force: bool = False,
 ) -> np.ndarray:
-    """The array at `path` if it is of this source, or a new one. `about` is for readers of the sidecar."""
-    key = hashlib.sha256(canonical(dict(source)).encode()).hexdigest()
+    """The array at `path` if it is of this source, or a new one, kept there if that can be written. `about` is for
+    readers of the sidecar."""
+    key = hashlib.sha256(canonical({"version": VERSION, **source}).encode()).hexdigest()
     if not force and (found := _stored(path, key)) is not None:
         return found
     array = compute()
@@ -35,16 +41,22 @@ def cached(
     np.save(buffer, array, allow_pickle=False)
     own = hashlib.sha256(buffer.getvalue()).hexdigest()
     sidecar = {"hash": key, "sha256": own, "source": dict(source), **about}
-    with disk_errors(path):
+    try:
         write_file(path, buffer.getvalue())
-        write_file(path.with_suffix(".json"), (json.dumps(sidecar, indent=1) + "\n").encode())
+        write_file(_sidecar(path), (json.dumps(sidecar, indent=1) + "\n").encode())
+    except OSError as error:  # what was computed is worth more than its cache
+        warnings.warn(f"cannot keep {path}: {error.strerror}. The matrix is computed again next time", stacklevel=2)
     return array
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
 
 
 def _stored(path: Path, key: str) -> np.ndarray | None:
     """What is there, if it is whole and of this source."""
     try:
-        data, sidecar = path.read_bytes(), json.loads(path.with_suffix(".json").read_bytes())
+        data, sidecar = path.read_bytes(), json.loads(_sidecar(path).read_bytes())
         if sidecar["hash"] != key or sidecar["sha256"] != hashlib.sha256(data).hexdigest():
             return None
         found: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)

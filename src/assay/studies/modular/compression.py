@@ -9,9 +9,10 @@ order, and the sidecar of a matrix says which row is which.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import safetensors.torch
@@ -22,7 +23,7 @@ from assay.core.errors import UserError
 from assay.core.study import Context
 from assay.metrics.frequencies import Kind, eigen_law, frequency_law
 from assay.metrics.similarity import Weights, activation_similarity_matrix, symmetric_similarity_matrix
-from assay.metrics.spectra import by_size, interaction_matrices, js_divergence_matrix
+from assay.metrics.spectra import eigenpairs, interaction_matrices, js_divergence_matrix
 from assay.studies.modular.cache import cached
 from assay.studies.modular.files import NAMES, Key, State, SweepResults, collect, load, save
 from assay.studies.modular.sweep import WEIGHTS, Sweep
@@ -49,17 +50,19 @@ def run_sweep(
     dimensions: Sequence[int] | None = None,
     *,
     seeds: Sequence[int] = (0,),
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     **recipe: Any,
 ) -> SweepResults:
     """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
     modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share. The models are those of that command."""
     widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
-    study = Sweep(P=P, dimensions=widths, seeds=tuple(seeds), **recipe)
-    numerics = numerics_for(device)
+    study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **recipe)
+    numerics = numerics_for(str(device))
     runs = [replace(run, numerics=numerics) for run in study.plan()]
     found = []
-    for outcome in study.execute(runs, Context(numerics)):
+    with torch.cuda.device(device) if ":" in str(device) else nullcontext():  # numerics know the kind, not which one
+        outcomes = list(study.execute(runs, Context(numerics)))
+    for outcome in outcomes:
         width = outcome.run.options["d_hidden"]
         if outcome.diverged:
             warnings.warn(f"the model of width {width}, seed {outcome.run.seed} diverged: left out", stacklevel=2)
@@ -111,6 +114,8 @@ def load_or_compute_js_divergence(
 ) -> np.ndarray:
     """The Jensen-Shannon divergence of all pairs' p(f | r), summed over r: at most P ln 2; cached in
     js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
+    if kind not in get_args(Kind):
+        raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
 
     def divergences(models: Sequence[Weights]) -> np.ndarray:
         return js_divergence_matrix(np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models]))
@@ -134,9 +139,7 @@ def compute_eigen_data(int_mats: Mapping[Key, Tensor], P: int) -> dict[Key, dict
     for key, forms in int_mats.items():
         if forms.shape != (P, 2 * P, 2 * P):
             raise UserError(f"the forms of model {key} are {tuple(forms.shape)}, where P={P} has {(P, 2 * P, 2 * P)}.")
-        values, vectors = torch.linalg.eigh(forms)
-        values, order = by_size(values)
-        found[key] = {"eigenvalues": values, "eigenvectors": vectors.gather(2, order[:, None].expand_as(vectors))}
+        found[key] = dict(zip(("eigenvalues", "eigenvectors"), eigenpairs(forms), strict=True))
     return found
 
 
@@ -153,11 +156,14 @@ def compute_frequency_heatmap(
 def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:
     """The three matrices of each model, on a device."""
     found = []
-    for state in models_state.values():
+    for key, state in models_state.items():
+        if missing := [name for name in NAMES if name not in state]:
+            raise UserError(f"model {key} has no weight '{missing[0]}'.")
         both, readout = (state[name].detach().to(device or "cpu") for name in NAMES)
         left, right = both.chunk(2)
         found.append(Weights(left, right, readout))
-    assert all(model.P == P for model in found), f"models of other moduli than P={P}"
+        if found[-1].P != P:
+            raise UserError(f"model {key} is of P={found[-1].P}, not of P={P}.")
     return found
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from assay.core.errors import UserError
 from assay.metrics.distances import (
     compare_metrics,
     correlation,
@@ -35,17 +36,26 @@ from assay.metrics.similarity import symmetric_inner_matrix as compute_tn_inner_
 from assay.metrics.similarity import symmetric_similarity_matrix as compute_tn_similarity_matrix
 from assay.metrics.spectra import (
     JS_divergence,
-    by_size,
     components_for_variance_threshold,
     cumulative_explained_variance,
     effective_rank,
     entropy_effective_rank,
     ratio_effective_rank,
 )
+from assay.metrics.spectra import eigenpairs as compute_eigendecomposition
 from assay.metrics.spectra import interaction_matrices as compute_interaction_matrix_stack
 from assay.metrics.spectra import js_divergence_matrix as compute_js_divergence_matrix
-from assay.models.bilinear import Bilinear, Model, ModelConfig, addition_table, constructive_model, init_model, one_hot
-from assay.nn.random import initialised_from, stream
+from assay.models.bilinear import (
+    Bilinear,
+    Model,
+    ModelConfig,
+    addition_table,
+    constructive_model,
+    init_model,
+    model_of,
+    one_hot,
+)
+from assay.nn.random import stream
 from assay.studies.modular.compression import compute_frequency_heatmap, compute_interaction_matrices
 from assay.studies.modular.files import Key, State
 
@@ -115,10 +125,11 @@ def get_device() -> torch.device:
 
 def load_model_for_dim(models_state: Mapping[Key, State], d_hidden: Key, P: int = 64) -> Model:
     """The model of one width (and seed) of a loaded sweep."""
-    width = d_hidden[0] if isinstance(d_hidden, tuple) else d_hidden
-    with initialised_from(0):  # its weights are replaced, and the caller's generator is left alone
-        model = init_model(P, width)
-    model.load_state_dict(dict(models_state[d_hidden]))
+    if d_hidden not in models_state:
+        raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, models_state))}.")
+    model = model_of(models_state[d_hidden])
+    if model.config.p != P:
+        raise UserError(f"model {d_hidden} is of P={model.config.p}, not of P={P}.")
     return model
 
 
@@ -199,16 +210,6 @@ def compute_interaction_matrix(model: Factors, remainder: int) -> Float[Tensor, 
 
 def extract_remainder_matrix(stack: Float[Tensor, "P inputs inputs"], remainder: int) -> Float[Tensor, "inputs inputs"]:
     return stack[remainder]
-
-
-@torch.no_grad()
-def compute_eigendecomposition(
-    matrix: Float[Tensor, "*batch n n"],
-) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n n"]]:
-    """Eigenvalues of a symmetric matrix by size, and eigenvectors as columns."""
-    values, vectors = torch.linalg.eigh(matrix)
-    values, order = by_size(values)
-    return values, vectors.gather(-1, order[..., None, :].expand_as(vectors))
 
 
 def compute_effective_rank(

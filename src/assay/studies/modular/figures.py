@@ -13,8 +13,9 @@ from assay.metrics.truncation import truncated_to_eigenvalues, truncated_to_unit
 from assay.report.cells import Cell
 from assay.report.charts import interval_lines
 from assay.studies.modular.compression import weights_of
+from assay.studies.modular.files import width_of
 from assay.studies.modular.frequencies import draw
-from assay.studies.modular.measures import bands, measures, width_of
+from assay.studies.modular.measures import bands, measures
 from assay.studies.modular.similarity import heatmaps
 from assay.studies.modular.sweep import saved_model, saved_sweep
 
@@ -124,6 +125,8 @@ def maps(cells: Sequence[Cell], out: Report, *, suffix: str = "") -> None:
     records = [record for cell in cells for record in cell.records if record.status == "done"]
     if len(records) > MAPPED:
         records = _of_first_seed(records)
+    if not records:
+        return
     sweep = saved_sweep(records)
     if len({width_of(key) for key in sweep.models}) < 2:
         return

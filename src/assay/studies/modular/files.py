@@ -11,10 +11,11 @@ around them, and refuses whatever else a file asks for.
 import hashlib
 import io
 import json
+import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from assay import __version__
 from assay.core.errors import UserError
 from assay.core.store import disk_errors, write_file
 
@@ -42,11 +44,23 @@ class SweepResults:
     val_accs: dict[Key, float]
     recipe: dict[str, Any] = field(default_factory=dict)
     """How they were trained, where that is known."""
+    seed: int | None = None
+    """Of all models, where keys are widths and it is known."""
+
+    def seed_of(self, key: Key) -> int | None:
+        return key[1] if isinstance(key, tuple) else self.seed
 
     @property
     def labels(self) -> list[dict[str, int | None]]:
         """What the rows of a matrix of these models stand for."""
-        return [dict(zip(("d_hidden", "seed"), _parts(key), strict=True)) for key in self.models]
+        return [{"d_hidden": width_of(key), "seed": self.seed_of(key)} for key in self.models]
+
+    def only(self, keys: Iterable[Key]) -> "SweepResults":
+        """Some of the models."""
+        kept = list(keys)
+        return replace(
+            self, models={key: self.models[key] for key in kept}, val_accs={key: self.val_accs[key] for key in kept}
+        )
 
     @property
     def sha256(self) -> str:
@@ -63,28 +77,31 @@ class SweepResults:
         """The replicate of one seed, by width; the whole sweep where no seed is asked for."""
         if seed is None:
             return self
-        chosen = {key: _parts(key)[0] for key in self.models if _parts(key)[1] == seed}
+        chosen = [key for key in self.models if self.seed_of(key) == seed]
         if not chosen:
-            known = sorted({s for _, s in map(_parts, self.models) if s is not None})
-            raise UserError(f"no model of seed {seed} in this sweep. Its seeds: {', '.join(map(str, known)) or 'one'}.")
-        return SweepResults(
-            self.P,
-            {d: self.models[key] for key, d in chosen.items()},
-            {d: self.val_accs[key] for key, d in chosen.items()},
-            self.recipe,
+            known = sorted({s for key in self.models if (s := self.seed_of(key)) is not None})
+            listed = ", ".join(map(str, known)) or "not known, as a .pkl holds none"
+            raise UserError(f"no model of seed {seed} in this sweep. Its seeds: {listed}.")
+        return replace(
+            self,
+            models={width_of(key): self.models[key] for key in chosen},
+            val_accs={width_of(key): self.val_accs[key] for key in chosen},
+            seed=seed,
         )
 
 
 def collect(P: int, found: Iterable[tuple[int, int, float, State]], recipe: Mapping[str, Any]) -> SweepResults:
     """A sweep from (width, seed, accuracy, weights), in order; keys have the seed where there are several."""
     ordered = sorted(found, key=lambda one: one[:2])
-    several = len({seed for _, seed, _, _ in ordered}) > 1
+    seeds = {seed for _, seed, _, _ in ordered}
+    several = len(seeds) > 1
     keys: list[Key] = [(width, seed) if several else width for width, seed, _, _ in ordered]
     return SweepResults(
         P,
         {key: state for key, (_, _, _, state) in zip(keys, ordered, strict=True)},
         {key: accuracy for key, (_, _, accuracy, _) in zip(keys, ordered, strict=True)},
         dict(recipe),
+        None if several else next(iter(seeds), None),
     )
 
 
@@ -99,21 +116,33 @@ def check_path(path: Path, seeds: Sequence[int]) -> None:
         )
 
 
+def check_writable(path: Path) -> None:
+    """Whether a file can be written there, as far as that can be seen without writing one."""
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if path.is_dir():
+        raise UserError(f"--save {path}: a folder has that name. Name a file.")
+    if not above.is_dir():
+        raise UserError(f"--save {path}: {above} is a file, not a folder. Choose another place.")
+    if not os.access(above, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UserError(f"--save {path}: you may not write there. Choose another place.")
+
+
 def encoded(results: SweepResults, path: Path) -> list[tuple[Path, bytes]]:
     """What a sweep is on disk, in the order of writing: the manifest last, as its presence means the rest is there."""
-    check_path(path, [seed or 0 for _, seed in map(_parts, results.models)])
+    check_path(path, [results.seed_of(key) or 0 for key in results.models])
     if path.suffix == ".pkl":
-        models = {_parts(key)[0]: OrderedDict(state) for key, state in results.models.items()}
-        accuracies = {_parts(key)[0]: accuracy for key, accuracy in results.val_accs.items()}
+        models = {width_of(key): OrderedDict(state) for key, state in results.models.items()}
+        accuracies = {width_of(key): accuracy for key, accuracy in results.val_accs.items()}
         return [(path, pickle.dumps({"P": results.P, "val_accs": accuracies, "models": models}))]
     tensors = {
-        f"{place}/{name}": state[name].detach().cpu().contiguous()
-        for place, state in zip(_places(results), results.models.values(), strict=True)
+        f"{width_of(key)}/{results.seed_of(key) or 0}/{name}": state[name].detach().cpu().contiguous()
+        for key, state in results.models.items()
         for name in NAMES
     }
     data = safetensors.torch.save(tensors)
     manifest = {
         "format": FORMAT,
+        "assay": __version__,
         "P": results.P,
         "models": [
             {**label, "val_acc": results.val_accs[key]}
@@ -133,6 +162,8 @@ def save(results: SweepResults, path: str | Path) -> None:
 
 def load(path: str | Path) -> SweepResults:
     path = Path(path)
+    if path.suffix == ".json" and path.with_suffix(".safetensors").exists():
+        raise UserError(f"{path} is the manifest of a sweep: give {path.with_suffix('.safetensors')}.")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -151,7 +182,8 @@ def _from_tensors(path: Path, data: bytes) -> SweepResults:
         if manifest["sha256"] != hashlib.sha256(data).hexdigest():
             raise UserError(f"{beside} is not the manifest of {path}: one of them was changed. Save the sweep again.")
         tensors, entries = safetensors.torch.load(data), manifest["models"]
-        several = len({entry["seed"] for entry in entries}) > 1
+        seeds = {entry["seed"] for entry in entries}
+        several = len(seeds) > 1
         keys: list[Key] = [(e["d_hidden"], e["seed"]) if several else e["d_hidden"] for e in entries]
         places = [f"{entry['d_hidden']}/{entry['seed'] or 0}" for entry in entries]
         states: list[State] = [{name: tensors[f"{place}/{name}"] for name in NAMES} for place in places]
@@ -161,29 +193,47 @@ def _from_tensors(path: Path, data: bytes) -> SweepResults:
             dict(zip(keys, states, strict=True)),
             dict(zip(keys, accuracies, strict=True)),
             manifest["recipe"],
+            None if several else next(iter(seeds), None),
         )
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} with its manifest {beside.name} is no saved sweep: {error}.") from None
+    except OSError as error:
+        raise UserError(f"cannot read {beside}, the manifest of {path}: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} with its manifest {beside.name} is no saved sweep: {_said(error)}.") from None
     return _checked(found, path)
 
 
 def _unpickled(path: Path, data: bytes) -> SweepResults:
     try:
         found = _Unpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise UserError(f"{path} is no saved sweep: {error}.") from None
+    except STUMBLES as error:
+        raise UserError(f"{path} is no saved sweep: {_said(error)}.") from None
     models = found.get("models", found.get("models_state")) if isinstance(found, dict) else None
     if not isinstance(models, dict):
         raise UserError(f"{path} is no saved sweep: it has no 'models'.")
     accuracies = found.get("val_accs", found.get("val_acc", {}))
-    known = {d: float(accuracies.get(d, float("nan"))) for d in models}
-    return _checked(SweepResults(int(found.get("P", 64)), models, known), path)
+    if not isinstance(accuracies, dict):
+        raise UserError(f"{path} is no saved sweep: its accuracies are a {type(accuracies).__name__}, not a dict.")
+    try:
+        known = {d: float(accuracies.get(d, float("nan"))) for d in models}
+        P = int(found.get("P", 64))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path} is no saved sweep: {error}.") from None
+    return _checked(SweepResults(P, models, known), path)
 
 
 def _checked(results: SweepResults, path: Path) -> SweepResults:
     """Weights of the shapes that P and the widths ask for, or an error that names the model."""
+    if not results.models:
+        raise UserError(f"{path} is a sweep without models.")
+    if not isinstance(results.P, int) or results.P < 2:
+        raise UserError(f"{path} is no saved sweep: P={results.P!r} is no modulus.")
+    if not (all(map(_is_width, results.models)) or all(map(_is_replicate, results.models))):
+        shown = ", ".join(map(repr, list(results.models)[:4]))
+        raise UserError(f"{path}: models are named {shown}, where widths belong, or (width, seed) for all of them.")
     for key, state in results.models.items():
-        d = _parts(key)[0]
+        d = width_of(key)
+        if not isinstance(state, Mapping):
+            raise UserError(f"{path}: the model of width {key} is a {type(state).__name__}, where its weights belong.")
         expected = {NAMES[0]: (2 * d, 2 * results.P), NAMES[1]: (results.P, d)}
         found = {name: tuple(weight.shape) for name, weight in state.items() if isinstance(weight, Tensor)}
         if found != expected:
@@ -209,6 +259,13 @@ ALLOWED: Mapping[tuple[str, str], Any] = {
 """What a saved sweep is made of: tensors, plain containers, numbers."""
 
 
+STUMBLES = (
+    pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ImportError,
+    RuntimeError, AssertionError, MemoryError,
+)  # fmt: skip
+"""What a damaged or foreign pickle makes pickle and torch stumble over."""
+
+
 class _Unpickler(pickle.Unpickler):
     """Anything that is not allowed is refused by name, before it is called."""
 
@@ -221,9 +278,18 @@ class _Unpickler(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-def _parts(key: Key) -> tuple[int, int | None]:
-    return key if isinstance(key, tuple) else (key, None)
+def width_of(key: Key) -> int:
+    return key[0] if isinstance(key, tuple) else key
 
 
-def _places(results: SweepResults) -> list[str]:
-    return [f"{width}/{seed or 0}" for width, seed in map(_parts, results.models)]
+def _is_width(key: Any) -> bool:
+    return type(key) is int and key >= 1
+
+
+def _is_replicate(key: Any) -> bool:
+    return isinstance(key, tuple) and len(key) == 2 and _is_width(key[0]) and type(key[1]) is int
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error that may have many, or its kind where it says nothing."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

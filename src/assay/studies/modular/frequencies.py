@@ -24,8 +24,7 @@ from assay.metrics.spectra import (
 from assay.report.charts import heatmap, interval_lines
 from assay.studies import studies
 from assay.studies.modular.compression import weights_of
-from assay.studies.modular.files import Key, SweepResults
-from assay.studies.modular.measures import width_of
+from assay.studies.modular.files import Key, SweepResults, width_of
 from assay.studies.modular.source import read_sweep
 
 NOTE = (
@@ -68,15 +67,13 @@ class Frequencies(Reading):
         _count(laws, out)
 
     def _chosen(self, sweep: SweepResults) -> list[Key]:
-        replicate = [
-            key for key in sweep.models if self.seed is None or (isinstance(key, tuple) and key[1] == self.seed)
-        ]
+        replicate = [key for key in sweep.models if self.seed is None or sweep.seed_of(key) == self.seed]
         if not replicate:
             sweep.of_seed(self.seed)  # says which seeds there are
         first: dict[int, Key] = {}
         for key in replicate:
             first.setdefault(width_of(key), key)
-        wanted = self.d_hidden or tuple(dict.fromkeys(nearest_widths(sweep.P, list(first))))
+        wanted = tuple(dict.fromkeys(self.d_hidden or nearest_widths(sweep.P, list(first))))
         if missing := [width for width in wanted if width not in first]:
             known = ", ".join(map(str, sorted(first)))
             raise UserError(f"--d_hidden {missing[0]}: the sweep has no such width. It has: {known}.")
@@ -104,7 +101,7 @@ def _row(key: Key, model: Weights, law: Law, sweep: SweepResults) -> dict[str, A
     eigenvalues = interaction_eigenvalues(model)
     return {
         "d_hidden": width_of(key),
-        "seed": key[1] if isinstance(key, tuple) else None,
+        "seed": sweep.seed_of(key),
         "val acc": sweep.val_accs[key],
         "frequencies": float(dominant_frequencies(law).mean()),
         "strongest": int(mean.argmax()),

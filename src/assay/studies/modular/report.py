@@ -11,8 +11,8 @@ from assay.metrics.intervals import Interval, share, wilson
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_lines
 from assay.studies.modular.figures import capacity, maps, survival
+from assay.studies.modular.measures import GOOD
 
-GOOD = 0.95
 PARTS = (8, 4, 2, 1)
 """Of the epochs allowed: perfect within an eighth of them, a quarter, ..."""
 FORMATS = {

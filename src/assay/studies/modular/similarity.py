@@ -19,7 +19,10 @@ from assay.metrics.distances import (
     cosine_similarity_to_metric,
     divergence_to_metric,
 )
+from assay.metrics.frequencies import phase_scrambled
 from assay.metrics.permutation import mantel
+from assay.metrics.similarity import Weights
+from assay.nn.random import stream
 from assay.report.charts import heatmap, interval_lines
 from assay.studies import studies
 from assay.studies.modular.compression import (
@@ -28,8 +31,8 @@ from assay.studies.modular.compression import (
     load_or_compute_tn_similarity,
     weights_of,
 )
-from assay.studies.modular.files import Key, SweepResults
-from assay.studies.modular.measures import Matrix, Measure, by_width, mean_over, measures, summary, thinned, width_of
+from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.measures import Matrix, Measure, by_width, mean_over, measures, summary, thinned
 from assay.studies.modular.source import read_sweep
 from assay.train.bilinear_bank import fresh_models
 
@@ -37,11 +40,14 @@ SPEC = ("TN", "activation", "JS (bits)")
 NEIGHBOURS = 50
 """The largest k of the chart of neighbours."""
 NOTE = (
-    "Means over pairs of different models; JS is a divergence, so small is alike. p: of so large a difference, or "
-    "correlation, under permutations of the models. quarters: of the widths, pairs of one width left out: blocks by "
-    "size would show there. both >= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the "
-    "same number for fresh models of the same widths; 'best image' is a maximum over all symmetries of addition there "
-    "too. reachable: entries that some input meets; centred: without what is added to all outputs."
+    "Means over pairs of different models; JS is a divergence, so small is alike. beyond: the same difference once "
+    "each model's own strength is taken out, since models that are like everything are like each other; p (width), p "
+    "(band): of so large a one, models or whole widths permuted. Other p: of so large a correlation. bands: quarters "
+    "of the widths, or fewer parts of fewer than 8, pairs of one width left out: blocks by size would show there. both "
+    ">= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the same number for fresh models "
+    "of the same widths; scrambled: for these models, the phases of every unit drawn anew and its power at every "
+    "frequency kept. 'best image' is a maximum over all symmetries of addition there too. reachable: entries that some "
+    "input meets; centred: without what is added to all outputs."
 )
 
 
@@ -67,11 +73,14 @@ class Similarity(Reading):
     def __post_init__(self) -> None:
         if self.permutations < 1 or self.n_evecs < 1:
             raise UserError(f"permutations={self.permutations}, n_evecs={self.n_evecs}: both are at least 1.")
+        if self.most < 0 or 0 < self.most < 3:
+            raise UserError(f"most={self.most}: it is 0, for all models, or at least 3.")
 
     def report(self, out: Report) -> None:
         sweep = read_sweep(self.sweep)
-        if len({width_of(key) for key in sweep.models}) < 3:
-            raise UserError(f"{self.sweep} has models of {len(sweep.models)} widths: three or more can be compared.")
+        widths = len({width_of(key) for key in sweep.models})
+        if widths < 3:
+            raise UserError(f"{self.sweep} has models of {widths} widths: three or more can be compared.")
         whole = self._matrices(sweep)
         some = thinned(sweep, self.most)
         rows = [row for measure in measures(self.n_evecs) for row in self._rows(measure, sweep, some, whole)]
@@ -104,16 +113,32 @@ class Similarity(Reading):
         chosen = some if measure.slow else sweep
         keys = list(chosen.models)
         found = measure.compute(weights_of(some.models, some.P)) if measure.slow else [whole[n] for n in measure.names]
-        floors = measure.compute(untrained(some))
-        for name, matrix, floor in zip(measure.names, found, floors, strict=True):
+        for name, matrix, floor in zip(measure.names, found, floors(measure, some), strict=True):
             row = summary(name, matrix, keys, list(chosen.val_accs.values()), permutations=self.permutations)
-            yield row | {"untrained": mean_over(floor, ~np.eye(len(floor), dtype=bool))}
+            yield row | floor
+
+
+def floors(measure: Measure, sweep: SweepResults) -> list[dict[str, float | None]]:
+    """What each matrix of a measure comes to where nothing was learnt together: for fresh models, whose spectra are
+    flat, and for these models with scrambled phases, whose spectra are those that were learnt."""
+    nulls = {"untrained": untrained(sweep), "scrambled": scrambled(sweep)}
+    found = {name: measure.compute(models) for name, models in nulls.items()}
+    return [
+        {name: mean_over(own[place], ~np.eye(len(own[place]), dtype=bool)) for name, own in found.items()}
+        for place in range(len(measure.names))
+    ]
 
 
 def untrained(sweep: SweepResults) -> Sequence[Any]:
     """Fresh models of the same widths, of seeds that no sweep would take."""
     widths = [width_of(key) for key in sweep.models]
     return fresh_models(sweep.P, widths, [-1 - place for place in range(len(widths))])
+
+
+def scrambled(sweep: SweepResults) -> Sequence[Weights]:
+    """The models with the phases of every unit drawn anew."""
+    models = weights_of(sweep.models, sweep.P)
+    return [phase_scrambled(model, stream(place, "phases")) for place, model in enumerate(models)]
 
 
 def heatmaps(

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.core.errors import UserError
-from assay.core.run import Record, canonical
+from assay.core.run import Record
 from assay.core.store import Store
 from assay.studies.modular.files import SweepResults, load
-from assay.studies.modular.sweep import saved_sweep
+from assay.studies.modular.sweep import saved_sweep, setting
 
 
 def read_sweep(path: Path) -> SweepResults:
@@ -30,8 +30,7 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
     """Records that differ in width and seed alone."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        options = {key: value for key, value in record.run.options.items() if key != "d_hidden"}
-        groups.setdefault(canonical([options, record.run.numerics.device]), []).append(record)
+        groups.setdefault(f"{setting(record.run)} {record.run.numerics.device}", []).append(record)
     return list(groups.values())
 
 

@@ -7,7 +7,7 @@ under the names of a saved `Model`: bi_linear.weight (2 d_hidden, 2P) and projec
 """
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,11 +22,11 @@ from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
 from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
-from assay.models.bilinear import Model, addition_table, init_model, one_hot
-from assay.nn.random import initialised_from
+from assay.models.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies import studies
-from assay.studies.modular.files import SweepResults, check_path, collect, encoded
+from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
+from assay.train.checkpoint import SAVING, load_checkpoint, save_checkpoint
 from assay.train.device import activate
 
 WEIGHTS = "weights.safetensors"
@@ -51,13 +51,17 @@ class Sweep(Recipe, Study):
             "test_share": 0.125,
         },
         "spec": {"seeds": (0,)},
-        "findings": {"test_share": 0.125, "grid": {"P": ["64", "61"]}},  # docs/FINDINGS.md; minutes on a GPU
+        "findings": {  # docs/FINDINGS.md; minutes on a GPU
+            "dimensions": tuple(range(1, 65)),
+            "test_share": 0.125,
+            "grid": {"P": ["64", "61"]},
+        },
     }
 
     P: int = 64
     """The modulus."""
-    dimensions: tuple[int, ...] = tuple(range(1, 65))
-    """Hidden widths, in any order."""
+    dimensions: tuple[int, ...] | None = None
+    """Hidden widths, in any order; 1 to P by default."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed is a new split, a new order of batches and new initial weights; widths of a seed share its split."""
     save: Path | None = None
@@ -69,18 +73,25 @@ class Sweep(Recipe, Study):
 
     def plan(self) -> list[Run]:
         self.sizes(self.P)
-        if not all(width >= 1 for width in self.dimensions):
-            raise UserError(f"--dimensions {' '.join(map(str, self.dimensions))}: a width is at least 1.")
+        dimensions = tuple(range(1, self.P + 1)) if self.dimensions is None else self.dimensions
+        if not dimensions or not self.seeds:
+            raise UserError("--dimensions, --seeds: name at least one width and one seed.")
+        if not all(width >= 1 for width in dimensions):
+            raise UserError(f"--dimensions {' '.join(map(str, dimensions))}: a width is at least 1.")
         if self.save is not None:
             check_path(self.save, self.seeds)
         # Neighbours apart: workers get a half of the plan each, and a wide model costs more than a narrow one.
-        widths = (*self.dimensions[::2], *self.dimensions[1::2])
+        widths = (*dimensions[::2], *dimensions[1::2])
         asked = [(seed, width) for seed in self.seeds for width in widths]
         return [self.cell(seed=seed, P=self.P, d_hidden=width, **self.recipe()) for seed, width in asked]
 
     def cohort(self, run: Run) -> Hashable:
         """All widths and seeds of a recipe."""
-        return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
+        return setting(run)
+
+    def prepare(self, runs: Sequence[Run]) -> None:
+        if self.save is not None:
+            check_writable(self.save)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
@@ -93,6 +104,11 @@ class Sweep(Recipe, Study):
         if self.save is not None:
             for path, data in encoded(saved_sweep(records), self.save):
                 out.file(path, data)
+
+
+def setting(run: Run) -> str:
+    """The options that runs of all widths and seeds share."""
+    return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
 
 
 @dataclass
@@ -113,12 +129,38 @@ class Course:
 
 
 def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """The runs of one cohort as one program; each is over when its model leaves the bank."""
+    """The runs of one cohort; those that an interrupted process left at one epoch go on from there together."""
+    rest = list(runs)
+    for saved in checkpoints(runs, ctx, device):
+        covered = [run for run in rest if run.id in saved["courses"]]
+        rest = [run for run in rest if run.id not in saved["courses"]]
+        if covered:
+            yield from train_together(covered, ctx, device, saved)
+    if rest:
+        yield from train_together(rest, ctx, device)
+
+
+def checkpoints(runs: Sequence[Run], ctx: Context, device: torch.device) -> list[dict[str, Any]]:
+    """What interrupted processes left of these runs, the furthest first."""
+    paths = [path for run in runs if (path := ctx.checkpoint(run)) and path.exists()]
+    found = [saved for path in paths if (saved := load_checkpoint(path, device)) is not None]
+    return sorted(found, key=lambda saved: -int(saved["bank"]["number"]))
+
+
+def train_together(
+    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Mapping[str, Any] | None = None
+) -> Iterator[Outcome]:
+    """Runs as one program; each is over when its model leaves the bank. A model has the bits it has alone, so those
+    that are left go on exactly, whoever was stored in the meantime."""
     options, seeds = runs[0].options, [run.seed for run in runs]
     recipe = Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
     models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
-    bank = BilinearBank(models, seeds, recipe, device.type)
+    bank = BilinearBank(models, seeds, recipe, device)
     courses = [Course(run) for run in runs]
+    if saved is not None:
+        courses = [Course(run, **saved["courses"][run.id]) for run in runs]
+        bank.restore(saved["bank"], [saved["places"][run.id] for run in runs])
+    keeper = Keeper(ctx, courses)
     every = max(1, recipe.epochs // SIGNS)
     before = time.perf_counter(), time.process_time()
     for epoch in bank.run():
@@ -128,8 +170,35 @@ def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[O
             if epoch.number % every == 0:
                 ctx.progress(runs[k], epoch.number, recipe.epochs, val_acc=val_acc)
         before = now
+        keeper.keep(bank)
         for k in epoch.finished:
             yield outcome(courses[k], bank.model(k), bank.splits[runs[k].seed], together=len(runs))
+
+
+@dataclass
+class Keeper:
+    """Writes the checkpoint of a bank, as often as its cost allows. It stands with the narrowest run that goes on: that
+    one is likely the last to be stored, which takes the checkpoint away."""
+
+    ctx: Context
+    courses: Sequence[Course]
+    due: float = 0.0
+    last: Path | None = None
+
+    def keep(self, bank: BilinearBank) -> None:
+        if not bank.going:
+            return
+        home = min(bank.going, key=lambda k: self.courses[k].run.options["d_hidden"])
+        path, start = self.ctx.checkpoint(self.courses[home].run), time.perf_counter()
+        if path is None or (path == self.last and start < self.due):
+            return
+        going = {self.courses[k].run.id: k for k in bank.going}
+        courses = {
+            run: {key: value for key, value in vars(self.courses[k]).items() if key != "run"}
+            for run, k in going.items()
+        }
+        save_checkpoint(path, {"bank": bank.state(), "places": going, "courses": courses})
+        self.last, self.due = path, time.perf_counter() + (time.perf_counter() - start) / SAVING
 
 
 def outcome(course: Course, model: Model, split: Split, *, together: int) -> Outcome:
@@ -169,7 +238,9 @@ def answered(model: Model) -> Float[Tensor, " pairs"]:
 def saved_sweep(records: Sequence[Record]) -> SweepResults:
     """The models of one setting, to be saved together; those that diverged have no weights."""
     done = [record for record in records if record.status == "done"]
-    settings = {canonical({k: v for k, v in record.run.options.items() if k != "d_hidden"}) for record in done}
+    settings = {setting(record.run) for record in done}
+    if not done:
+        raise UserError("no model was trained to its end: there is nothing to save.")
     if len(settings) > 1:
         raise UserError(f"--save holds one setting, and there are {len(settings)}: leave the grid out. All are stored.")
     options = done[0].run.options
@@ -187,7 +258,4 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
 
 def saved_model(record: Record) -> Model:
     """The model of a record."""
-    with initialised_from(0):  # its weights are replaced, and the caller's generator is left alone
-        model = init_model(record.run.options["P"], record.run.options["d_hidden"])
-    model.load_state_dict(safetensors.torch.load(record.artifact(WEIGHTS)))
-    return model
+    return model_of(safetensors.torch.load(record.artifact(WEIGHTS)))
