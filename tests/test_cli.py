@@ -123,6 +123,11 @@ def test_a_flag_that_does_not_parse_names_the_value_or_the_nearest_flag(cli: Cli
     assert code == 2 and said in out + err and "Traceback" not in err
 
 
+def test_a_misspelt_verb_of_a_study_names_the_nearest(cli: Cli) -> None:
+    code, _, err = cli("sae", "theorm")
+    assert code == 2 and "Did you mean 'theorem'?" in err
+
+
 def test_options_of_a_chosen_plugin_are_flags_too(cli: Cli, tmp_path: Path) -> None:
     words = ["expressivity", "--dry-run", "--json", "--seeds", "0", "--out", tmp_path]
     by_word = cli(*words, "--models", "self_attn:heads=4:width=64")[1]

@@ -115,6 +115,8 @@ def chosen_options(study: "Study") -> str:
 def suggestions(study: "Study", words: Sequence[str]) -> Iterator[str]:
     """What was perhaps meant by the words and dotted flags that name nothing; the parser itself suggests for flags
     without a dot."""
+    from assay.studies import studies
+
     cls = type(study)
     paths = [path for path, _ in plugin_fields(cls)]
     plugins = {
@@ -123,14 +125,18 @@ def suggestions(study: "Study", words: Sequence[str]) -> Iterator[str]:
     options = [
         f"--{path}.{option.name}" for path in paths for p in _members(attrgetter(path)(study)) for option in fields(p)
     ]
-    for word in words:
+    verbs = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
+    for place, word in enumerate(words):
         if word.startswith("--"):
             lost = word.partition("=")[0]
             # Below a plain dataclass the parser has a better suggestion of its own.
             close = nearest(lost, options) if "." in lost and type_at(cls, lost[2:].rpartition(".")[0]) is None else ""
         else:
-            lost = word.partition(":")[0] if CHOICE.fullmatch(word) else ""
-            close = nearest(lost, [*paths, "wandb"]) if lost and lost not in plugins else ""
+            chosen = CHOICE.fullmatch(word)
+            lost = word.partition(":")[0]
+            close = nearest(lost, [*paths, "wandb"]) if chosen and lost not in plugins else ""
+            if place == 0 and not chosen:
+                close = nearest(word, verbs)
         if close:
             yield f"'{lost}' is not known.{close}"
 
