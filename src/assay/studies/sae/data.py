@@ -14,19 +14,28 @@ from assay.vectors.mnist import REMEDY, WHEEL, read_mnist
 
 
 class ResidentLoader:
-    """Batches (x, labels) of tensors that lie on the device whole. A generator of its own decides the order."""
+    """Batches (x, labels) of tensors that lie on the device whole. A generator of its own decides the order.
+
+    A rest of one row is left out of a shuffled pass: it has no variance, and the loss no value. In order, for
+    evaluation, it joins the batch before it, so that every row counts."""
 
     def __init__(self, x: Tensor, labels: Int[Tensor, " n"], batch_size: int, *, shuffle: bool, seed: int = 0) -> None:
         self.x, self.labels, self.batch_size, self.shuffle = x, labels, batch_size, shuffle
         self.rng = stream(seed, "order")
 
     def __len__(self) -> int:
-        return -(-len(self.x) // self.batch_size)
+        whole, rest = divmod(len(self.x), self.batch_size)
+        return whole + (rest > 1 or (rest == 1 and whole == 0))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         n = len(self.x)
         order = torch.randperm(n, generator=self.rng) if self.shuffle else torch.arange(n)
-        for rows in order.to(self.x.device).split(self.batch_size):
+        batches = list(order.to(self.x.device).split(self.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1 < self.batch_size:
+            last = batches.pop()
+            if not self.shuffle:
+                batches[-1] = torch.cat([batches[-1], last])
+        for rows in batches:
             yield self.x[rows], self.labels[rows]
 
 
