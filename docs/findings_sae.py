@@ -190,7 +190,7 @@ def section(name: str, records: Sequence[Record]) -> str:
     widths = [r.run.options["d_code"] for r in adam]
     parts = [f"### {name}"]
     for units in sorted(set(widths)):
-        points = chosen([r for r in adam if r.run.options["d_code"] == units and r.status == "done"])
+        points = chosen([r for r in adam if r.run.options["d_code"] == units])
         points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
         by_name = {point.label: point for point in points}
         if len(by_name) < 3:
@@ -199,8 +199,8 @@ def section(name: str, records: Sequence[Record]) -> str:
         recipe, seeds = first.cell.options["recipe"] or {}, sorted(first.cell.seeds)
         parts.append(
             f"{units} units, {recipe.get('epochs')} epochs in batches of {recipe.get('batch')}, Adam, seeds "
-            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; the rate of each coder chosen on "
-            "validation rows. Intervals are 95 %; differences are paired over seeds."
+            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; each seed at the rate that "
+            "the other seeds chose on validation rows. Intervals are 95 %; differences are paired over seeds."
         )
         claims = what_lse_adds(by_name) + topk_at_equal_l0(by_name) + entropy(by_name) + size(by_name)
         parts += [f"{number}. {claim}" for number, claim in enumerate(claims, 1)]
@@ -216,7 +216,7 @@ def main() -> int:
     args = parser.parse_args()
     groups: dict[str, list[Record]] = {}
     for record in Store(args.out).records("sae"):
-        if record.status == "done":
+        if record.status in ("done", "diverged"):
             data = record.run.options["data"]
             options = " ".join(f"{k}={v}" for k, v in data.items() if k != "name")
             key = f"{data['name']} on {record.run.numerics.device}" + (f" ({options})" if options else "")
