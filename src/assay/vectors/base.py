@@ -71,6 +71,10 @@ class VectorData(Plugin):
         """The data, the same every time; float32 on the CPU."""
         raise NotImplementedError(f"{type(self).__name__}.load")
 
+    def load_with(self, device: str) -> Vectors:
+        """The same, with the device there is for what has to be computed first."""
+        return self.load()
+
 
 def find(*names: str, what: str, remedy: str) -> Path:
     """The first of these names that exists in a data folder."""

@@ -1,6 +1,7 @@
 """`assay sae` and its verbs from the command: runs shared between verbs, the spec's files, and one line per mistake."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from assay.core.errors import UserError
 from assay.core.run import canonical
 from assay.core.store import Store
 from assay.studies.sae import Encoder, StandardSAE
@@ -206,6 +208,18 @@ def test_figures_lie_beside_their_json_and_files_that_are_not_ours_are_refused(r
         assert code == 2 and "ablation_results.json" in err and "Traceback" not in err
 
 
+def test_the_specs_own_words_work(
+    cli: Cli, cli_json: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = cli_json("sae", "theorem", "--seed", "7", "--output", "figure.pdf", *PLACE)["rows"]
+    assert {row["seed"] for row in rows} == {7}
+    with pytest.warns(UserWarning, match="ships with assay"):
+        assert load_config("config/ablation.yaml").configurations() == load_config("ablation").configurations()
+    with pytest.raises(UserError, match="no config"):
+        load_config("elsewhere/ablation.yaml")
+
+
 def test_numbers_in_yaml_are_numbers() -> None:
     """PyYAML reads 1e-6 as text, at which the original stopped."""
     config = parse_config("loss: {variance_eps: 1e-6, lambda_tc: 3}\ntraining: {lr: 1E-2}", where="test")
@@ -227,8 +241,6 @@ def test_numbers_in_yaml_are_numbers() -> None:
     ],
 )
 def test_a_mistake_in_yaml_is_named(text: str, said: str) -> None:
-    from assay.core.errors import UserError
-
     with pytest.raises(UserError, match=said.replace("?", r"\?")):
         config = parse_config(text, where="test")
         config.recipe(), config.encoder(), config.configurations()
@@ -277,3 +289,12 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
     whole, parts = ({r.run.id: r for r in Store(tmp_path / out).records("sae")} for out in ("whole", "parts"))
     for key, record in whole.items():
         assert canonical(dict(record.metrics)) == canonical(dict(parts[key].metrics))
+
+
+def test_a_data_folder_is_looked_in_by_its_own_command_alone(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASSAY_DATA", raising=False)
+    words = ["--coders", "pca", "--seeds", "0", "--d_code", "4", "--out", tmp_path / "out", *PLACE]
+    assert cli("sae", *words, "--data_dir", tmp_path)[0] == 0
+    assert "ASSAY_DATA" not in os.environ

@@ -4,6 +4,7 @@
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -119,7 +120,11 @@ def load_config(name: str) -> Config:
     shipped = {
         path.name.removesuffix(".yaml"): path for path in files("assay.studies.sae").joinpath("config").iterdir()
     }
-    source: Any = Path(name) if Path(name).suffix in (".yaml", ".yml") or "/" in name else shipped.get(name)
+    path = Path(name)
+    source: Any = path if path.suffix in (".yaml", ".yml") or "/" in name else shipped.get(name)
+    if path.parts[-2:-1] == ("config",) and not path.exists() and path.stem in shipped:  # the spec's own commands
+        warnings.warn(f"there is no {name} here: the {path.stem}.yaml that ships with assay is used", stacklevel=2)
+        source = shipped[path.stem]
     if source is None or not source.is_file():
         known = ", ".join(sorted(shipped))
         raise UserError(f"no config '{name}'.{nearest(name, shipped)} Give a YAML file, or one of: {known}.")

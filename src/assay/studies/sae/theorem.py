@@ -38,6 +38,7 @@ class Theorem(Study):
     """Is the gradient of the log-sum-exp loss the responsibility?"""
 
     question: ClassVar[str] = "Is the gradient of the log-sum-exp loss the responsibility?"
+    renamed: ClassVar = {"seed": "seeds"}
 
     batch_size: int = 64
     input_dim: int = 784
