@@ -207,3 +207,4 @@ def test_the_specs_function_keeps_rows_where_it_is_told(tiny: activations.Activa
     train, test = get_llm_activations("tiny", 0, tmp_path / "kept", 8, 300, text="text.txt")
     assert train.shape[1] == test.shape[1] == 16 and list((tmp_path / "kept").glob("*/progress.json"))
     assert not (tmp_path / "cache").exists()
+    assert len(test) > 1 and len(train) == 8 * len(test), "also where the text has more rows than were asked for"

@@ -7,6 +7,7 @@ decoder-free encoder, fig6 the standard sparse autoencoder. A file that is not t
 """
 
 import json
+import pickle
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,10 @@ class Figures(Reading):
         """The first checkpoint of each kind, if its units are images."""
         found: dict[str, Any] = {}
         for path in sorted(self.results_dir.glob("*/checkpoints/*/model.pt")):
-            state = torch.load(path, weights_only=True)
+            try:
+                state = torch.load(path, weights_only=True)
+            except (pickle.UnpicklingError, RuntimeError, EOFError):
+                raise UserError(f"{path} is no checkpoint that assay or the spec's scripts write.") from None
             for number, (name, key, words) in GRIDS.items():
                 wanted = self.figure in ("all", number) and any(word in path.parent.name for word in words)
                 if wanted and key in state and name not in found:

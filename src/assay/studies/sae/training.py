@@ -61,19 +61,17 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of all rows together, from one pass; `sparsity_l0` is a number here."""
     model.eval()
-    rows, codes, losses = [], [], []
+    rows, codes, losses, errors = [], [], [], []
     for x, _ in loader:
         found, a = _losses(model, x.to(device), loss_config or {})
         losses.append(found["total"])
+        if "mse" in found:
+            errors.append(found["mse"] * len(x))
         rows.append(x.to(device))
         codes.append(a)
     a, x = torch.cat(codes), torch.cat(rows)
     W = model.get_encoder_weights() if isinstance(model, StandardSAE) else model.get_weights()
-    mse = (
-        float((model(x)[0] - x).square().mean())
-        if isinstance(model, StandardSAE)
-        else metrics.reconstruction_mse(a, W, x)
-    )
+    mse = float(torch.stack(errors).sum() / len(x)) if errors else metrics.reconstruction_mse(a, W, x)
     return {
         "loss": float(torch.stack(losses).mean()),
         "dead_units": metrics.dead_units(a),
