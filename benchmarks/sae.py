@@ -1,10 +1,11 @@
 """CPU time of training sparse coders on MNIST against the obvious way of writing it, in one run, on one thread.
 
-    python benchmarks/sae.py --data shared/data         the bank against two plain loops (MNIST's IDX files or wheel)
+    python benchmarks/sae.py bank --data shared/data    the bank against two plain loops (MNIST's IDX files or wheel)
     python benchmarks/sae.py bank                       without MNIST: rows of the same size, as sparse as its pixels
     python benchmarks/sae.py full --device cuda         the spec's whole ablation (4 x 3 x 100 epochs), seconds of a GPU
 
-Each measurement prints a ratio, or seconds, and its goal; the exit code is 1 if any goal is missed.
+Each measurement prints a ratio, or seconds, and its goal; the exit code is 1 if any goal is missed. A goal that was
+asked for and could not be measured is missed: without a GPU, ask for `bank` alone.
 """
 
 import argparse
@@ -22,7 +23,9 @@ from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.nn.random import initialised_from, stream
 from assay.sparse_coders.lse_infomax import ABLATIONS
+from assay.studies.sae.data import ResidentLoader
 from assay.studies.sae.model import Encoder
+from assay.studies.sae.training import train_epoch
 from assay.train.coder_bank import CoderBank, CoderRecipe
 from assay.train.device import activate
 from assay.vectors.base import FOLDER
@@ -105,6 +108,17 @@ def plain(batches: Iterator[Tensor]) -> Iterator[None]:
         yield
 
 
+def shipped(x: Tensor) -> Iterator[None]:
+    """The spec's loop as assay ships it (studies.sae.training.train_epoch), an epoch at a time."""
+    with initialised_from(0, "init"):
+        model = Encoder(784, 64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loader = ResidentLoader(x, torch.zeros(len(x), dtype=torch.long), BATCH, shuffle=True)
+    while True:
+        train_epoch(model, loader, optimizer, CONFIG)
+        yield
+
+
 def bank_of_twelve(x: Tensor, epochs: int = 10**6) -> CoderBank:
     coders = [coder for _ in range(3) for coder in ABLATIONS.values()]
     seeds = [seed for seed in range(3) for _ in ABLATIONS]
@@ -131,17 +145,20 @@ def bank(device: str) -> bool:
 
         slow = plain(per_image(x))
     except ImportError:
-        print("(no Pillow: the per-image loader is left out)")
         slow = None
-    middle = plain(resident(x))
+    middle, own = plain(resident(x)), shipped(x)
     epochs = bank_of_twelve(x).run()
     found = []
     with activate(Numerics()):
         for _ in range(ROUNDS):  # in turn, so that a noisy neighbour meets all
             times = [cpu_ms(slow, STEPS) if slow else float("nan"), cpu_ms(middle, STEPS)]
-            found.append([*times, cpu_ms(epochs, 1) / STEPS / 12])
-    loader, loop, ours = (min(column) for column in zip(*found[1:], strict=True))
-    print(f"{what}, ms per step and model: per-image loader {loader:.2f}, resident loop {loop:.2f}, bank {ours:.2f}")
+            found.append([*times, cpu_ms(own, 1) / STEPS, cpu_ms(epochs, 1) / STEPS / 12])
+    loader, loop, epoch, ours = (min(column) for column in zip(*found[1:], strict=True))
+    print(
+        f"{what}, ms per step and model: per-image loader {loader:.2f}, resident loop {loop:.2f}, "
+        f"assay's train_epoch {epoch:.2f}, bank {ours:.2f}"
+    )
+    print(f"bank: {epoch / ours:.1f}x less CPU than the train_epoch that ships with assay (no goal)")
     met = [
         verdict(
             f"bank: {loop / ours:.1f}x less CPU than the plain loop on resident rows",
@@ -149,7 +166,9 @@ def bank(device: str) -> bool:
             met=loop / ours >= 4.5,
         )
     ]
-    if slow:
+    if slow is None:
+        met.append(verdict("bank: no Pillow, so no per-image loader", goal="18x, not measured", met=False))
+    else:
         met.append(
             verdict(
                 f"bank: {loader / ours:.1f}x less than with a per-image loader", goal="18x", met=loader / ours >= 18
@@ -161,8 +180,7 @@ def bank(device: str) -> bool:
 def full(device: str) -> bool:
     """The spec's whole ablation on MNIST: 4 configurations x 3 seeds x 100 epochs of 60,000 rows."""
     if device != "cuda" or not torch.cuda.is_available():
-        print("full: needs --device cuda and a GPU; left out")
-        return True
+        return verdict("full: needs --device cuda and a GPU", goal="at most 30 s, not measured", met=False)
     x, what = rows(60_000)
     with activate(Numerics(device="cuda")):
         trained = bank_of_twelve(x.cuda(), epochs=100)

@@ -36,6 +36,14 @@ log-sum-exp, B without decorrelation. Written by the commands at the top of `doc
 C, D, SAE = "lse_infomax", "lse_infomax:lambda_lse=0.0", "relu_l1:l1=0.01:form=spec"
 
 
+EPOCHS = (0.5, 1.5)
+"""The 'convergence' epoch over K that counts as 'about epoch K'."""
+NEAR = 0.1
+"""Nats between two entropies that count as one."""
+HALF = (-0.55, -0.45)
+"""The change in parameters that counts as '50 % fewer'."""
+
+
 def shown(interval: Interval, form: str = ".3f") -> str:
     if interval.low is None or interval.high is None:
         return format(interval.mean, form)
@@ -50,8 +58,31 @@ def verdict(difference: Interval) -> str:
     return "less" if difference.high < 0 else "not told apart"
 
 
+def holds(interval: Interval, low: float, high: float) -> str:
+    """Whether the whole interval lies in the band; without an interval there is nothing to decide."""
+    if interval.low is None or interval.high is None:
+        return "one seed: not decided"
+    if low <= interval.low and interval.high <= high:
+        return "yes"
+    return "no" if interval.high < low or interval.low > high else "not decided"
+
+
+def contains(interval: Interval, value: float) -> str:
+    if interval.low is None or interval.high is None:
+        return "one seed: not decided"
+    return "yes" if interval.low <= value <= interval.high else "no"
+
+
 def probe_of(point: Point) -> dict[int, float]:
     return point.cell.values("probe_accuracy") or point.cell.values("linear_probe_accuracy")
+
+
+SPARSITY = {
+    "less": "it makes the code sparser",
+    "more": "it makes the code denser",
+    "not told apart": "it changes the sparsity by nothing that could be told",
+    "one seed: nothing to say": "one seed: not decided",
+}
 
 
 def what_lse_adds(points: Mapping[str, Point]) -> list[str]:
@@ -70,8 +101,8 @@ def what_lse_adds(points: Mapping[str, Point]) -> list[str]:
     units = paired_difference(c.cell.values("l0"), d.cell.values("l0"))
     fvu = paired_difference(c.cell.values("fvu"), d.cell.values("fvu"))
     lines.append(
-        f"What it does add is sparsity: {shown(units, '+.1f')} active units, for {shown(fvu, '+.3f')} of the variance "
-        "unexplained by a ridge decoder."
+        f"Active units, C - D: {shown(units, '+.1f')} (**{SPARSITY[verdict(units)]}**); variance unexplained by a "
+        f"ridge decoder: {shown(fvu, '+.3f')} ({verdict(fvu)})."
     )
     return [" ".join(lines)]
 
@@ -92,11 +123,14 @@ def topk_at_equal_l0(points: Mapping[str, Point]) -> list[str]:
         return [f"*TopK at C's {c.l0:.1f} active units.* The levels that were run do not reach around it."]
     text = f"*TopK at C's {c.l0:.1f} active units, minus C.* {'; '.join(found)}."
     if probe_of(c):
-        enough = [p for p in curve if probe_of(p) and fmean(probe_of(p).values()) >= fmean(probe_of(c).values())]
+        paired = [p for p in curve if probe_of(p).keys() & probe_of(c).keys()]
+        enough = [
+            p for p in paired if verdict(paired_difference(probe_of(p), probe_of(c))) in ("more", "not told apart")
+        ]
         if enough:
             least = min(enough, key=lambda point: point.l0)
             best = fmean(probe_of(least).values())
-            text += f" The sparsest TopK that reads as well as C: k = {least.l0:.0f}, {best:.4f}."
+            text += f" The sparsest TopK that is not told below C by its probe (paired): L0 {least.l0:.0f}, {best:.4f}."
     return [text]
 
 
@@ -109,13 +143,15 @@ def entropy(points: Mapping[str, Point]) -> list[str]:
             gap = paired_difference(cell.values("responsibility_entropy"), cell.values("log_inactive"))
             mean = fmean(cell.values("responsibility_entropy").values())
             norm = fmean(cell.values("weight_norm").values())
-            found.append(f"{'C' if name == C else 'D'} {mean:.2f}, {shown(gap, '+.2f')} above it at |w| = {norm:.1f}")
+            same = holds(gap, -NEAR, NEAR)
+            found.append(
+                f"{'C' if name == C else 'D'} {mean:.2f}, {shown(gap, '+.2f')} above it at |w| = {norm:.1f}: **{same}**"
+            )
     if not found:
         return []
     return [
-        "*Responsibility entropy against E[ln(inactive units)], to which it tends as weights grow.* "
-        + "; ".join(found)
-        + "."
+        f"*Is responsibility entropy E[ln(inactive units)]?* Yes where the paired interval of the gap is within "
+        f"{NEAR:g} nats of 0. " + "; ".join(found) + "."
     ]
 
 
@@ -127,9 +163,13 @@ def size(points: Mapping[str, Point]) -> list[str]:
     units = int(points[C].cell.options["d_code"])
     d_in = ours // units - 1
     whole = ours + units * d_in + d_in
+    trained, decoded = (
+        "kept" if HALF[0] <= change <= HALF[1] else "not kept" for change in (ours / theirs - 1, whole / theirs - 1)
+    )
     return [
-        f"*'50 % fewer parameters'.* {ours} against {theirs} as trained ({ours / theirs - 1:+.0%}); "
-        f"{whole} ({whole / theirs - 1:+.1%}) with the decoder that reconstruction needs. **Not kept.**"
+        f"*'50 % fewer parameters' (kept from {HALF[0]:.0%} to {HALF[1]:.0%}).* "
+        f"{ours} against {theirs} as trained ({ours / theirs - 1:+.0%}): **{trained}**; "
+        f"{whole} ({whole / theirs - 1:+.1%}) with the decoder that reconstruction needs: **{decoded}**."
     ]
 
 
@@ -142,21 +182,29 @@ def convergence(records: Sequence[Record]) -> list[str]:
         rates.setdefault(record.run.options["lr"], []).append(record)
     if not by_units:
         return []
-    lines = [
-        "*'SGD converges at epoch ~70 whatever the rate'.* The loss falls as -K ln t, since the scale of W has no "
-        "anchor; it changes by less than 1 per epoch from about epoch K on, whatever the rate:",
-        "",
-        "| units K | rate | epoch | d loss / d ln t over K |",
-        "| --- | --- | --- | --- |",
-    ]
+    rows, answers = [], []
     for units, rates in sorted(by_units.items()):
         for rate, mine in sorted(rates.items()):
             losses = [record.metrics["history"]["train_loss"] for record in mine]
             epochs = student_t([float(convergence_epoch(curve)) for curve in losses])
             slopes = student_t([log_slope(curve) / units for curve in losses])
             never = " (the last)" if epochs.mean >= len(losses[0]) else ""
-            lines.append(f"| {units} | {rate:g} | {shown(epochs, '.0f')}{never} | {shown(slopes, '.2f')} |")
-    return ["\n".join(lines)]
+            at_k, law = holds(epochs, EPOCHS[0] * units, EPOCHS[1] * units), contains(slopes, -1.0)
+            answers.append((at_k, law))
+            row = [units, f"{rate:g}", f"{shown(epochs, '.0f')}{never}", at_k, shown(slopes, ".2f"), law]
+            rows.append("| " + " | ".join(map(str, row)) + " |")
+    at_k, law = (sum(answer == "yes" for answer in column) for column in zip(*answers, strict=True))
+    text = (
+        "*'SGD converges at epoch ~70 whatever the rate', or is it the loss falling as -K ln t?* Then it changes by "
+        f"less than 1 per epoch from about epoch K on (the whole interval from {EPOCHS[0]:g} K to {EPOCHS[1]:g} K), "
+        "and d loss / d ln t over K is -1 (the interval contains it). "
+        f"The epoch goes with K in **{at_k} of {len(rows)}** settings; the slope is -1 in **{law} of {len(rows)}**."
+    )
+    head = [
+        "| units K | rate | epoch | about K? | d loss / d ln t over K | -1? |",
+        "| " + " | ".join(["---"] * 6) + " |",
+    ]
+    return [text, "\n".join([*head, *rows])]
 
 
 def table(points: Sequence[Point]) -> str:
@@ -190,7 +238,7 @@ def section(name: str, records: Sequence[Record]) -> str:
     widths = [r.run.options["d_code"] for r in adam]
     parts = [f"### {name}"]
     for units in sorted(set(widths)):
-        points = chosen([r for r in adam if r.run.options["d_code"] == units and r.status == "done"])
+        points = chosen([r for r in adam if r.run.options["d_code"] == units])
         points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
         by_name = {point.label: point for point in points}
         if len(by_name) < 3:
@@ -199,8 +247,8 @@ def section(name: str, records: Sequence[Record]) -> str:
         recipe, seeds = first.cell.options["recipe"] or {}, sorted(first.cell.seeds)
         parts.append(
             f"{units} units, {recipe.get('epochs')} epochs in batches of {recipe.get('batch')}, Adam, seeds "
-            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; the rate of each coder chosen on "
-            "validation rows. Intervals are 95 %; differences are paired over seeds."
+            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; each seed at the rate that "
+            "the other seeds chose on validation rows. Intervals are 95 %; differences are paired over seeds."
         )
         claims = what_lse_adds(by_name) + topk_at_equal_l0(by_name) + entropy(by_name) + size(by_name)
         parts += [f"{number}. {claim}" for number, claim in enumerate(claims, 1)]
@@ -216,7 +264,7 @@ def main() -> int:
     args = parser.parse_args()
     groups: dict[str, list[Record]] = {}
     for record in Store(args.out).records("sae"):
-        if record.status == "done":
+        if record.status in ("done", "diverged"):
             data = record.run.options["data"]
             options = " ".join(f"{k}={v}" for k, v in data.items() if k != "name")
             key = f"{data['name']} on {record.run.numerics.device}" + (f" ({options})" if options else "")

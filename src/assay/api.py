@@ -1,5 +1,6 @@
 """assay from Python: `assay.run("expressivity", grid={"noise": [0.03, 0.3]})`, `assay.load("results").to_pandas()`."""
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -108,8 +109,8 @@ class Session:
         return labels(self.plan.runs)
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
-        if self.todo:
-            self.plan.study.prepare(self.todo)
+        if not self.todo:
+            return Results(self.stored)
         drive = Drive(
             self.plan,
             self.store,
@@ -120,7 +121,14 @@ class Session:
             timeout_per_run=self.execution.timeout_per_run,
             watch=watch,
         )
-        return Results(drive(self.todo) if self.todo else self.stored)
+        before = dict(os.environ)
+        try:
+            self.plan.study.prepare(self.todo)
+            return Results(drive(self.todo))
+        finally:  # what `prepare` says to workers in the environment is not for whoever comes next in this process
+            for name in os.environ.keys() - before.keys():
+                del os.environ[name]
+            os.environ.update(before)
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from assay.api import Results, Session
     from assay.report.section import Section
 
+NAMED = 4
+"""Files a command was asked for by name that are named again when they are there, at most."""
+
 
 def publish(session: "Session", results: "Results", *, as_json: bool, quiet: bool) -> int:
     """Tables to standard output, files to the output folder, failures to standard error."""
@@ -48,4 +51,9 @@ def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: 
     width = shutil.get_terminal_size().columns if fits else None
     print("\n\n".join(render(table, width) for table in section.tables))
     if not quiet:
-        say(f"{len(files)} files in {folder}{page}")
+        asked = files[len(files) - len(section.files) :] if files else []
+        say(f"{len(files) - len(asked)} files in {folder}{page}")
+        for path in asked[:NAMED]:
+            say(f"wrote {path}")
+        if len(asked) > NAMED:
+            say(f"and {len(asked) - NAMED} more beside them")

@@ -22,6 +22,8 @@ VARIANTS = (
     "lse_infomax:decorrelation=logdet",
     "relu_l1:form=spec",
     "topk:dead_after=0",
+    "batch_topk:dead_after=0",
+    "matryoshka:dead_after=0",
     "fast_ica:rectified=true",
     "kmeans:code=triangle",
 )
@@ -114,7 +116,7 @@ def test_models_of_different_levels_are_one_module():
 
 def test_a_batch_keeps_k_times_its_rows():
     module = contract._fresh([sparse_coders.parse("batch_topk:k=2")], [0])
-    code = module.batch_code(contract._rows(1))[0]
+    code = module.batch_code(module.preactivations(contract._rows(1)))[0]
     assert (code > 0).sum() == 2 * contract.BATCH and (code > 0).sum(dim=1).max() > 2
     assert torch.equal(module.threshold, code[code > 0].min()[None])
 
@@ -126,3 +128,21 @@ def test_silent_units_learn_from_what_the_code_missed():
     silent = (module.encode(x) == 0).all(dim=1)[0]
     assert silent.any() and terms["aux"] > 0
     assert module.W_dec.grad[0][silent].abs().sum() > 0, "without AuxK a unit that never fires has no gradient"
+
+
+@pytest.mark.parametrize("name", ["topk", "batch_topk", "matryoshka"])
+def test_a_unit_below_zero_on_every_row_is_given_a_gradient(name):
+    module = contract._fresh([sparse_coders.parse(f"{name}:k=1:dead_after=0:auxk=1")], [0])
+    with torch.no_grad():
+        module.b_enc[0, 0] = -100
+    module.gradient(contract._rows(1))
+    assert module.W_enc.grad[0, 0].abs().sum() > 0 and module.b_enc.grad[0, 0] < 0, "upwards, to fire again"
+
+
+def test_a_unit_that_is_off_does_not_move_its_threshold():
+    """A threshold within half a bandwidth of 0 would be near every rectified z that is off."""
+    module = contract._fresh([sparse_coders.parse("jump_relu:l0=1:threshold=0.01:bandwidth=0.1")], [0])
+    with torch.no_grad():
+        module.b_enc[0, 0] = -100
+    module.gradient(contract._rows(1))
+    assert module.log_threshold.grad[0, 0] == 0

@@ -2,6 +2,9 @@
 reconstruction costs the model."""
 
 import json
+import multiprocessing
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.nn import hooks
 from assay.nn.random import initialised_from, stream
+from assay.studies.sae import get_llm_activations
 from assay.vectors import activations
 from assay.vectors.base import FOLDER
 
@@ -144,3 +148,63 @@ def test_what_is_missing_is_said(tiny: activations.Activations) -> None:
         activations.Activations(text="absent.txt").locate()
     with pytest.raises(UserError, match="too few for 10 sequences"):
         activations.Activations(model="tiny", text="text.txt", context=500).tokens()
+
+
+def collect_in_a_process(folder: str, log: str) -> None:
+    """Slow enough that the other process would be in the midst of it."""
+    with initialised_from(0, "init"):
+        model = Counting()
+
+    batches = [torch.randint(0, 11, (2, 5), generator=stream(place, "ids")) for place in range(4)]
+    plain = model.forward
+
+    def slow(ids: torch.Tensor) -> torch.Tensor:
+        with Path(f"{log}.computed").open("a") as file:
+            file.write("1\n")
+        time.sleep(0.2)
+        return plain(ids)
+
+    model.forward = slow  # type: ignore[method-assign]
+    rows = hooks.collect(model, ["layers.1"], batches, Path(folder)).read("layers.1")
+    torch.save(rows, f"{log}.{os.getpid()}.pt")
+
+
+def test_two_processes_that_want_the_same_rows_compute_them_once(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    log = str(tmp_path / "log")
+    workers = [spawn.Process(target=collect_in_a_process, args=(str(tmp_path / "rows"), log)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert Path(f"{log}.computed").read_text().count("1") == 4, "each batch by one of them"
+    one, other = (torch.load(path) for path in sorted(tmp_path.glob("log.*.pt")))
+    assert torch.equal(one, other) and one.shape == (4 * 2 * 4, 6)
+
+
+def test_rows_of_another_device_are_not_taken_up(
+    tiny: activations.Activations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, Path]] = []
+    collect = hooks.collect
+
+    def noted(model: nn.Module, names: list[str], batches: object, folder: Path) -> hooks.Shards:
+        seen.append((next(model.parameters()).device.type, folder))
+        return (
+            collect(model, names, [batch.cpu() for batch in tiny.tokens().split(4)], folder) if len(seen) == 1 else None
+        )  # type: ignore[return-value]
+
+    monkeypatch.setattr(hooks, "collect", noted)
+    tiny.load_with("cpu")
+    with pytest.raises(AttributeError):  # no rows come of a device without memory; it was asked for them
+        tiny.load_with("meta")
+    activations._model.cache_clear()
+    assert [device for device, _ in seen] == ["cpu", "meta"] and seen[0][1] != seen[1][1]
+
+
+def test_the_specs_function_keeps_rows_where_it_is_told(tiny: activations.Activations, tmp_path: Path) -> None:
+    train, test = get_llm_activations("tiny", 0, tmp_path / "kept", 8, 300, text="text.txt")
+    assert train.shape[1] == test.shape[1] == 16 and list((tmp_path / "kept").glob("*/progress.json"))
+    assert not (tmp_path / "cache").exists()
+    assert len(test) > 1 and len(train) == 8 * len(test), "also where the text has more rows than were asked for"

@@ -42,16 +42,19 @@ def fit(
     *,
     start: Probe | None = None,
     standardise: bool = True,
+    floored: bool = True,
+    steps: int = STEPS,
 ) -> Probe:
-    """The probe of one penalty; `start` is where to begin, not what to end with."""
-    centre, gain = standardiser(z)
+    """The probe of one penalty; `start` is where to begin, not what to end with. Without `floored`, units that hardly
+    move are brought to unit variance as all others are: scikit-learn's StandardScaler."""
+    centre, gain = standardiser(z, floored=floored)
     if not standardise:
         centre, gain = torch.zeros_like(centre), torch.ones_like(gain)
     rows, classes = (z.double() - centre) * gain, int(y.max()) + 1
     W = (start.W if start else rows.new_zeros(rows.shape[1], classes)).clone().requires_grad_(True)
     b = (start.b if start else rows.new_zeros(classes)).clone().requires_grad_(True)
     optimizer = torch.optim.LBFGS(
-        [W, b], max_iter=STEPS, history_size=10, tolerance_grad=1e-5, tolerance_change=1e-9,
+        [W, b], max_iter=steps, history_size=10, tolerance_grad=1e-5, tolerance_change=1e-9,
         line_search_fn="strong_wolfe",
     )  # fmt: skip
 
@@ -65,6 +68,11 @@ def fit(
     with torch.enable_grad():
         optimizer.step(objective)
     return Probe(centre, gain, W.detach(), b.detach(), C)
+
+
+def fit_as_scikit_learn(z: Float[Tensor, "n d"], y: Int[Tensor, " n"], *, start: Probe | None = None) -> Probe:
+    """What StandardScaler and LogisticRegression(C=1, max_iter=5000) come to: the spec's probe."""
+    return fit(z, y, 1.0, start=start, floored=False, steps=5000)
 
 
 def fit_path(z: Float[Tensor, "n d"], y: Int[Tensor, " n"], penalties: Sequence[float] = PENALTIES) -> list[Probe]:

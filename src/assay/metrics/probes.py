@@ -89,9 +89,9 @@ def _r2(prediction: Float[Tensor, "*sets n r"], target: Float[Tensor, "n r"]) ->
     return torch.where(variance < 1e-8, torch.zeros_like(error), 1 - error / variance)
 
 
-def standardiser(z: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
-    """Centre and gain per column, so that (z - centre) * gain has unit variance, or less where a column hardly moves; a
-    dead column's gain is 0.
+def standardiser(z: Float[Tensor, "n d"], *, floored: bool = True) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    """Centre and gain per column, so that (z - centre) * gain has unit variance, or less where a column hardly moves
+    (not so without `floored`); a dead column's gain is 0.
 
     A unit that fired once in the fit part would otherwise be blown up, and the next time it fires throw the prediction
     far off: a GRU's R2 at n = 128 was -16 for one such unit. At n = 2048 the floor moves no score by more than .005.
@@ -100,7 +100,7 @@ def standardiser(z: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Te
     centre, deviation = z.mean(dim=0), z.std(dim=0, correction=0)
     # Relative, because the mean of a constant column is only as exact as its last bit; so a gain changes nothing.
     alive = deviation > 1e-10 * z.square().mean(dim=0).sqrt()
-    floor = QUIET * (deviation * alive).norm() / alive.sum().clamp_min(1).sqrt()
+    floor = floored * QUIET * (deviation * alive).norm() / alive.sum().clamp_min(1).sqrt()
     return centre, torch.where(alive, 1 / deviation.maximum(floor), torch.zeros_like(deviation))
 
 

@@ -4,7 +4,9 @@ Modules are named as `named_modules` names them. A module that gives a tuple, as
 first element. Hooks are always taken off again.
 """
 
+import fcntl
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from assay.core.errors import UserError
 
 SHARD = 2**18
 """Rows of one file."""
-PROGRESS = "progress.json"
+PROGRESS, LOCK = "progress.json", ".lock"
 
 
 class _Seen(Exception):
@@ -94,7 +96,7 @@ class Shards:
         for name, values in rows.items():
             count = self._write(name, start, values.float().cpu().numpy())
         self.progress = {"batches": self.progress["batches"] + 1, "rows": start + count}
-        temporary = self.folder / f".{PROGRESS}"
+        temporary = self.folder / f".{PROGRESS}.{os.getpid()}"
         temporary.write_text(json.dumps(self.progress))
         temporary.replace(self.folder / PROGRESS)
 
@@ -129,11 +131,14 @@ def collect(
     model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path, *, skip: int = 1
 ) -> Shards:
     """Put out by the named modules for each token, without the first `skip` of each sequence (whose activations are
-    unlike all others), one batch in memory at a time. Batches that are there already are not computed again."""
-    shards = Shards(folder)
+    unlike all others), one batch in memory at a time. Batches that are there already are not computed again; of
+    processes that want the same folder at once, one computes and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, batch in enumerate(batches):
-        if number >= shards.progress["batches"]:
-            seen = outputs(model, names, batch)
-            shards.append({name: seen[name][:, skip:].flatten(0, 1) for name in names})
-    return shards
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the file is closed, by a killed process too
+        shards = Shards(folder)
+        for number, batch in enumerate(batches):
+            if number >= shards.progress["batches"]:
+                seen = outputs(model, names, batch)
+                shards.append({name: seen[name][:, skip:].flatten(0, 1) for name in names})
+        return shards

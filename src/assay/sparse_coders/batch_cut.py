@@ -10,17 +10,27 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
-from assay.sparse_coders.base import DecoderModule
+from assay.sparse_coders.auxiliary import RevivingModule
 
 
-class BatchCut(DecoderModule):
+class BatchCut(RevivingModule):
     """Rows of a training batch share k x rows active units; rows alone are cut at the average threshold."""
 
     k: Tensor
     threshold: Tensor
 
-    def __init__(self, models: int, d_in: int, d_code: int, *, threshold_rate: float, k: Tensor) -> None:
-        super().__init__(models, d_in, d_code)
+    def __init__(
+        self,
+        models: int,
+        d_in: int,
+        d_code: int,
+        *,
+        threshold_rate: float,
+        auxk: float,
+        dead_after: int,
+        k: Tensor,
+    ) -> None:
+        super().__init__(models, d_in, d_code, auxk=auxk, dead_after=dead_after)
         self.threshold_rate, self.most = threshold_rate, int(k.max())
         self.register_buffer("k", k)
         self.register_buffer("threshold", torch.full((models,), -1.0))
@@ -29,11 +39,10 @@ class BatchCut(DecoderModule):
         z = relu(self.preactivations(x))
         return z * (z > self.threshold[:, None, None])
 
-    def batch_code(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        """The code of a training batch, cut by the batch; moves the threshold."""
-        z = relu(self.preactivations(x))
+    def batch_code(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
+        """The code of a training batch from its pre-activations, cut by the batch; moves the threshold."""
         rows = z.shape[1]
-        flat = rearrange(z, "m b k -> m (b k)")
+        flat = rearrange(relu(z), "m b k -> m (b k)")
         values, places = flat.topk(self.most * rows, dim=1)
         kept = values * (torch.arange(self.most * rows, device=z.device) < self.k[:, None] * rows)
         with torch.no_grad():

@@ -1,6 +1,9 @@
 """BatchTopK (Bussmann et al. 2024): a batch keeps its k x rows largest units, so that rows share them as they need.
 
-a = top_{k rows}(relu(W_enc (x - b_dec) + b_enc)) over the batch,   |x - x'|^2
+a = top_{k rows}(relu(W_enc (x - b_dec) + b_enc)) over the batch,   |x - x'|^2 + auxk |e - e'|^2
+
+The second term is AuxK, as for TopK (sparse_coders.auxiliary). Departure from the paper: the threshold for rows alone
+is a moving average of the batches', not an average taken after training.
 """
 
 from dataclasses import dataclass
@@ -16,9 +19,12 @@ from assay.sparse_coders.batch_cut import BatchCut
 
 class Module(BatchCut):
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        a = self.batch_code(x)
-        mse = self.reconstruction_error(x, self.decode(a))
-        return {"total": mse, "mse": mse}
+        z = self.preactivations(x)
+        a = self.batch_code(z)
+        error = self.residual(x, self.decode(a))
+        mse = error.square().sum(dim=2).mean(dim=1)
+        aux = self.auxiliary(z, a, error)
+        return {"total": mse + self.auxk * aux, "mse": mse, "aux": aux}
 
 
 @sparse_coders.register("batch_topk")
@@ -30,3 +36,7 @@ class BatchTopK(CountedCoder):
 
     threshold_rate: float = 0.01
     """How fast the threshold for rows alone follows the batches."""
+    auxk: float = 1 / 32
+    """Weight of the silent units' share of the error."""
+    dead_after: int = 200
+    """Steps without firing after which a unit counts as silent."""

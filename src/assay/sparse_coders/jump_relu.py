@@ -4,6 +4,10 @@
 
 Steps have no gradient; that with respect to the threshold is taken from the inputs within half a bandwidth of it:
 d/dt 1[z > t] = -1[|z - t| < w/2] / w.
+
+z is what comes before any ReLU, so that a threshold below w/2 is not moved by every row in which its unit is off.
+Thresholds are above 0: rectifying first would give the same code. Departures from the paper: decoder rows are kept at
+norm 1, the bandwidth and the start of the thresholds suit short training, and the penalty is not warmed up.
 """
 
 import math
@@ -13,8 +17,8 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import relu
 
+from assay.core.errors import UserError
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
 
@@ -69,11 +73,11 @@ class Module(DecoderModule):
         return steady(torch.exp, self.log_threshold)
 
     def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        z = relu(self.preactivations(x))
+        z = self.preactivations(x)
         return z * (z > self.threshold[:, None])
 
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        z, t = relu(self.preactivations(x)), self.threshold[:, None]
+        z, t = self.preactivations(x), self.threshold[:, None]
         a: Tensor = Jump.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
         fired: Tensor = Step.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
         mse = self.reconstruction_error(x, self.decode(a))
@@ -96,3 +100,7 @@ class JumpReLU(TrainedCoder):
     """Inputs this near to a threshold say which way it should move."""
     threshold: float = 0.1
     """At the start. It is learned by its logarithm: from 0.01, short training does not take it anywhere."""
+
+    def __post_init__(self) -> None:
+        if self.l0 < 0:
+            raise UserError(f"{self.label}: l0={self.l0} would reward active units; 0 or more.")

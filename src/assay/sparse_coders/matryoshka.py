@@ -2,10 +2,14 @@
 
 The loss is the mean of |x - x'_n|^2 over nested prefixes of the units, x'_n decoded from the first n alone: 1/16, 1/8,
 1/4, 1/2 and all of them. General features come first, and specific ones cannot absorb them.
+
+AuxK, as for TopK (sparse_coders.auxiliary), works on what all of them together missed.
+
+Departures from the paper: the prefixes are fixed shares of the units, and their errors are averaged, not summed.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,19 +23,21 @@ SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
 class Module(BatchCut):
-    def __init__(self, models: int, d_in: int, d_code: int, *, threshold_rate: float, k: Tensor) -> None:
-        super().__init__(models, d_in, d_code, threshold_rate=threshold_rate, k=k)
+    def __init__(self, models: int, d_in: int, d_code: int, **options: Any) -> None:
+        super().__init__(models, d_in, d_code, **options)
         self.prefixes = sorted({max(1, round(share * d_code)) for share in SHARES})
 
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        a = self.batch_code(x)
+        z = self.preactivations(x)
+        a = self.batch_code(z)
         error = self.residual(x, self.b_dec[:, None].expand(-1, a.shape[1], -1))
         errors, start = [], 0
         for end in self.prefixes:  # each prefix adds its units to the one before
             error = error - torch.bmm(a[:, :, start:end], self.W_dec[:, start:end])
             errors.append(error.square().sum(dim=2).mean(dim=1))
             start = end
-        return {"total": torch.stack(errors).mean(dim=0), "mse": errors[-1]}
+        aux = self.auxiliary(z, a, error)
+        return {"total": torch.stack(errors).mean(dim=0) + self.auxk * aux, "mse": errors[-1], "aux": aux}
 
 
 @sparse_coders.register("matryoshka")
@@ -43,3 +49,7 @@ class Matryoshka(CountedCoder):
 
     threshold_rate: float = 0.01
     """How fast the threshold for rows alone follows the batches."""
+    auxk: float = 1 / 32
+    """Weight of the silent units' share of the error."""
+    dead_after: int = 200
+    """Steps without firing after which a unit counts as silent."""

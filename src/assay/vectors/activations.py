@@ -58,8 +58,12 @@ class Activations(VectorData):
         find_text(self.text)
 
     def load(self) -> Vectors:
+        return self.load_with("cpu")
+
+    def load_with(self, device: str, folder: Path | None = None) -> Vectors:
+        """Activations computed on the device, and kept in the folder (the cache by default)."""
         tokens = self.tokens()
-        rows = self.rows(tokens)
+        rows = self.rows(tokens, device, folder or cache() / "activations")
         kinds = _kinds(self.model)[tokens[:, 1:]]
         per = self.context - 1
         tenth = len(tokens) // 10
@@ -73,7 +77,7 @@ class Activations(VectorData):
         held_out = tokens[-tenth:]
 
         def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
-            return self.loss_recovered(held_out, mean, scale, reconstruct)
+            return self.loss_recovered(held_out, mean, scale, reconstruct, device)
 
         return Vectors(train, validation, test, splice=splice)
 
@@ -85,20 +89,29 @@ class Activations(VectorData):
             raise UserError(f"'{self.text}' has {len(ids)} tokens: too few for 10 sequences of {self.context}.")
         return torch.tensor(ids[: count * self.context]).view(count, self.context)
 
-    def rows(self, tokens: Int[Tensor, "sequences context"]) -> Float[Tensor, "rows d"]:
-        key = canonical([self.spec(), _fingerprint(self.model), hashlib.sha256(tokens.numpy().tobytes()).hexdigest()])
-        folder = cache() / "activations" / hashlib.sha256(key.encode()).hexdigest()[:16]
-        model, device = _model(self.model), _device()
+    def rows(self, tokens: Int[Tensor, "sequences context"], device: str, folder: Path) -> Float[Tensor, "rows d"]:
+        # Devices and precisions round otherwise: what one of them computed is not another's.
+        weights = _fingerprint(self.model)
+        model = _model(self.model).to(device)
+        numbers = [device, str(next(model.parameters()).dtype), torch.get_float32_matmul_precision()]
+        text = hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
+        key = canonical([self.spec(), weights, text, numbers])
+        folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         batches: Iterator[Tensor] = (batch.to(device) for batch in tokens.split(self.batch))
         return hooks.collect(model, [self.hook], batches, folder).read(self.hook)
 
     @torch.no_grad()
     def loss_recovered(
-        self, tokens: Tensor, mean: Tensor, scale: Tensor, reconstruct: Callable[[Tensor], Tensor]
+        self,
+        tokens: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        reconstruct: Callable[[Tensor], Tensor],
+        device: str = "cpu",
     ) -> dict[str, float]:
         """Cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at zero;
         and the share of the way from zero (from the mean) back to the model's own that the reconstruction makes."""
-        model, device = _model(self.model), _device()
+        model = _model(self.model).to(device)
 
         def through(x: Tensor) -> Tensor:
             flat = (x[:, 1:].flatten(0, 1).float() - mean.to(x.device)) / scale.to(x.device)
@@ -157,10 +170,6 @@ def layer_name(model: str, layer: int) -> str:
     return min(names, key=len)
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _transformers() -> Any:
     try:
         import transformers
@@ -175,7 +184,7 @@ def _model(name: str) -> Any:
         model = _transformers().AutoModelForCausalLM.from_pretrained(find_model(name), dtype=torch.float32)
     except OSError as error:
         raise UserError(f"no model '{name}': {str(error).splitlines()[0]} {REMEDY}") from None
-    return model.to(_device()).eval()
+    return model.eval()
 
 
 @lru_cache(maxsize=2)
@@ -188,7 +197,7 @@ def _tokenizer(name: str) -> Any:
 
 def _fingerprint(name: str) -> str:
     """Of the weights, so that a cache is not taken for another model's of the same name."""
-    return str(float(sum(p.detach().double().abs().sum() for p in _model(name).parameters())))
+    return str(float(sum(p.detach().cpu().double().abs().sum() for p in _model(name).parameters())))
 
 
 @lru_cache(maxsize=2)

@@ -63,9 +63,17 @@ class VectorData(Plugin):
     def locate(self) -> None:
         """Find the files, or say what to do; nothing where there are none to find."""
 
+    def shape(self) -> tuple[int, int] | None:
+        """Rows to train on and inputs, where they are known without loading anything."""
+        return None
+
     def load(self) -> Vectors:
         """The data, the same every time; float32 on the CPU."""
         raise NotImplementedError(f"{type(self).__name__}.load")
+
+    def load_with(self, device: str) -> Vectors:
+        """The same, with the device there is for what has to be computed first."""
+        return self.load()
 
 
 def find(*names: str, what: str, remedy: str) -> Path:

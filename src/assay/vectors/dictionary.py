@@ -45,6 +45,9 @@ class Dictionary(VectorData):
                 f"active={self.active} between 0 and the atoms, noise={self.noise} not negative."
             )
 
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.d_in
+
     def load(self) -> Vectors:
         rng = stream(self.draw, "dictionary", "atoms")
         atoms = normalize(torch.randn(self.atoms, self.d_in, generator=rng), dim=1)

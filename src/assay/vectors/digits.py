@@ -17,6 +17,9 @@ from assay.vectors.base import Part, VectorData, Vectors
 class Digits(VectorData):
     """1,797 images of 8 x 8 pixels with their ten labels, from scikit-learn: no download."""
 
+    def shape(self) -> tuple[int, int]:
+        return 1197, 64
+
     def load(self) -> Vectors:
         from sklearn.datasets import load_digits
 

@@ -49,6 +49,9 @@ class Mnist(VectorData):
     def locate(self) -> None:
         locate()
 
+    def shape(self) -> tuple[int, int]:
+        return 60_000 - self.validation, 784
+
     def load(self) -> Vectors:
         (x, y), (x_test, y_test) = read_mnist(locate(), check=True)
         kept = len(x) - self.validation

@@ -108,3 +108,13 @@ def test_children_fire_only_with_their_parent() -> None:
     fired = data.train.fired > 0
     parents = torch.arange(30) // 3 * 3
     assert (fired <= fired[:, parents]).all() and fired.sum(dim=1).float().mean() == pytest.approx(3, abs=0.15)
+
+
+def test_mnist_takes_the_specs_arguments(folder: Path) -> None:
+    for cached in (True, False):
+        train, _ = get_mnist(8, True, folder, cached, "cpu")
+        assert next(iter(train))[0].device.type == "cpu"
+    train, _ = get_mnist(8, data_dir=folder, use_gpu_cache=True, device="meta")
+    assert train.x.device.type == "meta"
+    train, _ = get_mnist(8, data_dir=folder, use_gpu_cache=False, device="meta")
+    assert train.x.device.type == "cpu"

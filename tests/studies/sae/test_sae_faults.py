@@ -8,7 +8,8 @@ checkpoints that are not saved, or under other keys      test_sae_study: test_th
 a tuple in the history                                   test_sae_training: TestIntegration::test_full_pipeline
 one model trained three times                            test_sae_study: test_the_verbs_write_...
 means over positions instead of rows per token,
-test sequences among the training rows                   tests/vectors/test_activations.py
+test sequences among the training rows,
+a test part of one row once the rows are enough                   tests/vectors/test_activations.py
 """
 
 import json
@@ -26,8 +27,8 @@ from assay.studies.sae.benchmark import Benchmark
 from assay.studies.sae.charts import ablation_chart
 from assay.studies.sae.config import load_config
 from assay.studies.sae.data import ResidentLoader
-from assay.studies.sae.model import Encoder
-from assay.studies.sae.training import train_epoch
+from assay.studies.sae.model import Encoder, StandardSAE
+from assay.studies.sae.training import evaluate, train_epoch
 from assay.train.coder_bank import CoderBank, CoderRecipe
 from assay.train.device import activate
 
@@ -109,6 +110,36 @@ def test_the_plain_loop_reads_its_losses_once_an_epoch(monkeypatch: pytest.Monke
     assert len(reads) == 5, "total, lse, var, tc and wr; ten batches"
 
 
+@pytest.mark.parametrize("kind", [Encoder, StandardSAE])
+def test_evaluation_is_one_pass(kind: Any) -> None:
+    model, rows = kind(12, 4), torch.randn(100, 12)
+    loader = ResidentLoader(rows, torch.zeros(100, dtype=torch.long), 30, shuffle=False)
+    seen: list[int] = []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    found = evaluate(model, loader)
+    assert seen == [30, 30, 30, 10]
+    if kind is StandardSAE:
+        assert found["reconstruction_mse"] == pytest.approx(
+            float((model(rows)[0] - rows).detach().square().mean()), rel=1e-5
+        )
+
+
+class Mischief:
+    """What a checkpoint that is a program would do."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("mischief"),)
+
+
+def test_a_checkpoint_is_read_and_never_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results/benchmark/checkpoints/ours_seed1"
+    folder.mkdir(parents=True)
+    torch.save(Mischief(), folder / "model.pt")
+    code, _, err = cli("sae", "figures", "--figure", "5")
+    assert code == 2 and "no checkpoint" in err and not Path("mischief").exists()
+
+
 @pytest.mark.slow
 def test_two_epochs_on_mnist_show_the_whole_ablation(cli: Cli, tmp_path: Path) -> None:
     """A collapses, B is redundant, C and D are not, C is the sparser: needs MNIST where ASSAY_DATA says it is."""
@@ -131,3 +162,15 @@ def test_two_epochs_on_mnist_show_the_whole_ablation(cli: Cli, tmp_path: Path) -
     assert b["redundancy_score"] > 1500 and c["redundancy_score"] < 30 and d["redundancy_score"] < 40
     assert c["l0_sparsity"] < 35 < 50 < d["l0_sparsity"]
     assert [m["responsibility_entropy"] for m in (a, b, c, d)] == pytest.approx([4.16, 3.82, 3.98, 3.60], abs=0.03)
+
+
+def test_a_goal_that_was_not_measured_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("sae_speed", Path(__file__).parents[3] / "benchmarks" / "sae.py")
+    assert spec is not None and spec.loader is not None
+    speed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(speed)
+    monkeypatch.setattr("sys.argv", ["sae.py", "full", "--device", "cpu"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    assert speed.main() == 1

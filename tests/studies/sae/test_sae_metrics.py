@@ -65,3 +65,25 @@ def test_the_probe_reads_separable_classes_perfectly_and_noise_by_chance() -> No
     assert sae.linear_probe_accuracy(z[:100], y[:100], z[100:], y[100:]) == 1
     noise = torch.randn(200, 4, generator=stream(0, "n"))
     assert sae.linear_probe_accuracy(noise[:100], y[:100], noise[100:], y[100:]) < 0.5
+
+
+def test_the_probe_is_scikit_learns_whatever_the_scale_of_a_unit() -> None:
+    """All of what tells the classes apart is in units ten thousand times smaller than the others."""
+    linear_model, preprocessing = (
+        pytest.importorskip("sklearn.linear_model"),
+        pytest.importorskip("sklearn.preprocessing"),
+    )
+    rng = stream(0, "z")
+    y = torch.randint(0, 4, (600,), generator=rng)
+    z = torch.cat(
+        [torch.nn.functional.one_hot(y, 4) + torch.randn(600, 4, generator=rng), torch.randn(600, 8, generator=rng)],
+        dim=1,
+    )
+    z = z * torch.tensor([1e-4] * 4 + [1.0] * 8)
+    scaler = preprocessing.StandardScaler().fit(z[:400].numpy())
+    model = linear_model.LogisticRegression(max_iter=5000, tol=1e-8).fit(
+        scaler.transform(z[:400].numpy()), y[:400].numpy()
+    )
+    expected = model.score(scaler.transform(z[400:].numpy()), y[400:].numpy())
+    assert expected > 0.5
+    assert sae.linear_probe_accuracy(z[:400], y[:400], z[400:], y[400:]) == expected

@@ -1,6 +1,7 @@
 """`assay sae` and its verbs from the command: runs shared between verbs, the spec's files, and one line per mistake."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from assay.core.errors import UserError
 from assay.core.run import canonical
 from assay.core.store import Store
 from assay.studies.sae import Encoder, StandardSAE
+from assay.studies.sae.benchmark import FIGURE
+from assay.studies.sae.charts import convergence_chart
 from assay.studies.sae.config import load_config, parse_config
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
 from assay.studies.sae.fitting import saved_module
@@ -158,6 +162,11 @@ def test_the_theorem_is_exact_at_the_energies_and_not_through_a_relu(
         (["--coders", "lse_infomax:decorrelation=logdet", "--batch", "64"], "at least 128, not 64"),
         (["--coders", "pca", "--d_code", "65"], "64 inputs have 64 components"),
         (["--lrs", "0"], "rates above 0"),
+        (["--batch", "5000"], "only 1197 rows"),
+        (["--coders", "relu_l1:l1=-1"], "0 or more"),
+        (["--coders", "gated:l1=-1"], "0 or more"),
+        (["theorem", "--batch-size", "0"], "1 or more"),
+        (["ablation", "--config", "wide.yaml"], "model.input_dim is 784, but digits has 64 inputs"),
         (["theorem", "--output", "figure.gif"], "ends in .pdf, .png or .svg"),
     ],
 )
@@ -166,8 +175,49 @@ def test_a_mistake_is_said_in_a_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASSAY_DATA", raising=False)
+    (tmp_path / "wide.yaml").write_text(SMALL.replace("input_dim: 64", "input_dim: 784"))
     code, _, err = cli("sae", *words, *PLACE)
-    assert code in (1, 2) and said in err and "Traceback" not in err
+    assert code == 2 and not list(tmp_path.glob("results/sae/*")), "before anything is computed"
+    assert said in err and "Traceback" not in err
+
+
+def test_a_name_in_yaml_is_a_word_whatever_it_looks_like() -> None:
+    text = "configurations: [{name: '007'}, {name: '1e3'}]\nmodels: [{name: '64', type: encoder}]"
+    config = parse_config(text, where="test")
+    assert list(config.configurations()) == ["007", "1e3"] and list(config.models()) == ["64"]
+
+
+def test_figures_lie_beside_their_json_and_files_that_are_not_ours_are_refused(ran: Path, cli: Cli) -> None:
+    for verb, names in {
+        "ablation": ["fig2_ablation"],
+        "benchmark": ["fig3_benchmark"],
+        "dynamics": ["fig4a_loss", "fig4b_convergence"],
+    }.items():
+        for name in names:
+            assert (ran / f"results/{verb}/{name}.pdf").read_bytes().startswith(b"%PDF")
+    words = [word for word in PLACE if word != "--quiet"]
+    code, _, err = cli("sae", "ablation", "--config", "small.yaml", "--output-dir", "results/ablation", *words)
+    assert code == 0 and "results/ablation/ablation_results.json" in err
+    dynamics = json.loads((ran / "results/dynamics/dynamics_results.json").read_text())
+    assert "K = 8" in json.dumps(convergence_chart(dynamics).to_dict()) and FIGURE.startswith("Probe accuracy")
+    path = ran / "results/ablation/ablation_results.json"
+    whole = path.read_text()
+    for text in (whole[: len(whole) // 2], '{"results": 1}', '[{"config_name": "A"}]'):
+        path.write_text(text)
+        code, _, err = cli("sae", "figures", "--results-dir", "results", "--figure", "2", "--quiet")
+        assert code == 2 and "ablation_results.json" in err and "Traceback" not in err
+
+
+def test_the_specs_own_words_work(
+    cli: Cli, cli_json: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = cli_json("sae", "theorem", "--seed", "7", "--output", "figure.pdf", *PLACE)["rows"]
+    assert {row["seed"] for row in rows} == {7}
+    with pytest.warns(UserWarning, match="ships with assay"):
+        assert load_config("config/ablation.yaml").configurations() == load_config("ablation").configurations()
+    with pytest.raises(UserError, match="no config"):
+        load_config("elsewhere/ablation.yaml")
 
 
 def test_numbers_in_yaml_are_numbers() -> None:
@@ -191,8 +241,6 @@ def test_numbers_in_yaml_are_numbers() -> None:
     ],
 )
 def test_a_mistake_in_yaml_is_named(text: str, said: str) -> None:
-    from assay.core.errors import UserError
-
     with pytest.raises(UserError, match=said.replace("?", r"\?")):
         config = parse_config(text, where="test")
         config.recipe(), config.encoder(), config.configurations()
@@ -241,3 +289,12 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
     whole, parts = ({r.run.id: r for r in Store(tmp_path / out).records("sae")} for out in ("whole", "parts"))
     for key, record in whole.items():
         assert canonical(dict(record.metrics)) == canonical(dict(parts[key].metrics))
+
+
+def test_a_data_folder_is_looked_in_by_its_own_command_alone(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASSAY_DATA", raising=False)
+    words = ["--coders", "pca", "--seeds", "0", "--d_code", "4", "--out", tmp_path / "out", *PLACE]
+    assert cli("sae", *words, "--data_dir", tmp_path)[0] == 0
+    assert "ASSAY_DATA" not in os.environ

@@ -83,3 +83,21 @@ def test_training_does_not_touch_the_global_generator() -> None:
     loader, _ = get_synthetic_loader(n_samples=100, n_features=64)
     train_epoch(fresh(), loader, torch.optim.SGD(fresh().parameters(), lr=0.1))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 2.5, "3", True])
+def test_epochs_must_be_a_positive_whole_number(epochs: object) -> None:
+    with pytest.raises(UserError, match="epochs"):
+        train(fresh(), *loaders(), {"training": {"epochs": epochs}})
+
+
+def test_a_rest_of_one_row_leaves_the_model_finite_and_every_row_evaluated() -> None:
+    data = vectors.parse("digits").load()
+    x, y = data.train.x[:65], data.train.labels[:65]
+    learn, test = (ResidentLoader(x, y, 64, shuffle=shuffle) for shuffle in (True, False))
+    assert [len(rows) for rows, _ in learn] == [64] and [len(rows) for rows, _ in test] == [65]
+    assert len(learn) == len(test) == 1
+    model = fresh()
+    history = train(model, learn, test, {"training": {"epochs": 2}})
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert all(torch.tensor(values).isfinite().all() for values in history.values())

@@ -61,3 +61,24 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
         save_saelens(sparse_coders.parse("topk").build(2, 10, 14), tmp_path)
     with pytest.raises(UserError, match="no SAELens folder"):
         load_saelens(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("rescale_acts_by_decoder_norm", True),
+        ("reshape_activations", "hook_z"),
+        ("normalize_activations", "layer_norm"),
+        ("activation_fn", "tanh-relu"),
+        ("activation_fn_kwargs", {"k": 3}),
+        ("finetuning_scaling_factor", True),
+        ("a_key_of_tomorrow", 1),
+    ],
+)
+def test_what_would_change_the_codes_and_is_not_followed_is_refused(key: str, value: object, tmp_path: Path) -> None:
+    save_saelens(coder("topk:k=3"), tmp_path)
+    config = json.loads((tmp_path / CONFIG).read_text())
+    load_saelens(tmp_path)
+    (tmp_path / CONFIG).write_text(json.dumps({**config, key: value}))
+    with pytest.raises(UserError, match=key):
+        load_saelens(tmp_path)

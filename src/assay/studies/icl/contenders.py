@@ -1,22 +1,16 @@
-"""Records pooled for a table: a record per seed, at the learning rate that the other seeds chose.
+"""Records pooled for a table: a record per seed, at the learning rate that the other seeds chose (report.tuned).
 
-    seed   validation at 1e-3, 3e-3, 1e-2        chosen by the others    the row counts its test score at
-    0      .80  .97  .10                         3e-3                    3e-3
-    1      .82  .95  .96                         3e-3                    3e-3
-    2      .79  .98  .12                         3e-3                    3e-3
-
-So a rate is chosen on validation, by seeds that the score is not taken from, and the score is of a third split. A rate
-at which a seed diverged is the worst for it. A seed that diverges at the rate the others chose stays in the row: it has
-no score, and solved nothing. One seed alone has to choose for itself.
+The choice is made on validation, and the score is of a third split. A seed that diverged at the rate the others chose
+stays in the row: it has no score, and solved nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record, canonical
 from assay.metrics.intervals import Interval, student_t
+from assay.report.tuned import leave_one_out
 
 Rates = Mapping[float, Mapping[int, Record]]
 
@@ -70,7 +64,7 @@ def contenders(records: Iterable[Record]) -> list[Contender]:
     for record in records:
         if record.run.options.get("model") is not None:
             groups.setdefault(_key(record), {}).setdefault(rate_of(record), {})[record.run.seed] = record
-    found = [Contender(_chosen(group), group) for group in groups.values()]
+    found = [Contender(tuple(leave_one_out(group, validation).values()), group) for group in groups.values()]
     return [contender for contender in found if contender.finished]
 
 
@@ -80,25 +74,8 @@ def rate_of(record: Record) -> float:
 
 def validation(record: Record) -> float:
     """Of the last validation: larger is better."""
-    if record.status == "diverged":
-        return -float("inf")
     last = record.metrics["curve"][-1]
     return float(last["accuracy"]) if "accuracy" in last else -float(last["mse"])
-
-
-def _chosen(tried: Rates) -> tuple[Record, ...]:
-    seeds = sorted({seed for by_seed in tried.values() for seed in by_seed})
-    chosen = []
-    for seed in seeds:
-        others = [other for other in seeds if other != seed] or [seed]
-        there = {rate: by_seed for rate, by_seed in tried.items() if seed in by_seed}
-        worth = {rate: _worth(by_seed, others) for rate, by_seed in there.items()}
-        chosen.append(tried[max(sorted(worth), key=lambda rate: worth[rate])][seed])
-    return tuple(chosen)
-
-
-def _worth(by_seed: Mapping[int, Record], seeds: Sequence[int]) -> float:
-    return fmean(validation(by_seed[seed]) if seed in by_seed else -float("inf") for seed in seeds)
 
 
 def _key(record: Record) -> str:

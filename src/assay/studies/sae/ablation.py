@@ -72,8 +72,8 @@ class Ablation(FromConfig):
             rows.append({"configuration": name, **{c: student_t(v) if v else None for c, v in values.items()}})
         out.table("ablation", rows, formats=FORMATS, note=NOTE)
         results = self.results(records)
-        out.chart("fig2_ablation", ablation_chart(results), caption=FIGURE)
         out.file(self.output_dir / "ablation_results.json", as_json(results))
+        self.figure(out, "fig2_ablation", ablation_chart(results), caption=FIGURE)
         for path, data in checkpoints(self.output_dir / "checkpoints", named(records, self.coders())):
             out.file(path, data)
 

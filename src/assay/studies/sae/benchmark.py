@@ -69,8 +69,8 @@ class Benchmark(FromConfig):
             rows.append(row)
         out.table("benchmark", rows, formats=FORMATS, note=NOTE)
         results = self.results(records)
-        out.chart("fig3_benchmark", benchmark_chart(results), caption=FIGURE)
         out.file(self.output_dir / "benchmark_results.json", as_json(results))
+        self.figure(out, "fig3_benchmark", benchmark_chart(results), caption=FIGURE)
         for path, data in checkpoints(self.output_dir / "checkpoints", named(records, self.loaded().models())):
             out.file(path, data)
 
@@ -95,7 +95,10 @@ class Benchmark(FromConfig):
         return found | {"config": dict(self.loaded().sections)}
 
 
-FIGURE = "Reconstruction by the spec's MSE, active units, and parameters; the mean over seeds, every seed a dot."
+FIGURE = (
+    "Probe accuracy (where there are labels), the spec's normalised MSE, active units by its threshold, and "
+    "parameters as trained; the mean over seeds, every seed a dot."
+)
 
 
 def _by_seed(records: Sequence[Record], metric: str) -> dict[int, float]:

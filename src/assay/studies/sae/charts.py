@@ -55,7 +55,7 @@ def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def benchmark_chart(results: Mapping[str, Any]) -> Any:
-    """Reconstruction, active units and parameters, a panel each."""
+    """Probe accuracy, reconstruction, active units and parameters, a panel each."""
     import altair as alt
 
     names = list(results["per_seed"])
@@ -105,8 +105,15 @@ def convergence_chart(results: Mapping[str, Any]) -> Any:
         for e in results["sweep"]
         for run in e["runs"]
     ]
+    units = int(results["config"]["model"]["hidden_dim"])
     return interval_bars(
-        rows, label="lr", value="y", series="optimizer", dots=dots, references={"K = 64": 64}, value_title="epoch"
+        rows,
+        label="lr",
+        value="y",
+        series="optimizer",
+        dots=dots,
+        references={f"K = {units}": units},
+        value_title="epoch",
     )
 
 

@@ -4,8 +4,9 @@
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ KEYS: Mapping[str, Any] = {
     "seeds": None,
 }
 """Sections of a file and what may stand in each."""
+WORDS = ("name", "type", "dataset", "data_dir", "activation", "optimizer")
+"""Keys whose values are words, digits or not."""
 # YAML 1.1 wants a dot in a number with an exponent and reads 1e-6 as text; people write 1e-6.
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
@@ -43,6 +46,8 @@ class Config:
 
     where: str
     sections: Mapping[str, Any]
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What the file itself says, without the defaults."""
 
     def get(self, section: str, key: str, default: Any) -> Any:
         return (self.sections.get(section) or {}).get(key, default)
@@ -97,11 +102,11 @@ class Config:
             kind = str(given.get("type", "encoder"))
             match kind:
                 case "encoder":
-                    found[given["name"]] = self.encoder()
+                    found[str(given["name"])] = self.encoder()
                 case "sae":
-                    found[given["name"]] = ReluL1(l1=float(given.get("l1_weight", 0.01)), form="spec")
+                    found[str(given["name"])] = ReluL1(l1=float(given.get("l1_weight", 0.01)), form="spec")
                 case _:
-                    found[given["name"]] = SparseCoder.registry.parse(kind)
+                    found[str(given["name"])] = SparseCoder.registry.parse(kind)
         return found
 
     def _entries(self, section: str) -> Sequence[Mapping[str, Any]]:
@@ -115,7 +120,11 @@ def load_config(name: str) -> Config:
     shipped = {
         path.name.removesuffix(".yaml"): path for path in files("assay.studies.sae").joinpath("config").iterdir()
     }
-    source: Any = Path(name) if Path(name).suffix in (".yaml", ".yml") or "/" in name else shipped.get(name)
+    path = Path(name)
+    source: Any = path if path.suffix in (".yaml", ".yml") or "/" in name else shipped.get(name)
+    if path.parts[-2:-1] == ("config",) and not path.exists() and path.stem in shipped:  # the spec's own commands
+        warnings.warn(f"there is no {name} here: the {path.stem}.yaml that ships with assay is used", stacklevel=2)
+        source = shipped[path.stem]
     if source is None or not source.is_file():
         known = ", ".join(sorted(shipped))
         raise UserError(f"no config '{name}'.{nearest(name, shipped)} Give a YAML file, or one of: {known}.")
@@ -123,7 +132,7 @@ def load_config(name: str) -> Config:
     # What a file leaves out is what default.yaml says.
     default = parse_config(shipped["default"].read_text(encoding="utf-8"), where="default")
     whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.sections.items()}
-    return Config(name, {**found.sections, **whole})
+    return Config(name, {**found.sections, **whole}, found.sections)
 
 
 def parse_config(text: str, *, where: str) -> Config:
@@ -151,7 +160,7 @@ def parse_config(text: str, *, where: str) -> Config:
 
 def _numbers(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _numbers(item) for key, item in value.items()}
+        return {key: item if key in WORDS else _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_numbers(item) for item in value]
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value

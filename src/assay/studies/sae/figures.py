@@ -7,6 +7,7 @@ decoder-free encoder, fig6 the standard sparse autoencoder. A file that is not t
 """
 
 import json
+import pickle
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,13 @@ class Figures(Reading):
             charts["fig1_theorem"] = theorem_chart(measured(sizes, 42, torch.device("cpu"))[1])
         for number, file in FILES.items():
             if self.figure in ("all", number) and (found := self._read(file)) is not None:
-                charts |= _of_file(number, found)
+                try:
+                    charts |= _of_file(number, found)
+                except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+                    path = self.results_dir / file
+                    raise UserError(
+                        f"{path} is not what `assay sae {path.parent.name}` writes ({type(error).__name__}: {error})."
+                    ) from None
         if self.figure in ("all", "5", "6"):
             charts |= self._grids()
         if not charts:
@@ -77,13 +84,20 @@ class Figures(Reading):
             remedy = f"`assay sae {path.parent.name}` writes it"
             warnings.warn(f"{path} is not there, so its figure is left out; {remedy}", stacklevel=2)
             return None
-        return json.loads(path.read_text(encoding="utf-8"))
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            remedy = f"Run `assay sae {path.parent.name}` again."
+            raise UserError(f"{path} is not JSON, or cut short: {error}. {remedy}") from None
 
     def _grids(self) -> dict[str, Any]:
         """The first checkpoint of each kind, if its units are images."""
         found: dict[str, Any] = {}
         for path in sorted(self.results_dir.glob("*/checkpoints/*/model.pt")):
-            state = torch.load(path, weights_only=True)
+            try:
+                state = torch.load(path, weights_only=True)
+            except (pickle.UnpicklingError, RuntimeError, EOFError):
+                raise UserError(f"{path} is no checkpoint that assay or the spec's scripts write.") from None
             for number, (name, key, words) in GRIDS.items():
                 wanted = self.figure in ("all", number) and any(word in path.parent.name for word in words)
                 if wanted and key in state and name not in found:

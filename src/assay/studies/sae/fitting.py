@@ -58,7 +58,7 @@ def bank_key(run: Run) -> str:
 @lru_cache(maxsize=1)
 def _loaded(spec_text: str, device: str) -> Vectors:
     data: VectorData = VectorData.registry.parse(spec_text)
-    found = data.load()
+    found = data.load_with(device)
     train, validation, test = (part.to(device) for part in (found.train, found.validation, found.test))
     dictionary = None if found.dictionary is None else found.dictionary.to(device)
     return replace(found, train=train, validation=validation, test=test, dictionary=dictionary)

@@ -108,7 +108,7 @@ def linear_probe_accuracy(
     test_features: Float[Tensor, "m K"],
     test_labels: Int[Tensor, " m"],
 ) -> float:
-    """Standardised, logistic regression with C = 1: accuracy on the test rows."""
-    from assay.metrics.logistic import fit
+    """Standardised, logistic regression with C = 1: accuracy on the test rows, as scikit-learn has it."""
+    from assay.metrics.logistic import fit_as_scikit_learn
 
-    return fit(train_features, train_labels, 1.0).accuracy(test_features, test_labels)
+    return fit_as_scikit_learn(train_features, train_labels).accuracy(test_features, test_labels)

@@ -1,8 +1,8 @@
 """The study's tables and charts, from records and their saved weights alone.
 
-Of each coder's learning rates the one with the least unexplained variance on validation rows is reported. Coders of one
-kind at several levels are a curve over active units; where two curves overlap they are compared at equal numbers of
-them, seed by seed.
+Each seed of a coder counts at the learning rate that left the other seeds the least unexplained variance on validation
+rows (report.tuned); a seed that diverged there is counted, and has no score. Coders of one kind at several levels are a
+curve over active units; where two curves overlap they are compared at equal numbers of them, seed by seed.
 """
 
 import math
@@ -17,13 +17,14 @@ import numpy as np
 
 from assay.core.errors import UserError
 from assay.core.plugin import to_json
-from assay.core.run import Record, canonical, flat
+from assay.core.run import Record, canonical
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, letters, paired_difference, share, student_t
 from assay.metrics.sparsity import stability
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_lines
 from assay.report.images import pictures, tiled
+from assay.report.tuned import Tuned, leave_one_out
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import SparseCoder, TrainedCoder
 
@@ -35,8 +36,9 @@ FORMATS = {
 NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
-    "every coder. dead: units that fire on no test row. lr: the rate with the least FVU on validation rows; one at the "
-    "edge of three or more is marked *."
+    "every coder. dead: units that fire on no test row. lr: the rate most seeds count at; each seed's is the one with "
+    "the least FVU on validation rows over the other seeds, a diverged seed being the worst. * marks the edge of the "
+    "rates tried. n: seeds with a score; diverged: seeds without, at the rate the others chose."
 )
 OPTIONAL = {
     "FVU own": "FVU own: by the coder's own decoder.",
@@ -63,9 +65,9 @@ CHARTS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A coder at one level, at the rate that validation chose."""
+    """A coder at one level, each seed at the rate that the others chose."""
 
-    cell: Cell
+    cell: Tuned
     setting: Mapping[str, Any]
     at_edge: bool
 
@@ -103,7 +105,8 @@ class Point:
 
     @property
     def l0(self) -> float:
-        return fmean(self.cell.values("l0").values())
+        """Mean over seeds; beyond all others where every seed diverged."""
+        return fmean(self.cell.values("l0").values() or [math.inf])
 
 
 def report(records: Sequence[Record], out: Report) -> None:
@@ -126,42 +129,47 @@ def report(records: Sequence[Record], out: Report) -> None:
 
 
 def chosen(records: Sequence[Record]) -> list[Point]:
-    """One point per coder and setting: its rate is the one with the least validation FVU, mean over seeds. Without
+    """One point per coder and setting, each seed at the rate that the other seeds chose by validation FVU. Without
     validation rows there is nothing to choose by, and every rate is a point of its own."""
-    found = cells(records)
+    found = cells(records, diverged=True)
     trained = [cell for cell in found if cell.options["recipe"] is not None]
     columns = list(varying(trained or found, ignore=("coder", "lr")))
     groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
-    for cell in found:
-        setting = {column: _shown(flat(cell.options).get(column)) for column in columns}
-        key: dict[str, Any] = {"coder": cell.options["coder"], "setting": str(setting)}
-        if not cell.values("validation_fvu"):
-            key["lr"] = cell.options["lr"]
-        groups.setdefault(canonical(key), []).append((cell, setting))
+    everywhere = varying(found, ignore=("coder", "lr"))
+    for place, cell in enumerate(found):
+        setting = {column: everywhere[column][place] for column in columns}
+        if cell.options["recipe"] is None and trained:
+            setting |= {column: None for column in columns if column == "version"}  # that of other code
+        groups.setdefault(canonical({"coder": cell.options["coder"], "setting": str(setting)}), []).append(
+            (cell, setting)
+        )
     points = []
     for group in groups.values():
-        best, setting = min(group, key=lambda pair: _validation(pair[0]))
-        rates = sorted(cell.options["lr"] for cell, _ in group)
-        edge = len(rates) > 2 and best.options["lr"] in (rates[0], rates[-1])
-        points.append(Point(best, setting, edge))
+        choosable = any(cell.values("validation_fvu") for cell, _ in group)
+        for pairs in [group] if choosable else [[pair] for pair in group]:
+            tried = {cell.options["lr"]: {r.run.seed: r for r in cell.records} for cell, _ in pairs}
+            tuned = Tuned(tuple(leave_one_out(tried, _worth).values()), tuple(tried))
+            points.append(Point(tuned, pairs[0][1], tuned.at_the_edge))
     curves = list(dict.fromkeys((point.where, point.family) for point in points))
     return sorted(points, key=lambda p: (curves.index((p.where, p.family)), p.l0))
 
 
-def _shown(value: Any) -> Any:
-    return canonical(value) if isinstance(value, list | dict) else value
-
-
-def _validation(cell: Cell) -> float:
-    values = list(cell.values("validation_fvu").values())
-    return fmean(values) if values else math.inf
+def _worth(record: Record) -> float:
+    value = record.metrics.get("validation_fvu")
+    return -float(value) if isinstance(value, int | float) else -math.inf
 
 
 def _row(point: Point) -> dict[str, Any]:
     cell = point.cell
     trained = isinstance(point.coder, TrainedCoder)
-    rate = f"{cell.options['lr']:g}{'*' if point.at_edge else ''}" if trained else None
-    row: dict[str, Any] = {"coder": point.label, **point.setting, "lr": rate}
+    rate = f"{cell.rate:g}{'*' if point.at_edge else ''}" if trained else None
+    row: dict[str, Any] = {
+        "coder": point.label,
+        **point.setting,
+        "lr": rate,
+        "n": len(cell.records),
+        "diverged": cell.diverged,
+    }
     for column, metric in (
         ("L0", "l0"), ("FVU", "fvu"), ("FVU own", "fvu_own"), ("probe", "probe_accuracy"), ("1 unit", "probe_1_units"),
         ("5 units", "probe_5_units"), ("dead", "dead"), ("atoms", "atom_cosine"), ("firing F1", "firing_f1"),
@@ -169,11 +177,11 @@ def _row(point: Point) -> dict[str, Any]:
     ):  # fmt: skip
         row[column] = cell.interval(metric)
     row["stability"] = _stability(cell)
-    row["params"] = cell.records[0].metrics["params"]
+    row["params"] = cell.records[0].metrics["params"] if cell.records else None
     return row
 
 
-def _stability(cell: Cell) -> float | None:
+def _stability(cell: Tuned) -> float | None:
     """The mean over pairs of seeds. No interval: pairs share seeds."""
     from assay.studies.sae.fitting import WEIGHTS, weights
 
@@ -265,7 +273,8 @@ def _features(points: Sequence[Point], out: Report, number: str) -> None:
 
     grids: list[tuple[str, np.ndarray]] = []
     for family in dict.fromkeys(point.family for point in points):
-        levels = [p for p in points if p.family == family and WEIGHTS in p.cell.records[0].artifacts]
+        levels = [p for p in points if p.family == family and p.cell.records]
+        levels = [p for p in levels if WEIGHTS in p.cell.records[0].artifacts]
         if levels and len(grids) < MOST_GRIDS:
             point = levels[len(levels) // 2]
             directions = weights(point.cell.records[0])["directions"].float().numpy()[:SHOWN_UNITS]

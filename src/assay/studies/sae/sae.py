@@ -134,6 +134,7 @@ class Sae(Study):
     def prepare(self, runs: Sequence[Run]) -> None:
         look_in(self.data_dir)
         self.data.locate()
+        check_sizes(runs)
 
     def cohort(self, run: Run) -> Hashable:
         """Levels, rates and seeds of one kind of coder are trained together."""
@@ -159,6 +160,22 @@ def coder_run(data: VectorData, coder: SparseCoder, *, seed: int, d_code: int, l
     if isinstance(coder, FittedCoder):
         fixed = {"lr": None, "recipe": None}
     return Sae().cell(seed=seed, data=data, coder=coder, d_code=d_code, **fixed)
+
+
+def check_sizes(runs: Sequence[Run]) -> None:
+    """Refuse what no coder or recipe can do with the data, where its size is known before it is loaded."""
+    from assay.studies.sae.fitting import Setting
+
+    seen = set()
+    for run in runs:
+        setting = Setting.of(run)
+        key = setting.data, setting.coder, setting.d_code, setting.recipe
+        shape = setting.data.shape()
+        if shape is None or key in seen:
+            continue
+        seen.add(key)
+        for size in set(setting.recipe.sizes(shape[0])) if setting.recipe else {shape[0]}:
+            setting.coder.check(shape[1], setting.d_code, size)
 
 
 def look_in(folder: Path | None) -> None:

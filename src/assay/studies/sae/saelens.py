@@ -32,6 +32,37 @@ from assay.sparse_coders.topk import Module as TopKModule
 from assay.sparse_coders.topk import TopK
 
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
+SIZES = ("architecture", "d_in", "d_sae", "k", "apply_b_dec_to_input")
+"""Keys of cfg.json that are followed."""
+HARMLESS = (
+    "dtype",
+    "device",
+    "metadata",
+    "model_name",
+    "hook_name",
+    "hook_layer",
+    "hook_head_index",
+    "sae_lens_version",
+    "prepend_bos",
+    "dataset_path",
+    "dataset_trust_remote_code",
+    "context_size",
+    "model_from_pretrained_kwargs",
+    "neuronpedia_id",
+    "seqpos_slice",
+    "sae_lens_training_version",
+)
+"""Keys that say where a coder comes from, and change no code."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "normalize_activations": ("none", None),
+    "reshape_activations": ("none", None),
+    "rescale_acts_by_decoder_norm": (False, None),
+    "activation_fn": ("relu", None),
+    "activation_fn_str": ("relu", None),
+    "activation_fn_kwargs": ({}, None),
+    "finetuning_scaling_factor": (False, None),
+}
+"""Keys that change a code unless they have one of these values."""
 
 
 @torch.no_grad()
@@ -105,10 +136,7 @@ def load_saelens(folder: str | Path) -> DecoderModule:
         raise UserError(f"'{path}' is no SAELens folder: it needs {CONFIG} and {WEIGHTS}.")
     config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     found = safetensors.torch.load((path / WEIGHTS).read_bytes())
-    if config.get("normalize_activations", "none") != "none":
-        raise UserError(
-            f"'{path}' wants its inputs normalised ({config['normalize_activations']}): fold that in first."
-        )
+    _refuse_what_is_not_followed(config, path)
     module = _fresh(config, path)
     state = {name: value[None].float() for name, value in found.items()}
     state["W_enc"] = state["W_enc"].mT.contiguous()
@@ -122,6 +150,18 @@ def load_saelens(folder: str | Path) -> DecoderModule:
     for name, parameter in module.named_parameters():
         parameter.copy_(state[name])
     return module
+
+
+def _refuse_what_is_not_followed(config: dict[str, Any], path: Path) -> None:
+    """A key that is passed over could make other codes than SAELens would: wrong, and nobody would notice."""
+    for key, value in config.items():
+        if key in SIZES or key in HARMLESS:
+            continue
+        if key not in NEUTRAL:
+            raise UserError(f"'{path}': {CONFIG} has '{key}', and it is not known here whether that changes the codes.")
+        if value not in NEUTRAL[key]:
+            asked = f"'{path}': {CONFIG} asks for {key}={value!r}, which is not done here."
+            raise UserError(f"{asked} Fold it into the weights first (SAELens has functions that do).")
 
 
 def _fresh(config: dict[str, Any], path: Path) -> DecoderModule:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.metrics import sparsity
-from assay.metrics.logistic import choose, fit, fit_path
+from assay.metrics.logistic import choose, fit_as_scikit_learn, fit_path
 from assay.nn import infomax
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import metrics as spec
@@ -111,6 +111,6 @@ def _probes(
         found["probe_accuracy"] = probe.accuracy(z_test, judged.labels)
         found["probe_C"] = probe.C
         found["validation_probe_accuracy"] = probe.accuracy(z_validation, chosen.labels)
-    found["linear_probe_accuracy"] = fit(z, fitted.labels, 1.0, start=probe).accuracy(z_test, judged.labels)
+    found["linear_probe_accuracy"] = fit_as_scikit_learn(z, fitted.labels).accuracy(z_test, judged.labels)
     sparse = sparsity.k_sparse_accuracy((some, labels), (z_test, judged.labels), KS)
     return found | {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}

@@ -38,6 +38,7 @@ class Theorem(Study):
     """Is the gradient of the log-sum-exp loss the responsibility?"""
 
     question: ClassVar[str] = "Is the gradient of the log-sum-exp loss the responsibility?"
+    renamed: ClassVar = {"seed": "seeds"}
 
     batch_size: int = 64
     input_dim: int = 784
@@ -48,6 +49,9 @@ class Theorem(Study):
     """The figure: .pdf, .png or .svg."""
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "input_dim", "hidden_dim"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} {getattr(self, name)}: 1 or more.")
         if self.output.suffix not in (".pdf", ".png", ".svg"):
             raise UserError(f"--output {self.output}: a figure ends in .pdf, .png or .svg.")
 

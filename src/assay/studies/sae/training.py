@@ -2,7 +2,7 @@
 the tests hold the two against each other."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +61,17 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of all rows together, from one pass; `sparsity_l0` is a number here."""
     model.eval()
-    rows, codes, losses = [], [], []
+    rows, codes, losses, errors = [], [], [], []
     for x, _ in loader:
         found, a = _losses(model, x.to(device), loss_config or {})
         losses.append(found["total"])
+        if "mse" in found:
+            errors.append(found["mse"] * len(x))
         rows.append(x.to(device))
         codes.append(a)
     a, x = torch.cat(codes), torch.cat(rows)
     W = model.get_encoder_weights() if isinstance(model, StandardSAE) else model.get_weights()
-    mse = (
-        float((model(x)[0] - x).square().mean())
-        if isinstance(model, StandardSAE)
-        else metrics.reconstruction_mse(a, W, x)
-    )
+    mse = float(torch.stack(errors).sum() / len(x)) if errors else metrics.reconstruction_mse(a, W, x)
     return {
         "loss": float(torch.stack(losses).mean()),
         "dead_units": metrics.dead_units(a),
@@ -99,37 +97,25 @@ def train(
     kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     if training["optimizer"] not in kinds:
         raise UserError(f"training.optimizer '{training['optimizer']}': choose adam or sgd.")
+    epochs = training["epochs"]
+    if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
+        raise UserError(f"training.epochs {epochs!r}: a whole number, 1 or more.")
     model.to(device)
     optimizer = kinds[training["optimizer"]](model.parameters(), lr=training["lr"])
+    loss = config.get("loss", {})
     history: dict[str, list[float]] = {}
-    for number, (learned, found) in enumerate(_epochs(model, train_loader, test_loader, optimizer, config, device), 1):
+    for number in range(1, epochs + 1):
+        learned = train_epoch(model, train_loader, optimizer, loss, device)
+        found = evaluate(model, test_loader, loss, device)
         history.setdefault("train_loss", []).append(learned["loss"])
         history.setdefault("test_loss", []).append(found["loss"])
         for name in ("dead_units", "redundancy_score", "reconstruction_mse", "sparsity_l0"):
             history.setdefault(f"test_{name}", []).append(found[name])
         if verbose:
             print(f"epoch {number}: loss {learned['loss']:.4f}, test {found['loss']:.4f}")
-        if number == training["epochs"]:
-            break
     if checkpoint_dir is not None:
         folder = Path(checkpoint_dir)
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), folder / "model.pt")
         write_file(folder / "history.json", json.dumps(history, indent=1).encode())
     return history
-
-
-def _epochs(
-    model: Encoder | StandardSAE,
-    train_loader: Loader,
-    test_loader: Loader,
-    optimizer: torch.optim.Optimizer,
-    config: Mapping[str, Any],
-    device: str,
-) -> Iterator[tuple[dict[str, float], dict[str, Any]]]:
-    loss = config.get("loss", {})
-    while True:
-        yield (
-            train_epoch(model, train_loader, optimizer, loss, device),
-            evaluate(model, test_loader, loss, device),
-        )

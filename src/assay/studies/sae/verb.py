@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assay.core.errors import UserError
 from assay.core.run import Record, Run, finite
-from assay.core.study import Study
+from assay.core.study import Report, Study
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.config import Config, load_config
-from assay.studies.sae.sae import coder_run, look_in
+from assay.studies.sae.sae import check_sizes, coder_run, look_in
 from assay.vectors.base import VectorData
 from assay.vectors.mnist import Mnist
 
@@ -32,6 +33,13 @@ class FromConfig(Study):
     seeds: tuple[int, ...] = ()
     """Instead of the file's seeds; none: the file's."""
 
+    def figure(self, out: Report, name: str, chart: Any, *, caption: str) -> None:
+        """Beside the JSON file, as the spec's scripts do, and with the study's charts."""
+        from assay.report.files import drawn
+
+        out.chart(name, chart, caption=caption)
+        out.file(self.output_dir / f"{name}.pdf", drawn(chart, ".pdf"))
+
     def loaded(self) -> Config:
         return load_config(self.config)
 
@@ -48,6 +56,11 @@ class FromConfig(Study):
         if explicit is not None and isinstance(data, Mnist):
             look_in(explicit)
         data.locate()
+        shape = data.shape()
+        wanted = (config.own.get("model") or {}).get("input_dim")
+        if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
+            raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
+        check_sizes(runs)
 
     def one(
         self, config: Config, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = ""

@@ -1,0 +1,46 @@
+"""AuxK (Gao et al. 2024), which keeps units alive; shared by TopK, BatchTopK and Matryoshka.
+
+    auxk |e - e'|^2,   e = x - x' what the code missed,   e' = top_{d_in / 2}(z of silent units) W_dec
+
+A unit is silent that has not fired for `dead_after` steps. Its z counts as it is, below 0 too: a unit that is below 0
+on every row has no gradient through a ReLU, and would be silent for good.
+
+Departures from the paper: the term is not divided by the variance of e; its weight is scaled by the share of the
+d_in / 2 places that silent units can fill, as in SAELens; a step counts as one, whatever its rows, where the paper
+counts tokens (10 million of them).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.sparse_coders.base import DecoderModule
+
+
+class RevivingModule(DecoderModule):
+    """A decoder module that knows for how many steps each unit has been silent."""
+
+    silent: Tensor
+
+    def __init__(self, models: int, d_in: int, d_code: int, *, auxk: float, dead_after: int) -> None:
+        super().__init__(models, d_in, d_code)
+        self.auxk, self.dead_after = auxk, dead_after
+        self.register_buffer("silent", torch.zeros(models, d_code))
+
+    def auxiliary(
+        self,
+        z: Float[Tensor, "models batch d_code"],
+        a: Float[Tensor, "models batch d_code"],
+        error: Float[Tensor, "models batch d_in"],
+    ) -> Float[Tensor, " models"]:
+        """How much of the error the silent units fail to explain, weighted by how many they are; notes who fired.
+        Without a branch on how many there are: the host never waits for the device."""
+        with torch.no_grad():
+            self.silent.add_(1).mul_((a == 0).all(dim=1))
+        dead = (self.silent > self.dead_after)[:, None]
+        most = min(max(1, self.d_in // 2), self.d_code)
+        # Others are out of reach, so that where silent units are fewer than places no other takes one.
+        values, units = z.masked_fill(~dead, -torch.inf).topk(most, dim=2)
+        revived = torch.zeros_like(z).scatter(2, units, torch.where(values.isfinite(), values, 0.0))
+        share = (dead.sum(dim=(1, 2)) / most).clamp(max=1)
+        return share * (error.detach() - torch.bmm(revived, self.W_dec)).square().sum(dim=2).mean(dim=1)
