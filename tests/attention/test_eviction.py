@@ -33,9 +33,9 @@ RULES = {
 }
 
 
-def layer_of(rows=1, mask=None):
-    rng = stream(0, "eviction")
-    q, k, v = (torch.randn(rows, h, TIME, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS))
+def layer_of(rows=1, mask=None, *, time=TIME, seed=0):
+    rng = stream(seed, "eviction")
+    q, k, v = (torch.randn(rows, h, time, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS))
     return Layer(2 * q, k, v, mask)  # sharper than random: some keys get most of the weight
 
 
@@ -58,6 +58,18 @@ def test_the_replay_is_token_by_token_eviction(word, slots):
         token_by_token.attended(RULES[word], slots, q, k, layer.causal) for q, k in zip(layer.q, layer.k, strict=True)
     ]
     assert torch.equal(kept(word, slots, layer), torch.stack(expected))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("chunk", [63, 127])
+def test_a_chunk_that_begins_just_before_a_block_of_scores_reads_no_later_key(chunk, seed):
+    """Its first query is alone in its block, with keys of the whole chunk in the slots."""
+    word, layer = "h2o:recent=0.2", layer_of(time=2 * chunk + 4, seed=seed)
+    # That query gives its own key nearly all its weight; shared out among keys to come, the key would be let go.
+    layer.q[:, :, chunk] = 9 * layer.k[:, :, chunk].repeat_interleave(HEADS // KV_HEADS, 1)
+    expected = token_by_token.attended(RULES[word], 40, layer.q[0], layer.k[0], layer.causal, chunk)
+    lane = Lane(attention.parse(word), Budget(slots=40), chunk=chunk)
+    assert torch.equal(attended([lane], layer)[0], expected)
 
 
 @pytest.mark.parametrize("word", [word for word in RULES if "random" not in word])
