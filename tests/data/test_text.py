@@ -76,6 +76,8 @@ def test_the_hub_s_lines_are_joined_and_streams_are_cut(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=rows, config=SimpleNamespace()))
     _loaded.cache_clear()
     assert len(load_corpus("wikitext-103").documents) == 2
+    limited = load_corpus("wikitext-103", limit=1).documents
+    assert limited == tuple(articles(WIKI)), "a limit is not one of lines"
     assert len(load_corpus("c4").documents) == 1000 and len(load_corpus("c4", limit=3).documents) == 3
-    assert asked[1]["streaming"]
+    assert asked[2]["streaming"]
     _loaded.cache_clear()

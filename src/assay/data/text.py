@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -100,9 +100,10 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
     try:
         rows = datasets.load_dataset(**HUB[name])
-        texts: Iterable[str] = (row["text"] for row in islice(rows, limit))
-        # WikiText comes line by line.
-        yield from articles("".join(texts)) if name.startswith("wikitext") else (t.strip() for t in texts if t.strip())
+        if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
+            yield from articles("".join(row["text"] for row in rows))
+        else:
+            yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load '{name}' from the hub: {reason}.{_instead()}") from None
