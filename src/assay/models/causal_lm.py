@@ -36,6 +36,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
 """Options of the interface that methods, which see queries and keys alone, would have to ignore."""
+WEIGHTS = (".safetensors", ".bin")
 ENDS = 2**20
 """Bytes of a file's start and end that stand for it."""
 PLAIN_ROTARY = ("default", "linear", "llama3")
@@ -67,6 +68,21 @@ def load_model(
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
     with _quiet(name):
         return transformers().AutoTokenizer.from_pretrained(_where(name), revision=revision)
+
+
+def check_model(name: str, *, context: int, revision: str | None = None) -> None:
+    """Refuse what would fail, or mean nothing, once the model is loaded: a folder without weights, and a context that
+    is longer than the model has positions for."""
+    if Path(name).is_dir() and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
+        raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
+    with _quiet(name):
+        config = transformers().AutoConfig.from_pretrained(_where(name), revision=revision)
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and context > most:
+        raise UserError(
+            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
+            f"Give --context-lengths up to {most}."
+        )
 
 
 def fingerprint(name: str) -> str | None:

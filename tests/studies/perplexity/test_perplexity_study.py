@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -19,6 +20,7 @@ from assay.studies.perplexity import (
     run_benchmark,
 )
 from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.perplexity import Perplexity
 
 SIZES = ["--context-lengths", "32", "64", "--sparsity-levels", "0", "0.5", "0.8", "--fixed-sparsity", "0.8"]
 PLACE = ["--executor", "serial", "--device", "cpu", "--quiet"]
@@ -200,13 +202,33 @@ def test_the_copy_probe_is_a_dataset(tiny, cli, tmp_path):
     assert cell["word_perplexity"] is None
 
 
+def test_the_defaults_of_the_prefix_protocol_run_under_it():
+    assert {method.name for method in Perplexity(protocol="prefix").chosen()} == {
+        "dense", "h2o", "streaming_llm", "window",
+    }  # fmt: skip
+    assert "cab_v4" in {method.name for method in Perplexity().chosen()}
+
+
+def test_a_context_that_is_not_measured_is_not_the_longest():
+    given = {"context_lengths": (512, 768, 4096), "fixed_context_length": 512, "context_sweep": False}
+    assert Perplexity(**given, max_length=512).longest == 512
+
+
 def test_mistakes_are_one_line(tiny, text, cli, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny, bare, ignore=shutil.ignore_patterns("*.safetensors"))
     for more, said in (
         (["--max-length", "32"], "a context of 64 is over --max-length 32"),
         (["--datasets", "no-such"], "no dataset 'no-such'"),
         (["--sparsity-levels", "1.5"], "at least 0 and below 1"),
         (["--model", tmp_path / "nowhere"], "cannot load the model"),
-        (["--context-lengths", "4000", "--max-length", "4000"], "has 4000 tokens"),
+        (["--context-lengths", "512"], "has 512 tokens"),
+        (["--context-lengths", "1024"], "has 512 positions (max_position_embeddings), fewer than a context of 1024"),
+        (["--context-lengths", "48", "64"], "48 does not divide the longest, 64"),
+        (["--dtype", "float8"], "--dtype float8: choose auto, float16"),
+        (["--model", bare], "the folder has no file of weights"),
+        (["--protocol", "prefix"], "cab_v4:block_size=8 selects anew for each query"),
+        (["--protocol", "prefix", "--positions", "cache"], "--positions cache is defined for the online protocol"),
         (["--no-context-sweep", "--no-sparsity-sweep"], "nothing to measure"),
     ):
         code, _, err = cli(*words(tiny, text, tmp_path / "out"), *more)
