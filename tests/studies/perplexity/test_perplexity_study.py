@@ -85,6 +85,25 @@ def test_every_context_scores_the_same_tokens(results):
     assert {cell["num_tokens"] for cell in sweep.values()} == {24 * 64}
 
 
+def test_cells_stand_in_the_sweep_they_were_asked_for(tiny, text, cli, tmp_path):
+    """Also where counting would guess otherwise: one context more at 0.5, which is not the fixed sparsity."""
+    base = words(tiny, text, tmp_path, "--max-samples", "2", "--max-windows", "1", methods=["window"])
+
+    def sweeps(*more):
+        assert cli(*base, *more)[0] == 0
+        document = json.loads((tmp_path / "perplexity" / "perplexity_latest.json").read_text())
+        found = document["results"]["articles.txt"]["window"]
+        kinds = ("context_length_sweep", "sparsity_sweep", "budget_sweep")
+        return document["config"], [list(found[kind]) for kind in kinds]
+
+    sizes = ["--context-lengths", "32", "--fixed-context-length", "64", "--fixed-sparsity", "0.5"]
+    config, found = sweeps(*sizes, "--sparsity-levels", "0.8", "0.9", "--description", "two words")
+    assert found == [["32"], ["0.8", "0.9"], []] and config["description"] == "two words"
+    assert (config["fixed_sparsity"], config["fixed_context_length"], config["context_lengths"]) == (0.5, 64, [32])
+    assert sweeps("--no-sparsity-sweep")[1] == [["32", "64"], [], []]
+    assert sweeps("--no-sparsity-sweep", "--no-context-sweep", "--budgets", "16")[1] == [[], [], ["16"]]
+
+
 def test_a_second_run_computes_nothing_and_says_the_same(results, tiny, text, cli):
     out, document = results
     before = {path: path.stat().st_mtime_ns for path in (out / ".store").rglob("record.json")}

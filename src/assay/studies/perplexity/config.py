@@ -170,6 +170,7 @@ class ExperimentConfig:
         fixed = min(levels.fixed_context_length, self.model.max_length)
         return {
             "title": self.name,
+            "description": self.description,
             "model": self.model.name,
             "revision": self.model.revision,
             "dtype": self.model.torch_dtype,

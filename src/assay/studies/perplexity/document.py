@@ -74,6 +74,10 @@ class Cell:
         return Budget(**self.options["budget"])
 
     @property
+    def is_dense(self) -> bool:
+        return self.options["method"]["name"] == "dense"
+
+    @property
     def prefix(self) -> bool:
         return self.options["protocol"] == "prefix"
 
@@ -108,29 +112,85 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
     return [Cell(tuple(group[shard] for shard in sorted(group))) for group in groups.values()]
 
 
-def documents_of(records: Sequence[Record], *, name: str, context_sweep: bool = True) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Sweeps:
+    """Which cells belong to which sweep; an empty sweep was left out."""
+
+    context_lengths: tuple[int, ...]
+    fixed_sparsity: float | None
+    sparsity_levels: tuple[float, ...]
+    budgets: tuple[int, ...]
+    fixed_context_length: int
+
+    def fit(self, cells: Iterable[Cell]) -> bool:
+        """Whether the cells are those of these sweeps; those of other commands, as on a page of everything, are not."""
+        levels, at_fixed = self.sparsity_levels, [cell for cell in cells if not self.by_context(cell)]
+        return all(
+            cell.options["context"] == self.fixed_context_length
+            and (cell.is_dense or cell.budget.sparsity in levels or cell.budget.slots in self.budgets)
+            for cell in at_fixed
+        )
+
+    def by_context(self, cell: Cell) -> bool:
+        fits = cell.is_dense or cell.budget.sparsity == self.fixed_sparsity
+        return fits and cell.options["context"] in self.context_lengths
+
+    def by_sparsity(self, cell: Cell) -> bool:
+        """Dense attention stands at 0, beside budgets too."""
+        fits = cell.budget.sparsity in self.sparsity_levels or (cell.is_dense and self.has_fixed)
+        return fits and cell.options["context"] == self.fixed_context_length
+
+    def by_budget(self, cell: Cell) -> bool:
+        return cell.budget.slots in self.budgets and cell.options["context"] == self.fixed_context_length
+
+    @property
+    def has_fixed(self) -> bool:
+        return bool(self.sparsity_levels or self.budgets)
+
+
+def guessed_sweeps(cells: Sequence[Cell]) -> Sweeps:
+    """From records alone: the fixed context is the one most cells have, the fixed sparsity that of most contexts."""
+    contexts = [cell.options["context"] for cell in cells]
+    lossy = [cell for cell in cells if not cell.is_dense]
+    pairs = {(cell.budget.sparsity, cell.options["context"]) for cell in lossy}
+    spread = [level for level, _ in pairs if level is not None]
+    return Sweeps(
+        tuple(sorted(set(contexts))),
+        max(spread, key=lambda level: (spread.count(level), level), default=None),
+        tuple(sorted({0.0, *spread})),
+        tuple(sorted({cell.budget.slots for cell in lossy if cell.budget.slots is not None})),
+        max(contexts, key=lambda context: (contexts.count(context), context)),
+    )
+
+
+def documents_of(
+    records: Sequence[Record], *, name: str, description: str = "", sweeps: Sweeps | None = None
+) -> list[dict[str, Any]]:
     """One document per model, precision and way of computing."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells_of(records):
         run = cell.records[0].run
         key = canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
         groups.setdefault(key, []).append(cell)
-    return [_document(cells, name=name, context_sweep=context_sweep) for cells in groups.values()]
+    head = {"name": name, "description": description}
+    return [_document(cells, head, sweeps) for cells in groups.values()]
 
 
-def _document(cells: Sequence[Cell], *, name: str, context_sweep: bool) -> dict[str, Any]:
+def _document(cells: Sequence[Cell], head: Mapping[str, Any], given: Sweeps | None) -> dict[str, Any]:
     first = cells[0].records[0]
+    sweeps = given if given is not None and given.fit(cells) else guessed_sweeps(cells)
     named = _dataset_names(cells)
     results: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(named.values()):
         mine = [cell for cell in cells if named[_text(cell)] == label]
-        results[label] = _methods(mine, context_sweep=context_sweep)
+        results[label] = _methods(mine, sweeps)
     config = {
-        "name": name,
+        **head,
         "model": first.run.options["model"],
         "dtype": first.run.options["dtype"],
         "datasets": list(results),
         "methods": list(dict.fromkeys(cell.key for cell in cells)),
+        **vars(sweeps),
         "seed": first.run.seed,
         "numerics": vars(first.run.numerics),
         "versions": {"assay": first.provenance.assay, "torch": first.provenance.torch},
@@ -155,32 +215,22 @@ def _dataset_names(cells: Sequence[Cell]) -> dict[str, str]:
     return named
 
 
-def _methods(cells: Sequence[Cell], *, context_sweep: bool) -> dict[str, Any]:
-    dense = {(c.options["context"], c.prefix): c for c in cells if c.options["method"]["name"] == "dense"}
+def _methods(cells: Sequence[Cell], sweeps: Sweeps) -> dict[str, Any]:
+    dense = {(c.options["context"], c.prefix): c for c in cells if c.is_dense}
     window = {(c.options["context"], c.prefix, c.budget): c for c in cells if c.options["method"]["name"] == "window"}
-    contexts = [cell.options["context"] for cell in cells]
-    fixed = max(contexts, key=lambda context: (contexts.count(context), context))
-    swept = _swept_sparsity(cells)
     found: dict[str, Any] = {}
     for cell in cells:
-        context, budget, is_dense = cell.options["context"], cell.budget, cell.options["method"]["name"] == "dense"
+        context, budget = cell.options["context"], cell.budget
         place = found.setdefault(cell.key, {"context_length_sweep": {}, "sparsity_sweep": {}, "budget_sweep": {}})
         place["title"] = cell.title
         entry = result(cell, dense.get((context, cell.prefix)), window.get((context, cell.prefix, budget)))
-        if context_sweep and (is_dense or budget.sparsity == swept):
+        if sweeps.by_context(cell):
             place["context_length_sweep"][str(context)] = entry
-        if context == fixed and budget.sparsity is not None:
+        if sweeps.by_sparsity(cell):
             place["sparsity_sweep"][str(budget.sparsity)] = entry
-        if context == fixed and budget.slots is not None:
+        if sweeps.by_budget(cell):
             place["budget_sweep"][str(budget.slots)] = entry
     return found
-
-
-def _swept_sparsity(cells: Sequence[Cell]) -> float | None:
-    """That of the sweep over contexts: the one that most contexts have."""
-    pairs = {(c.budget.sparsity, c.options["context"]) for c in cells if c.options["method"]["name"] != "dense"}
-    levels = [level for level, _ in pairs if level is not None]
-    return max(levels, key=lambda level: (levels.count(level), level), default=None)
 
 
 EMPTY = (

@@ -21,6 +21,7 @@ from assay.core.study import Context, Outcome, Report, Study
 from assay.data import text
 from assay.models.causal_lm import DTYPES, check_model
 from assay.studies import studies
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, located, spans_for
 from assay.train.device import activate
 
@@ -90,6 +91,8 @@ class Perplexity(Study):
     """At most so many windows of the longest context per document; 0: all."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
+    description: str = ""
+    """A sentence for the JSON."""
     output_dir: str = ""
     """Where the JSON, tables and figures go; by default the folder perplexity under --out."""
     offline: bool = False
@@ -156,6 +159,16 @@ class Perplexity(Study):
         found += [(self.fixed, Budget(slots=slots)) for slots in self.budgets]
         return list(dict.fromkeys(found))
 
+    def sweeps(self) -> Sweeps:
+        """The same for the JSON, which has a place for each."""
+        return Sweeps(
+            self.context_lengths if self.context_sweep else (),
+            self.fixed_sparsity,
+            self.sparsity_levels if self.sparsity_sweep else (),
+            self.budgets,
+            self.fixed,
+        )
+
     def plan(self) -> list[Run]:
         if not (points := self.points()):
             raise UserError("nothing to measure: no sweep and no --budgets.")
@@ -220,4 +233,5 @@ class Perplexity(Study):
     def report(self, records: Sequence[Record], out: Report) -> None:
         from assay.studies.perplexity.report import report
 
-        report(records, out, name=self.title, context_sweep=self.context_sweep, verbose=self.verbose)
+        head = {"name": self.title, "description": self.description}
+        report(records, out, **head, sweeps=self.sweeps(), verbose=self.verbose)

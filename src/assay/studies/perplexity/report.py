@@ -8,7 +8,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.charts import interval_lines
-from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.document import Sweeps, documents_of
 from assay.studies.perplexity.figures import entries, figure_4, figure_8, table_3
 
 FORMATS = {
@@ -26,9 +26,15 @@ NOTE = (
 
 
 def report(
-    records: Sequence[Record], out: Report, *, name: str, context_sweep: bool = True, verbose: bool = False
+    records: Sequence[Record],
+    out: Report,
+    *,
+    name: str,
+    description: str = "",
+    sweeps: Sweeps | None = None,
+    verbose: bool = False,
 ) -> None:
-    documents = documents_of(records, name=name, context_sweep=context_sweep)
+    documents = documents_of(records, name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     for label, document in zip(names, documents, strict=True):
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
