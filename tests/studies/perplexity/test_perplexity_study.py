@@ -194,6 +194,12 @@ def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_pat
     }
     online, prefix = (found[key]["budget_sweep"]["16"]["num_tokens"] for key in ("h2o", "h2o@prefix"))
     assert (online, prefix) == (3 * 64, 3 * 32), "the continuation alone is scored"
+    cut = found["h2o@prefix"]["budget_sweep"]["16"]
+    read = sum(16 + n for n in range(1, 33)) / 32  # keys for each query of the second half
+    assert cut["kv_bytes_read_per_token"] == pytest.approx(read * 2 * 2 * 2 * 32)
+    assert cut["realised_sparsity"] == pytest.approx(1 - 32 * read / sum(t + 1 for t in range(32, 64)))
+    dense = found["dense@prefix"]["sparsity_sweep"]["0.0"]["kv_bytes_read_per_token"]
+    assert dense == pytest.approx(sum(t + 1 for t in range(32, 64)) / 32 * 2 * 2 * 2 * 32)
     with_prefix = words(tiny, text, tmp_path, methods=["snapkv"])
     code, _, err = cli(*with_prefix)
     assert code == 2 and "--protocol prefix" in err

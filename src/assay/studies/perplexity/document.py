@@ -343,14 +343,14 @@ def _curves(cell: Cell) -> dict[str, Any]:
 def _costs(cell: Cell, tokens: float) -> dict[str, Any]:
     size = cell.records[0].metrics["vector_bytes"]
     seconds, windows = sum(cell.cost("seconds")), cell.usage("windows")
-    read_tokens = windows * cell.options["context"]
+    queries = cell.usage("tokens")
     return {
         "realised_sparsity": 1 - cell.usage("attended") / cell.usage("visible"),
         "kv_bytes_resident": size * cell.usage("vectors_stored") / windows,
-        "kv_bytes_read_per_token": size * cell.usage("vectors_read") / read_tokens,
-        "attention_flops_per_token": cell.usage("attention_flops") / read_tokens,
+        "kv_bytes_read_per_token": size * cell.usage("vectors_read") / queries,
+        "attention_flops_per_token": cell.usage("attention_flops") / queries,
         "seconds": seconds,
-        "tokens_per_second": read_tokens / seconds if seconds else None,
+        "tokens_per_second": windows * cell.options["context"] / seconds if seconds else None,
         "peak_memory_bytes": max(cell.cost("peak_memory_bytes"), default=None),
     }
 
