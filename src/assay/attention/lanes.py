@@ -159,7 +159,7 @@ def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 
 
 @dataclass
 class Usage:
-    """What a lane has read and kept, summed over layers, sequences and heads of keys, by the queries from `since` on."""
+    """What a lane has read and kept, summed over layers, sequences and heads of keys, by the queries from `since`."""
 
     attended: float = 0.0
     """Query-key pairs, over query heads."""
