@@ -20,6 +20,7 @@ from assay.studies.perplexity import (
     run_benchmark,
 )
 from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.figures import _letters
 from assay.studies.perplexity.perplexity import Perplexity
 
 SIZES = ["--context-lengths", "32", "64", "--sparsity-levels", "0", "0.5", "0.8", "--fixed-sparsity", "0.8"]
@@ -72,6 +73,35 @@ def test_sparsity_0_is_dense_and_what_is_realised_is_said(results):
     assert half["delta_cross_entropy"] == pytest.approx(half["cross_entropy"] - dense["cross_entropy"])
     assert half["kv_bytes_resident"] == 33 * 2 * 2 * 2 * 32 < dense["kv_bytes_resident"] == 64 * 2 * 2 * 2 * 32
     assert half["kl_to_dense"] > 0 and half["context_gain_kept"] in (None, 0.0)
+
+
+def test_a_method_that_selects_is_not_measured_by_a_window_of_another_density(results):
+    found = results[1]["results"]["articles.txt"]
+    assert found["cab_v4:block_size=8"]["sparsity_sweep"]["0.5"]["context_gain_kept"] is None
+    assert found["cab_v4:block_size=8"]["sparsity_sweep"]["0.5"]["perplexity"] is not None
+
+
+def test_letters_tell_apart_what_the_paired_interval_tells_apart():
+    """Two losses whose difference is all in the largest cluster: a mean over clusters would miss it."""
+
+    def entry(name, losses, tokens):
+        loss = sum(a * b for a, b in zip(losses, tokens, strict=True)) / sum(tokens)
+        clusters = {"cluster_losses": losses, "cluster_tokens": tokens}
+        return {
+            **{key: dict(zip(map(str, range(30)), values, strict=True)) for key, values in clusters.items()},
+            **{"records": [name], "perplexity": math.exp(loss), "cross_entropy": loss, "clusters": 30},
+            **{"realised_sparsity": 0.5, "context_length": 64, "nominal_sparsity": 0.5, "budget": None},
+        }
+
+    tokens = [10.0 + 90 * (number % 2) for number in range(30)]
+    hard = [3.0 + 0.1 * (number % 7) for number in range(30)]
+    worse = [loss + (0.05 if number % 2 else -0.06) for number, loss in enumerate(hard)]
+    methods = {
+        name: {"title": name, "sparsity_sweep": {"0.5": entry(name, losses, tokens)}, "budget_sweep": {}}
+        for name, losses in (("x", hard), ("y", worse), ("z", hard))
+    }
+    found = _letters({"results": {"text": methods}}, ("sparsity_sweep", "budget_sweep"))
+    assert [found["text", name, name] for name in "xyz"] == ["a", "b", "a"]
 
 
 def test_a_budget_below_four_blocks_is_said_in_place_of_a_number(results):

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.attention import attention
-from assay.attention.base import Budget
+from assay.attention.base import Budget, Select
 from assay.core.run import Record, canonical, finite
 from assay.metrics.bootstrap import ratio, ratio_difference
 from assay.metrics.intervals import Interval
@@ -38,7 +38,7 @@ class Cell:
         """Why there is no number: the last line of what was raised, or what a method needs more of."""
         for record in self.records:
             if record.status == "failed":
-                return (record.error or "failed").strip().splitlines()[-1]
+                return ((record.error or "").strip() or "failed").splitlines()[-1]
             if "refused" in record.metrics:
                 return str(record.metrics["refused"])
             if record.status == "diverged":
@@ -236,7 +236,8 @@ def _methods(cells: Sequence[Cell], sweeps: Sweeps) -> dict[str, Any]:
 EMPTY = (
     "perplexity", "cross_entropy", "bits_per_token", "bits_per_char", "word_perplexity", "byte_perplexity",
     "bits_per_byte", "kl_to_dense", "delta_vs_dense", "context_gain_kept", "realised_sparsity", "kv_bytes_resident",
-    "kv_bytes_read_per_token", "attention_flops_per_token", "seconds", "tokens_per_second", "peak_memory_bytes",
+    "kv_bytes_read_per_token", "attention_flops_per_token", "seconds_share", "pass_tokens_per_second",
+    "peak_memory_bytes",
 )  # fmt: skip
 
 
@@ -269,6 +270,7 @@ def result(cell: Cell, dense: Cell | None, window: Cell | None) -> dict[str, Any
         "kl_to_dense": sum(cell.column("kl")) / count,
         "dataset_sha256": metrics["dataset_sha256"],
         "documents_too_short": metrics["documents_too_short"],
+        "cluster_tokens": {str(c): t for c, t in zip(cell.numbers("clusters"), tokens, strict=True) if t},
         "cluster_losses": {str(c): n / t for c, n, t in zip(cell.numbers("clusters"), nll, tokens, strict=True) if t},
     }
     return found | _compared(cell, dense, window) | _recall(cell) | _curves(cell) | _costs(cell, count) | head
@@ -303,7 +305,9 @@ def _compared(cell: Cell, dense: Cell | None, window: Cell | None) -> dict[str, 
         "dense_perplexity": base,
         "context_gain_kept": None,
     }
-    if window is not None and not window.error:
+    # With one budget a method that selects reads a share of what is in sight, a window a fixed number: not alike.
+    selects = isinstance(attention.load(cell.options["method"]), Select)
+    if window is not None and not window.error and not selects:
         near = sum(window.column("nll")) / sum(window.column("tokens"))
         gain = near - sum(whole[0]) / sum(whole[1])
         # Where the window loses nothing there is no gain to keep.
@@ -349,8 +353,9 @@ def _costs(cell: Cell, tokens: float) -> dict[str, Any]:
         "kv_bytes_resident": size * cell.usage("vectors_stored") / windows,
         "kv_bytes_read_per_token": size * cell.usage("vectors_read") / queries,
         "attention_flops_per_token": cell.usage("attention_flops") / queries,
-        "seconds": seconds,
-        "tokens_per_second": windows * cell.options["context"] / seconds if seconds else None,
+        "seconds_share": seconds,
+        # Of all lanes of the forward pass: the same for each method in it.
+        "pass_tokens_per_second": windows * cell.options["context"] / seconds if seconds else None,
         "peak_memory_bytes": max(cell.cost("peak_memory_bytes"), default=None),
     }
 
