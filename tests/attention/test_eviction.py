@@ -86,12 +86,37 @@ def test_a_key_that_the_model_s_window_has_left_behind_is_the_first_to_go(word):
     "word", [*RULES, "window", "streaming_llm", "local_strided:stride=7:local_window=5", "oracle_topk"]
 )
 def test_padding_in_front_changes_nothing(word):
+    padded, alone = padded_and_alone(17)
+    assert torch.equal(kept(word, 20, padded)[:, :, 17:, 17:], kept(word, 20, alone))
+
+
+@pytest.mark.parametrize(
+    "word", ["quest:dense_layers=0:page_size=8:min_pages=1", "cab_v3:block_size=8", "cab_v4:block_size=8"]
+)
+def test_padding_by_whole_blocks_changes_no_choice_of_blocks(word):
+    """Pages and blocks lie where the row begins, so that padding by a part of one would move their edges."""
+    padded, alone = padded_and_alone(16)
+    chosen = kept(word, 32, alone)
+    assert torch.equal(kept(word, 32, padded)[:, :, 16:, 16:], chosen) and not chosen[:, :, -1].all()
+
+
+@pytest.mark.parametrize("word", ["random", "snapkv:prefix=60:window_size=8"])
+def test_padding_takes_no_slot(word):
+    """What is drawn hangs on the place, and a prefix on the row; how many keys are kept does not."""
+    padded, alone = padded_and_alone(16)
+    seen = kept(word, 20, padded)
+    assert not seen[..., :16].any() and not kept(word, 20, alone)[:, :, -1].all()
+    reach = {"random": 21}.get(word, 20 + TIME + 16 - 60)
+    assert (seen[:, :, -1].sum(-1) == reach).all()
+
+
+def padded_and_alone(width):
     alone, rng = layer_of(), stream(0, "padding")
-    front = [torch.randn(1, h, 17, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS)]
+    front = [torch.randn(1, h, width, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS)]
     q, k, v = (torch.cat([pad, x], 2) for pad, x in zip(front, (alone.q, alone.k, alone.v), strict=True))
-    mask = torch.ones(1, TIME + 17, TIME + 17, dtype=torch.bool).tril()
-    mask[:, :, :17] = False
-    assert torch.equal(kept(word, 20, Layer(q, k, v, mask))[:, :, 17:, 17:], kept(word, 20, alone))
+    mask = torch.ones(1, TIME + width, TIME + width, dtype=torch.bool).tril()
+    mask[:, :, :width] = False
+    return Layer(q, k, v, mask), alone
 
 
 def test_lanes_computed_together_are_the_lanes_alone():
