@@ -33,9 +33,9 @@ RULES = {
 }
 
 
-def layer_of(rows=1, mask=None):
-    rng = stream(0, "eviction")
-    q, k, v = (torch.randn(rows, h, TIME, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS))
+def layer_of(rows=1, mask=None, *, time=TIME, seed=0):
+    rng = stream(seed, "eviction")
+    q, k, v = (torch.randn(rows, h, time, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS))
     return Layer(2 * q, k, v, mask)  # sharper than random: some keys get most of the weight
 
 
@@ -60,6 +60,18 @@ def test_the_replay_is_token_by_token_eviction(word, slots):
     assert torch.equal(kept(word, slots, layer), torch.stack(expected))
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("chunk", [63, 127])
+def test_a_chunk_that_begins_just_before_a_block_of_scores_reads_no_later_key(chunk, seed):
+    """Its first query is alone in its block, with keys of the whole chunk in the slots."""
+    word, layer = "h2o:recent=0.2", layer_of(time=2 * chunk + 4, seed=seed)
+    # That query gives its own key nearly all its weight; shared out among keys to come, the key would be let go.
+    layer.q[:, :, chunk] = 9 * layer.k[:, :, chunk].repeat_interleave(HEADS // KV_HEADS, 1)
+    expected = token_by_token.attended(RULES[word], 40, layer.q[0], layer.k[0], layer.causal, chunk)
+    lane = Lane(attention.parse(word), Budget(slots=40), chunk=chunk)
+    assert torch.equal(attended([lane], layer)[0], expected)
+
+
 @pytest.mark.parametrize("word", [word for word in RULES if "random" not in word])
 def test_a_key_that_the_model_s_window_has_left_behind_is_the_first_to_go(word):
     place = torch.arange(TIME)
@@ -74,12 +86,37 @@ def test_a_key_that_the_model_s_window_has_left_behind_is_the_first_to_go(word):
     "word", [*RULES, "window", "streaming_llm", "local_strided:stride=7:local_window=5", "oracle_topk"]
 )
 def test_padding_in_front_changes_nothing(word):
+    padded, alone = padded_and_alone(17)
+    assert torch.equal(kept(word, 20, padded)[:, :, 17:, 17:], kept(word, 20, alone))
+
+
+@pytest.mark.parametrize(
+    "word", ["quest:dense_layers=0:page_size=8:min_pages=1", "cab_v3:block_size=8", "cab_v4:block_size=8"]
+)
+def test_padding_by_whole_blocks_changes_no_choice_of_blocks(word):
+    """Pages and blocks lie where the row begins, so that padding by a part of one would move their edges."""
+    padded, alone = padded_and_alone(16)
+    chosen = kept(word, 32, alone)
+    assert torch.equal(kept(word, 32, padded)[:, :, 16:, 16:], chosen) and not chosen[:, :, -1].all()
+
+
+@pytest.mark.parametrize("word", ["random", "snapkv:prefix=60:window_size=8"])
+def test_padding_takes_no_slot(word):
+    """What is drawn hangs on the place, and a prefix on the row; how many keys are kept does not."""
+    padded, alone = padded_and_alone(16)
+    seen = kept(word, 20, padded)
+    assert not seen[..., :16].any() and not kept(word, 20, alone)[:, :, -1].all()
+    reach = {"random": 21}.get(word, 20 + TIME + 16 - 60)
+    assert (seen[:, :, -1].sum(-1) == reach).all()
+
+
+def padded_and_alone(width):
     alone, rng = layer_of(), stream(0, "padding")
-    front = [torch.randn(1, h, 17, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS)]
+    front = [torch.randn(1, h, width, DIM, generator=rng, dtype=torch.float64) for h in (HEADS, KV_HEADS, KV_HEADS)]
     q, k, v = (torch.cat([pad, x], 2) for pad, x in zip(front, (alone.q, alone.k, alone.v), strict=True))
-    mask = torch.ones(1, TIME + 17, TIME + 17, dtype=torch.bool).tril()
-    mask[:, :, :17] = False
-    assert torch.equal(kept(word, 20, Layer(q, k, v, mask))[:, :, 17:, 17:], kept(word, 20, alone))
+    mask = torch.ones(1, TIME + width, TIME + width, dtype=torch.bool).tril()
+    mask[:, :, :width] = False
+    return Layer(q, k, v, mask), alone
 
 
 def test_lanes_computed_together_are_the_lanes_alone():

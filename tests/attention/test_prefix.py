@@ -5,7 +5,8 @@ import torch
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Layer
-from assay.attention.lanes import Lane, attended
+from assay.attention.lanes import Lane, Usage, attend, attended
+from assay.attention.replay import alive, lifetimes
 from assay.core.errors import UserError
 from assay.nn.random import stream
 
@@ -56,6 +57,32 @@ def test_padding_takes_none_of_the_slots():
     mask = torch.ones(2, TIME, TIME, dtype=torch.bool).tril()
     mask[:, :, :20] = False
     assert (kept(WORD, SLOTS, layer_of(mask))[:, :, -1, :PREFIX].sum(-1) == SLOTS).all()
+
+
+@pytest.mark.parametrize("word", ["window", "h2o", "snapkv:window_size=6:kernel_size=3", "dense"])
+def test_what_is_read_is_counted_from_the_end_of_the_prefix_on(word):
+    lane, layer, usage = Lane(attention.parse(word), Budget(slots=SLOTS), prefix=PREFIX), layer_of(), Usage()
+    attend([lane], layer, usage=[usage])
+    left = PREFIX if word == "dense" else SLOTS
+    assert usage.attended == 2 * 4 * sum(left + n for n in range(1, TIME - PREFIX + 1))
+    assert usage.visible == 2 * 4 * sum(t + 1 for t in range(PREFIX, TIME))
+    assert usage.queries == 2 * 2 * (TIME - PREFIX) and usage.vectors_read == usage.attended
+    assert usage.vectors_stored == 2 * 2 * 2 * (left + TIME - PREFIX)
+
+
+def test_lifetimes_are_counted_as_their_mask():
+    layer, method, found = layer_of(), attention["h2o"](), (Usage(), Usage())
+    last = lifetimes([(method, SLOTS)], layer, prefix=PREFIX)
+    found[0].count_lifetimes(method, layer, last, PREFIX)
+    found[1].count_mask(method, layer, alive(last).repeat_interleave(2, 1), PREFIX)
+    assert found[0] == found[1]
+
+
+def test_a_pattern_with_slots_enough_for_the_prefix_may_still_leave_keys_out():
+    word = "local_strided:local_window=4:stride=5"
+    lane = Lane(attention.parse(word), Budget(slots=PREFIX), prefix=PREFIX)
+    assert not lane.is_dense(TIME) and not attended([lane], layer_of())[:, :, -1, :PREFIX].all()
+    assert Lane(attention.parse("window"), Budget(slots=PREFIX), prefix=PREFIX).is_dense(TIME)
 
 
 def test_a_window_that_does_not_fit_and_an_even_kernel_are_refused():

@@ -24,8 +24,8 @@ def unit(vector):
 class Heads:
     """The caches of one layer for one sequence: for each head of keys, position -> key, and what the rule remembers."""
 
-    def __init__(self, rule, slots, kv_heads):
-        self.rule, self.slots = rule, slots
+    def __init__(self, rule, slots, kv_heads, chunk=1):
+        self.rule, self.slots, self.chunk = rule, slots, chunk
         self.keys = [{} for _ in range(kv_heads)]
         self.total = [{} for _ in range(kv_heads)]
 
@@ -43,21 +43,23 @@ class Heads:
             for head in weights[h]:
                 for j, weight in head.items():
                     self.total[h][j] += weight
-        for h, gone in enumerate(self.victims(t, weights, visible)):
-            if len(self.keys[h]) > self.slots:
-                del self.keys[h][gone], self.total[h][gone]
+        if (t + 1) % self.chunk == 0:
+            for h, order in enumerate(self.victims(t, weights, visible)):
+                for gone in order[: max(0, len(self.keys[h]) - self.slots)]:
+                    del self.keys[h][gone], self.total[h][gone]
         return attended
 
     def victims(self, t, weights, visible):
+        """For each head, who would leave: the first one first."""
         worths = [getattr(self, self.rule["score"])(h, weights[h]) for h in range(len(self.keys))]
         if self.rule["granularity"] == "layer":
             worths = [{j: sum(worth[j] for worth in worths) for j in worths[0]}] * len(worths)
         first, latest = self.rule.get("first", 0), int(self.rule.get("latest", 0) * self.slots)
         chosen = []
         for h, worth in enumerate(worths):
-            hidden = [j for j in self.keys[h] if not visible[t][j]]
-            free = [j for j in self.keys[h] if first <= j <= t - latest]
-            chosen.append(min(hidden) if hidden else min(free, key=lambda j: (worth[j], j), default=None))
+            hidden = sorted(j for j in self.keys[h] if not visible[t][j])
+            free = [j for j in self.keys[h] if first <= j <= t - latest and j not in hidden]
+            chosen.append(hidden + sorted(free, key=lambda j, worth=worth: (worth[j], j)))
         return chosen
 
     def received(self, h, weights):
@@ -78,11 +80,11 @@ class Heads:
         return {j: self.rule["numbers"][h][j] for j in self.keys[h]}
 
 
-def attended(rule, slots, q, k, visible):
+def attended(rule, slots, q, k, visible, chunk=1):
     """q (heads, time, d) and k (kv_heads, time, d) of one sequence -> (heads, time, time), whether attended to."""
     kv_heads, time, _ = k.shape
     group = q.shape[0] // kv_heads
-    cache, mask = Heads(rule, slots, kv_heads), torch.zeros(q.shape[0], time, time, dtype=torch.bool)
+    cache, mask = Heads(rule, slots, kv_heads, chunk), torch.zeros(q.shape[0], time, time, dtype=torch.bool)
     q, k, visible = q.tolist(), k.tolist(), visible.tolist()
     for t in range(time):
         queries = [[q[h * group + g][t] for g in range(group)] for h in range(kv_heads)]

@@ -35,7 +35,8 @@ def test_an_edited_file_is_another_text(tmp_path):
     path.write_text("one")
     before = fingerprint(str(path))
     path.write_text("another")
-    assert fingerprint(str(path)) != before and fingerprint("pydoc") is None
+    assert fingerprint(str(path)) != before and fingerprint("c4") is None
+    assert fingerprint("pydoc") == load_corpus("pydoc").sha256
 
 
 def test_pydoc_is_always_there():
@@ -51,6 +52,22 @@ def test_what_is_not_there_is_said(tmp_path):
     (tmp_path / "a.jsonl").write_text("[1]\n")
     with pytest.raises(UserError, match="line 1: expected a JSON object"):
         load_corpus(str(tmp_path / "a.jsonl"))
+    (tmp_path / "b.jsonl").write_text('{"text": null}\n')
+    with pytest.raises(UserError, match="line 1: expected a JSON object with a text"):
+        load_corpus(str(tmp_path / "b.jsonl"))
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"third" * 1000)[:-12])
+    with pytest.raises(UserError, match="not whole"):
+        load_corpus(str(tmp_path / "c.txt.gz"))
+
+
+def test_an_error_without_a_message_is_named_by_its_kind(monkeypatch):
+    def refuse(**_):
+        raise ConnectionError
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=refuse, config=SimpleNamespace()))
+    _loaded.cache_clear()
+    with pytest.raises(UserError, match="from the hub: ConnectionError"):
+        load_corpus("wikitext-2")
 
 
 def test_a_hub_that_cannot_be_reached_names_the_offline_way(monkeypatch):
@@ -76,6 +93,8 @@ def test_the_hub_s_lines_are_joined_and_streams_are_cut(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=rows, config=SimpleNamespace()))
     _loaded.cache_clear()
     assert len(load_corpus("wikitext-103").documents) == 2
+    limited = load_corpus("wikitext-103", limit=1).documents
+    assert limited == tuple(articles(WIKI)), "a limit is not one of lines"
     assert len(load_corpus("c4").documents) == 1000 and len(load_corpus("c4", limit=3).documents) == 3
-    assert asked[1]["streaming"]
+    assert asked[2]["streaming"]
     _loaded.cache_clear()

@@ -3,7 +3,9 @@
 import math
 import random
 
-from assay.metrics.bootstrap import LEAST, ratio, ratio_difference
+import torch
+
+from assay.metrics.bootstrap import LEAST, ratio, ratio_difference, ratio_difference_p
 
 
 def clusters(n, *, spread, seed=0):
@@ -44,3 +46,17 @@ def test_too_few_clusters_have_no_interval():
 
 def test_the_same_clusters_give_the_same_interval():
     assert ratio(*clusters(30, spread=0.5)) == ratio(*clusters(30, spread=0.5))
+
+
+def test_a_p_value_says_what_the_interval_says():
+    rng = torch.Generator().manual_seed(0)
+    count = torch.randint(10, 100, (40,), generator=rng).double()
+    noise, told = torch.randn(40, generator=rng).double(), []
+    for shift in (0.0, 0.1, 0.2, 0.4, 1.0):
+        sums = [(count * (noise + shift)).tolist(), count.tolist(), [0.0] * 40, count.tolist()]
+        found, p = ratio_difference(*sums), ratio_difference_p(*sums)
+        assert (p < 0.05) == (found.low > 0 or found.high < 0)
+        told.append(p)
+    assert told[-1] < 1e-3 < told[0], "both kinds occur"
+    same = [count.tolist()] * 4
+    assert ratio_difference_p(*same) == 1.0 and ratio_difference_p(*[[1.0] * 5] * 4) == 1.0

@@ -8,13 +8,15 @@ from assay.attention.base import Prefix
 from assay.contracts.base import promises
 from assay.core.errors import UserError
 from assay.mixers import mixers
+from assay.models.sequence import SequenceModel
 from assay.nn.random import initialised_from, stream
+from assay.tasks.base import TaskShape, Tokens
 
 WORDS = {
     "local_strided": "(local_strided:local_window=4:stride=5)",
     "cab_v3": "(cab_v3:block_size=2)",
     "cab_v4": "(cab_v4:block_size=2)",
-    "quest": "(quest:dense_layers=0:page_size=4:min_pages=2)",
+    "quest": "(quest:page_size=4:min_pages=2)",
     "random_evict": "(random_evict:num_sink_tokens=2)",
 }
 NAMES = [name for name in attention.names() if not issubclass(attention[name], Prefix)]
@@ -39,6 +41,22 @@ def test_what_is_left_out_changes_the_outputs(name):
         with initialised_from(0, "mixer"):
             given.append(mixers.parse(chosen).build(32, 24)(x))
     assert torch.allclose(given[0][:, :3], given[1][:, :3], atol=1e-6) and not torch.allclose(*given, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("dense", "cab_v3", "cab_v4", "local_strided")])
+def test_with_few_slots_a_method_of_default_options_leaves_something_out(name):
+    module = mixers.parse(f"sparse_attention:method={name}:slots=8").build(32, 96)
+    q, k, v = module.turned(torch.randn(1, 96, 32, generator=stream(0, "x")), 0)
+    assert not module.kept(q, k, v)[:, :, -1].all()
+
+
+@pytest.mark.parametrize("name", ["random", "random_evict"])
+def test_what_is_drawn_differs_from_layer_to_layer(name):
+    model = SequenceModel(seq_mixer=mixers.parse(word(name)), num_layers=2, model_dim=32)
+    module = model.build(TaskShape(inputs=Tokens(4), outputs=Tokens(4), length=24))
+    x = torch.randn(1, 24, 32, generator=stream(0, "x"))
+    one, other = (layer.mixer.kept(*layer.mixer.turned(x, 0)) for layer in module.layers)
+    assert not torch.equal(one, other)
 
 
 def test_with_a_slot_for_every_token_it_is_attention():

@@ -1,5 +1,7 @@
 """Sparse attention inside language models: what a real cache gives, on every model that uses the interface."""
 
+import os
+
 import pytest
 import real_cache
 import torch
@@ -18,7 +20,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict, Prefix
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
-from assay.models.causal_lm import load_model, sparse, sparse_lanes
+from assay.models.causal_lm import fingerprint, load_model, sparse, sparse_lanes
 from assay.nn.random import initialised_from, stream
 
 TIME, LAYERS, VOCAB = 96, 3, 50
@@ -159,9 +161,10 @@ def test_a_sliding_window_stays_the_model_s_own():
     model, ids = mistral(), tokens()
     changed = ids.clone()
     changed[:, 0] = 3 + (ids[:, 0] - 2) % (VOCAB - 3)
-    # Three layers of 40 tokens reach back 117: with 8 slots beside the window, the first token is out of sight.
-    one, other = (logits(model, x, "streaming_llm:num_sink_tokens=2", slots=30) for x in (ids, changed))
-    assert not torch.equal(one[:, :40], other[:, :40])
+    # Sinks would carry the first token to every query. The model's window hides it from place 40 on, and three layers
+    # of 8 latest keys carry it some 24 places further.
+    one, other = (logits(model, x, "streaming_llm:num_sink_tokens=2", slots=10) for x in (ids, changed))
+    assert not torch.equal(one[:, :40], other[:, :40]) and torch.equal(one[:, 70:], other[:, 70:])
     with sparse(model, "streaming_llm", slots=60) as usage:
         model(ids, use_cache=False)
     assert usage.visible == LAYERS * 4 * sum(min(t + 1, 40) for t in range(TIME)) and usage.attended == usage.visible
@@ -244,3 +247,13 @@ def test_a_folder_loads_as_it_was_saved(llama, tmp_path):
     model, ids = load_model(str(tmp_path)), tokens()
     assert model.dtype == torch.float32
     torch.testing.assert_close(logits(model, ids).double(), logits(llama, ids), rtol=0, atol=1e-2)
+
+
+def test_any_byte_of_the_weights_makes_another_model(tmp_path):
+    weights = bytearray(5 * 2**20)
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    before = fingerprint(str(tmp_path))
+    weights[len(weights) // 2] = 1
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    os.utime(tmp_path / "model.safetensors", (1, 1))
+    assert fingerprint(str(tmp_path)) != before and fingerprint("smollm2-135m") is None

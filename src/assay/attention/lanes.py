@@ -73,6 +73,10 @@ class Lane:
         """Whether it is the model itself, so that one lane can stand for all of this kind."""
         return _is_dense(self, time)
 
+    def first_sparse(self, time: int) -> int:
+        """The first query that may be denied something: those of a dense prefix, which are not scored, do not count."""
+        return self.placed.length(time) if isinstance(self.placed, Prefix) else min(self.prefix, time)
+
     def slots(self, time: int) -> int:
         return self.budget.cache(self.prefix or time)
 
@@ -80,8 +84,11 @@ class Lane:
 @lru_cache(maxsize=4096)
 def _is_dense(lane: Lane, time: int) -> bool:
     """Kept: the density is counted query by query, and every layer asks."""
+    if lane.prefix and isinstance(lane.method, Pattern):  # with a slot for every key it may still leave some out
+        query, keys = torch.tensor([[lane.prefix]]), torch.arange(lane.prefix)
+        return bool(lane.method.sees(query, keys, time=lane.prefix, slots=lane.slots(time)).all())
     if lane.prefix and not isinstance(lane.method, Prefix):
-        return lane.method.name == "dense" or lane.budget.cache(lane.prefix) >= lane.prefix
+        return lane.budget.cache(lane.prefix) >= lane.prefix
     return lane.placed.keeps_everything(time, lane.budget)
 
 
@@ -152,7 +159,7 @@ def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 
 
 @dataclass
 class Usage:
-    """What a lane has read and kept, summed over layers, sequences and heads of keys."""
+    """What a lane has read and kept, summed over layers, sequences and heads of keys, by the queries from `since`."""
 
     attended: float = 0.0
     """Query-key pairs, over query heads."""
@@ -165,35 +172,41 @@ class Usage:
     queries: float = 0.0
     """Queries times heads of keys, over the layers."""
 
-    def count(self, method: Method, layer: Layer, *, attended: float, read: float, last: float) -> None:
+    def count(self, method: Method, layer: Layer, *, attended: float, read: float, last: float, since: int = 0) -> None:
         """Pairs over query heads; keys over heads of keys, for all queries and for the last one."""
         kv_heads = layer.k.shape[1]
         if layer.mask is None:
-            visible, everything = float(layer.rows * _pairs(layer.time)), float(layer.rows * layer.time)
+            visible = float(layer.rows * (_pairs(layer.time) - _pairs(since)))
+            everything = float(layer.rows * layer.time)
         else:
-            visible, everything = float(layer.visible.sum()), float(layer.visible[:, -1].sum())
+            visible, everything = float(layer.visible[:, since:].sum()), float(layer.visible[:, -1].sum())
         self.attended += attended
         self.visible += visible * layer.q.shape[1]
         self.vectors_read += method.vectors_read(visible * kv_heads, read)
         self.vectors_stored += method.vectors_stored(everything * kv_heads if isinstance(method, Select) else last)
-        self.queries += layer.rows * kv_heads * layer.time
+        self.queries += layer.rows * kv_heads * (layer.time - since)
 
-    def count_mask(self, method: Method, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]) -> None:
-        heads, kv_heads = layer.q.shape[1], layer.k.shape[1]
+    def count_mask(
+        self, method: Method, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"], since: int = 0
+    ) -> None:
+        heads, kv_heads, kept = layer.q.shape[1], layer.k.shape[1], kept[:, :, since:]
         if kept.shape[1] == 1:
             pairs, last = float(kept.sum()), float(kept[:, :, -1].sum())
-            self.count(method, layer, attended=pairs * heads, read=pairs * kv_heads, last=last * kv_heads)
+            self.count(method, layer, attended=pairs * heads, read=pairs * kv_heads, last=last * kv_heads, since=since)
             return
         # A key that several heads of a group attend to is read once.
         union = reduce(kept.byte(), "r (h g) q k -> r h q k", "max", g=layer.group)
         sums = float(kept.sum()), float(union.sum()), float(union[:, :, -1].sum())
-        self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
+        self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2], since=since)
 
-    def count_lifetimes(self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"]) -> None:
+    def count_lifetimes(
+        self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"], since: int = 0
+    ) -> None:
         """Key j is read by the queries j..last_j."""
-        read = float((last - torch.arange(layer.time, device=last.device) + 1).sum())
+        first = torch.arange(layer.time, device=last.device).clamp(min=since)
+        read = float((last - first + 1).clamp(min=0).sum())
         resident = float((last == layer.time - 1).sum())
-        self.count(method, layer, attended=read * layer.group, read=read, last=resident)
+        self.count(method, layer, attended=read * layer.group, read=read, last=resident, since=since)
 
     def count_blocks(
         self, method: CurvatureSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]
@@ -216,11 +229,11 @@ def attend(
     for number, lane in enumerate(lanes):
         part = layer[number * batch : (number + 1) * batch]
         count = usage[number] if usage is not None else None
-        last = histories.get(number)
+        last, since = histories.get(number), lane.first_sparse(layer.time)
         if last is not None and flex.usable(layer):
             outputs.append(flex.attention(part, flex.lifetime_mask(last, group=part.group)))
             if count:
-                count.count_lifetimes(lane.method, part, last)
+                count.count_lifetimes(lane.method, part, last, since)
             continue
         if isinstance(lane.method, CurvatureSelect) and flex.usable(layer) and lane.method.block_size % flex.BLOCK == 0:
             chosen = lane.method.chosen(part, lane.budget)
@@ -231,7 +244,7 @@ def attend(
             continue
         kept = lane_mask(lane, part, last)
         if count:
-            count.count_mask(lane.method, part, kept)
+            count.count_mask(lane.method, part, kept, since)
         if lane.positions == "cache" and not lane.is_dense(layer.time):
             outputs.append(attention_in_cache(lane, part, kept, turn))
         else:

@@ -102,7 +102,9 @@ class Slots:
     def present(self, first: Time, end: int | None) -> Bool[Tensor, "rows kv_heads query slots"]:
         """Slots whose resident the queries first..end-1 attend to; without an end, query `first` alone."""
         occupied = (self.position >= 0)[:, :, None]
-        if isinstance(first, int) and end is not None and end - first > 1:
+        # Of several keys that came together the later ones are not for the earlier queries, be it one query or more.
+        if self.entry.shape[-1] > 1:
+            assert isinstance(first, int) and end is not None, "a clock admits one key at a time"
             queries = torch.arange(end - first, device=occupied.device)[:, None] + first
             occupied = occupied & (self.position[:, :, None] <= queries)
         if self.layer.mask is None:

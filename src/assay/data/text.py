@@ -11,7 +11,8 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -54,8 +55,9 @@ def is_known(name: str) -> bool:
 
 
 def fingerprint(name: str) -> str | None:
-    """The hash of a text of the user's own, so that an edited file is another run; None for those with a name."""
-    return None if name in HUB or name == PYDOC else load_corpus(name).sha256
+    """The hash of a text that is here, so that an edited file, or another Python's pydoc, is another run; None for
+    those of the hub."""
+    return None if name in HUB else load_corpus(name).sha256
 
 
 def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
@@ -100,11 +102,12 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
     try:
         rows = datasets.load_dataset(**HUB[name])
-        texts: Iterable[str] = (row["text"] for row in islice(rows, limit))
-        # WikiText comes line by line.
-        yield from articles("".join(texts)) if name.startswith("wikitext") else (t.strip() for t in texts if t.strip())
+        if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
+            yield from articles("".join(row["text"] for row in rows))
+        else:
+            yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot load '{name}' from the hub: {reason}.{_instead()}") from None
 
 
@@ -122,8 +125,8 @@ def _read(path: Path) -> Iterator[str]:
     raw = path.read_bytes()
     try:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise UserError(f"'{path}' is not text in UTF-8: {error}.") from None
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' is not text in UTF-8, or not whole: {error}.") from None
     if not path.name.removesuffix(".gz").endswith(".jsonl"):
         yield from articles(text)
         return
@@ -136,6 +139,9 @@ def _document(line: str, where: str) -> str:
     """`text` of a JSON object, or else all its texts, one after another."""
     try:
         row = json.loads(line)
-        return row["text"] if "text" in row else "".join(value for value in row.values() if isinstance(value, str))
+        text = row["text"] if "text" in row else "".join(value for value in row.values() if isinstance(value, str))
     except (ValueError, AttributeError, TypeError):
-        raise UserError(f"{where}: expected a JSON object with a text.") from None
+        text = None
+    if not isinstance(text, str):
+        raise UserError(f"{where}: expected a JSON object with a text.")
+    return text

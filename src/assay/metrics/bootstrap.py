@@ -3,6 +3,7 @@
 Two things scored on the same clusters are compared on the same draws, so that what makes a cluster hard cancels.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -46,7 +47,28 @@ def ratio_difference(
     mean = (sums[0].sum() / sums[1].sum() - sums[2].sum() / sums[3].sum()).item()
     if len(total) < LEAST:
         return Interval(mean, None, None, len(total))
-    a, b, c, d = (draws(len(total)) @ values for values in sums)
-    found = a / b - c / d
-    low, high = torch.quantile(found[found.isfinite()], torch.tensor([(1 - level) / 2, (1 + level) / 2]).double())
+    found = _drawn_differences(sums)
+    low, high = torch.quantile(found, torch.tensor([(1 - level) / 2, (1 + level) / 2]).double())
     return Interval(mean, low.item(), high.item(), len(total))
+
+
+def ratio_difference_p(
+    total: Sequence[float], count: Sequence[float], other_total: Sequence[float], other_count: Sequence[float]
+) -> float:
+    """Two-sided, of no difference, from the draws of `ratio_difference`: twice the part of them on the far side of 0.
+    Where none is, the normal tail at the draws' spread says how far, which Holm over many pairs needs to know."""
+    if len(total) < LEAST:
+        return 1.0
+    found = _drawn_differences([torch.tensor(v, dtype=torch.float64) for v in (total, count, other_total, other_count)])
+    spread, n = found.std().item(), len(found)
+    if spread == 0:
+        return 1.0 if found[0] == 0 else 0.0
+    beyond = min((found <= 0).sum().item(), (found >= 0).sum().item())
+    counted = min(1.0, 2 * (beyond + 1) / (n + 1))
+    return counted if beyond else min(counted, math.erfc(abs(found.mean().item()) / spread / math.sqrt(2)))
+
+
+def _drawn_differences(sums: Sequence[Float[Tensor, " clusters"]]) -> Float[Tensor, " draws"]:
+    a, b, c, d = (draws(len(values)) @ values for values in sums)
+    found = a / b - c / d
+    return found[found.isfinite()]

@@ -5,7 +5,7 @@ shared seeds, Holm for many comparisons at once, and letters for a table: two ro
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
@@ -92,15 +92,22 @@ def holm(p: Mapping[K, float]) -> dict[K, float]:
     return {key: adjusted[key] for key in p}
 
 
-def letters(scores: Mapping[str, Mapping[int, float]], level: float = 0.95) -> dict[str, str]:
+def letters(
+    scores: Mapping[str, Mapping[int, float]],
+    level: float = 0.95,
+    p_of: Callable[[str, str], float] | None = None,
+) -> dict[str, str]:
     """A compact letter display (Piepho 2004): two names share a letter unless their paired difference is significant
     after Holm over all pairs; the best mean has 'a'.
 
         x .90  a        x and y are not told apart, nor are y and z; x and z are
         y .85  ab
         z .80   b
+
+    `p_of` gives the p value of two names where a paired t over what they share is not the test.
     """
-    p = holm({pair: paired_p(scores[pair[0]], scores[pair[1]]) for pair in combinations(scores, 2)})
+    test = p_of or (lambda one, other: paired_p(scores[one], scores[other]))
+    p = holm({pair: test(*pair) for pair in combinations(scores, 2)})
     apart = [pair for pair, value in p.items() if value < 1 - level]
     ranked = sorted(scores, key=lambda name: fmean(scores[name].values()) if scores[name] else -math.inf, reverse=True)
     rank = {name: place for place, name in enumerate(ranked)}

@@ -22,6 +22,9 @@ State = Any
 class MixerModule(nn.Module):
     """What `Mixer.build` gives: a parallel form for training and a recurrent one that sees x_t and the state alone."""
 
+    depth: int = 0
+    """Which mixer of the model this is, which the model says: what is drawn at random should differ between layers."""
+
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
         raise NotImplementedError(f"{type(self).__name__}.forward")
 

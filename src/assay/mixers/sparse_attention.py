@@ -7,7 +7,7 @@ that a later query may see; one that selects anew for each query carries everyth
 attended to has.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select, Step
 from assay.attention.curvature import CurvatureSelect
 from assay.attention.lanes import Lane, attended
+from assay.attention.quest import Quest
 from assay.attention.replay import shared
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -35,6 +36,7 @@ Heads = Float[Tensor, "batch heads time d"]
 class SparseAttention(SoftmaxHeads, Mixer):
     """Softmax attention to what an attention method keeps."""
 
+    version: ClassVar[int] = 2
     ordered: ClassVar[bool] = False
 
     method: Method = field(default_factory=lambda: attention.parse("streaming_llm"))
@@ -56,9 +58,12 @@ class SparseAttention(SoftmaxHeads, Mixer):
     def core(self, d_model: int, max_len: int) -> MixerModule:
         if max_len > self.slots:
             self.method.check(max_len, self.budget)
+        method = self.method
+        if isinstance(method, Quest):  # its dense first layers are those of a deep model; a mixer is to be sparse
+            method = replace(method, dense_layers=0)
         for family, module in MODULES.items():
-            if isinstance(self.method, family):
-                return module(self.projections(d_model), self.method, self.budget, rotary=self.rotary)
+            if isinstance(method, family):
+                return module(self.projections(d_model), method, self.budget, rotary=self.rotary)
         raise UserError(f"{self.name}: {self.method.label} belongs to no family of attention methods.")
 
     def core_state(self, d_model: int, length: int) -> int:
@@ -96,7 +101,7 @@ class MethodAttention(MixerModule):
 
     def kept(self, q: Heads, k: Heads, v: Heads) -> Bool[Tensor, "batch heads query key"]:
         lane = Lane(self.method, self.budget)
-        layer = Layer(q.detach(), k.detach(), v.detach())
+        layer = Layer(q.detach(), k.detach(), v.detach(), index=self.depth)
         # Decisions are made in the precision of what they are made from, whatever the products are computed in.
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             return attended([lane], layer) if q.shape[2] > self.budget.cache(0) else layer.visible[:, None]
@@ -170,12 +175,12 @@ class EvictingAttention(MethodAttention):
     def arrival(self, k: Heads, t: int) -> Float[Tensor, "batch kv_heads 1"]:
         """What the new key is worth, where it stands at place t."""
         padded = torch.nn.functional.pad(k, (0, 0, t, 0))
-        layer = Layer(padded, padded, padded)
+        layer = Layer(padded, padded, padded, index=self.depth)
         return shared(self.method, self.method.arrival(layer))[..., -1:].to(k.dtype)
 
     def updated(self, q: Heads, keys: Heads, values: Heads, worth: Tensor) -> Float[Tensor, "batch kv_heads slots"]:
         """After this query; the cache is a short sequence of its own."""
-        layer = Layer(q.expand(-1, -1, keys.shape[2], -1), keys, values)
+        layer = Layer(q.expand(-1, -1, keys.shape[2], -1), keys, values, index=self.depth)
         places = torch.arange(keys.shape[2], device=q.device).expand(worth.shape)
         everything = torch.ones_like(places, dtype=torch.bool)[:, :, None]
         last = keys.shape[2] - 1

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,8 +37,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
 """Options of the interface that methods, which see queries and keys alone, would have to ignore."""
-ENDS = 2**20
-"""Bytes of a file's start and end that stand for it."""
+WEIGHTS = (".safetensors", ".bin")
 PLAIN_ROTARY = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
 
@@ -69,22 +69,39 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
         return transformers().AutoTokenizer.from_pretrained(_where(name), revision=revision)
 
 
+def check_model(name: str, *, context: int, revision: str | None = None) -> None:
+    """Refuse what would fail, or mean nothing, once the model is loaded: a folder without weights, and a context that
+    is longer than the model has positions for."""
+    if Path(name).is_dir() and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
+        raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
+    with _quiet(name):
+        config = transformers().AutoConfig.from_pretrained(_where(name), revision=revision)
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and context > most:
+        raise UserError(
+            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
+            f"Give --context-lengths up to {most}."
+        )
+
+
 def fingerprint(name: str) -> str | None:
-    """Of a model in a folder: its config and tokenizer, and the size and both ends of each file of weights; None for a
-    name, which stands for one thing."""
+    """Of a model in a folder: its config, tokenizer and weights, every byte; None for a name, which stands for one
+    thing."""
     folder = Path(name)
     if name in KNOWN_WITHOUT_THE_HUB or not folder.is_dir():
         return None
     found = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in (".json", ".safetensors", ".bin", ".model"):
-            continue
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            start = file.read(ENDS)
-            file.seek(max(0, size - ENDS))
-            found.update(f"{path.name} {size} ".encode() + start + file.read(ENDS))
+        if path.suffix in (".json", ".model", *WEIGHTS):
+            found.update(f"{path.name} {_file_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)} ".encode())
     return found.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _file_hash(path: str, changed: int, size: int) -> str:
+    """Kept for the process until the file changes: every plan asks, and weights are large."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _where(name: str) -> str:
@@ -104,9 +121,10 @@ def _quiet(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
         raise UserError(
-            f"cannot load the model '{name}': {missing} gave: {str(error).strip().splitlines()[0]} "
+            f"cannot load the model '{name}': {missing} gave: {reason} "
             f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
         ) from None
     finally:

@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
-from assay.mixers.base import Mixer
+from assay.mixers.base import Mixer, MixerModule
 from assay.nn.norm import Norm
 from assay.state_mixers import state_mixers
 from assay.state_mixers.base import StateMixer
@@ -115,6 +115,8 @@ class SequenceModule(nn.Module):
         self.embed = _embedding(shape, width)
         self.position = nn.Parameter(0.02 * torch.randn(shape.length, width)) if model.has_table else None
         self.layers = nn.ModuleList(Layer(model, shape.length) for _ in range(model.num_layers))
+        for depth, mixer in enumerate(part for part in self.modules() if isinstance(part, MixerModule)):
+            mixer.depth = depth
         self.norm = Norm(width)
         self.outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
         if model.tied and not (isinstance(shape.inputs, Tokens) and shape.inputs == shape.outputs):

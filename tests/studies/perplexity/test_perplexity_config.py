@@ -64,11 +64,29 @@ def test_unknown_keys_are_errors_and_meaningless_ones_are_warned_of():
         BenchmarkConfig.from_text("methods: [h3o]", what="x.yaml")
     with pytest.raises(UserError, match="neither YAML nor JSON"):
         BenchmarkConfig.from_text("a: [", what="x.yaml")
+    for text, said in (
+        ("dataset_configs: [1]", "expected a mapping from names to options"),
+        ("experiments: 3", "a list of experiments"),
+        ("experiments: [3]", "a list of experiments"),
+        (
+            "{datasets: [c4], dataset_configs: {c5: {max_samples: 3}}}",
+            "'c5' is none of this experiment's. Did you mean 'c4'",
+        ),
+        ("{methods: [h2o], method_configs: {h3o: {block_size: 3}}}", "'h3o' is none of this experiment's"),
+    ):
+        with pytest.raises(UserError, match=said):
+            BenchmarkConfig.from_text(text, what="x.yaml")
     (given,) = BenchmarkConfig.from_text("{batch_size: 8, model: {device_map: cuda}}", what="x.yaml").experiments
     with pytest.warns(UserWarning) as seen:
         given.options()
     said = " ".join(str(one.message) for one in seen)
     assert "without meaning here: batch_size" in said and "model.device_map" in said and "8192, 16384" in said
+
+
+def test_a_config_that_is_not_text_is_said(tmp_path):
+    (tmp_path / "x.yaml").write_bytes(b"name: \xff\xfe")
+    with pytest.raises(UserError, match="not text in UTF-8"):
+        BenchmarkConfig.load(tmp_path / "x.yaml")
 
 
 def test_options_of_methods_reach_the_methods():
@@ -83,9 +101,49 @@ def test_options_of_methods_reach_the_methods():
         MethodConfig(block_size=3).word("h2o")
 
 
+SPEC = {
+    "PerplexityDataset",
+    "MethodName",
+    "DatasetConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "ExperimentConfig",
+    "BenchmarkConfig",
+    "ContextLengthSweepConfig",
+    "SparsitySweepConfig",
+    "DATASET_CONFIGS",
+    "METHOD_CONFIGS",
+    "create_quick_test",
+    "create_icml_benchmark",
+    "get_dataset_config",
+    "get_method_config",
+    "TextChunk",
+    "PerplexityDatasetLoader",
+    "WikiTextDataset",
+    "C4Dataset",
+    "PG19Dataset",
+    "create_perplexity_dataset",
+    "create_dataloader",
+    "get_dataset_stats",
+    "load_all_datasets",
+    "PerplexityResult",
+    "PerplexityEvaluator",
+    "compute_perplexity",
+    "compute_sliding_window_perplexity",
+    "aggregate_results",
+    "format_perplexity_result",
+    "compute_perplexity_statistics",
+    "PerplexityBenchmarkRunner",
+    "run_benchmark",
+    "analyze_context_scaling",
+    "analyze_sparsity_tradeoff",
+    "generate_summary_table",
+}
+
+
 def test_every_name_of_the_spec_is_there():
+    assert len(SPEC) == 36 and set(dir(package)) >= SPEC
     for name in dir(package):
         assert getattr(package, name) is not None
-    assert len(dir(package)) > 35
     with pytest.raises(AttributeError):
         package.nothing  # noqa: B018

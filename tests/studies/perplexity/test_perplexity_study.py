@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -19,6 +20,8 @@ from assay.studies.perplexity import (
     run_benchmark,
 )
 from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.figures import _letters
+from assay.studies.perplexity.perplexity import Perplexity
 
 SIZES = ["--context-lengths", "32", "64", "--sparsity-levels", "0", "0.5", "0.8", "--fixed-sparsity", "0.8"]
 PLACE = ["--executor", "serial", "--device", "cpu", "--quiet"]
@@ -72,6 +75,35 @@ def test_sparsity_0_is_dense_and_what_is_realised_is_said(results):
     assert half["kl_to_dense"] > 0 and half["context_gain_kept"] in (None, 0.0)
 
 
+def test_a_method_that_selects_is_not_measured_by_a_window_of_another_density(results):
+    found = results[1]["results"]["articles.txt"]
+    assert found["cab_v4:block_size=8"]["sparsity_sweep"]["0.5"]["context_gain_kept"] is None
+    assert found["cab_v4:block_size=8"]["sparsity_sweep"]["0.5"]["perplexity"] is not None
+
+
+def test_letters_tell_apart_what_the_paired_interval_tells_apart():
+    """Two losses whose difference is all in the largest cluster: a mean over clusters would miss it."""
+
+    def entry(name, losses, tokens):
+        loss = sum(a * b for a, b in zip(losses, tokens, strict=True)) / sum(tokens)
+        clusters = {"cluster_losses": losses, "cluster_tokens": tokens}
+        return {
+            **{key: dict(zip(map(str, range(30)), values, strict=True)) for key, values in clusters.items()},
+            **{"records": [name], "perplexity": math.exp(loss), "cross_entropy": loss, "clusters": 30},
+            **{"realised_sparsity": 0.5, "context_length": 64, "nominal_sparsity": 0.5, "budget": None},
+        }
+
+    tokens = [10.0 + 90 * (number % 2) for number in range(30)]
+    hard = [3.0 + 0.1 * (number % 7) for number in range(30)]
+    worse = [loss + (0.05 if number % 2 else -0.06) for number, loss in enumerate(hard)]
+    methods = {
+        name: {"title": name, "sparsity_sweep": {"0.5": entry(name, losses, tokens)}, "budget_sweep": {}}
+        for name, losses in (("x", hard), ("y", worse), ("z", hard))
+    }
+    found = _letters({"results": {"text": methods}}, ("sparsity_sweep", "budget_sweep"))
+    assert [found["text", name, name] for name in "xyz"] == ["a", "b", "a"]
+
+
 def test_a_budget_below_four_blocks_is_said_in_place_of_a_number(results):
     cell = results[1]["results"]["articles.txt"]["cab_v4:block_size=8"]["sparsity_sweep"]["0.8"]
     assert cell["perplexity"] is None and cell["error"].startswith("budget below 4 blocks") and not cell["failed"]
@@ -81,6 +113,25 @@ def test_a_budget_below_four_blocks_is_said_in_place_of_a_number(results):
 def test_every_context_scores_the_same_tokens(results):
     sweep = results[1]["results"]["articles.txt"]["dense"]["context_length_sweep"]
     assert {cell["num_tokens"] for cell in sweep.values()} == {24 * 64}
+
+
+def test_cells_stand_in_the_sweep_they_were_asked_for(tiny, text, cli, tmp_path):
+    """Also where counting would guess otherwise: one context more at 0.5, which is not the fixed sparsity."""
+    base = words(tiny, text, tmp_path, "--max-samples", "2", "--max-windows", "1", methods=["window"])
+
+    def sweeps(*more):
+        assert cli(*base, *more)[0] == 0
+        document = json.loads((tmp_path / "perplexity" / "perplexity_latest.json").read_text())
+        found = document["results"]["articles.txt"]["window"]
+        kinds = ("context_length_sweep", "sparsity_sweep", "budget_sweep")
+        return document["config"], [list(found[kind]) for kind in kinds]
+
+    sizes = ["--context-lengths", "32", "--fixed-context-length", "64", "--fixed-sparsity", "0.5"]
+    config, found = sweeps(*sizes, "--sparsity-levels", "0.8", "0.9", "--description", "two words")
+    assert found == [["32"], ["0.8", "0.9"], []] and config["description"] == "two words"
+    assert (config["fixed_sparsity"], config["fixed_context_length"], config["context_lengths"]) == (0.5, 64, [32])
+    assert sweeps("--no-sparsity-sweep")[1] == [["32", "64"], [], []]
+    assert sweeps("--no-sparsity-sweep", "--no-context-sweep", "--budgets", "16")[1] == [[], [], ["16"]]
 
 
 def test_a_second_run_computes_nothing_and_says_the_same(results, tiny, text, cli):
@@ -173,6 +224,12 @@ def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_pat
     }
     online, prefix = (found[key]["budget_sweep"]["16"]["num_tokens"] for key in ("h2o", "h2o@prefix"))
     assert (online, prefix) == (3 * 64, 3 * 32), "the continuation alone is scored"
+    cut = found["h2o@prefix"]["budget_sweep"]["16"]
+    read = sum(16 + n for n in range(1, 33)) / 32  # keys for each query of the second half
+    assert cut["kv_bytes_read_per_token"] == pytest.approx(read * 2 * 2 * 2 * 32)
+    assert cut["realised_sparsity"] == pytest.approx(1 - 32 * read / sum(t + 1 for t in range(32, 64)))
+    dense = found["dense@prefix"]["sparsity_sweep"]["0.0"]["kv_bytes_read_per_token"]
+    assert dense == pytest.approx(sum(t + 1 for t in range(32, 64)) / 32 * 2 * 2 * 2 * 32)
     with_prefix = words(tiny, text, tmp_path, methods=["snapkv"])
     code, _, err = cli(*with_prefix)
     assert code == 2 and "--protocol prefix" in err
@@ -200,13 +257,33 @@ def test_the_copy_probe_is_a_dataset(tiny, cli, tmp_path):
     assert cell["word_perplexity"] is None
 
 
+def test_the_defaults_of_the_prefix_protocol_run_under_it():
+    assert {method.name for method in Perplexity(protocol="prefix").chosen()} == {
+        "dense", "h2o", "streaming_llm", "window",
+    }  # fmt: skip
+    assert "cab_v4" in {method.name for method in Perplexity().chosen()}
+
+
+def test_a_context_that_is_not_measured_is_not_the_longest():
+    given = {"context_lengths": (512, 768, 4096), "fixed_context_length": 512, "context_sweep": False}
+    assert Perplexity(**given, max_length=512).longest == 512
+
+
 def test_mistakes_are_one_line(tiny, text, cli, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny, bare, ignore=shutil.ignore_patterns("*.safetensors"))
     for more, said in (
         (["--max-length", "32"], "a context of 64 is over --max-length 32"),
         (["--datasets", "no-such"], "no dataset 'no-such'"),
         (["--sparsity-levels", "1.5"], "at least 0 and below 1"),
         (["--model", tmp_path / "nowhere"], "cannot load the model"),
-        (["--context-lengths", "4000", "--max-length", "4000"], "has 4000 tokens"),
+        (["--context-lengths", "512"], "has 512 tokens"),
+        (["--context-lengths", "1024"], "has 512 positions (max_position_embeddings), fewer than a context of 1024"),
+        (["--context-lengths", "48", "64"], "48 does not divide the longest, 64"),
+        (["--dtype", "float8"], "--dtype float8: choose auto, float16"),
+        (["--model", bare], "the folder has no file of weights"),
+        (["--protocol", "prefix"], "cab_v4:block_size=8 selects anew for each query"),
+        (["--protocol", "prefix", "--positions", "cache"], "--positions cache is defined for the online protocol"),
         (["--no-context-sweep", "--no-sparsity-sweep"], "nothing to measure"),
     ):
         code, _, err = cli(*words(tiny, text, tmp_path / "out"), *more)

@@ -151,11 +151,17 @@ class ExperimentConfig:
         parts = {"model": ModelConfig, "context_length_sweep": ContextLengthSweepConfig}
         for key, part in (parts | {"sparsity_sweep": SparsitySweepConfig}).items():
             object.__setattr__(self, key, made(part, getattr(self, key), what=key))
-        for key, cls in (("dataset_configs", DatasetConfig), ("method_configs", MethodConfig)):
-            given = {name: made(cls, value, what=f"{key} of '{name}'") for name, value in getattr(self, key).items()}
-            object.__setattr__(self, key, given)
         for key in ("datasets", "methods"):
             object.__setattr__(self, key, tuple(str(value) for value in getattr(self, key)))
+        for key, cls in (("dataset_configs", DatasetConfig), ("method_configs", MethodConfig)):
+            loose, named = getattr(self, key), self.datasets if key == "dataset_configs" else self.methods
+            if not isinstance(loose, Mapping):
+                raise UserError(f"{key}: expected a mapping from names to options, got {loose!r}.")
+            for name in loose:
+                if name not in named:
+                    raise UserError(f"{key}: '{name}' is none of this experiment's.{nearest(str(name), named)}")
+            given = {name: made(cls, value, what=f"{key} of '{name}'") for name, value in loose.items()}
+            object.__setattr__(self, key, given)
         for method in self.methods:
             attention.parse(method)
 
@@ -170,6 +176,7 @@ class ExperimentConfig:
         fixed = min(levels.fixed_context_length, self.model.max_length)
         return {
             "title": self.name,
+            "description": self.description,
             "model": self.model.name,
             "revision": self.model.revision,
             "dtype": self.model.torch_dtype,
@@ -239,7 +246,11 @@ class BenchmarkConfig:
                 known = ", ".join(names)
                 raise UserError(f"--config {source}: no such file, nor one of {known}.{nearest(str(source), names)}")
             path = shipped.joinpath(f"{source}.yaml")
-        return cls.from_text(path.read_text(encoding="utf-8"), what=str(source))
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError) as error:
+            raise UserError(f"--config {source}: not text in UTF-8: {error}.") from None
+        return cls.from_text(text, what=str(source))
 
     @classmethod
     def from_text(cls, text: str, *, what: str) -> Self:
@@ -252,6 +263,8 @@ class BenchmarkConfig:
         if not isinstance(data, dict):
             raise UserError(f"{what}: expected an experiment, or `experiments:` with several.")
         whole = data if "experiments" in data else {"experiments": [data]}
+        if not isinstance(whole["experiments"], list) or not all(isinstance(one, dict) for one in whole["experiments"]):
+            raise UserError(f"{what}: `experiments` is a list of experiments.")
         found = made(cls, whole, what=what)
         _warn("", [key for key in cls.without_meaning if getattr(found, key) != _default(found, key)])
         return found

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.attention import attention
-from assay.attention.base import Budget
+from assay.attention.base import Budget, Select
 from assay.core.run import Record, canonical, finite
 from assay.metrics.bootstrap import ratio, ratio_difference
 from assay.metrics.intervals import Interval
@@ -38,7 +38,7 @@ class Cell:
         """Why there is no number: the last line of what was raised, or what a method needs more of."""
         for record in self.records:
             if record.status == "failed":
-                return (record.error or "failed").strip().splitlines()[-1]
+                return ((record.error or "").strip() or "failed").splitlines()[-1]
             if "refused" in record.metrics:
                 return str(record.metrics["refused"])
             if record.status == "diverged":
@@ -72,6 +72,10 @@ class Cell:
     @property
     def budget(self) -> Budget:
         return Budget(**self.options["budget"])
+
+    @property
+    def is_dense(self) -> bool:
+        return self.options["method"]["name"] == "dense"
 
     @property
     def prefix(self) -> bool:
@@ -108,29 +112,85 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
     return [Cell(tuple(group[shard] for shard in sorted(group))) for group in groups.values()]
 
 
-def documents_of(records: Sequence[Record], *, name: str, context_sweep: bool = True) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Sweeps:
+    """Which cells belong to which sweep; an empty sweep was left out."""
+
+    context_lengths: tuple[int, ...]
+    fixed_sparsity: float | None
+    sparsity_levels: tuple[float, ...]
+    budgets: tuple[int, ...]
+    fixed_context_length: int
+
+    def fit(self, cells: Iterable[Cell]) -> bool:
+        """Whether the cells are those of these sweeps; those of other commands, as on a page of everything, are not."""
+        levels, at_fixed = self.sparsity_levels, [cell for cell in cells if not self.by_context(cell)]
+        return all(
+            cell.options["context"] == self.fixed_context_length
+            and (cell.is_dense or cell.budget.sparsity in levels or cell.budget.slots in self.budgets)
+            for cell in at_fixed
+        )
+
+    def by_context(self, cell: Cell) -> bool:
+        fits = cell.is_dense or cell.budget.sparsity == self.fixed_sparsity
+        return fits and cell.options["context"] in self.context_lengths
+
+    def by_sparsity(self, cell: Cell) -> bool:
+        """Dense attention stands at 0, beside budgets too."""
+        fits = cell.budget.sparsity in self.sparsity_levels or (cell.is_dense and self.has_fixed)
+        return fits and cell.options["context"] == self.fixed_context_length
+
+    def by_budget(self, cell: Cell) -> bool:
+        return cell.budget.slots in self.budgets and cell.options["context"] == self.fixed_context_length
+
+    @property
+    def has_fixed(self) -> bool:
+        return bool(self.sparsity_levels or self.budgets)
+
+
+def guessed_sweeps(cells: Sequence[Cell]) -> Sweeps:
+    """From records alone: the fixed context is the one most cells have, the fixed sparsity that of most contexts."""
+    contexts = [cell.options["context"] for cell in cells]
+    lossy = [cell for cell in cells if not cell.is_dense]
+    pairs = {(cell.budget.sparsity, cell.options["context"]) for cell in lossy}
+    spread = [level for level, _ in pairs if level is not None]
+    return Sweeps(
+        tuple(sorted(set(contexts))),
+        max(spread, key=lambda level: (spread.count(level), level), default=None),
+        tuple(sorted({0.0, *spread})),
+        tuple(sorted({cell.budget.slots for cell in lossy if cell.budget.slots is not None})),
+        max(contexts, key=lambda context: (contexts.count(context), context)),
+    )
+
+
+def documents_of(
+    records: Sequence[Record], *, name: str, description: str = "", sweeps: Sweeps | None = None
+) -> list[dict[str, Any]]:
     """One document per model, precision and way of computing."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells_of(records):
         run = cell.records[0].run
         key = canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
         groups.setdefault(key, []).append(cell)
-    return [_document(cells, name=name, context_sweep=context_sweep) for cells in groups.values()]
+    head = {"name": name, "description": description}
+    return [_document(cells, head, sweeps) for cells in groups.values()]
 
 
-def _document(cells: Sequence[Cell], *, name: str, context_sweep: bool) -> dict[str, Any]:
+def _document(cells: Sequence[Cell], head: Mapping[str, Any], given: Sweeps | None) -> dict[str, Any]:
     first = cells[0].records[0]
+    sweeps = given if given is not None and given.fit(cells) else guessed_sweeps(cells)
     named = _dataset_names(cells)
     results: dict[str, dict[str, Any]] = {}
     for label in dict.fromkeys(named.values()):
         mine = [cell for cell in cells if named[_text(cell)] == label]
-        results[label] = _methods(mine, context_sweep=context_sweep)
+        results[label] = _methods(mine, sweeps)
     config = {
-        "name": name,
+        **head,
         "model": first.run.options["model"],
         "dtype": first.run.options["dtype"],
         "datasets": list(results),
         "methods": list(dict.fromkeys(cell.key for cell in cells)),
+        **vars(sweeps),
         "seed": first.run.seed,
         "numerics": vars(first.run.numerics),
         "versions": {"assay": first.provenance.assay, "torch": first.provenance.torch},
@@ -155,38 +215,29 @@ def _dataset_names(cells: Sequence[Cell]) -> dict[str, str]:
     return named
 
 
-def _methods(cells: Sequence[Cell], *, context_sweep: bool) -> dict[str, Any]:
-    dense = {(c.options["context"], c.prefix): c for c in cells if c.options["method"]["name"] == "dense"}
+def _methods(cells: Sequence[Cell], sweeps: Sweeps) -> dict[str, Any]:
+    dense = {(c.options["context"], c.prefix): c for c in cells if c.is_dense}
     window = {(c.options["context"], c.prefix, c.budget): c for c in cells if c.options["method"]["name"] == "window"}
-    contexts = [cell.options["context"] for cell in cells]
-    fixed = max(contexts, key=lambda context: (contexts.count(context), context))
-    swept = _swept_sparsity(cells)
     found: dict[str, Any] = {}
     for cell in cells:
-        context, budget, is_dense = cell.options["context"], cell.budget, cell.options["method"]["name"] == "dense"
+        context, budget = cell.options["context"], cell.budget
         place = found.setdefault(cell.key, {"context_length_sweep": {}, "sparsity_sweep": {}, "budget_sweep": {}})
         place["title"] = cell.title
         entry = result(cell, dense.get((context, cell.prefix)), window.get((context, cell.prefix, budget)))
-        if context_sweep and (is_dense or budget.sparsity == swept):
+        if sweeps.by_context(cell):
             place["context_length_sweep"][str(context)] = entry
-        if context == fixed and budget.sparsity is not None:
+        if sweeps.by_sparsity(cell):
             place["sparsity_sweep"][str(budget.sparsity)] = entry
-        if context == fixed and budget.slots is not None:
+        if sweeps.by_budget(cell):
             place["budget_sweep"][str(budget.slots)] = entry
     return found
-
-
-def _swept_sparsity(cells: Sequence[Cell]) -> float | None:
-    """That of the sweep over contexts: the one that most contexts have."""
-    pairs = {(c.budget.sparsity, c.options["context"]) for c in cells if c.options["method"]["name"] != "dense"}
-    levels = [level for level, _ in pairs if level is not None]
-    return max(levels, key=lambda level: (levels.count(level), level), default=None)
 
 
 EMPTY = (
     "perplexity", "cross_entropy", "bits_per_token", "bits_per_char", "word_perplexity", "byte_perplexity",
     "bits_per_byte", "kl_to_dense", "delta_vs_dense", "context_gain_kept", "realised_sparsity", "kv_bytes_resident",
-    "kv_bytes_read_per_token", "attention_flops_per_token", "seconds", "tokens_per_second", "peak_memory_bytes",
+    "kv_bytes_read_per_token", "attention_flops_per_token", "seconds_share", "pass_tokens_per_second",
+    "peak_memory_bytes",
 )  # fmt: skip
 
 
@@ -219,6 +270,7 @@ def result(cell: Cell, dense: Cell | None, window: Cell | None) -> dict[str, Any
         "kl_to_dense": sum(cell.column("kl")) / count,
         "dataset_sha256": metrics["dataset_sha256"],
         "documents_too_short": metrics["documents_too_short"],
+        "cluster_tokens": {str(c): t for c, t in zip(cell.numbers("clusters"), tokens, strict=True) if t},
         "cluster_losses": {str(c): n / t for c, n, t in zip(cell.numbers("clusters"), nll, tokens, strict=True) if t},
     }
     return found | _compared(cell, dense, window) | _recall(cell) | _curves(cell) | _costs(cell, count) | head
@@ -253,7 +305,9 @@ def _compared(cell: Cell, dense: Cell | None, window: Cell | None) -> dict[str, 
         "dense_perplexity": base,
         "context_gain_kept": None,
     }
-    if window is not None and not window.error:
+    # With one budget a method that selects reads a share of what is in sight, a window a fixed number: not alike.
+    selects = isinstance(attention.load(cell.options["method"]), Select)
+    if window is not None and not window.error and not selects:
         near = sum(window.column("nll")) / sum(window.column("tokens"))
         gain = near - sum(whole[0]) / sum(whole[1])
         # Where the window loses nothing there is no gain to keep.
@@ -293,14 +347,15 @@ def _curves(cell: Cell) -> dict[str, Any]:
 def _costs(cell: Cell, tokens: float) -> dict[str, Any]:
     size = cell.records[0].metrics["vector_bytes"]
     seconds, windows = sum(cell.cost("seconds")), cell.usage("windows")
-    read_tokens = windows * cell.options["context"]
+    queries = cell.usage("tokens")
     return {
         "realised_sparsity": 1 - cell.usage("attended") / cell.usage("visible"),
         "kv_bytes_resident": size * cell.usage("vectors_stored") / windows,
-        "kv_bytes_read_per_token": size * cell.usage("vectors_read") / read_tokens,
-        "attention_flops_per_token": cell.usage("attention_flops") / read_tokens,
-        "seconds": seconds,
-        "tokens_per_second": read_tokens / seconds if seconds else None,
+        "kv_bytes_read_per_token": size * cell.usage("vectors_read") / queries,
+        "attention_flops_per_token": cell.usage("attention_flops") / queries,
+        "seconds_share": seconds,
+        # Of all lanes of the forward pass: the same for each method in it.
+        "pass_tokens_per_second": windows * cell.options["context"] / seconds if seconds else None,
         "peak_memory_bytes": max(cell.cost("peak_memory_bytes"), default=None),
     }
 

@@ -1,13 +1,15 @@
 """Figure 4, Figure 8 and Table 3, from the JSON document alone.
 
 document = json.load(open("results/perplexity/perplexity_latest.json"))
-figure_4(document).save("figure_4.html");  print(generate_summary_table(document))
+figure_4(document, "pydoc").save("figure_4.html");  print(generate_summary_table(document))
 """
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines
 from assay.studies.perplexity.document import interval
@@ -112,7 +114,7 @@ def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[di
                 "Bits/byte": entry["bits_per_byte"],
                 "KV kB": _kilo(entry["kv_bytes_resident"]),
                 "KV kB/token": _kilo(entry["kv_bytes_read_per_token"]),
-                "Tokens/s": entry["tokens_per_second"],
+                "Pass tokens/s": entry["pass_tokens_per_second"],
             }
         )
     rows.sort(key=lambda row: (row["Dataset"], row["Context"], order.index(row["Method"]), row["Sparsity"]))
@@ -121,20 +123,29 @@ def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[di
 
 
 def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
-    """Within a text, context and budget: methods that share a letter are not told apart (paired t over clusters,
-    Holm)."""
-    groups: dict[tuple[Any, ...], dict[tuple[str, ...], dict[int, float]]] = {}
+    """Within a text, context and budget: methods that share a letter are not told apart (the paired bootstrap of
+    the differences, Holm)."""
+    groups: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
     for dataset, title, _, entry in entries(document, *sweeps):
-        if entry["perplexity"] is not None and entry["clusters"] >= 20 and entry["realised_sparsity"] > 0:
+        if entry["perplexity"] is not None and entry["clusters"] >= LEAST and entry["realised_sparsity"] > 0:
             place = dataset, entry["context_length"], entry["nominal_sparsity"], entry["budget"]
-            losses = {int(cluster): -loss for cluster, loss in entry["cluster_losses"].items()}
-            groups.setdefault(place, {})[(dataset, title, *entry["records"])] = losses
+            groups.setdefault(place, {})[(dataset, title, *entry["records"])] = entry
     found: dict[tuple[str, ...], str] = {}
-    for scores in groups.values():
-        by_name = {str(number): losses for number, losses in enumerate(scores.values())}
-        shared = letters(by_name) if len(by_name) > 1 else {}
-        found |= {key: shared[str(number)] for number, key in enumerate(scores) if shared}
+    for cells in groups.values():
+        by_name = {str(number): entry for number, entry in enumerate(cells.values())}
+        means = {name: {0: -entry["cross_entropy"]} for name, entry in by_name.items()}
+        shared = letters(means, p_of=partial(_p, by_name)) if len(by_name) > 1 else {}
+        found |= {key: shared[str(number)] for number, key in enumerate(cells) if shared}
     return found
+
+
+def _p(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:
+    """Of no difference between two cells that were scored on the same clusters."""
+    sums = list[list[float]]()
+    for entry in (entries_by_name[one], entries_by_name[other]):
+        tokens = entry["cluster_tokens"]
+        sums += [[entry["cluster_losses"][cluster] * tokens[cluster] for cluster in tokens], list(tokens.values())]
+    return ratio_difference_p(*sums)
 
 
 def _budget(entry: Entry) -> str:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Method, Pattern, Prefix
+from assay.attention.base import Budget, Evict, Method, Pattern, Prefix, Select
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import text
+from assay.models.causal_lm import DTYPES, check_model
 from assay.studies import studies
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, located, spans_for
 from assay.train.device import activate
 
@@ -32,6 +34,7 @@ SHARDS = 2
 class Perplexity(Study):
     """What does a language model lose when attention is made sparse?"""
 
+    version: ClassVar[int] = 2
     question: ClassVar[str] = "What does a language model lose when attention is made sparse?"
     shows_failures: ClassVar[bool] = True
     asks_first: ClassVar[bool] = True
@@ -63,7 +66,7 @@ class Perplexity(Study):
     """Nominal: k = (1 - s) T slots, or (1 - s) of the keys in sight for methods that select."""
     budgets: tuple[int, ...] = ()
     """Slots given directly; swept at the fixed context length."""
-    context_lengths: tuple[int, ...] = (512, 1024, 2048, 4096)
+    context_lengths: tuple[int, ...] = (512, 1024, 2048)
     """Windows of so many tokens; the same tokens are scored at each."""
     max_length: int = 4096
     """Longest context allowed."""
@@ -89,6 +92,8 @@ class Perplexity(Study):
     """At most so many windows of the longest context per document; 0: all."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
+    description: str = ""
+    """A sentence for the JSON."""
     output_dir: str = ""
     """Where the JSON, tables and figures go; by default the folder perplexity under --out."""
     offline: bool = False
@@ -102,8 +107,18 @@ class Perplexity(Study):
         contexts = (*self.context_lengths, self.fixed)
         if not self.context_lengths or min(contexts) < 2:
             raise UserError("--context-lengths: give at least one, of 2 tokens or more.")
-        if max(contexts) > self.max_length:
-            raise UserError(f"a context of {max(contexts)} is over --max-length {self.max_length}.")
+        if self.longest > self.max_length:
+            raise UserError(f"a context of {self.longest} is over --max-length {self.max_length}.")
+        odd = sorted({context for context, _ in self.points() if self.longest % context})
+        if odd and set(self.datasets) != {COPY}:
+            raise UserError(
+                f"--context-lengths: {', '.join(map(str, odd))} does not divide the longest, {self.longest}. The same "
+                "tokens are scored at each length, in whole windows: choose lengths such as 512 1024 2048."
+            )
+        if self.dtype not in ("auto", *DTYPES):
+            raise UserError(f"--dtype {self.dtype}: choose auto, {', '.join(DTYPES)}.")
+        if self.protocol == "prefix" and self.positions == "cache":
+            raise UserError("--positions cache is defined for the online protocol alone: leave --protocol prefix out.")
         if self.chunk < 1 or self.max_windows < 0 or (self.max_samples is not None and self.max_samples < 1):
             raise UserError("--chunk and --max-samples are at least 1, --max-windows at least 0.")
         for level in (*self.sparsity_levels, self.fixed_sparsity):
@@ -114,6 +129,11 @@ class Perplexity(Study):
     @property
     def fixed(self) -> int:
         return self.fixed_context_length or max(self.context_lengths, default=0)
+
+    @property
+    def longest(self) -> int:
+        """Of the contexts that are measured."""
+        return max((context for context, _ in self.points()), default=self.fixed)
 
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:
@@ -126,7 +146,8 @@ class Perplexity(Study):
 
     def chosen(self) -> tuple[Method, ...]:
         names = ("dense", "h2o", "cab_v4", "streaming_llm", "window")
-        found = self.methods or tuple(attention.parse(name) for name in names)
+        defaults = (attention.parse(name) for name in names)
+        found = self.methods or tuple(m for m in defaults if self.protocol != "prefix" or not isinstance(m, Select))
         dense = attention.parse("dense")
         return tuple(dict.fromkeys((dense, *found)))
 
@@ -138,6 +159,16 @@ class Perplexity(Study):
             found += [(self.fixed, Budget(sparsity=level)) for level in self.sparsity_levels]
         found += [(self.fixed, Budget(slots=slots)) for slots in self.budgets]
         return list(dict.fromkeys(found))
+
+    def sweeps(self) -> Sweeps:
+        """The same for the JSON, which has a place for each."""
+        return Sweeps(
+            self.context_lengths if self.context_sweep else (),
+            self.fixed_sparsity,
+            self.sparsity_levels if self.sparsity_sweep else (),
+            self.budgets,
+            self.fixed,
+        )
 
     def plan(self) -> list[Run]:
         if not (points := self.points()):
@@ -158,8 +189,7 @@ class Perplexity(Study):
     def dataset(self, name: str) -> dict[str, Any]:
         if name == COPY:
             return {"name": COPY}
-        longest = max(*self.context_lengths, self.fixed)
-        spans = {"longest": longest, "max_samples": self.max_samples, "max_windows": self.max_windows}
+        spans = {"longest": self.longest, "max_samples": self.max_samples, "max_windows": self.max_windows}
         return {"name": name, "sha256": text.fingerprint(name), **spans}
 
     def lane(self, method: Method, budget: Budget) -> dict[str, Any]:
@@ -167,6 +197,8 @@ class Perplexity(Study):
         evicts, moves = isinstance(method, Evict), isinstance(method, Pattern) and method.cache(1 << 20) is not None
         if isinstance(method, Prefix) and self.protocol != "prefix":
             raise UserError(f"{method.label} cuts down a prefix: it runs under --protocol prefix alone.")
+        if isinstance(method, Select) and self.protocol == "prefix":
+            raise UserError(f"{method.label} selects anew for each query: --protocol prefix means nothing to it.")
         protocol = self.protocol if evicts or self.protocol == "prefix" else "online"
         return {
             "method": method,
@@ -187,6 +219,9 @@ class Perplexity(Study):
             os.environ["HF_HUB_OFFLINE"] = (
                 "1"  # read by the hub's libraries when they are imported, here and by workers
             )
+        for spec in {canonical(run.options["model"]): run.options["model"] for run in runs}.values():
+            contexts = [run.options["context"] for run in runs if run.options["model"] == spec]
+            check_model(spec["name"], context=max(contexts), revision=spec["revision"])
         for run in {canonical([run.options["dataset"], run.options["model"]]): run for run in runs}.values():
             spans_for(
                 canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
@@ -199,4 +234,5 @@ class Perplexity(Study):
     def report(self, records: Sequence[Record], out: Report) -> None:
         from assay.studies.perplexity.report import report
 
-        report(records, out, name=self.title, context_sweep=self.context_sweep, verbose=self.verbose)
+        head = {"name": self.title, "description": self.description}
+        report(records, out, **head, sweeps=self.sweeps(), verbose=self.verbose)

@@ -8,27 +8,34 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.charts import interval_lines
-from assay.studies.perplexity.document import documents_of
+from assay.studies.perplexity.document import Sweeps, documents_of
 from assay.studies.perplexity.figures import entries, figure_4, figure_8, table_3
 
 FORMATS = {
     "Perplexity": ".3f", "Realised": ".3f", "Δ vs dense %": ".2f", "KL": ".4f", "Bits/byte": ".4f", "KV kB": ".1f",
-    "KV kB/token": ".1f", "Tokens/s": ".0f", "Recall CE": ".3f", "Other CE": ".3f",
+    "KV kB/token": ".1f", "Pass tokens/s": ".0f", "Recall CE": ".3f", "Other CE": ".3f",
 }  # fmt: skip
 NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
     "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
-    "(k = slots), Realised is measured. Group: at one budget, methods that share a letter are not told apart (paired t "
-    "over clusters, Holm). KL: from dense, nats per token. Gain kept: of what context gives beyond a window of that "
-    "budget. Recall CE: loss at the last token of a rare bigram seen before in the window. KV kB: keys and values held "
-    "when the last token attends, per sequence, and read per token."
+    "(k = slots), Realised is measured. Group: at one budget, methods that share a letter are not told apart (the "
+    "same paired bootstrap, Holm). KL: from dense, nats per token. Gain kept: of what context gives beyond a window of "
+    "that budget. Recall CE: loss at the last token of a rare bigram seen before in the window. KV kB: keys and values "
+    "held when the last token attends, per sequence, and read per token. Pass tokens/s: of all methods of "
+    "one forward pass."
 )
 
 
 def report(
-    records: Sequence[Record], out: Report, *, name: str, context_sweep: bool = True, verbose: bool = False
+    records: Sequence[Record],
+    out: Report,
+    *,
+    name: str,
+    description: str = "",
+    sweeps: Sweeps | None = None,
+    verbose: bool = False,
 ) -> None:
-    documents = documents_of(records, name=name, context_sweep=context_sweep)
+    documents = documents_of(records, name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     for label, document in zip(names, documents, strict=True):
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

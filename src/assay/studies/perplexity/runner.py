@@ -53,7 +53,9 @@ class PerplexityBenchmarkRunner:
         section = Section(self.study.name)
         self.study.report(self.records, section)
         write_section(section, self.study.folder(Path(self.out)))
-        (document,) = documents_of(self.records, name=self.study.title, context_sweep=self.study.context_sweep)
+        (document,) = documents_of(
+            self.records, name=self.study.title, description=self.study.description, sweeps=self.study.sweeps()
+        )
         return document
 
 

@@ -6,7 +6,7 @@ Lane 0 is always dense: what the others are compared with, and what a lane that 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -36,7 +36,8 @@ class Tally:
     """What is summed for one lane: by cluster, and by the place in the window."""
 
     clusters: int
-    time: int
+    queries: int
+    """Queries of a window whose reads are counted: those of a dense prefix are not."""
     sums: dict[str, list[float]] = field(default_factory=dict)
     by_place: dict[str, list[float]] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
@@ -118,14 +119,16 @@ def score(
     """A tally per lane, in their order; lanes that are dense at this context share that of the dense one."""
     for lane in lanes:
         lane.check(context)
+    # Under the prefix protocol the dense lane, too, counts what the scored queries read.
+    dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
     different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
-    tallies = {lane: Tally(clusters, context) for lane in [DENSE, *different]}
+    tallies = {lane: Tally(clusters, context - lane.first_sparse(context)) for lane in [dense, *different]}
     done = 0
     for group in batched(windows, batch):
         for some in [different[i : i + LANES_AT_ONCE] for i in range(0, max(1, len(different)), LANES_AT_ONCE)]:
-            _score_group(scorer, [DENSE, *some], group, tallies, first=some == different[:LANES_AT_ONCE])
+            _score_group(scorer, [dense, *some], group, tallies, first=some == different[:LANES_AT_ONCE])
         watch(done := done + len(group))
-    return [tallies[DENSE if lane.is_dense(context) else lane] for lane in lanes]
+    return [tallies[dense if lane.is_dense(context) else lane] for lane in lanes]
 
 
 def _score_group(
@@ -170,6 +173,11 @@ def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module
         "documents": [span.document for span in found],
         "distances": [span.distance for span in found],
         "by_place": tally.by_place,
-        "usage": vars(usage) | {"attention_flops": 4 * width * usage.attended, "windows": tally.windows},
+        "usage": vars(usage)
+        | {
+            "attention_flops": 4 * width * usage.attended,
+            "windows": tally.windows,
+            "tokens": tally.windows * tally.queries,
+        },
         "vector_bytes": width * model.dtype.itemsize,
     }
