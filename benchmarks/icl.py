@@ -6,13 +6,13 @@
 Each measurement prints a ratio and its goal; the exit code is 1 if any goal is missed.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 
 import torch
 from einops import rearrange
+from measuring import main, verdict
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -36,11 +36,6 @@ def one_round(work: Callable[[], object], repeats: int) -> float:
     for _ in range(repeats):
         work()
     return (time.process_time() - start) / repeats
-
-
-def verdict(text: str, *, goal: str, met: bool) -> bool:
-    print(f"{text} (goal {goal})", flush=True)
-    return met
 
 
 def plain_mqar(task: Mqar, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,16 +145,5 @@ def training_step() -> bool:
 MEASUREMENTS = {function.__name__: function for function in (generation, training_step)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MEASUREMENTS)}; all by default")
-    names = parser.parse_args().names or list(MEASUREMENTS)
-    if unknown := set(names) - set(MEASUREMENTS):
-        parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
-    torch.set_num_threads(1)
-    met = [MEASUREMENTS[name]() for name in names]
-    return 0 if all(met) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, MEASUREMENTS))

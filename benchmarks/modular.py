@@ -7,13 +7,13 @@
 Each measurement prints a ratio and its goal; the exit code is 1 if any goal is missed. `sweep` has to be named.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from measuring import main, verdict
 from torch import Tensor, nn
 
 from assay.core.run import Numerics
@@ -42,9 +42,8 @@ def once(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def verdict(what: str, ratio: float, *, goal: float) -> bool:
-    print(f"{what}: {ratio:.1f}x less CPU than the obvious loop (goal {goal:g}x)", flush=True)
-    return ratio >= goal
+def times(what: str, ratio: float, *, goal: float) -> bool:
+    return verdict(f"{what}: {ratio:.1f}x less CPU than the obvious loop", goal=f"{goal:g}x", met=ratio >= goal)
 
 
 def models() -> list[Model]:
@@ -126,8 +125,8 @@ def training() -> bool:
         f"{autograd:.2f} s, with written gradients {written:.2f} s"
     )
     print(f"against the loop without a DataLoader: {indexed / autograd:.1f}x and {indexed / written:.1f}x")
-    met = verdict("training, one program, autograd", plain / autograd, goal=5)
-    return verdict("training, one program, written gradients", plain / written, goal=8) and met
+    met = times("training, one program, autograd", plain / autograd, goal=5)
+    return times("training, one program, written gradients", plain / written, goal=8) and met
 
 
 def plain_tn(given: Sequence[Model]) -> np.ndarray:
@@ -154,7 +153,7 @@ def tn() -> bool:
     for dtype, goal in ((torch.float32, 40), (torch.float64, 20)):
         ours = cpu_seconds(lambda dtype=dtype: symmetric_similarity_matrix(given, dtype=dtype))
         what = f"TN matrix of 64 models, {str(dtype)[6:]} ({plain:.2f} s, {ours:.3f} s)"
-        met &= verdict(what, plain / ours, goal=goal)
+        met &= times(what, plain / ours, goal=goal)
     np.testing.assert_allclose(symmetric_similarity_matrix(given[:16]), plain_tn(given[:16]), atol=1e-5)
     return met
 
@@ -180,7 +179,7 @@ def activation() -> bool:
     np.testing.assert_allclose(
         activation_similarity_matrix(given[:16], dtype=torch.float32), plain_activation(given[:16]), atol=1e-4
     )
-    return verdict(f"activation matrix of 64 models ({plain:.2f} s, {ours:.3f} s)", plain / ours, goal=8)
+    return times(f"activation matrix of 64 models ({plain:.2f} s, {ours:.3f} s)", plain / ours, goal=8)
 
 
 def plain_js(given: Sequence[Model], dtype: torch.dtype) -> np.ndarray:
@@ -218,7 +217,7 @@ def js() -> bool:
         plain = cpu_seconds(lambda dtype=dtype: plain_js(given, dtype), rounds=2)
         fast = cpu_seconds(ours, rounds=2)
         what = f"JS matrix of 64 models from weights, {str(dtype)[6:]} ({plain:.2f} s, {fast:.2f} s)"
-        met &= verdict(what, plain / fast, goal=goal)
+        met &= times(what, plain / fast, goal=goal)
     np.testing.assert_allclose(
         js_divergence_matrix(np.stack([frequency_law(model) for model in given[40:48]])),
         plain_js(given[40:48], torch.float64),
@@ -242,16 +241,5 @@ MEASUREMENTS = {function.__name__: function for function in (training, tn, activ
 ALL = MEASUREMENTS | {"sweep": sweep}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(ALL)}; all but sweep by default")
-    names = parser.parse_args().names or list(MEASUREMENTS)
-    if unknown := set(names) - set(ALL):
-        parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
-    torch.set_num_threads(1)
-    met = [ALL[name]() for name in names]
-    return 0 if all(met) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, ALL, default=list(MEASUREMENTS)))

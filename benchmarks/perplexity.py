@@ -6,12 +6,12 @@
 4 methods x 6 levels, one thread, one process; seconds of CPU per (lane, token). The exit code is 1 if a goal is missed.
 """
 
-import argparse
 import sys
 import time
 from typing import Any
 
 import torch
+from measuring import main, verdict
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -95,7 +95,7 @@ def compare(name: str, model: Any, *, tokens: int, goal: float) -> bool:
     ids = torch.randint(model.config.vocab_size, (1, tokens), generator=stream(0, "tokens"))
     lanes = [Lane(attention.parse(method), Budget(sparsity=level)) for method in METHODS for level in LEVELS]
     one_pass(model, ids[:, :160], lanes)
-    ours = min(cpu_seconds(lambda: one_pass(model, ids, lanes)) for _ in range(3)) / len(lanes) / tokens
+    ours = cpu_seconds(lambda: one_pass(model, ids, lanes)) / len(lanes) / tokens
     token_loop(model, ids[:, :32], "h2o", 16)
     spent = {
         method: sum(cpu_seconds(lambda m=method, s=level: token_loop(model, ids, m, round((1 - s) * tokens)))
@@ -108,11 +108,12 @@ def compare(name: str, model: Any, *, tokens: int, goal: float) -> bool:
         f"{name}: token loop {loop * 1e3:.2f} ms per token ({each}); one pass, {len(lanes)} lanes: {ours * 1e3:.3f} ms"
     )
     ratio = loop / ours
-    print(f"{name}: {ratio:.1f}x less CPU per (lane, token) than the token loop (goal {goal:g}x)", flush=True)
-    return ratio >= goal
+    said = f"{name}: {ratio:.1f}x less CPU per (lane, token) than the token loop"
+    return verdict(said, goal=f"{goal:g}x", met=ratio >= goal)
 
 
 def cpu_seconds(work: Any) -> float:
+    """Once, for both sides alike; each has warmed up."""
     start = time.process_time()
     work()
     return time.process_time() - start
@@ -131,16 +132,5 @@ def medium() -> bool:
 MEASUREMENTS = {function.__name__: function for function in (small, medium)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MEASUREMENTS)}; all by default")
-    names = parser.parse_args().names or list(MEASUREMENTS)
-    if unknown := set(names) - set(MEASUREMENTS):
-        parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
-    torch.set_num_threads(1)
-    met = [MEASUREMENTS[name]() for name in names]
-    return 0 if all(met) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, MEASUREMENTS))

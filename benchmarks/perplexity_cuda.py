@@ -12,12 +12,12 @@ eviction    exact online eviction, 4 methods x 6 levels, 4K tokens, 4 layers: ag
 Times are CUDA events, the best of several rounds. The exit code is 1 if a goal is missed; without CUDA nothing is run.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from measuring import asked, parser_of, verdict
 from perplexity import LEVELS, METHODS, one_pass, token_loop
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -59,11 +59,6 @@ def milliseconds(work: Callable[[], object], *, rounds: int = 5, repeats: int = 
         torch.cuda.synchronize()
         best = min(best, start.elapsed_time(end) / repeats)
     return best
-
-
-def verdict(text: str, *, goal: str, met: bool) -> bool:
-    print(f"{'pass' if met else 'MISS'}  {text} (goal {goal})", flush=True)
-    return met
 
 
 def random_layer(time: int) -> Layer:
@@ -241,11 +236,9 @@ MEASUREMENTS = {function.__name__: function for function in (exact, attention, m
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MEASUREMENTS)}; all by default")
+    parser = parser_of(__doc__, MEASUREMENTS)
     names = parser.parse_args().names or list(MEASUREMENTS)
-    if unknown := set(names) - set(MEASUREMENTS):
-        parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
+    asked(parser, names, MEASUREMENTS)
     if not torch.cuda.is_available():
         print("no CUDA device: nothing is measured")
         return 0

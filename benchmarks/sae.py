@@ -8,7 +8,6 @@ Each measurement prints a ratio, or seconds, and its goal; the exit code is 1 if
 asked for and could not be measured is missed: without a GPU, ask for `bank` alone.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from measuring import asked, parser_of, verdict
 from torch import Tensor
 
 from assay.core.errors import UserError
@@ -132,11 +132,6 @@ def cpu_ms(work: Iterator[object], steps: int) -> float:
     return 1e3 * (time.process_time() - start) / steps
 
 
-def verdict(text: str, *, goal: str, met: bool) -> bool:
-    print(f"{text} (goal {goal}){'' if met else '  MISSED'}", flush=True)
-    return met
-
-
 def bank(device: str) -> bool:
     """12 models (4 ablations x 3 seeds) per step of a model, against one model at a time."""
     x, what = rows(BATCH * STEPS)
@@ -198,14 +193,12 @@ MEASUREMENTS = {function.__name__: function for function in (bank, full)}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MEASUREMENTS)}; all by default")
+    parser = parser_of(__doc__, MEASUREMENTS)
     parser.add_argument("--data", type=Path, help="the folder that has MNIST; the environment variable ASSAY_DATA too")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args()
     names = args.names or list(MEASUREMENTS)
-    if unknown := set(names) - set(MEASUREMENTS):
-        parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
+    asked(parser, names, MEASUREMENTS)
     if args.data:
         os.environ[FOLDER] = str(args.data)
     torch.set_num_threads(1)

@@ -1,8 +1,11 @@
 """What tests share: shape checking of every annotated function, a small study without torch, and the CLI in process."""
 
+import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +26,25 @@ _hook = install_import_hook(
 )
 
 TOY = Path(__file__).parent / "toy.py"
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str], ModuleType]:
+    """A script of the repository as a module: `script("benchmarks/sae.py")`. As when run, its folder is on the path."""
+
+    def load(place: str) -> ModuleType:
+        path = Path(__file__).parent.parent / place
+        spec = importlib.util.spec_from_file_location(place.removesuffix(".py").replace("/", "_"), path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(path.parent))
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(path.parent))
+        return module
+
+    return load
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,15 @@
 """docs/findings_modular.py writes its section from stored records, and nothing else on the page."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "docs" / "findings_modular.py"
-
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("findings_modular", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def findings(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("docs/findings_modular.py")
 
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -32,9 +25,9 @@ def swept(cli: Cli, out: Path, *words: str) -> Path:
     return page
 
 
-def test_the_section_is_written_from_records(script: ModuleType, cli: Cli, tmp_path: Path) -> None:
+def test_the_section_is_written_from_records(findings: ModuleType, cli: Cli, tmp_path: Path) -> None:
     page = swept(cli, tmp_path, "--dimensions", "2", "4", "11", "12", "--seeds", "0", "1")
-    assert script.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
+    assert findings.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "### P = 7" in text and "Undecided (censored): 4 of 4" in text and "seeds 0 to 1" in text
@@ -43,10 +36,10 @@ def test_the_section_is_written_from_records(script: ModuleType, cli: Cli, tmp_p
 
 @pytest.mark.parametrize("widths", [["2", "3", "4"], ["2", "12"]], ids=str)
 def test_one_seed_and_narrow_or_few_widths_are_a_section_too(
-    widths: list[str], script: ModuleType, cli: Cli, tmp_path: Path
+    widths: list[str], findings: ModuleType, cli: Cli, tmp_path: Path
 ) -> None:
     page = swept(cli, tmp_path, "--dimensions", *widths, "--seeds", "3")
-    assert script.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
+    assert findings.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
     text = page.read_text()
     assert "seed 3, at most 3 epochs" in text
     if len(widths) == 3:
@@ -57,13 +50,13 @@ def test_one_seed_and_narrow_or_few_widths_are_a_section_too(
 
 @pytest.mark.parametrize("page", ["no markers at all", None])
 def test_a_page_without_a_place_for_it_is_an_error(
-    page: str | None, script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    page: str | None, findings: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "page.md"
     if page is not None:
         path.write_text(page)
     with pytest.raises(SystemExit) as left:
-        script.main([str(tmp_path), "--page", str(path)])
+        findings.main([str(tmp_path), "--page", str(path)])
     assert left.value.code == 2 and "page.md" in capsys.readouterr().err
     assert page is None or path.read_text() == page
 
@@ -74,53 +67,53 @@ TN = {
 }  # fmt: skip
 
 
-def test_blocks_are_what_strength_does_not_explain(script: ModuleType) -> None:
-    assert "**Confirmed.**" in script._blocks(TN) and "wide models are more alike" in script._blocks(TN)
+def test_blocks_are_what_strength_does_not_explain(findings: ModuleType) -> None:
+    assert "**Confirmed.**" in findings._blocks(TN) and "wide models are more alike" in findings._blocks(TN)
     for other in ({"p (band)": 0.2}, {"beyond (band)": 0.05}):
-        assert "**No.**" in script._blocks(TN | other)
+        assert "**No.**" in findings._blocks(TN | other)
     for other in ({"p (min)": 0.3}, {"r with min(d, d')": 0.1}):
-        assert "wide models are more alike" not in script._blocks(TN | other)
+        assert "wide models are more alike" not in findings._blocks(TN | other)
 
 
-def test_answers_are_high_or_not_and_one_algorithm_must_rise_above_both_floors(script: ModuleType) -> None:
+def test_answers_are_high_or_not_and_one_algorithm_must_rise_above_both_floors(findings: ModuleType) -> None:
     image = {"both perfect": 0.9, "both >= 0.95": 0.9, "untrained": 0.1, "scrambled": 0.3}
     plain = {"both perfect": 0.2, "both >= 0.95": 0.2}
-    said = script._answers({"both perfect": 0.85, "both >= 0.95": 0.2}, image, plain)
+    said = findings._answers({"both perfect": 0.85, "both >= 0.95": 0.2}, image, plain)
     assert "**Confirmed.**" in said and "in part one algorithm" in said
-    assert "**No.**" in script._answers({"both perfect": 0.5, "both >= 0.95": 0.9}, image, plain)
-    assert "nearly are: no." in script._answers({"both perfect": None, "both >= 0.95": 0.5}, image, plain)
-    assert "**Undecided:**" in script._answers({"both perfect": None, "both >= 0.95": None}, image, plain)
+    assert "**No.**" in findings._answers({"both perfect": 0.5, "both >= 0.95": 0.9}, image, plain)
+    assert "nearly are: no." in findings._answers({"both perfect": None, "both >= 0.95": 0.5}, image, plain)
+    assert "**Undecided:**" in findings._answers({"both perfect": None, "both >= 0.95": None}, image, plain)
     act = {"both perfect": 0.85}
     for floors, weights in ((image | {"scrambled": 0.85}, plain), (image | {"untrained": 0.85}, plain),
                             (image, {"both perfect": 0.85})):  # fmt: skip
-        said = script._answers(act, floors, weights)
+        said = findings._answers(act, floors, weights)
         assert "no sign of one algorithm" in said and "in part one algorithm" not in said
 
 
-def test_js_is_judged_by_a_law_that_no_solver_turns(script: ModuleType) -> None:
+def test_js_is_judged_by_a_law_that_no_solver_turns(findings: ModuleType) -> None:
     js = dict.fromkeys(("same width", "other widths", "beyond (width)", "p (width)", "untrained", "scrambled"), 0.1)
     js |= {"all pairs": 0.2, "r with diagonal": 0.7, "p (diagonal)": 0.001}
-    assert "**Confirmed.**" in script._frequencies(js)
+    assert "**Confirmed.**" in findings._frequencies(js)
     for other in ({"r with diagonal": 0.3}, {"p (diagonal)": 0.2}):
-        assert "**No.**" in script._frequencies(js | other)
-    assert "no width has two models" in script._frequencies(js | {"same width": None})
+        assert "**No.**" in findings._frequencies(js | other)
+    assert "no width has two models" in findings._frequencies(js | {"same width": None})
 
 
-def test_accuracy_is_confirmed_refuted_or_censored(script: ModuleType) -> None:
+def test_accuracy_is_confirmed_refuted_or_censored(findings: ModuleType) -> None:
     rows = [{"d_hidden": d, "perfect": p, "val acc": {"mean": 1.0}} for d, p in ((8, "0/5"), (10, "5/5"), (12, "5/5"))]
-    assert "**Confirmed.** Of 10 models" in script._accuracy(rows, 500)
+    assert "**Confirmed.** Of 10 models" in findings._accuracy(rows, 500)
     rows[1]["perfect"] = "4/5"
-    assert "**No.** Of 10 models with d >= 10, 9" in script._accuracy(rows, 500)
-    assert "every seed perfect is 12" in script._accuracy(rows, 500)
+    assert "**No.** Of 10 models with d >= 10, 9" in findings._accuracy(rows, 500)
+    assert "every seed perfect is 12" in findings._accuracy(rows, 500)
     rows[1]["perfect"] = rows[2]["perfect"] = "2/5"
-    assert "**Undecided (censored): 6 of 10 were stopped" in script._accuracy(rows, 500)
+    assert "**Undecided (censored): 6 of 10 were stopped" in findings._accuracy(rows, 500)
     rows[1]["diverged"] = 3
-    assert "**No.**" in script._accuracy(rows, 500), "a model that diverged was not stopped by the limit"
+    assert "**No.**" in findings._accuracy(rows, 500), "a model that diverged was not stopped by the limit"
 
 
-def test_room_is_missing_only_where_something_is(script: ModuleType) -> None:
+def test_room_is_missing_only_where_something_is(findings: ModuleType) -> None:
     rows = [{"model": "trained", "at width 4": 0.6}, {"model": "cut to units", "at width 4": 0.3}]
-    assert "learning, not room" in script._room(rows)
+    assert "learning, not room" in findings._room(rows)
     rows[0]["at width 4"] = 1.0
-    assert "nothing is missing" in script._room(rows) and "nothing is missing" in script._room(rows[:1])
-    assert script._room([{"model": "trained", "at width 4": None}]) == "No model was trained with four."
+    assert "nothing is missing" in findings._room(rows) and "nothing is missing" in findings._room(rows[:1])
+    assert findings._room([{"model": "trained", "at width 4": None}]) == "No model was trained with four."

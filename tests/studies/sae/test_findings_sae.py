@@ -1,8 +1,6 @@
 """What docs/findings_sae.py says is decided by the numbers: every sentence, both ways."""
 
-import importlib.util
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,16 +8,10 @@ import pytest
 
 from assay.metrics.intervals import student_t
 
-FILE = Path(__file__).parents[3] / "docs" / "findings_sae.py"
-
 
 @pytest.fixture(scope="module")
-def page() -> Any:
-    spec = importlib.util.spec_from_file_location("findings_sae", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def page(script: Any) -> Any:
+    return script("docs/findings_sae.py")
 
 
 def point(family: str = "lse_infomax", **metrics: list[float]) -> Any:

@@ -164,13 +164,8 @@ def test_two_epochs_on_mnist_show_the_whole_ablation(cli: Cli, tmp_path: Path) -
     assert [m["responsibility_entropy"] for m in (a, b, c, d)] == pytest.approx([4.16, 3.82, 3.98, 3.60], abs=0.03)
 
 
-def test_a_goal_that_was_not_measured_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("sae_speed", Path(__file__).parents[3] / "benchmarks" / "sae.py")
-    assert spec is not None and spec.loader is not None
-    speed = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(speed)
+def test_a_goal_that_was_not_measured_is_missed(monkeypatch: pytest.MonkeyPatch, script: Any) -> None:
+    speed = script("benchmarks/sae.py")
     monkeypatch.setattr("sys.argv", ["sae.py", "full", "--device", "cpu"])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     assert speed.main() == 1

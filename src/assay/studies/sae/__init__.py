@@ -1,7 +1,6 @@
 """The spec's names, each loaded on first use (PEP 562), so that listing studies stays instant."""
 
-import importlib
-from typing import Any
+from assay.core.on_use import on_use
 
 _HOME = {
     "model": ("Encoder", "StandardSAE"),
@@ -17,14 +16,5 @@ _HOME = {
     "training": ("evaluate", "set_seed", "train", "train_epoch"),
     "saelens": ("load_saelens", "save_saelens"),
 }  # fmt: skip
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_MODULE)
+__getattr__, __dir__ = on_use(__name__, _HOME)
