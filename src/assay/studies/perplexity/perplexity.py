@@ -75,9 +75,9 @@ class Perplexity(Study):
     fixed_context_length: int = 0
     """Of the sweep over sparsities; 0: the longest."""
     context_sweep: bool = True
-    """Leave the sweep over context lengths out."""
+    """Sweep over context lengths, unless --no_context_sweep is given."""
     sparsity_sweep: bool = True
-    """Leave the sweep over sparsities out."""
+    """Sweep over sparsities, unless --no_sparsity_sweep is given."""
     positions: Literal["absolute", "cache"] = "absolute"
     """cache: positions inside the cache, as StreamingLLM was published; for streaming_llm and window."""
     protocol: Literal["online", "chunked", "prefix"] = "online"
