@@ -60,11 +60,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "capacity": {
         "task": "mqar:vocab_size=8192:input_seq_len=1024:num_kv_pairs=256:min_kv_pairs=4:power_a=1:filler=no_keys",
         "model": SequenceModel(model_dim=64, positions="auto", tied=True, layer_params=50_000),
-        "train": Train(max_steps=1050, micro_batch_size=4, validate_every=350),
+        "train": Train(max_steps=3150, micro_batch_size=4, validate_every=1050),
         "eval_size": 1400,
         "grid": {
             "model.seq_mixer": [*(f"{word}:conv=4" for word in CONVOLVED), *PLAIN],
-            "optimizer.lr": ["1e-3", "3e-3", "1e-2"],
+            "optimizer.lr": ["3e-3", "1e-2", "3e-2"],
             "seed": ["0", "1", "2"],
         },
     },
