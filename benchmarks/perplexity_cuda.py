@@ -26,23 +26,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from assay.attention import attention as methods
 from assay.attention import flex
-from assay.attention.base import Budget, Layer
+from assay.attention.base import Budget, Evict, Layer
 from assay.attention.curvature import CurvatureSelect
 from assay.attention.lanes import Lane, Usage
 from assay.attention.replay import lifetimes
 from assay.models.causal_lm import sparse_lanes
 
 TIME, HEADS, DIM, BLOCK = 16384, 32, 128, 128
-KERNELS: list[dict[str, Any]] = [
-    {},
-    {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3},
-    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2},
-    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3},
-    {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3},
-    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3},
-    {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3},
-]
-"""Shapes of FlexAttention's kernel to try."""
 
 
 def milliseconds(work: Callable[[], object], *, rounds: int = 5, repeats: int = 10) -> float:
@@ -99,45 +89,40 @@ def fastest_sdpa(layer: Layer) -> tuple[str, float]:
 
 
 def attention() -> bool:
-    """Attention alone, block lists given."""
+    """Attention alone, block lists given; and what it costs to choose them."""
+    from assay.attention import block_kernels  # Triton, which machines without CUDA need not have
+
     layer, chosen = random_layer(TIME), random_blocks(TIME, 0.05)
     usage = Usage()
     usage.count_blocks(methods.parse(f"cab_v3:block_size={BLOCK}"), layer, chosen)
     left_out = 1 - usage.attended / usage.visible
     print(f"attention alone: {TIME} tokens, {HEADS} heads of {DIM}, bf16, {left_out:.2%} left out")
     name, dense = fastest_sdpa(layer)
+    lists = flex.listed(chosen & ~torch.eye(chosen.shape[-1], dtype=torch.bool, device="cuda"))
+    ours = milliseconds(lambda: block_kernels.attention(layer, *lists, size=BLOCK))
     mask = flex.block_mask(chosen, size=BLOCK, time=TIME)
-    best, kernel = float("inf"), {}
-    for options in KERNELS:
-        try:
-            spent = milliseconds(lambda o=options: flex.attention(layer, mask, **o))
-        except Exception as error:  # noqa: BLE001 - a shape that this GPU or torch refuses
-            print(f"  FlexAttention {options}: {type(error).__name__}: {str(error).splitlines()[0][:90]}")
-            continue
-        print(f"  FlexAttention {options or 'as it comes'}: {spent:.3f} ms, {dense / spent:.2f}x {name}")
-        best, kernel = min((best, kernel), (spent, options), key=lambda pair: pair[0])
-    _check_blocks(layer, chosen, kernel)
-    lists = milliseconds(lambda: flex.block_mask(chosen, size=BLOCK, time=TIME))
-    print(f"  block lists from the chosen blocks: {lists:.3f} ms")
+    other = milliseconds(lambda: flex.attention(layer, mask))
+    print(f"  block lists, this project's kernel: {ours:.3f} ms; FlexAttention as it comes: {other:.3f} ms")
+    _check_blocks(layer, chosen, block_kernels.attention(layer, *lists, size=BLOCK))
+    print(f"  lists from the chosen blocks: {milliseconds(lambda: flex.listed(chosen)):.3f} ms")
     for word in ("cab_v3", "cab_v4"):
         method = methods.parse(f"{word}:block_size={BLOCK}")
         assert isinstance(method, CurvatureSelect)
-        spent = milliseconds(lambda m=method: m.chosen(layer, Budget(sparsity=0.95)), rounds=2, repeats=2)
-        print(f"  choosing the blocks, {word}: {spent:.3f} ms")
-    ratio = dense / best
-    return verdict(f"attention alone: {ratio:.2f}x faster than {name}", goal="8x", met=ratio >= 8)
+        spent = milliseconds(lambda m=method: m.chosen(layer, Budget(sparsity=0.95)), rounds=3, repeats=3)
+        print(f"  choosing the blocks, {word}: {spent:.3f} ms; with attention {dense / (spent + ours):.2f}x {name}")
+    return verdict(f"attention alone: {dense / ours:.2f}x faster than {name}", goal="8x", met=dense / ours >= 8)
 
 
-def _check_blocks(layer: Layer, chosen: Tensor, kernel: dict[str, Any]) -> None:
+def _check_blocks(layer: Layer, chosen: Tensor, found: Tensor) -> None:
     """Of the last 256 queries, against the mask written out."""
-    found = flex.attention(layer, flex.block_mask(chosen, size=BLOCK, time=TIME), **kernel)[:, :, -256:].float()
     every = chosen[:, :, -2:].repeat_interleave(BLOCK, 2).repeat_interleave(BLOCK, 3)
     place = torch.arange(TIME, device="cuda")
     kept = every & (place <= place[-256:, None])
     q, k, v = (x.float() for x in (layer.q[:, :, -256:], layer.k, layer.v))
-    error = (found - scaled_dot_product_attention(q, k, v, attn_mask=kept)).abs().max().item()
-    print(f"  largest error against the mask written out, float32: {error:.1e}")
-    assert error < 2e-2, "the block lists give another attention"
+    exact = scaled_dot_product_attention(q, k, v, attn_mask=kept)
+    error = float((found[:, :, -256:].float() - exact).norm() / exact.norm())
+    print(f"  error against the mask written out in float32, relative: {error:.1e}")
+    assert error < 1e-2, "the block lists give another attention"
 
 
 def llama(*, layers: int = 4, vocab: int = 32000, dtype: torch.dtype = torch.bfloat16, **shape: int) -> Any:
@@ -173,7 +158,8 @@ def exact() -> bool:
     small = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
     torch.backends.cuda.matmul.allow_tf32 = False
     net = llama(layers=3, vocab=512, dtype=torch.float32, **small)
-    ids = torch.randint(512, (1, 320), device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    # No token twice: its keys of the first layer would be of equal length, and rounding would say which of them leaves.
+    ids = torch.randperm(512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))[None, :320]
     met = []
     for method in ("h2o", "tova", "knorm", "keydiff"):
         lane = Lane(methods.parse(method), Budget(slots=64))
@@ -181,12 +167,12 @@ def exact() -> bool:
         net.to("cpu")
         there = one_pass(net, ids.cpu(), [lane])
         net.to("cuda")
-        worst = (here - there).abs().amax(-1)[0]
-        text = f"{method}: largest logit difference, CUDA to CPU, {worst.max().item():.1e}"
+        apart = [float((here - there).abs().max())]
+        text = f"{method}: largest logit difference, CUDA to CPU, {apart[0]:.1e}"
         if method in ("h2o", "tova"):
-            loop = token_loop(net, ids, method, 64).cpu()
-            text += f"; to the token loop {(here - loop).abs().max().item():.1e}"
-        met.append(verdict(text, goal="1e-3", met=worst.max().item() < 1e-3))
+            apart.append(float((here - token_loop(net, ids, method, 64).cpu()).abs().max()))
+            text += f"; to the token loop {apart[1]:.1e}"
+        met.append(verdict(text, goal="1e-4", met=max(apart) < 1e-4))
     return all(met)
 
 
@@ -200,27 +186,26 @@ def eviction() -> bool:
     print(f"one pass, {len(lanes)} lanes of {tokens} tokens: {ours * 1e3:.2f} us per (lane, token)")
     print(f"  peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     _where_time_goes(lanes, tokens)
-    looped = 384
+    looped = 256
     spent = {}
     for method in METHODS:
-        token_loop(net, ids[:, :32], method, 16)
+        # Once before, over the same lengths: cuDNN makes a plan for each of them, and that is not the loop's fault.
+        token_loop(net, ids[:, :looped], method, looped // 2)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        token_loop(net, ids[:, :looped], method, 192)
+        token_loop(net, ids[:, :looped], method, looped // 2)
         end.record()
         torch.cuda.synchronize()
         spent[method] = start.elapsed_time(end) / looped
     each = ", ".join(f"{method} {ms:.2f}" for method, ms in spent.items())
     loop = sum(spent.values()) / len(spent)
-    print(f"token loop: {loop:.2f} ms per token ({each}), over {looped} tokens with 192 slots")
+    print(f"token loop: {loop:.2f} ms per token ({each}), over {looped} tokens with {looped // 2} slots")
     ratio = loop / ours
     return verdict(f"exact eviction: {ratio:.0f}x fewer CUDA seconds per (lane, token)", goal="50x", met=ratio >= 50)
 
 
 def _where_time_goes(lanes: list[Lane], tokens: int) -> None:
     """The replay of one layer, and attention by its result."""
-    from assay.attention.base import Evict
-
     evicting = [(lane.method, lane.slots(tokens)) for lane in lanes if isinstance(lane.method, Evict)]
     one = random_layer(tokens)
     layer = one[torch.zeros(len(evicting), dtype=torch.long, device="cuda")]
@@ -243,7 +228,6 @@ def main() -> int:
         print("no CUDA device: nothing is measured")
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    torch._dynamo.config.cache_size_limit = 64
     met = [MEASUREMENTS[name]() for name in names]
     return 0 if all(met) else 1
 

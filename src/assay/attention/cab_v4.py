@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from assay.attention import attention
+from assay.attention import attention, flex
 from assay.attention.base import Layer, attention_weights, highest
 from assay.attention.curvature import CurvatureSelect, tiles, with_own
 from assay.core.errors import UserError
@@ -62,6 +62,8 @@ class CabV4(CurvatureSelect):
     def magnitude(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
         """The highest weight that any query of a block gives to any key of another; block after block of queries, since
         the whole matrix of a long sequence fits into no memory."""
+        if (found := flex.block_weights(layer, self.block_size)) is not None:
+            return found
         blocks, rows = -(-layer.time // self.block_size), list[Tensor]()
         for first in range(0, layer.time, self.block_size):
             end = min(first + self.block_size, layer.time)

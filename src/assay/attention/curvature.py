@@ -90,10 +90,10 @@ class CurvatureSelect(Select):
 
     def longest(self, x: Float[Tensor, "rows h time d"], layer: Layer) -> Float[Tensor, "rows h block d"]:
         """The vector of largest norm in each block, padding left out."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        norms = x.norm(dim=-1, keepdim=True).masked_fill(~layer.exists[:, None, :, None], -1.0)
-        best = self.in_blocks(norms).argmax(3, keepdim=True)
-        return self.in_blocks(x).gather(3, best.expand(*best.shape[:-1], x.shape[-1])).squeeze(3)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+        best = self.in_blocks(norms.masked_fill(~layer.exists[:, None, :, None], -1.0)).argmax(3, keepdim=True)
+        return self.in_blocks(x).gather(3, best.expand(*best.shape[:-1], x.shape[-1])).squeeze(3).to(wide)
 
     def in_blocks(self, x: Tensor) -> Tensor:
         filled = pad(x, (0, 0, 0, -x.shape[2] % self.block_size))

@@ -1,8 +1,9 @@
 """Attention on CUDA that skips what is not attended to: FlexAttention, with masks that are never written out.
 
-A block-shaped method (cab_v3, cab_v4) gives lists of the blocks of keys that each block of queries reads; FlexAttention
-reads these and nothing else. An eviction history is one number per key, its last query, from which the mask follows
-inside the kernel, and from its extremes over a block of keys, whether that block is read whole or not at all:
+A block-shaped method (cab_v3, cab_v4) gives lists of the blocks of keys that each block of queries reads, and nothing
+else is read: by a kernel made for it (block_kernels.py), or by FlexAttention where that does not fit. An eviction
+history is one number per key, its last query, from which the mask follows inside the kernel, and from its extremes over
+a block of keys, whether that block is read whole or not at all:
 
     key j is attended to by query i   <=>   j <= i <= last_j
 
@@ -20,9 +21,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention.base import Layer
+from assay.nn.whole import has_kernels
 
 BLOCK = 128
 """Of queries and of keys: the size that FlexAttention's CUDA kernels are made for."""
+NARROW = 64
+"""The smallest that they take."""
 
 
 def usable(layer: Layer) -> bool:
@@ -53,12 +57,50 @@ def _plain() -> Callable[..., Any]:
     return flex_attention
 
 
+def takes_blocks(layer: Layer, size: int) -> bool:
+    """Whether blocks of this size are read from lists."""
+    return usable(layer) and (size % NARROW == 0 or _has_kernel(layer, size))
+
+
+def blocks_attention(
+    layer: Layer, chosen: Bool[Tensor, "rows heads block block"], *, size: int
+) -> Float[Tensor, "rows heads time e"]:
+    """Attention to the chosen blocks of keys."""
+    if _has_kernel(layer, size):
+        from assay.attention import block_kernels
+
+        return block_kernels.attention(layer, *listed(chosen & _earlier(chosen)), size=size)
+    narrow = {} if size % BLOCK == 0 else {"BLOCK_M": NARROW, "BLOCK_N": NARROW}
+    return attention(layer, block_mask(chosen, size=size, time=layer.time), **narrow)
+
+
+def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block block"] | None:
+    """The highest weight between any query of a block and any key of another; None where there is no kernel for it."""
+    if not (usable(layer) and _has_kernel(layer, size)):
+        return None
+    from assay.attention import block_kernels
+
+    return block_kernels.weights(layer, size=size)
+
+
+def _has_kernel(layer: Layer, size: int) -> bool:
+    if not has_kernels(layer.q.device):
+        return False
+    from assay.attention import block_kernels
+
+    return block_kernels.fits(layer, size)
+
+
 def block_mask(chosen: Bool[Tensor, "rows heads block block"], *, size: int, time: int) -> Any:
     """Causal attention of blocks of queries to the chosen blocks of keys: their own, which is masked inside, and
     earlier ones, which are read whole."""
-    before = torch.ones_like(chosen[0, 0]).tril(-1)
-    own = torch.eye(len(before), dtype=torch.bool, device=chosen.device)
-    return _mask(own.expand_as(chosen), chosen & before, lambda b, h, query, key: query >= key, size=size, time=time)
+    own = torch.eye(chosen.shape[-1], dtype=torch.bool, device=chosen.device).expand_as(chosen)
+    inside = lambda b, h, query, key: query >= key  # noqa: E731 - see below
+    return _mask(own, chosen & _earlier(chosen), inside, size=size, time=time)
+
+
+def _earlier(chosen: Bool[Tensor, "rows heads block block"]) -> Bool[Tensor, "block block"]:
+    return torch.ones_like(chosen[0, 0]).tril(-1)
 
 
 def lifetime_mask(last: Int[Tensor, "rows kv_heads key"], *, group: int) -> Any:

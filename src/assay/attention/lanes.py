@@ -235,10 +235,9 @@ def attend(
             if count:
                 count.count_lifetimes(lane.method, part, last, since)
             continue
-        if isinstance(lane.method, CurvatureSelect) and flex.usable(layer) and lane.method.block_size % flex.BLOCK == 0:
+        if isinstance(lane.method, CurvatureSelect) and flex.takes_blocks(part, lane.method.block_size):
             chosen = lane.method.chosen(part, lane.budget)
-            mask = flex.block_mask(chosen, size=lane.method.block_size, time=layer.time)
-            outputs.append(flex.attention(part, mask))
+            outputs.append(flex.blocks_attention(part, chosen, size=lane.method.block_size))
             if count:
                 count.count_blocks(lane.method, part, chosen)
             continue
