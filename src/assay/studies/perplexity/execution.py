@@ -14,7 +14,7 @@ import torch
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane
-from assay.core.run import Run, canonical
+from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
@@ -47,7 +47,7 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
             lanes[run] = lane
         except BudgetTooSmall as error:
             refused[run] = str(error)
-    yield from (Outcome(run, {"refused": reason}) for run, reason in refused.items())
+    yield from (Outcome(run, {REFUSED: reason}) for run, reason in refused.items())
     for saved in sorted(checkpoints(list(lanes), ctx, device), key=lambda saved: -int(saved["done"])):
         covered = {run: lane for run, lane in lanes.items() if run.id in saved["tallies"]}
         lanes = {run: lane for run, lane in lanes.items() if run not in covered}
