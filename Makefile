@@ -29,6 +29,7 @@ bench: $(VENV)/.assay
 
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
+	$(BIN)/python docs/masks_perplexity.py
 
 # The tutorials are Python files; Jupyter wants its own.
 notebooks: $(VENV)/.dev

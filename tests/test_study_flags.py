@@ -210,12 +210,32 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(cli: Cli, shelf: Path, 
         ("shap.mixer:gru", "Did you mean 'shape.mixer'"),
         ("wnadb:on", "Did you mean 'wandb'"),
         ("--shape.widht", "--shape.width"),
-        ("--seedz", "--seeds"),
+        ("--seedz", "Did you mean '--seeds'"),
+        ("--siez=3", "Did you mean '--size'"),
+        ("--wdth", "Did you mean '--shape.width'"),
+        ("--tiemout", "Did you mean '--timeout_per_run'"),
+        ("--zzzz", "no flag '--zzzz'. `assay shelf --help`"),
     ],
 )
 def test_unknown_flags_and_words_name_the_nearest(cli: Cli, shelf: Path, word: str, said: str) -> None:
-    code, out, err = cli("shelf", "--plugin", shelf, word)
-    assert code == 2 and said in out + err
+    code, out, err = cli("shelf", "--plugin", shelf, word, "3")
+    assert code == 2 and out == "" and said in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("study", "flag", "meant"),
+    [
+        ("perplexity", "--sparsty", "'--sparsity_levels', '--fixed_sparsity' or '--no_sparsity_sweep'"),
+        ("perplexity", "--quick-tset", "'--quick-test'"),
+        ("icl", "--max_stps", "'--train.max_steps'"),
+        ("sae", "--seds", "'--seeds'"),
+        ("modular sweep", "--dimension", "'--dimensions'"),
+        ("expressivity", "--model", "'--models'"),
+    ],
+)
+def test_every_study_names_what_a_flag_may_have_meant(cli: Cli, study: str, flag: str, meant: str) -> None:
+    code, _, err = cli(*study.split(), flag, "3")
+    assert code == 2 and f"Did you mean {meant}?" in err
 
 
 def test_the_same_presets_work_from_python(shelf: Path, tmp_path: Path) -> None:

@@ -3,17 +3,18 @@
 task:mqar is --task mqar;   --task.num_kv_pairs 4 sets an option of whatever task was chosen
 """
 
+import difflib
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from assay.core.convert import nearest, option_types
-from assay.core.plugin import Plugin, is_plugin_type, registries
+from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.words import printable, written
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
 """`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
+ALIKE, AS_ALIKE, FURTHER = 0.6, 0.06, 0.02
+"""How alike a flag must be to be suggested, how much less alike another beside it; what a part's place takes off."""
 WIDTH = 80
 """Of what is printed where there is no terminal."""
 
@@ -98,6 +101,7 @@ def describe(study: "Study") -> str:
             f"Words choose plug-ins, in any order: {path}:{name} is --{path} {name}; --choices lists them.",
             f"Options of plug-ins are dotted flags{example}; those of the plug-ins chosen stand at the end.",
         ]
+    lines += [f"{flag}: {what}" for flag, what in cls.shorthands.items()]
     return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
 
 
@@ -112,33 +116,58 @@ def chosen_options(study: "Study") -> str:
     return "\n".join(["options of the chosen plug-ins:", *blocks, ""]) if blocks else ""
 
 
-def suggestions(study: "Study", words: Sequence[str]) -> Iterator[str]:
-    """What was perhaps meant by the words and dotted flags that name nothing; the parser itself suggests for flags
-    without a dot."""
-    from assay.studies import studies
-
-    cls = type(study)
-    paths = [path for path, _ in plugin_fields(cls)]
-    plugins = {
-        name for kind in registries().values() for entry in kind.entries() for name in (entry.name, *entry.aliases)
-    }
-    options = [
-        f"--{path}.{option.name}" for path in paths for p in _members(attrgetter(path)(study)) for option in fields(p)
-    ]
-    verbs = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
-    for place, word in enumerate(words):
-        if word.startswith("--"):
-            lost = word.partition("=")[0]
-            # Below a plain dataclass the parser has a better suggestion of its own.
-            close = nearest(lost, options) if "." in lost and type_at(cls, lost[2:].rpartition(".")[0]) is None else ""
+def flags_of(part: Any, prefix: str = "") -> Iterator[str]:
+    """The flags of a dataclass or an instance of one: `seeds`, `train.max_steps`, `no_context_sweep`."""
+    types = option_types(part if isinstance(part, type) else type(part))
+    for option in fields(part):
+        held = getattr(part, option.name, option.default)
+        if is_dataclass(types[option.name]) and not is_plugin_type(types[option.name]):
+            yield from flags_of(types[option.name], f"{prefix}{option.name}.")
         else:
-            chosen = CHOICE.fullmatch(word)
-            lost = word.partition(":")[0]
-            close = nearest(lost, [*paths, "wandb"]) if chosen and lost not in plugins else ""
-            if place == 0 and not chosen:
-                close = nearest(word, verbs)
-        if close:
-            yield f"'{lost}' is not known.{close}"
+            yield f"{prefix}{'no_' if held is True else ''}{option.name}"
+
+
+def nearest_flags(lost: str, known: Iterable[str]) -> str:
+    """` Did you mean '--x' or '--y'?`, or nothing. A flag is near if it is spelled alike, or a part of it is: of a long
+    name the first word is what people remember."""
+    ranked = sorted(((_likeness(lost, flag), flag) for flag in set(known)), key=lambda pair: (-pair[0], pair[1]))
+    best = ranked[0][0] if ranked else 0.0
+    close = [f"'--{flag}'" for likeness, flag in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
+    return f" Did you mean {' or '.join([', '.join(close[:-1]), close[-1]] if close[1:] else close)}?" if close else ""
+
+
+def _likeness(lost: str, flag: str) -> float:
+    """Of the whole, of what stands behind the last dot, or of words in a row of that."""
+    last = flag.rpartition(".")[2].split("_")
+    rows = [(start, "_".join(last[start:end])) for start in range(len(last)) for end in range(start + 1, len(last) + 1)]
+    parts = [_ratio(lost, row) - FURTHER * (start > 0) for start, row in rows if len(row) < len(flag)]
+    return max([_ratio(lost, flag), *(part - FURTHER for part in parts)])
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+
+
+def not_known(lost: Sequence[str], parts: Iterable[Any], study: "Study | None") -> Iterator[str]:
+    """What to say of the words that the parser of some dataclasses had no use for, and what was perhaps meant."""
+    flags, words = [flag for part in parts for flag in flags_of(part)], list[str]()
+    if study is not None:
+        from assay.studies import studies
+
+        paths = [path for path, _ in plugin_fields(type(study))]
+        plugins = [(path, plugin) for path in paths for plugin in _members(attrgetter(path)(study))]
+        flags += [f"{path}.{option.name}" for path, plugin in plugins for option in fields(plugin)]
+        flags += [word.split()[0].removeprefix("--") for word in study.shorthands] + list(study.renamed)
+        words = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
+        words += [*paths, "wandb"]
+    a_flags = False
+    for word in lost:
+        name = word.partition("=")[0] if word.startswith("--") else word.partition(":")[0]
+        if word.startswith("--"):
+            yield f"no flag '{name}'.{nearest_flags(name[2:], flags)}"
+        elif not a_flags:  # behind a flag that is not known stand its values
+            yield f"'{name}' is not known, or belongs to no flag.{nearest(name, words)}"
+        a_flags = a_flags or word.startswith("--")
 
 
 def _members(held: Any) -> tuple[Plugin, ...]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from assay.core.drive import Event
+from assay.core.run import Record
 from assay.core.words import printable
 
 Watch = Callable[[Event], None]
@@ -38,7 +39,7 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
         if event.record:
             done += 1
             clock = f"[{done:>{len(str(total))}}/{total} {time.monotonic() - start:5.0f} s]"
-            say(f"{clock} {event.record.status} {labels[event.run.id]}{_brief(event.record.metrics)}")
+            say(f"{clock} {event.record.verdict} {labels[event.run.id]}{_found(event.record)}")
 
     return watch
 
@@ -64,15 +65,15 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
 
         def watch(event: Event) -> None:
             nonlocal finished
-            metrics: Mapping[str, Any] = {}
+            found = ""
             if event.progress:
                 partial[event.run.id] = event.progress.done / max(1, event.progress.total)
-                metrics = event.progress.metrics
+                found = _brief(event.progress.metrics)
             if event.record:
                 finished += 1
                 partial.pop(event.run.id, None)
-                metrics = event.record.metrics
-            latest = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{_brief(metrics)}"
+                found = _found(event.record)
+            latest = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found}"
             bar.update(task, completed=finished + sum(partial.values()), latest=latest.strip())
 
         yield watch
@@ -80,6 +81,11 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
 
 def say(text: str) -> None:
     print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
+
+
+def _found(record: Record) -> str:
+    """The first numbers, or why there are none."""
+    return f": {record.refusal}" if record.refusal else _brief(record.metrics)
 
 
 def _brief(metrics: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ from assay.choices import (
     chosen_options,
     describe,
     is_plugin_option,
+    not_known,
     plugin_words,
     print_choices,
-    suggestions,
     type_at,
 )
 from assay.core.convert import convert, nearest, option_types
@@ -169,12 +169,7 @@ def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapp
     from assay.core.plan import assign, parse_grid
 
     cls = type(base)
-    try:
-        parsed = _tyro(base, flags)
-    except SystemExit:
-        for hint in suggestions(base, flags):
-            say(f"assay: {hint}")
-        raise
+    parsed = _tyro(base, flags)
     plain = [_path(flag) for flag in flags if flag.startswith("--") and type_at(cls, _path(flag)) is not None]
     grid = combined_grid(cls, preset, parse_grid(parsed.shell.grid), named=[*plain, *options])
     spread, rest = _below_axes(cls, grid, options)
@@ -198,7 +193,7 @@ def _parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> 
     for key, part in parts.items():
         kind, default = (part, ()) if isinstance(part, type) else (type(part), (part,))
         fields.append((key, Annotated[kind, tyro.conf.arg(name="")], *default))
-    return tyro.cli(
+    read: tuple[Any, list[str]] = tyro.cli(
         make_dataclass("Command", fields, frozen=True),
         prog=prog,
         description=description,
@@ -206,7 +201,13 @@ def _parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> 
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
         use_underscores=True,
+        return_unknown_args=True,
     )
+    parsed, lost = read
+    if lost:
+        said = " ".join(not_known(lost, parts.values(), parts.get("study")))
+        raise UserError(f"{said} `{prog} --help` lists all flags.")
+    return parsed
 
 
 def _print_help(base: "Study", flags: Sequence[str]) -> int:

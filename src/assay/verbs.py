@@ -67,7 +67,7 @@ def show(words: list[str]) -> int:
         print(json.dumps(store.find(args.id).to_json(), indent=1))
         return 0
     for record in store.records():
-        print(f"{record.run.id}  {record.status:<8}  {record.finished}  {printable(record.run.label)}")
+        print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {printable(record.run.label)}")
     return 0
 
 

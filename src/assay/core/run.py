@@ -20,6 +20,8 @@ from assay.core.errors import UserError
 Status = Literal["done", "failed", "diverged"]
 FORMAT = 1
 """Of record.json; a store written by a later one is refused, never guessed at."""
+REFUSED = "refused"
+"""The metric in which a run says why it gives no numbers: it is done, and there is nothing to try again."""
 
 
 def canonical(value: Any) -> str:
@@ -111,6 +113,16 @@ class Record:
     artifacts: tuple[str, ...] = ()
     folder: Path | None = field(default=None, compare=False)
     """Where the artifacts are; not part of the record."""
+
+    @property
+    def verdict(self) -> str:
+        """The status, as people read it."""
+        return REFUSED if self.refusal else self.status
+
+    @property
+    def refusal(self) -> str | None:
+        reason = self.metrics.get(REFUSED)
+        return None if reason is None else str(reason)
 
     def artifact(self, name: str) -> bytes:
         """What the run saved under a name."""

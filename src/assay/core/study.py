@@ -105,6 +105,9 @@ class Study(Plugin):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Old dotted flags -> the paths they set today, with underscores: {"task.eval_size": "eval_size"}."""
 
+    shorthands: ClassVar[Mapping[str, str]] = {}
+    """Flags of the study's own making, which `commands` reads -> what they stand for: {"--quick-test": "..."}."""
+
     shows_failures: ClassVar[bool] = False
     """Whether `report` is given failed records too, in order to show them in their place."""
     asks_first: ClassVar[bool] = False
@@ -112,7 +115,7 @@ class Study(Plugin):
 
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:
-        """What a command line stands for, where it has flags of the study's own making: one or several others."""
+        """What a command line stands for, where it has `shorthands`: one or several others."""
         return [words]
 
     def folder(self, out: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 import assay.studies.perplexity as package
 from assay.core.convert import construct
 from assay.core.errors import UserError
-from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig, MethodConfig, commands
+from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig, MethodConfig, ModelConfig, commands
 from assay.studies.perplexity.perplexity import Perplexity
 
 SHIPPED = ("quick_test", "quick_test_offline", "icml_full", "ablation_sparsity")
@@ -147,3 +147,20 @@ def test_every_name_of_the_spec_is_there():
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError):
         package.nothing  # noqa: B018
+
+
+def test_each_text_of_an_experiment_has_its_own_number_of_documents():
+    def limits(**configs):
+        given = ExperimentConfig(
+            datasets=("c4", "pg19"), dataset_configs=configs, model=ModelConfig(max_length=512),
+            context_length_sweep={"context_lengths": [512]},
+        )  # fmt: skip
+        study = construct(Perplexity, given.options(), what="x")
+        return study.max_samples, {name: study.dataset(name)["max_samples"] for name in given.datasets}
+
+    assert limits(c4={"max_samples": 1000}, pg19={"max_samples": 100}) == (
+        ("c4=1000", "pg19=100"), {"c4": 1000, "pg19": 100},
+    )  # fmt: skip
+    assert limits(c4={"max_samples": 7}) == (("c4=7",), {"c4": 7, "pg19": None})
+    assert limits(c4={"max_samples": 7}, pg19={"max_samples": 7}) == (("7",), {"c4": 7, "pg19": 7})
+    assert limits() == ((), {"c4": None, "pg19": None})

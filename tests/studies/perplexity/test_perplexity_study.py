@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
 import shutil
 
 import pytest
 
+from assay.attention.base import Budget
 from assay.core.errors import UserError
 from assay.core.store import Store
 from assay.studies.perplexity import (
@@ -288,6 +290,62 @@ def test_mistakes_are_one_line(tiny, text, cli, tmp_path):
     ):
         code, _, err = cli(*words(tiny, text, tmp_path / "out"), *more)
         assert code == 2 and said in err and "Traceback" not in err, (more, err)
+
+
+def test_a_hub_that_does_not_answer_is_one_line_that_names_offline(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    tries = []
+
+    def fetch(study, runs):
+        tries.append(os.environ["HF_HUB_OFFLINE"])
+        raise UserError("cannot load the model. Without the hub: --quick-test --offline.")
+
+    monkeypatch.setattr(Perplexity, "_fetch", fetch)
+    code, _, err = cli("perplexity", "--quick-test", "--quiet", "--out", tmp_path)
+    assert code == 2 and tries == ["1"], "the hub's libraries do not ask again"
+    assert "http://127.0.0.1:9 did not answer within 5 s" in err and "--offline" in err and len(err.splitlines()) == 1
+
+
+def test_refusals_read_as_refused_while_they_come_and_afterwards(tiny, text, cli, tmp_path):
+    given = words(tiny, text, tmp_path, "--max-samples", "2", "--context-lengths", "64", methods=METHODS[3:])
+    given.remove("--quiet")
+    _, _, err = cli(*given)
+    lines = [line for line in err.splitlines() if "cab_v4" in line]
+    refused = [line for line in lines if "budget below 4 blocks" in line]
+    assert len(refused) == 2 and all("] refused perplexity" in line for line in refused)
+    assert [line for line in lines if "] done perplexity" in line and "cross_entropy" in line]
+    assert cli("show", "--out", tmp_path)[1].count("refused") == 2
+
+
+def test_one_context_is_no_sweep(tiny, text, cli, tmp_path):
+    """It is where sparsities and budgets are measured, and nothing else is run."""
+    alone = Perplexity(context_lengths=(512,), sparsity_levels=(0.0, 0.5))
+    assert alone.points() == [(512, Budget(sparsity=0.0)), (512, Budget(sparsity=0.5))]
+    assert alone.sweeps().context_lengths == ()
+    slots = Perplexity(context_lengths=(512,), sparsity_sweep=False, budgets=(64,))
+    assert slots.points() == [(512, Budget(slots=64))]
+    only = Perplexity(context_lengths=(512,), sparsity_sweep=False, fixed_sparsity=0.7)
+    assert only.points() == [(512, Budget(sparsity=0.7))], "unless it is all there is to measure"
+    assert len(Perplexity(context_lengths=(256, 512)).points()) == 3
+
+
+def test_each_text_has_its_own_number_of_documents(tiny, text, cli, tmp_path):
+    other = tmp_path / "other.txt"
+    shutil.copy(text, other)
+    base = ["perplexity", "--model", tiny, "--datasets", text, other, "--methods", "dense", "--context-lengths", "64"]
+    assert cli(*base, "--max-samples", "3", f"{other}=5", *PLACE, "--out", tmp_path)[0] == 0
+    found = json.loads((tmp_path / "perplexity" / "perplexity_latest.json").read_text())["results"]
+    used = {name: found[name]["dense"]["sparsity_sweep"]["0.0"]["num_samples"] for name in found}
+    assert used == {"articles.txt": 3, "other.txt": 5}
+    for more, said in (
+        (["0"], "a number of at least 1"),
+        (["some"], "a number of at least 1"),
+        (["othr.txt=3"], "'othr.txt' is none of the texts"),
+        (["3", "4"], "a number for all texts twice"),
+    ):
+        code, _, err = cli(*base, "--max-samples", *more, *PLACE, "--out", tmp_path)
+        assert code == 2 and said in err, err
 
 
 def test_a_terminal_is_asked_before_a_long_run_unless_told_yes(tiny, text, cli, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from assay.attention.lanes import Lane
 from assay.core.errors import UserError
 from assay.data.text import load_corpus
 from assay.models.causal_lm import load_model, load_tokenizer, sparse
-from assay.studies.perplexity.scoring import Scorer, metrics, score
+from assay.studies.perplexity.scoring import Pass, Scorer, metrics
 from assay.studies.perplexity.windows import spans_of, windows_of
 
 
@@ -41,8 +41,10 @@ LANES = [
 @pytest.fixture(scope="module")
 def tallies(model, spans):
     windows = windows_of(spans.found, context=64, bos=0)
-    scorer = Scorer(model, torch.device("cpu"))
-    return score(scorer, LANES, windows, context=64, clusters=len(spans.found), batch=3)
+    going = Pass(LANES, context=64, clusters=len(spans.found))
+    *_, done = going.run(Scorer(model, torch.device("cpu")), windows, batch=3)
+    assert done == sum(len(span.tokens) for span in spans.found) // 64
+    return [going.tally(lane) for lane in LANES]
 
 
 def test_losses_and_kl_are_those_of_the_model_alone(model, spans, tallies):

@@ -26,7 +26,7 @@ from assay.models.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies import studies
 from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
-from assay.train.checkpoint import SAVING, load_checkpoint, save_checkpoint
+from assay.train.checkpoint import SAVING, checkpoints, save_checkpoint
 from assay.train.device import activate
 
 WEIGHTS = "weights.safetensors"
@@ -131,20 +131,14 @@ class Course:
 def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
     """The runs of one cohort; those that an interrupted process left at one epoch go on from there together."""
     rest = list(runs)
-    for saved in checkpoints(runs, ctx, device):
+    # The furthest first.
+    for saved in sorted(checkpoints(runs, ctx, device), key=lambda saved: -int(saved["bank"]["number"])):
         covered = [run for run in rest if run.id in saved["courses"]]
         rest = [run for run in rest if run.id not in saved["courses"]]
         if covered:
             yield from train_together(covered, ctx, device, saved)
     if rest:
         yield from train_together(rest, ctx, device)
-
-
-def checkpoints(runs: Sequence[Run], ctx: Context, device: torch.device) -> list[dict[str, Any]]:
-    """What interrupted processes left of these runs, the furthest first."""
-    paths = [path for run in runs if (path := ctx.checkpoint(run)) and path.exists()]
-    found = [saved for path in paths if (saved := load_checkpoint(path, device)) is not None]
-    return sorted(found, key=lambda saved: -int(saved["bank"]["number"]))
 
 
 def train_together(

@@ -211,12 +211,12 @@ class ExperimentConfig:
                 words += [f"--{key}", str(value)]
         return words
 
-    def _max_samples(self) -> int | None:
-        """One number for all texts."""
-        found = {config.max_samples for config in self.dataset_configs.values() if config.max_samples is not None}
-        if len(found) > 1:
-            raise UserError("dataset_configs: max_samples is one number for all texts of an experiment.")
-        return next(iter(found), None)
+    def _max_samples(self) -> tuple[str, ...]:
+        """One number where it is that of all texts, so that it holds for those that a flag puts in their place."""
+        given = {name: self.dataset_configs.get(name, DatasetConfig()).max_samples for name in self.datasets}
+        if len(numbers := set(given.values())) == 1:
+            return tuple(str(number) for number in numbers if number is not None)
+        return tuple(f"{name}={number}" for name, number in given.items() if number is not None)
 
     @staticmethod
     def _named(configs: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -39,8 +39,8 @@ class Cell:
         for record in self.records:
             if record.status == "failed":
                 return ((record.error or "").strip() or "failed").splitlines()[-1]
-            if "refused" in record.metrics:
-                return str(record.metrics["refused"])
+            if record.refusal:
+                return record.refusal
             if record.status == "diverged":
                 return "a number was not finite"
         if len(self.records) < self.options["shards"]:

@@ -3,27 +3,30 @@
 import json
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane
-from assay.core.run import Run, canonical
+from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
-from assay.studies.perplexity.scoring import Scorer, Tally, metrics, score
+from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
 from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
+from assay.train.checkpoint import SAVING, checkpoints, save_checkpoint
 
 COPY = "copy"
 """The dataset of the copy probe."""
-TOKENS_AT_ONCE = 2048
-"""Short windows go together into a forward pass, so that they share the replay's steps."""
+TOKENS_AT_ONCE = 1024
+"""Short windows go together into a forward pass, so that they share the replay's steps; but what a kill loses is a group
+of windows, so they are few."""
 
 
 def located(name: str, revision: str | None) -> dict[str, Any]:
@@ -32,7 +35,8 @@ def located(name: str, revision: str | None) -> dict[str, Any]:
 
 
 def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """One outcome per run, once all are scored. What cannot be itself with so few keys says so in place of numbers."""
+    """One outcome per run, once all are scored. What cannot be itself with so few keys says so in place of numbers.
+    Lanes that an interrupted process left in the middle of the text go on from there together."""
     options = runs[0].options
     spans = spans_for(canonical(options["dataset"]), canonical(options["model"]), options["context"], runs[0].seed)
     only = range(options["shard"], len(spans.found), options["shards"])
@@ -44,12 +48,14 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
             lanes[run] = lane
         except BudgetTooSmall as error:
             refused[run] = str(error)
-    yield from (Outcome(run, {"refused": reason}) for run, reason in refused.items())
+    yield from (Outcome(run, {REFUSED: reason}) for run, reason in refused.items())
+    for saved in sorted(checkpoints(list(lanes), ctx, device), key=lambda saved: -int(saved["done"])):
+        covered = {run: lane for run, lane in lanes.items() if run.id in saved["tallies"]}
+        lanes = {run: lane for run, lane in lanes.items() if run not in covered}
+        if covered:
+            yield from _scored(covered, spans, only, ctx, device, saved)
     if lanes:
-        model, tallies = _scored(lanes, spans, only, ctx, device)
-        for run, tally in zip(lanes, tallies, strict=True):
-            found = metrics(tally, spans, only=only, model=model)
-            yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
+        yield from _scored(lanes, spans, only, ctx, device)
 
 
 def lane_of(options: Any) -> Lane:
@@ -60,32 +66,54 @@ def lane_of(options: Any) -> Lane:
 
 
 def _scored(
-    lanes: dict[Run, Lane], spans: Spans, only: Sequence[int], ctx: Context, device: torch.device
-) -> tuple[nn.Module, list[Tally]]:
+    lanes: dict[Run, Lane],
+    spans: Spans,
+    only: Sequence[int],
+    ctx: Context,
+    device: torch.device,
+    saved: Mapping[str, Any] | None = None,
+) -> Iterator[Outcome]:
+    """All lanes in one pass, from where an interrupted process left them."""
     first = next(iter(lanes))
     options, context = first.options, first.options["context"]
     spec = options["model"]
     scorer = scorer_for(spec["name"], spec["sha256"], spec["revision"], options["dtype"], device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    skip = next(iter(lanes.values())).prefix
     bos = bos_of(tokenizer_for(spec["name"], spec["revision"]))
-    windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=skip))
-
-    def watch(done: int) -> None:
+    windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=lanes[first].prefix))
+    going = Pass(list(lanes.values()), context=context, clusters=len(spans.found))
+    if saved is not None:
+        going.done = saved["done"]
+        for run, lane in lanes.items():
+            going.tally(lane).restore(saved["tallies"][run.id])
+    keeper = Keeper(ctx, lanes)
+    for done in going.run(scorer, windows, batch=max(1, TOKENS_AT_ONCE // context)):
+        keeper.keep(going, last=done == len(windows))
         for run in lanes:
             ctx.progress(run, done, len(windows))
+    for run, lane in lanes.items():
+        tally = going.tally(lane)
+        found = metrics(tally, spans, only=only, model=scorer.model)
+        yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
 
-    tallies = score(
-        scorer,
-        list(lanes.values()),
-        windows,
-        context=context,
-        clusters=len(spans.found),
-        batch=max(1, TOKENS_AT_ONCE // context),
-        watch=watch,
-    )
-    return scorer.model, tallies
+
+@dataclass
+class Keeper:
+    """Writes the checkpoint of a pass, as often as its cost allows, and at the end, so that lanes which are not stored
+    yet need no pass of their own. It stands with the run that is stored last, which takes it away."""
+
+    ctx: Context
+    lanes: Mapping[Run, Lane]
+    due: float = 0.0
+
+    def keep(self, going: Pass, *, last: bool) -> None:
+        path, start = self.ctx.checkpoint(list(self.lanes)[-1]), time.perf_counter()
+        if path is None or (start < self.due and not last):
+            return
+        tallies = {run.id: going.tally(lane).state() for run, lane in self.lanes.items()}
+        save_checkpoint(path, {"done": going.done, "tallies": tallies})
+        self.due = time.perf_counter() + (time.perf_counter() - start) / SAVING
 
 
 @lru_cache(maxsize=1)

@@ -18,11 +18,12 @@ from assay.attention.base import Budget, Evict, Method, Pattern, Prefix, Select
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
-from assay.data import text
-from assay.models.causal_lm import DTYPES, check_model
+from assay.data import hub, text
+from assay.models.causal_lm import DTYPES, KNOWN_WITHOUT_THE_HUB, check_model
 from assay.studies import studies
 from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, located, spans_for
+from assay.studies.perplexity.windows import read_limits
 from assay.train.device import activate
 
 SHARDS = 2
@@ -39,6 +40,11 @@ class Perplexity(Study):
     shows_failures: ClassVar[bool] = True
     asks_first: ClassVar[bool] = True
     renamed: ClassVar[Mapping[str, str]] = {"name": "title"}
+    shorthands: ClassVar[Mapping[str, str]] = {
+        "--quick-test": "TinyLlama on WikiText-2; with --offline SmolLM2-135M on pydoc, a few minutes on two cores.",
+        "--icml-full": "three experiments with Llama-2-7B, one after another: WikiText-103, C4 and PG-19.",
+        "--config FILE": "experiments of a YAML or JSON file, or of a name such as ablation_sparsity.",
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "demo": {
             "model": "smollm2-135m",
@@ -75,7 +81,7 @@ class Perplexity(Study):
     fixed_context_length: int = 0
     """Of the sweep over sparsities; 0: the longest."""
     context_sweep: bool = True
-    """Sweep over context lengths, unless --no_context_sweep is given."""
+    """Sweep over context lengths where there are several, unless --no_context_sweep is given."""
     sparsity_sweep: bool = True
     """Sweep over sparsities, unless --no_sparsity_sweep is given."""
     positions: Literal["absolute", "cache"] = "absolute"
@@ -86,8 +92,8 @@ class Perplexity(Study):
     """Tokens between evictions, under the chunked protocol."""
     dtype: str = "auto"
     """float16, bfloat16, float32; auto: float32 on a CPU, bfloat16 on CUDA."""
-    max_samples: int | None = None
-    """At most so many documents of each text."""
+    max_samples: tuple[str, ...] = ()
+    """At most so many documents of each text: 100; or by name: c4=1000 pg19=100."""
     max_windows: int = 0
     """At most so many windows of the longest context per document; 0: all."""
     title: str = "perplexity"
@@ -119,8 +125,9 @@ class Perplexity(Study):
             raise UserError(f"--dtype {self.dtype}: choose auto, {', '.join(DTYPES)}.")
         if self.protocol == "prefix" and self.positions == "cache":
             raise UserError("--positions cache is defined for the online protocol alone: leave --protocol prefix out.")
-        if self.chunk < 1 or self.max_windows < 0 or (self.max_samples is not None and self.max_samples < 1):
-            raise UserError("--chunk and --max-samples are at least 1, --max-windows at least 0.")
+        if self.chunk < 1 or self.max_windows < 0:
+            raise UserError("--chunk is at least 1, --max-windows at least 0.")
+        read_limits(self.max_samples, self.datasets)
         for level in (*self.sparsity_levels, self.fixed_sparsity):
             Budget(sparsity=level)
         for slots in self.budgets:
@@ -151,10 +158,16 @@ class Perplexity(Study):
         dense = attention.parse("dense")
         return tuple(dict.fromkeys((dense, *found)))
 
+    @property
+    def swept_contexts(self) -> tuple[int, ...]:
+        """One context beside other things to measure is where these are measured, and no sweep."""
+        alone = len({*self.context_lengths, self.fixed}) == 1
+        other = (self.sparsity_sweep and self.sparsity_levels) or self.budgets
+        return () if not self.context_sweep or (alone and other) else self.context_lengths
+
     def points(self) -> list[tuple[int, Budget]]:
         """The context lengths and budgets of the sweeps."""
-        found = [(context, Budget(sparsity=self.fixed_sparsity)) for context in self.context_lengths]
-        found = found if self.context_sweep else []
+        found = [(context, Budget(sparsity=self.fixed_sparsity)) for context in self.swept_contexts]
         if self.sparsity_sweep:
             found += [(self.fixed, Budget(sparsity=level)) for level in self.sparsity_levels]
         found += [(self.fixed, Budget(slots=slots)) for slots in self.budgets]
@@ -163,7 +176,7 @@ class Perplexity(Study):
     def sweeps(self) -> Sweeps:
         """The same for the JSON, which has a place for each."""
         return Sweeps(
-            self.context_lengths if self.context_sweep else (),
+            self.swept_contexts,
             self.fixed_sparsity,
             self.sparsity_levels if self.sparsity_sweep else (),
             self.budgets,
@@ -189,7 +202,8 @@ class Perplexity(Study):
     def dataset(self, name: str) -> dict[str, Any]:
         if name == COPY:
             return {"name": COPY}
-        spans = {"longest": self.longest, "max_samples": self.max_samples, "max_windows": self.max_windows}
+        most = read_limits(self.max_samples, self.datasets)[name]
+        spans = {"longest": self.longest, "max_samples": most, "max_windows": self.max_windows}
         return {"name": name, "sha256": text.fingerprint(name), **spans}
 
     def lane(self, method: Method, budget: Budget) -> dict[str, Any]:
@@ -215,10 +229,19 @@ class Perplexity(Study):
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Texts, tokenizers and models, fetched once and before anything is computed."""
-        if self.offline:
-            os.environ["HF_HUB_OFFLINE"] = (
-                "1"  # read by the hub's libraries when they are imported, here and by workers
-            )
+        silent = not self.offline and _needs_hub(runs) and not hub.answers(hub.endpoint())
+        if self.offline or silent:
+            # Read by the hub's libraries when they are imported, here and by workers: what its cache has is used.
+            os.environ["HF_HUB_OFFLINE"] = "1"
+        try:
+            self._fetch(runs)
+        except UserError as error:
+            if not silent:
+                raise
+            said = f"{hub.endpoint()} did not answer within {hub.PATIENCE:g} s, so only its cache was there to use"
+            raise UserError(f"{said}: {error}") from None
+
+    def _fetch(self, runs: Sequence[Run]) -> None:
         for spec in {canonical(run.options["model"]): run.options["model"] for run in runs}.values():
             contexts = [run.options["context"] for run in runs if run.options["model"] == spec]
             check_model(spec["name"], context=max(contexts), revision=spec["revision"])
@@ -236,3 +259,9 @@ class Perplexity(Study):
 
         head = {"name": self.title, "description": self.description}
         report(records, out, **head, sweeps=self.sweeps(), verbose=self.verbose)
+
+
+def _needs_hub(runs: Sequence[Run]) -> bool:
+    models, texts = ({run.options[key]["name"] for run in runs} for key in ("model", "dataset"))
+    here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or Path(name).exists()}
+    return bool(models - here or texts & text.HUB.keys())

@@ -5,7 +5,7 @@ Lane 0 is always dense: what the others are compared with, and what a lane that 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Any
@@ -29,6 +29,8 @@ PLACES = 32
 """Classes of positions in the curve of the loss: 0, 1, 2-3, 4-7, ..."""
 DENSE = Lane(attention["dense"](), Budget(sparsity=0.0))
 SUMS = ("tokens", "nll", "kl", "hits", "hit_nll")
+STATE = ("sums", "by_place", "seconds", "windows")
+"""Of a tally that a later process goes on with, besides the usage."""
 
 
 @dataclass
@@ -59,6 +61,15 @@ class Tally:
         for key, values in (("tokens", torch.ones_like(nll)[scored]), ("nll", nll[scored])):
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that was summed, as plain numbers."""
+        return {key: getattr(self, key) for key in STATE} | {"usage": dict(vars(self.usage))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for key in STATE:
+            setattr(self, key, state[key])
+        self.usage = Usage(**state["usage"])
 
 
 class Scorer:
@@ -106,29 +117,32 @@ class Scorer:
         return self.head(hidden).float().log_softmax(-1)
 
 
-def score(
-    scorer: Scorer,
-    lanes: Sequence[Lane],
-    windows: Iterable[Window],
-    *,
-    context: int,
-    clusters: int,
-    batch: int = 1,
-    watch: Callable[[int], None] = lambda done: None,
-) -> list[Tally]:
-    """A tally per lane, in their order; lanes that are dense at this context share that of the dense one."""
-    for lane in lanes:
-        lane.check(context)
-    # Under the prefix protocol the dense lane, too, counts what the scored queries read.
-    dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
-    different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
-    tallies = {lane: Tally(clusters, context - lane.first_sparse(context)) for lane in [dense, *different]}
-    done = 0
-    for group in batched(windows, batch):
-        for some in [different[i : i + LANES_AT_ONCE] for i in range(0, max(1, len(different)), LANES_AT_ONCE)]:
-            _score_group(scorer, [dense, *some], group, tallies, first=some == different[:LANES_AT_ONCE])
-        watch(done := done + len(group))
-    return [tallies[dense if lane.is_dense(context) else lane] for lane in lanes]
+class Pass:
+    """Lanes on their way through the windows of a text: how far they have come, and what each has summed. Lanes that
+    are dense at this context share the tally of the dense one."""
+
+    def __init__(self, lanes: Sequence[Lane], *, context: int, clusters: int) -> None:
+        for lane in lanes:
+            lane.check(context)
+        self.context, self.done = context, 0
+        # Under the prefix protocol the dense lane, too, counts what the scored queries read.
+        self.dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
+        self.different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
+        every = [self.dense, *self.different]
+        self.tallies = {lane: Tally(clusters, context - lane.first_sparse(context)) for lane in every}
+
+    def run(self, scorer: Scorer, windows: Iterable[Window], *, batch: int = 1) -> Iterator[int]:
+        """Score what is left of the windows, some at a time; yields how many are done."""
+        different = self.different
+        parts = [different[i : i + LANES_AT_ONCE] for i in range(0, max(1, len(different)), LANES_AT_ONCE)]
+        for group in batched(islice(windows, self.done, None), batch):
+            for number, some in enumerate(parts):
+                _score_group(scorer, [self.dense, *some], group, self.tallies, first=number == 0)
+            self.done += len(group)
+            yield self.done
+
+    def tally(self, lane: Lane) -> Tally:
+        return self.tallies[self.dense if lane.is_dense(self.context) else lane]
 
 
 def _score_group(

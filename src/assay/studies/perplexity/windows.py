@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.data.text import Corpus
 from assay.metrics.bootstrap import LEAST
@@ -69,6 +70,25 @@ class Window:
     scored: Bool[Tensor, " time"]
     hits: Bool[Tensor, " time"]
     """Associative recall: the last token of a bigram that this window has had before and that is rare elsewhere."""
+
+
+def read_limits(words: Sequence[str], datasets: Sequence[str]) -> dict[str, int | None]:
+    """How many documents of each text: `["20", "c4=1000"]`, ("c4", "pydoc") -> {"c4": 1000, "pydoc": 20}."""
+    found: dict[str, int | None] = {}
+    rest: int | None = None
+    for word in words:
+        name, equals, number = word.rpartition("=")
+        if not number.isdecimal() or int(number) < 1:
+            raise UserError(f"--max-samples '{word}': write a number of at least 1, or by name: c4=1000 pg19=100.")
+        if equals and name not in datasets:
+            raise UserError(f"--max-samples {word}: '{name}' is none of the texts.{nearest(name, datasets)}")
+        if name in found or (not equals and rest is not None):
+            raise UserError(f"--max-samples names {name or 'a number for all texts'} twice: '{word}'.")
+        if equals:
+            found[name] = int(number)
+        else:
+            rest = int(number)
+    return dict.fromkeys(datasets, rest) | found
 
 
 def spans_of(

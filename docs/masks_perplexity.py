@@ -1,0 +1,72 @@
+"""Draw the mask of every attention method into docs/perplexity.md, from the methods themselves.
+
+    python docs/masks_perplexity.py
+
+One head over random queries and keys, the same for all. A row is a query, a column a key: `#` is attended to, `.` is
+not. Every registered method is drawn, so that a new one has its picture by running this again.
+"""
+
+import re
+from pathlib import Path
+
+import torch
+
+from assay.attention import attention
+from assay.attention.base import Budget, Evict, Layer, Pattern, Prefix, Select
+from assay.attention.curvature import CurvatureSelect
+from assay.attention.lanes import Lane, attended
+from assay.nn.random import stream
+
+PAGE = Path(__file__).parent / "perplexity.md"
+BEGIN, END = "<!-- masks: begin -->", "<!-- masks: end -->"
+TIME, SLOTS, WIDTH, ABREAST = 16, 4, 24, 5
+FAMILIES = (Prefix, Select, Evict, Pattern)
+"""Pattern first."""
+OPTIONS = {
+    "streaming_llm": "num_sink_tokens=1",
+    "random_evict": "num_sink_tokens=1",
+    "quest": "page_size=2:min_pages=2:dense_layers=0",
+    "cab_v3": "block_size=2",
+    "cab_v4": "block_size=2",
+    "snapkv": "window_size=2:kernel_size=3",
+}
+"""Sizes that suit so short a text; the others have none, or make do with their own."""
+
+
+def lane(name: str) -> Lane:
+    method = attention.parse(":".join([name, OPTIONS[name]]) if name in OPTIONS else name)
+    if isinstance(method, CurvatureSelect):
+        return Lane(method, Budget(slots=4 * method.block_size))  # below four blocks there is no CAB
+    return Lane(method, Budget(slots=SLOTS), prefix=TIME // 2 if isinstance(method, Prefix) else 0)
+
+
+def picture(name: str) -> list[str]:
+    """The name, what was chosen, and a line for each query."""
+    chosen = lane(name)
+    rng = stream(0, "masks")
+    q, k, v = (2 * torch.randn(1, 1, TIME, 8, generator=rng) for _ in range(3))
+    (kept,) = attended([chosen], Layer(q, k, v))[0]
+    named = {"block_size": "blocks of {}", "page_size": "pages of {}", "num_sink_tokens": "{} sink"}
+    sizes = [said.format(getattr(chosen.method, key)) for key, said in named.items() if hasattr(chosen.method, key)]
+    budget = [f"{chosen.budget.slots} slots"] if name != "dense" else ["everything"]
+    prefix = [f"prefix of {chosen.prefix}"] if chosen.prefix else []
+    rows = ["".join("#" if kept[t, j] else "." for j in range(t + 1)) for t in range(TIME)]
+    return [name, ", ".join(budget + sizes + prefix), *rows]
+
+
+def drawn() -> str:
+    """All of them, some abreast, the families one after another."""
+    names = sorted(attention.names(), key=lambda name: [issubclass(attention[name], family) for family in FAMILIES])
+    pictures = [picture(name) for name in names]
+    bands = [pictures[i : i + ABREAST] for i in range(0, len(pictures), ABREAST)]
+    rows = [zip(*band, strict=True) for band in bands]
+    return "\n\n".join("\n".join("".join(f"{part:<{WIDTH}}" for part in row).rstrip() for row in band) for band in rows)
+
+
+def placed(page: str) -> str:
+    block = f"{BEGIN}\n```text\n{drawn()}\n```\n{END}"
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: block, page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
