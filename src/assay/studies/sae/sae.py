@@ -57,7 +57,7 @@ ACTIVATIONS = (
     *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e3, 1e4, 1e5)),
     *levels("lse_infomax:scale=hinge", "lambda_lse", (1e2, 1e3, 1e4)),
     *(word for name in ("topk", "batch_topk", "matryoshka") for word in levels(name, "k", (16, 48, 128))),
-    *levels("relu_l1", "l1", (1.0, 2.0, 4.0, 8.0)), *levels("gated", "l1", (1.0, 2.0, 4.0, 8.0)),
+    *levels("relu_l1", "l1", (0.25, 0.5, 1.0, 2.0)), *levels("gated", "l1", (0.25, 0.5, 1.0, 2.0)),
     *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.01, 0.03, 0.1, 0.3)),
     "random_relu",
 )  # fmt: skip
