@@ -4,7 +4,6 @@ smollm2-135m                           needs no hub (data.smollm2)
 a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.data import smollm2
+from assay.data import hub, smollm2
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
@@ -58,19 +57,15 @@ def quiet(name: str) -> Iterator[None]:
     library = transformers().utils.logging
     shown = library.is_progress_bar_enabled()
     library.disable_progress_bar()
-    hub = logging.getLogger("huggingface_hub")
-    level = hub.level
-    hub.setLevel(logging.ERROR)  # it tells of every attempt
     try:
-        yield
+        with hub.silent():
+            yield
     except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
         raise UserError(
-            f"cannot load the model '{name}': {missing} gave: {reason} "
+            f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "
             f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
         ) from None
     finally:
-        hub.setLevel(level)
         if shown:
             library.enable_progress_bar()

@@ -21,7 +21,7 @@ from assay.studies import studies
 from assay.train.coder_bank import CoderRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
-from assay.vectors.base import FOLDER, VectorData
+from assay.vectors.base import FOLDER, HUB, VectorData
 
 
 def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:
@@ -53,11 +53,11 @@ FINDINGS = (
     "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
 ACTIVATIONS = (
-    *levels("lse_infomax", "lambda_lse", (1e3, 1e4, 1e5, 1e6)),
-    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e3, 1e4, 1e5)),
-    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e2, 1e3, 1e4)),
+    *levels("lse_infomax", "lambda_lse", (1e4, 1e5, 1e6, 1e7)),
+    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e4, 1e5, 1e6)),
+    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e3, 1e4, 1e5)),
     *(word for name in ("topk", "batch_topk", "matryoshka") for word in levels(name, "k", (16, 48, 128))),
-    *levels("relu_l1", "l1", (0.25, 0.5, 1.0, 2.0)), *levels("gated", "l1", (0.25, 0.5, 1.0, 2.0)),
+    *levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)), *levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)),
     *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.01, 0.03, 0.1, 0.3)),
     "random_relu",
 )  # fmt: skip
@@ -126,7 +126,7 @@ class Sae(Study):
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
     data_dir: Path | None = None
-    """Where the files of a data set are; the environment variable ASSAY_DATA is another way to say it."""
+    """Where the files of a data set are, or `hub`; the environment variable ASSAY_DATA is another way to say it."""
 
     def plan(self) -> list[Run]:
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
@@ -188,7 +188,9 @@ def check_sizes(runs: Sequence[Run]) -> None:
 
 def look_in(folder: Path | None) -> None:
     """Where this process and its workers look for data files."""
-    if folder is not None:
+    if folder is not None and not folder.is_dir() and str(folder) == HUB:
+        os.environ[FOLDER] = HUB
+    elif folder is not None:
         if not folder.is_dir():
             raise UserError(f"the data folder '{folder}' does not exist. Name one that does with --data_dir.")
         os.environ[FOLDER] = str(folder.resolve())
