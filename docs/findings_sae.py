@@ -6,8 +6,10 @@
     python docs/findings_sae.py findings
     ASSAY_DATA=... assay sae --preset findings --data mnist --out findings --device cuda # the same on MNIST, a GPU
     assay sae --preset synthetic --out findings --device cuda                           # overcomplete, known atoms
+    ASSAY_DATA=... assay sae --preset activations --out findings --device cuda          # overcomplete, SmolLM2-135M
 
-No number is typed by hand, and whether a claim holds is decided here by rules that are stated beside it.
+The page has a part for each data set whose records are in the folder, and no other. No number is typed by hand, and
+whether a claim holds is decided here by rules that are stated beside it.
 """
 
 import argparse
@@ -20,9 +22,9 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.store import Store
-from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.metrics.intervals import Interval, holm, paired_difference, paired_p, student_t
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
-from assay.studies.sae.report import Point, at_l0, chosen
+from assay.studies.sae.report import MEASURES, REFERENCE, TARGETS, Point, at_equal_l0, at_l0, chosen
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
 BEGIN, END = "<!-- sae: begin -->", "<!-- sae: end -->"
@@ -42,6 +44,8 @@ NEAR = 0.1
 """Nats between two entropies that count as one."""
 HALF = (-0.55, -0.45)
 """The change in parameters that counts as '50 % fewer'."""
+TOLD_APART = 0.05
+"""Of adjusted p values."""
 
 
 def shown(interval: Interval, form: str = ".3f") -> str:
@@ -173,6 +177,67 @@ def size(points: Mapping[str, Point]) -> list[str]:
     ]
 
 
+def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) -> dict[str, str]:
+    """Each curve of one L0 against the decoder-free coder's: better, worse or not told apart, by paired t and Holm."""
+    if REFERENCE not in found:
+        return {}
+    own = found[REFERENCE]
+    others = {name: values for name, values in found.items() if name != REFERENCE and values.keys() & own.keys()}
+    adjusted = holm({name: paired_p(values, own) for name, values in others.items()})
+    said = {}
+    for name, values in others.items():
+        gain = paired_difference(values, own).mean * (-1 if measure == "FVU" else 1)
+        said[name] = "not told apart" if adjusted[name] >= TOLD_APART else "better" if gain > 0 else "worse"
+    return said
+
+
+def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
+    """Every coder that has a curve, at equal numbers of active units, beside the decoder-free one."""
+    reached = {target: at_equal_l0(points, target) for target in TARGETS}
+    reached = {target: at for target, at in reached.items() if len(at["FVU"]) > 1}
+    measures = [measure for measure in MEASURES if any(at[measure] for at in reached.values())]
+    if not reached:
+        return []
+    text = (
+        f"*The field at equal L0, against `{REFERENCE}`.* Interpolated between levels seed by seed. Better or worse: "
+        f"paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; not told apart otherwise."
+    )
+    lines, rows = [text], []
+    for target, at in reached.items():
+        said = {measure: against_reference(at[measure], measure) for measure in measures}
+        lines.append(f"- L0 {target:g}: {_summary(said)}.")
+        for name in at["FVU"]:
+            cells = [f"{target:g}", f"`{name}`"]
+            for measure in measures:
+                cells += _compared(at[measure], name, said[measure].get(name))
+            rows.append("| " + " | ".join(cells) + " |")
+    head = ["L0", "coder", *(title for measure in measures for title in (measure, f"minus `{REFERENCE}`"))]
+    ruled = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    return ["\n".join(lines), "\n".join([*ruled, *rows])]
+
+
+def _summary(said: Mapping[str, Mapping[str, str]]) -> str:
+    if not any(said.values()):
+        return f"`{REFERENCE}` does not reach it"
+    parts = []
+    for measure, verdicts in said.items():
+        groups = {
+            verdict: ", ".join(f"`{name}`" for name, mine in verdicts.items() if mine == verdict)
+            for verdict in ("better", "not told apart", "worse")
+        }
+        parts.append(f"by {measure} " + "; ".join(f"**{key}** {names}" for key, names in groups.items() if names))
+    return ". ".join(part for part in parts if "**" in part)
+
+
+def _compared(found: Mapping[str, Mapping[int, float]], name: str, said: str | None) -> list[str]:
+    """A value, and its difference from the reference."""
+    values = found.get(name, {})
+    value = _spread(student_t(list(values.values()))) if values else "-"
+    if said is None:
+        return [value, "-"]
+    return [value, f"{shown(paired_difference(values, found[REFERENCE]), '+.3f')} {said}"]
+
+
 def convergence(records: Sequence[Record]) -> list[str]:
     """Where the loss under SGD changes by less than 1 per epoch, for each number of units."""
     sgd = [r for r in records if r.status == "done" and (r.run.options["recipe"] or {}).get("optimizer") == "sgd"]
@@ -211,6 +276,8 @@ def table(points: Sequence[Point]) -> str:
     head = ["coder", "L0", "FVU", "probe", "dead"]
     known = any(point.cell.values("firing_f1") for point in points)
     head += ["atoms", "firing F1"] if known else []
+    spliced = any(point.cell.values("loss_recovered_from_mean") for point in points)
+    head += ["loss recovered"] if spliced else []
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
     for point in points:
         cell = point.cell
@@ -221,6 +288,7 @@ def table(points: Sequence[Point]) -> str:
             _spread(cell.interval("dead"), ".1f"),
         ]
         cells += [_spread(cell.interval("atom_cosine")), _spread(cell.interval("firing_f1"))] if known else []
+        cells += [_spread(cell.interval("loss_recovered_from_mean"))] if spliced else []
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -252,6 +320,7 @@ def section(name: str, records: Sequence[Record]) -> str:
         )
         claims = what_lse_adds(by_name) + topk_at_equal_l0(by_name) + entropy(by_name) + size(by_name)
         parts += [f"{number}. {claim}" for number, claim in enumerate(claims, 1)]
+        parts += field_at_equal_l0(points)
         parts.append(table(points))
     parts += convergence(records)
     return "\n\n".join(parts)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import assay
 from assay.api import Execution
 from assay.core.errors import UserError
 from assay.core.store import Store
@@ -87,6 +88,29 @@ def test_a_claim_that_holds_is_said_with_its_seeds_and_records(claims: Callable[
     assert code == 0 and "  pass  the square of 2: mean 4.05 of seeds 0 1 (4 4.1), wanted 4 ± 0.1\n" in out
     assert len(out.partition("records: ")[2].split()) == 2
     assert claims("all")[1] == out
+
+
+def test_tables_that_a_claim_names_stand_under_its_checks(cli: Cli, tmp_path: Path) -> None:
+    path, where = tmp_path / "claims.json", ["--out", tmp_path / "out", "--executor", "serial", "--plugin", TOY]
+    path.write_text(json.dumps({"squares": {**SQUARES, "tables": ["squares"]}}))
+    code, out, _ = cli("reproduce", "squares", "--file", path, *where)
+    table = out.partition("records: ")[2].splitlines()[1:]
+    assert code == 0 and table[1].split() == ["x", "square"] and len(table) == 3 + 4
+    path.write_text(json.dumps({"squares": {**SQUARES, "tables": ["sqares"]}}))
+    code, _, err = cli("reproduce", "squares", "--file", path, *where)
+    assert code == 2 and "has no table 'sqares'. Did you mean 'squares'?" in err
+
+
+def test_the_ablations_table_has_the_controls_in_it(cli: Cli, tmp_path: Path) -> None:
+    """As claimed, but on the digits, for two epochs and with one seed; whether checks are met is for a GPU to say."""
+    claimed = json.loads((Path(assay.__file__).parent / "reproductions.json").read_text())["implicit-em-ablation"]
+    short = {**claimed["options"], "dataset": "digits", "epochs": 2, "seeds": [0], "output_dir": str(tmp_path)}
+    path = tmp_path / "claims.json"
+    path.write_text(json.dumps({"ablation": {**claimed, "options": short}}))
+    _, out, err = cli("reproduce", "ablation", "--file", path, "--out", tmp_path, "--device", "cpu")
+    rows = [line.split()[0] for line in out.partition("records: ")[2].splitlines()[4:12] if line]
+    assert rows[:4] == ["lse_only", "lse_var", "lse_var_tc", "var_tc_only"], out + err
+    assert rows[4:] == ["relu_l1:l1=0.01:form=spec", "topk", "fast_ica", "pca"]
 
 
 @pytest.mark.parametrize(

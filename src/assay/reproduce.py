@@ -5,7 +5,8 @@
       pass  error over variance after 10 examples: mean 0.504 of seeds 0 1 2 (0.5204 0.4741 0.5174), wanted 0.5 ± 0.045
 
 reproductions.json holds the claims: a study with its options and grid, as `assay.run` takes them, and checks, each a
-number of some records, reduced over seeds, with its target. Records stay in the store: a second call computes nothing.
+number of some records, reduced over seeds, with its target; and tables of the study to print under them. Records stay
+in the store: a second call computes nothing.
 """
 
 import argparse
@@ -84,6 +85,8 @@ class Reproduction:
     options: Any
     checks: tuple[Check, ...]
     grid: Any = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    """Tables of the study's report to print under the checks."""
 
     def session(self, execution: "Execution") -> "Session":
         """Planned and checked, before anything is computed."""
@@ -152,7 +155,27 @@ def _run(name: str, claimed: Reproduction, session: "Session") -> int:
         if record.status != "done":
             reason = (record.error or "a number was not finite").strip().splitlines()[-1]
             say(f"{record.status}: {session.labels[record.run.id]}: {printable(reason)}")
+    _print_tables(claimed.tables, session, list(records.values()))
     return int(missed)
+
+
+def _print_tables(names: Sequence[str], session: "Session", records: Sequence[Record]) -> None:
+    """Those of the study's report that the claim names, of what came to an end."""
+    done = [record for record in records if record.status == "done"]
+    if not names or not done:
+        return
+    from assay.report.section import Section
+    from assay.report.text import render
+
+    section = Section(session.plan.study.name)
+    session.plan.study.report(done, section)
+    tables = {table.name: table for table in section.tables}
+    for name in names:
+        if name not in tables:
+            raise UserError(
+                f"{section.study} has no table '{name}'.{nearest(name, tables)} It has: {', '.join(tables)}."
+            )
+        print(f"\n{render(tables[name], None)}")
 
 
 def _compared(check: Check, records: Sequence[Record | None]) -> tuple[bool, str]:

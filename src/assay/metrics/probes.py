@@ -5,7 +5,8 @@ Every probe here is ridge regression with an intercept, in float64, from one Gra
     W(lam) = (G + lam I)^-1 C        G = Z'Z/n,  C = Z'Y/n,  Z standardised and Y centred on the fit part
 
 lam minimises generalised cross-validation, GCV(lam) = RSS/n / (1 - df/n)^2 (Golub, Heath & Wahba 1979), which costs one
-eigendecomposition for the whole grid. Fitted in sample, a code of pure noise would score k/n; held out it scores 0.
+eigendecomposition for the whole grid, or, of a wide code, a Cholesky factor for each penalty that is tried. Fitted in
+sample, a code of pure noise would score k/n; held out it scores 0.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from assay.core.errors import UserError
 PENALTIES = tuple(10 ** (quarter / 4) for quarter in range(-40, 17))
 
 
+WIDE = 1024
+"""Coordinates above which eigenvectors cost more than the factors of a search."""
 QUIET = 0.1
 """Columns that move less than this share of the typical one are not scaled up to it."""
 
@@ -107,7 +110,8 @@ def standardiser(z: Float[Tensor, "n d"], *, floored: bool = True) -> tuple[Floa
 def ridge(split: Split) -> RidgeFit:
     """The linear reader of the whole code, fitted on the fit part."""
     moments = _moments(split)
-    weights, penalty, degrees = _solve(moments.gram, moments.cross, moments.power, moments.n)
+    solve = _search if len(moments.gram) > WIDE else _solve
+    weights, penalty, degrees = solve(moments.gram, moments.cross, moments.power, moments.n)
     weights = rearrange(moments.gain, "d -> d 1") * weights
     return RidgeFit(moments.centre, weights, moments.intercept, float(penalty), float(degrees))
 
@@ -180,6 +184,33 @@ def _solve(
     return found._replace(weights=axes @ found.weights)
 
 
+def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], power: Float[Tensor, ""], n: int) -> _Solution:
+    """`_solve` without eigenvectors: from every eighth penalty of the grid to the neighbours of the best, halving the
+    distance. GCV falls and then rises, so that this ends where the whole grid would."""
+    tried = {place: _factored(gram, cross, power, n, PENALTIES[place]) for place in range(0, len(PENALTIES), 8)}
+    for distance in (4, 2, 1):
+        best = min(tried, key=lambda place: tried[place][0])
+        for place in (best - distance, best + distance):
+            if 0 <= place < len(PENALTIES):
+                tried[place] = _factored(gram, cross, power, n, PENALTIES[place])
+    return min(tried.values(), key=lambda found: found[0])[1]
+
+
+def _factored(
+    gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], power: Float[Tensor, ""], n: int, penalty: float
+) -> tuple[float, _Solution]:
+    """Ridge at one penalty, and its GCV: with R = G + penalty, RSS/n = power - <W, C> - penalty |W|^2 and
+    df = 1 + d - penalty tr R^-1."""
+    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    root, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
+    weights = torch.cholesky_solve(cross, root)
+    left = power - (weights * cross).sum() - penalty * weights.square().sum()
+    trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum()
+    degrees = 1 + len(gram) - penalty * trace
+    gcv = float("inf") if failed else float(_gcv(left, degrees, power, n))
+    return gcv, _Solution(weights, gram.new_tensor(penalty), degrees)
+
+
 def _shrink(
     spectrum: Float[Tensor, "*sets d"], cross: Float[Tensor, "*sets d r"], power: Float[Tensor, ""], n: int
 ) -> _Solution:
@@ -189,9 +220,12 @@ def _shrink(
     strength = rearrange(cross.square().sum(dim=-1), "... d -> ... 1 d")
     left = power - (strength * (values + 2 * grid) / (values + grid).square()).sum(dim=-1)
     degrees = 1 + (values / (values + grid)).sum(dim=-1)
-    # Both floors are for more coordinates than rows, where a vanishing penalty is 0/0: they make it lose.
-    gcv = left.clamp_min(1e-14 * power) / (1 - degrees / n).clamp_min(1e-8).square()
-    best = gcv.argmin(dim=-1, keepdim=True)
+    best = _gcv(left, degrees, power, n).argmin(dim=-1, keepdim=True)
     penalty = grid[:, 0][best]
     weights = cross / rearrange(spectrum + penalty, "... d -> ... d 1")
     return _Solution(weights, penalty.squeeze(-1), degrees.gather(-1, best).squeeze(-1))
+
+
+def _gcv(left: Tensor, degrees: Tensor, power: Float[Tensor, ""], n: int) -> Tensor:
+    """Both floors are for more coordinates than rows, where a vanishing penalty is 0/0: they make it lose."""
+    return left.clamp_min(1e-14 * power) / (1 - degrees / n).clamp_min(1e-8).square()

@@ -132,9 +132,11 @@ def matched(
     return left, right, cosines[left, right]
 
 
-def stability(a: Float[Tensor, "units d"], b: Float[Tensor, "units d"]) -> float:
-    """The mean |cosine| of two coders' directions, matched one to one: 1 where they found the same."""
-    return float(matched(a, b)[2].mean())
+def stability(a: Float[Tensor, "units d"], b: Float[Tensor, "units d"], *, most: int | None = None) -> float:
+    """The mean |cosine| of two coders' directions, matched one to one: 1 where they found the same. `most`: of so many
+    units of a at most, evenly spaced, with any of b's."""
+    step = 1 if most is None else -(-len(a) // most)
+    return float(matched(a[::step], b)[2].mean())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ the first lane, then those of the second, and so on. transformers is in the extr
 """
 
 import hashlib
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,12 +28,12 @@ from assay.attention import attention
 from assay.attention.base import Budget, Layer, Method
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.core.errors import UserError
-from assay.data import smollm2
+from assay.data.language_model import KNOWN_WITHOUT_THE_HUB, quiet, transformers, where
+from assay.data.language_model import load_model as load_model
+from assay.data.language_model import load_tokenizer as load_tokenizer
 
 IMPLEMENTATION = "assay_sparse"
 """Its name in transformers' attention interface."""
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
 """Options of the interface that methods, which see queries and keys alone, would have to ignore."""
 WEIGHTS = (".safetensors", ".bin")
@@ -42,40 +41,13 @@ PLAIN_ROTARY = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
 
 
-def transformers() -> Any:
-    """The library, or what to install."""
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("language models need transformers: pip install 'assay-bench[lm]'.") from None
-    return transformers
-
-
-def load_model(
-    name: str, *, dtype: str = "auto", device: str | torch.device = "cpu", revision: str | None = None
-) -> nn.Module:
-    """A causal language model by its name on the hub, by its folder, or as `smollm2-135m`, which needs no hub. `auto`
-    is float32 on a CPU and bfloat16 elsewhere."""
-    if dtype != "auto" and dtype not in DTYPES:
-        raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
-    wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
-    with _quiet(name):
-        model = transformers().AutoModelForCausalLM.from_pretrained(_where(name), dtype=wanted, revision=revision)
-    return model.to(device).eval()
-
-
-def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
-    with _quiet(name):
-        return transformers().AutoTokenizer.from_pretrained(_where(name), revision=revision)
-
-
 def check_model(name: str, *, context: int, revision: str | None = None) -> None:
     """Refuse what would fail, or mean nothing, once the model is loaded: a folder without weights, and a context that
     is longer than the model has positions for."""
     if Path(name).is_dir() and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
-    with _quiet(name):
-        config = transformers().AutoConfig.from_pretrained(_where(name), revision=revision)
+    with quiet(name):
+        config = transformers().AutoConfig.from_pretrained(where(name), revision=revision)
     most = getattr(config.get_text_config(), "max_position_embeddings", None)
     if most is not None and context > most:
         raise UserError(
@@ -102,35 +74,6 @@ def _file_hash(path: str, changed: int, size: int) -> str:
     """Kept for the process until the file changes: every plan asks, and weights are large."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _where(name: str) -> str:
-    """A folder, for models that come without the hub."""
-    return str(KNOWN_WITHOUT_THE_HUB[name]()) if name in KNOWN_WITHOUT_THE_HUB else name
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """No bars of the library's own; a model that cannot be had is one line."""
-    library = transformers().utils.logging
-    shown = library.is_progress_bar_enabled()
-    library.disable_progress_bar()
-    hub = logging.getLogger("huggingface_hub")
-    level = hub.level
-    hub.setLevel(logging.ERROR)  # it tells of every attempt
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
-        raise UserError(
-            f"cannot load the model '{name}': {missing} gave: {reason} "
-            f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
-        ) from None
-    finally:
-        hub.setLevel(level)
-        if shown:
-            library.enable_progress_bar()
 
 
 @contextmanager

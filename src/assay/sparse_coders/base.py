@@ -113,6 +113,9 @@ class DecoderModule(EncoderModule):
 
     unit_rows: ClassVar[bool] = True
     """Whether decoder rows are kept at norm 1, so that a unit's activation is its size in the input."""
+    half_fires: ClassVar[bool] = False
+    """Whether half of the units fire at the start: of d_code random rows they put out d_code / (2 d_in) times x, and of
+    a code that overshoots most units die in the first steps. Encoder rows then begin shorter by as much."""
 
     def __init__(self, models: int, d_in: int, d_code: int) -> None:
         super().__init__(models, d_in, d_code)
@@ -121,7 +124,8 @@ class DecoderModule(EncoderModule):
 
     def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
         rows = nn.functional.normalize(torch.randn(self.d_code, self.d_in), dim=1)
-        return {"W_enc": rows, "b_enc": torch.zeros(self.d_code), "W_dec": rows, "b_dec": mean}
+        gain = min(1.0, 2 * self.d_in / self.d_code) if self.half_fires else 1.0
+        return {"W_enc": rows * gain, "b_enc": torch.zeros(self.d_code), "W_dec": rows, "b_dec": mean}
 
     def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
         # W (x - b_dec) + b_enc, with b_dec moved into the bias: one product for the batch all the same.

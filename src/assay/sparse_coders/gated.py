@@ -21,6 +21,7 @@ from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
 
 class Module(DecoderModule):
     l1: Tensor
+    half_fires: ClassVar[bool] = True
 
     def __init__(self, models: int, d_in: int, d_code: int, *, l1: Tensor) -> None:
         super().__init__(models, d_in, d_code)

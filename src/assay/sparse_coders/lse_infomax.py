@@ -43,9 +43,8 @@ class Module(EncoderModule):
         for name in WEIGHTS:
             self.register_buffer(name, weights[name].float())
         # Written out by hand where that is simple; the other forms are left to autograd.
-        plain = activation != "softplus" and scale == "none" and decorrelation == "pairs"
         self.redundancy = bool(weights["lambda_wr"].any())
-        self.analytic = plain and not self.redundancy
+        self.analytic = activation != "softplus" and decorrelation == "pairs" and not self.redundancy
 
     @property
     def ignores_dark_inputs(self) -> bool:
@@ -56,8 +55,10 @@ class Module(EncoderModule):
         return self.decorrelation != "logdet"
 
     def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        W = normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
-        return project(x, W, self.b_enc)
+        return project(x, self._rows(), self.b_enc)
+
+    def _rows(self) -> Float[Tensor, "models d_code d_in"]:
+        return normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
 
     def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
         z = self.preactivations(x)
@@ -71,8 +72,8 @@ class Module(EncoderModule):
 
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
         a = self.encode(x)
-        hinge = self.scale == "hinge"
-        var = relu(1 - (a.var(dim=1) + self.eps).sqrt()).sum(dim=1) if hinge else infomax.variance(a, self.eps)
+        hinged = self.scale == "hinge"
+        var = relu(1 - (a.var(dim=1) + self.eps).sqrt()).sum(dim=1) if hinged else infomax.variance(a, self.eps)
         tc = infomax.correlation(a) if self.decorrelation == "pairs" else log_determinant(a)
         terms = {"lse": infomax.lse(a)[0], "var": var, "tc": tc}
         total = self.lambda_lse * terms["lse"] + self.lambda_var * terms["var"] + self.lambda_tc * terms["tc"]
@@ -88,11 +89,13 @@ class Module(EncoderModule):
             d/da = lambda_lse r + A c,   A_ij = 4 lambda_tc / (B-1) corr_ij / (s_i s_j)                  (i != j)
             A_jj = -2 lambda_var / (B-1) / (var_j + eps) - 4 lambda_tc / (B-1) sum_i corr_ij^2 / (s_j sd_j)
 
-        with s = sd + 1e-8. Units come before rows, (model, unit, row): reductions over the batch are contiguous."""
+        with s = sd + 1e-8; of the hinge, with h = sqrt(var + eps), the first term is -lambda_var / (B-1) 1[h < 1] / h.
+        Units come before rows, (model, unit, row): reductions over the batch are contiguous."""
         if not self.analytic:
             return super().gradient(x)
         batch, groups = x.shape[1], len(x)
-        W = rearrange(self.W_enc, "(g m) k d -> g (m k) d", g=groups)
+        rows = self._rows()
+        W = rearrange(rows, "(g m) k d -> g (m k) d", g=groups)
         bias = rearrange(self.b_enc, "(g m) k -> g (m k) 1", g=groups)
         z = rearrange(torch.baddbmm(bias, W, x.mT), "g (m k) b -> (g m) k b", k=self.d_code)
         a = relu(z) if self.activation == "relu" else z
@@ -101,6 +104,10 @@ class Module(EncoderModule):
             g.mul_(z > 0)
         into = rearrange(self.W_enc.grad, "(g m) k d -> g (m k) d", g=groups)
         torch.bmm(rearrange(g, "(g m) k b -> g (m k) b", g=groups), x, out=into)
+        if self.scale == "unit_norm" and self.W_enc.grad is not None:
+            # Along itself a row moves nothing, and across it the less the longer it is.
+            along = (self.W_enc.grad * rows).sum(dim=2, keepdim=True)
+            self.W_enc.grad.addcmul_(rows, along, value=-1).div_(self.W_enc.norm(dim=2, keepdim=True))
         torch.sum(g, dim=2, out=self.b_enc.grad)
         return terms
 
@@ -117,14 +124,22 @@ class Module(EncoderModule):
         corr = cov / (s[:, :, None] * s[:, None, :])
         corr.diagonal(dim1=1, dim2=2).zero_()
         squares = corr.square().sum(dim=2)
-        var_term, tc = -steady(torch.log, var + self.eps).sum(dim=1), squares.sum(dim=1)
+        var_term, pull = self._variance(var)
+        tc = squares.sum(dim=1)
         lt, lv = self.lambda_tc[:, None] * (4 / (batch - 1)), self.lambda_var[:, None] * (2 / (batch - 1))
         A = corr.mul_(lt[:, :, None] / (s[:, :, None] * s[:, None, :]))
         moving = torch.where(sd > 0, sd, torch.ones_like(sd))
-        A.diagonal(dim1=1, dim2=2).copy_(-lv / (var + self.eps) - lt * squares / (s * moving))
+        A.diagonal(dim1=1, dim2=2).copy_(-lv * pull - lt * squares / (s * moving))
         g = torch.baddbmm(shares.mul_(self.lambda_lse[:, None, None] / sums), A, c)
         total = self.lambda_lse * lse + self.lambda_var * var_term + self.lambda_tc * tc
         return g, {"total": total, "lse": lse, "var": var_term, "tc": tc}
+
+    def _variance(self, var: Float[Tensor, "models unit"]) -> tuple[Tensor, Tensor]:
+        """The term, and how much it falls with the variance of each unit."""
+        if self.scale == "hinge":
+            h = (var + self.eps).sqrt()
+            return relu(1 - h).sum(dim=1), (h < 1) / (2 * h)
+        return -steady(torch.log, var + self.eps).sum(dim=1), 1 / (var + self.eps)
 
 
 def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " models"]:

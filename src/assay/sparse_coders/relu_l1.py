@@ -22,6 +22,7 @@ from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, project
 class Module(DecoderModule):
     l1: Tensor
     unit_rows: ClassVar[bool] = False
+    half_fires: ClassVar[bool] = True
 
     def __init__(self, models: int, d_in: int, d_code: int, *, form: str, l1: Tensor) -> None:
         super().__init__(models, d_in, d_code)

@@ -1,17 +1,17 @@
 """What a layer of a language model puts out, token by token: what sparse coders are made for.
 
-    assay sae --data activations:model=stories260K:hook=model.layers.2:text=wikitext-2/valid.txt --d_code 512
+    assay sae --data activations:model=smollm2-135m:hook=model.layers.15:text=pydoc --d_code 4608
 
-`model` is a folder in Hugging Face format (in the data folder, in its models/, or anywhere) or a name on the hub,
-`hook` a module's name, `text` a file. Sequences go to training, choosing and reporting 8 : 1 : 1, whole, so that no
-token of a test sequence was trained on. Rows are centred and scaled by what is measured on the training rows: |x|^2 is
-d_in on average. Labels: what kind of piece a token is. Activations are kept on disk (the cache), and taken up from
-there.
+`model` is a folder in Hugging Face format (in the data folder, in its models/, or anywhere), a name on the hub, or
+smollm2-135m, which needs no hub; `hook` a module's name; `text` a file (in the data folder, or anywhere) or a name that
+data.text knows, such as pydoc. Sequences go to training, choosing and reporting 8 : 1 : 1, whole, so that no token of a
+test sequence was trained on. Rows are centred and scaled by what is measured on the training rows: |x|^2 is d_in on
+average. Labels: what kind of piece a token is. Activations are kept on disk (the cache), and taken up from there.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,16 +19,20 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from assay.core.errors import UserError
 from assay.core.run import canonical
+from assay.data import language_model, text
+from assay.data.cache import cache
 from assay.nn import hooks
 from assay.vectors import vectors
 from assay.vectors.base import FOLDER, Part, VectorData, Vectors
 
 REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
+SPLICED = 64
+"""Test sequences that a reconstruction is spliced into, at most: thousands of tokens, a pass for every coder."""
 KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 
 
@@ -38,11 +42,11 @@ class Activations(VectorData):
     """The output of a module of a Hugging Face causal language model, per token of a text."""
 
     model: str = "stories260K"
-    """A folder in Hugging Face format, or a name on the hub."""
+    """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
     hook: str = "model.layers.2"
     """The module, as `named_modules` names it."""
     text: str = "wikitext-2/valid.txt"
-    """A text file."""
+    """A text file, or a text that has a name: pydoc, wikitext-2, ..."""
     sequences: int = 1000
     """Sequences of the text, at most."""
     context: int = 128
@@ -55,7 +59,8 @@ class Activations(VectorData):
             raise UserError(f"{self.label}: at least 10 sequences of 3 tokens, in batches of at least 1.")
 
     def locate(self) -> None:
-        find_text(self.text)
+        read_text(self.text)
+        find_model(self.model)
 
     def load(self) -> Vectors:
         return self.load_with("cpu")
@@ -74,16 +79,16 @@ class Activations(VectorData):
         mean = parts[0].x.mean(dim=0)
         scale = (parts[0].x - mean).square().mean().sqrt()
         train, validation, test = (Part((part.x - mean) / scale, part.labels) for part in parts)
-        held_out = tokens[-tenth:]
+        spliced = Splice(_model(self.model).to(device), self.hook, tokens[-tenth:][:SPLICED].split(self.batch))
 
         def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
-            return self.loss_recovered(held_out, mean, scale, reconstruct, device)
+            return spliced.loss_recovered(mean.to(device), scale.to(device), reconstruct)
 
         return Vectors(train, validation, test, splice=splice)
 
     def tokens(self) -> Int[Tensor, "sequences context"]:
         """The text as rows of `context` tokens; what fills no row is left out."""
-        ids = _tokenizer(self.model)(find_text(self.text).read_text(encoding="utf-8"), verbose=False)["input_ids"]
+        ids = _tokenizer(self.model)(read_text(self.text), verbose=False)["input_ids"]
         count = min(self.sequences, len(ids) // self.context)
         if count < 10:
             raise UserError(f"'{self.text}' has {len(ids)} tokens: too few for 10 sequences of {self.context}.")
@@ -100,66 +105,67 @@ class Activations(VectorData):
         batches: Iterator[Tensor] = (batch.to(device) for batch in tokens.split(self.batch))
         return hooks.collect(model, [self.hook], batches, folder).read(self.hook)
 
-    @torch.no_grad()
+
+class Splice:
+    """A language model with something else in the place of a module's output, on the sequences of some batches."""
+
+    def __init__(self, model: nn.Module, hook: str, batches: Sequence[Int[Tensor, "sequences context"]]) -> None:
+        self.model, self.hook = model, hook
+        device = next(model.parameters()).device
+        self.batches = [batch.to(device) for batch in batches]
+        self.baselines: dict[str, float] = {}
+        """The same for every reconstruction, so measured once."""
+
     def loss_recovered(
-        self,
-        tokens: Tensor,
-        mean: Tensor,
-        scale: Tensor,
-        reconstruct: Callable[[Tensor], Tensor],
-        device: str = "cpu",
+        self, mean: Float[Tensor, " d"], scale: Float[Tensor, ""], reconstruct: Callable[[Tensor], Tensor]
     ) -> dict[str, float]:
         """Cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at zero;
         and the share of the way from zero (from the mean) back to the model's own that the reconstruction makes."""
-        model = _model(self.model).to(device)
+        if not self.baselines:
+            self.baselines = {
+                "ce": self.loss(lambda x: x),
+                "ce_mean": self.loss(lambda x: mean.to(x).expand_as(x)),
+                "ce_zero": self.loss(torch.zeros_like),
+            }
 
         def through(x: Tensor) -> Tensor:
-            flat = (x[:, 1:].flatten(0, 1).float() - mean.to(x.device)) / scale.to(x.device)
-            back = reconstruct(flat) * scale.to(x.device) + mean.to(x.device)
-            return torch.cat([x[:, :1], back.view_as(x[:, 1:]).to(x.dtype)], dim=1)
+            flat = (x.flatten(0, 1).float() - mean) / scale
+            return (reconstruct(flat) * scale + mean).view_as(x).to(x.dtype)
 
-        def loss() -> float:
-            sums, count = 0.0, 0
-            for batch in tokens.split(self.batch):
-                ids = batch.to(device)
-                logits = model(ids).logits[:, 1:-1].float()
-                sums += float(cross_entropy(logits.flatten(0, 1), ids[:, 2:].flatten(), reduction="sum"))
-                count += ids[:, 2:].numel()
-            return sums / count
-
-        changes: dict[str, Callable[[Tensor], Tensor]] = {
-            "ce_spliced": through,
-            "ce_mean": lambda x: torch.cat([x[:, :1], mean.to(x).expand_as(x[:, 1:])], dim=1),
-            "ce_zero": lambda x: torch.cat([x[:, :1], torch.zeros_like(x[:, 1:])], dim=1),
-        }
-        found = {"ce": loss()}
-        for name, change in changes.items():
-            with hooks.replaced(model, self.hook, change):
-                found[name] = loss()
-        found["loss_recovered"] = (found["ce_zero"] - found["ce_spliced"]) / (found["ce_zero"] - found["ce"])
-        found["loss_recovered_from_mean"] = (found["ce_mean"] - found["ce_spliced"]) / (found["ce_mean"] - found["ce"])
+        found = {**self.baselines, "ce_spliced": self.loss(through)}
+        for name, worst in (("loss_recovered", "ce_zero"), ("loss_recovered_from_mean", "ce_mean")):
+            found[name] = (found[worst] - found["ce_spliced"]) / (found[worst] - found["ce"])
         return found
 
+    @torch.no_grad()
+    def loss(self, change: Callable[[Tensor], Tensor]) -> float:
+        """With the output changed at every token but the first of a sequence, which is unlike all others."""
+        sums, count = 0.0, 0
+        with hooks.replaced(self.model, self.hook, lambda x: torch.cat([x[:, :1], change(x[:, 1:])], dim=1)):
+            for ids in self.batches:
+                logits = self.model(ids).logits[:, 1:-1].float()
+                sums += float(cross_entropy(logits.flatten(0, 1), ids[:, 2:].flatten(), reduction="sum"))
+                count += ids[:, 2:].numel()
+        return sums / count
 
-def cache() -> Path:
-    """Where assay keeps what it can make again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "assay"
 
-
-def find_text(name: str) -> Path:
+def read_text(name: str) -> str:
+    """Of a file in the data folder or anywhere, as it is; of a named text, its documents."""
     for path in (Path(os.environ.get(FOLDER, "data")) / name, Path(name)):
         if path.is_file():
-            return path
-    raise UserError(f"no text '{name}'. {REMEDY}")
+            return path.read_text(encoding="utf-8")
+    if not text.is_known(name):
+        raise UserError(f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`.")
+    return "\n\n".join(text.load_corpus(name).documents)
 
 
 def find_model(name: str) -> str:
-    """A local folder, or the name as it is, for the hub."""
+    """A folder in the data folder, or where a model of this name is."""
     data = Path(os.environ.get(FOLDER, "data"))
-    for path in (data / name, data / "models" / name, Path(name)):
+    for path in (data / name, data / "models" / name):
         if (path / "config.json").is_file():
             return str(path)
-    return name
+    return language_model.where(name)
 
 
 def layer_name(model: str, layer: int) -> str:
@@ -170,29 +176,14 @@ def layer_name(model: str, layer: int) -> str:
     return min(names, key=len)
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("language models need the extra `lm`: pip install 'assay-bench[lm]'.") from None
-    return transformers
-
-
 @lru_cache(maxsize=1)
-def _model(name: str) -> Any:
-    try:
-        model = _transformers().AutoModelForCausalLM.from_pretrained(find_model(name), dtype=torch.float32)
-    except OSError as error:
-        raise UserError(f"no model '{name}': {str(error).splitlines()[0]} {REMEDY}") from None
-    return model.eval()
+def _model(name: str) -> nn.Module:
+    return language_model.load_model(find_model(name), dtype="float32")
 
 
 @lru_cache(maxsize=2)
 def _tokenizer(name: str) -> Any:
-    try:
-        return _transformers().AutoTokenizer.from_pretrained(find_model(name))
-    except OSError as error:
-        raise UserError(f"no tokenizer '{name}': {str(error).splitlines()[0]} {REMEDY}") from None
+    return language_model.load_tokenizer(find_model(name))
 
 
 def _fingerprint(name: str) -> str:

@@ -2,6 +2,7 @@
 
 Nothing of a path is in a data set's options, so that a run has one id on every machine. Files are looked for in the
 folder that the environment variable ASSAY_DATA names (`--data_dir`, where a command has it, sets it), then in ./data.
+Nothing is fetched from the Hugging Face hub unless `hub` is named in a folder's place.
 """
 
 import os
@@ -19,6 +20,8 @@ from assay.vectors import vectors
 
 FOLDER = "ASSAY_DATA"
 """The environment variable: worker processes inherit it."""
+HUB = "hub"
+"""In the place of a folder: from the Hugging Face hub, where a data set is there."""
 
 
 @dataclass(frozen=True)

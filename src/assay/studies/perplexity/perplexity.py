@@ -19,7 +19,8 @@ from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
-from assay.models.causal_lm import DTYPES, KNOWN_WITHOUT_THE_HUB, check_model
+from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB
+from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, located, spans_for

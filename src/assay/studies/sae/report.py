@@ -48,11 +48,19 @@ OPTIONAL = {
     "atoms": "atoms: one-to-one matched |cosine| with the true atoms.",
     "firing F1": "firing F1: of the matched units, against the atoms' firing.",
     "loss recovered": "loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder.",
-    "stability": "stability: one-to-one matched |cosine| of the units of two seeds.",
+    "stability": "stability: one-to-one matched |cosine| of the units of two seeds; with more than 1,024 units, of "
+    "1,024 evenly spaced ones of the first seed with any of the second.",
 }
 """Columns that are left out where no coder has them, and what they are."""
 REFERENCE = "lse_infomax"
-TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+MEASURES = {
+    "FVU": "fvu", "probe": "probe_accuracy", "atoms": "atom_cosine", "firing F1": "firing_f1",
+    "loss recovered": "loss_recovered_from_mean",
+}  # fmt: skip
+"""What curves are compared by at equal L0."""
+MATCHED = 1024
+"""Units that are matched, at most: the time of a matching grows with their cube."""
 IMAGES = ("digits", "mnist")
 MOST_GRIDS, SHOWN_UNITS = 6, 64
 CHARTS = {
@@ -185,9 +193,12 @@ def _stability(cell: Tuned) -> float | None:
     """The mean over pairs of seeds. No interval: pairs share seeds."""
     from assay.studies.sae.fitting import WEIGHTS, weights
 
-    kept = [weights(record)["directions"].float() for record in cell.records if WEIGHTS in record.artifacts]
-    pairs = [stability(a, b) for a, b in combinations(kept, 2)]
-    return fmean(pairs) if pairs else None
+    kept = [record for record in cell.records if WEIGHTS in record.artifacts]
+    pairs = list(combinations(kept, 2))
+    if int(cell.options["d_code"]) > MATCHED:
+        pairs = pairs[:1]
+    found = [stability(*(weights(record)["directions"].float() for record in pair), most=MATCHED) for pair in pairs]
+    return fmean(found) if found else None
 
 
 def at_l0(points: Sequence[Point], target: float, metric: str) -> dict[int, float]:
@@ -210,37 +221,39 @@ def at_l0(points: Sequence[Point], target: float, metric: str) -> dict[int, floa
     return found
 
 
+def at_equal_l0(points: Sequence[Point], target: float) -> dict[str, dict[str, dict[int, float]]]:
+    """By measure, by family of several levels that reach around the target: the value of each seed."""
+    families = {point.family: [p for p in points if p.family == point.family] for point in points}
+    curves = {name: levels for name, levels in families.items() if len(levels) > 1}
+    return {
+        column: {name: values for name, curve in curves.items() if (values := at_l0(curve, target, metric))}
+        for column, metric in MEASURES.items()
+    }
+
+
 def _equal_l0(points: Sequence[Point], out: Report, number: str) -> None:
-    """Curves at equal L0: FVU and probe accuracy, their paired difference from the decoder-free coder, and letters."""
-    families = {p.family: [q for q in points if q.family == p.family] for p in points}
+    """Curves at equal L0, their paired difference from the decoder-free coder, and letters."""
     rows = []
     for target in TARGETS:
-        at = {name: at_l0(curve, target, "fvu") for name, curve in families.items() if len(curve) > 1}
-        at = {name: values for name, values in at.items() if values}
-        falling = {name: {seed: -value for seed, value in values.items()} for name, values in at.items()}
-        ranks = letters(falling) if len(at) > 1 else {}
-        for name, values in at.items():
-            probe = at_l0(families[name], target, "probe_accuracy")
-            rows.append(
-                {
-                    "L0": target,
-                    "coder": name,
-                    "FVU": student_t(list(values.values())),
-                    "FVU - lse_infomax": _difference(values, at.get(REFERENCE, {}), name),
-                    "group": ranks.get(name),
-                    "probe": student_t(list(probe.values())) if probe else None,
-                    "probe - lse_infomax": _difference(
-                        probe, at_l0(families.get(REFERENCE, []), target, "probe_accuracy"), name
-                    ),
-                }
-            )
+        at = at_equal_l0(points, target)
+        falling = {n: {seed: -value for seed, value in values.items()} for n, values in at["FVU"].items()}
+        ranks = letters(falling) if len(falling) > 1 else {}
+        for name in at["FVU"]:
+            row: dict[str, Any] = {"L0": target, "coder": name, "group": ranks.get(name)}
+            for column, found in at.items():
+                mine = found.get(name, {})
+                row[column] = student_t(list(mine.values())) if mine else None
+                row[f"{column} - {REFERENCE}"] = _difference(mine, found.get(REFERENCE, {}), name)
+            rows.append(row)
     note = (
         "Interpolated in log L0 between a coder's two nearest levels, seed by seed. Differences are paired over seeds; "
         "coders of one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
     )
     if rows:
-        formats = {"L0": "g", "FVU": ".3f", "FVU - lse_infomax": ".3f", "probe": ".4f", "probe - lse_infomax": ".4f"}
-        out.table(f"equal_l0{number}", rows, formats=formats, note=note)
+        empty = {key for key in rows[0] if all(row[key] is None for row in rows)}
+        kept = [{key: value for key, value in row.items() if key not in empty} for row in rows]
+        formats = {f"{key}{tail}": FORMATS[key] for key in MEASURES for tail in ("", f" - {REFERENCE}")}
+        out.table(f"equal_l0{number}", kept, formats={"L0": "g", **formats}, note=note)
 
 
 def _difference(values: Mapping[int, float], reference: Mapping[int, float], name: str) -> Interval | None:

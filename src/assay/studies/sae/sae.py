@@ -21,7 +21,7 @@ from assay.studies import studies
 from assay.train.coder_bank import CoderRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
-from assay.vectors.base import FOLDER, VectorData
+from assay.vectors.base import FOLDER, HUB, VectorData
 
 
 def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:
@@ -32,6 +32,7 @@ def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:
 LEVELS: Mapping[str, Sequence[str]] = {
     "lse_infomax": levels("lse_infomax", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
     "unit_norm": levels("lse_infomax:scale=unit_norm", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    "hinge": levels("lse_infomax:scale=hinge", "lambda_lse", (0.0, 0.1, 1.0, 10.0, 30.0)),
     "relu_l1": levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)),
     "topk": levels("topk", "k", (2, 4, 8, 16, 32)),
     "batch_topk": levels("batch_topk", "k", (2, 4, 8, 16, 32)),
@@ -52,9 +53,16 @@ FINDINGS = (
     "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
 ACTIVATIONS = (
-    *levels("lse_infomax", "lambda_lse", (1.0, 10.0, 100.0)), *levels("topk", "k", (16, 32, 64)),
-    *levels("batch_topk", "k", (16, 32, 64)), *levels("relu_l1", "l1", (0.3, 1.0, 3.0)),
+    *levels("lse_infomax", "lambda_lse", (1e4, 1e5, 1e6, 1e7)),
+    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e4, 1e5, 1e6)),
+    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e3, 1e4, 1e5)),
+    *(word for name in ("topk", "batch_topk", "matryoshka") for word in levels(name, "k", (16, 48, 128))),
+    *levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)), *levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)),
+    *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.01, 0.03, 0.1, 0.3)),
+    "random_relu",
 )  # fmt: skip
+"""For 4608 units. The controls that are fitted on a CPU by search (fast_ica, dictionary_learning, kmeans) take hours at
+that width, pca has no more than 576 components, and the log-determinant needs batches of 18,432 rows."""
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
 
@@ -86,12 +94,12 @@ class Sae(Study):
             "seeds": (0, 1, 2, 3, 4),
         },
         "activations": {
-            "data": "activations:model=SmolLM2-135M-Instruct:hook=model.layers.15:sequences=2000",
+            "data": "activations:model=smollm2-135m:hook=model.layers.15:sequences=2000",
             "coders": ACTIVATIONS,
             "d_code": 4608,
-            "epochs": 10,
-            "batch": 1024,
-            "lrs": (1e-3,),
+            "epochs": 1,
+            "batch": 512,
+            "lrs": (5e-4, 2e-3),
             "seeds": (0, 1, 2, 3, 4),
         },
         "mnist": {
@@ -118,7 +126,7 @@ class Sae(Study):
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
     data_dir: Path | None = None
-    """Where the files of a data set are; the environment variable ASSAY_DATA is another way to say it."""
+    """Where the files of a data set are, or `hub`; the environment variable ASSAY_DATA is another way to say it."""
 
     def plan(self) -> list[Run]:
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
@@ -180,7 +188,9 @@ def check_sizes(runs: Sequence[Run]) -> None:
 
 def look_in(folder: Path | None) -> None:
     """Where this process and its workers look for data files."""
-    if folder is not None:
+    if folder is not None and not folder.is_dir() and str(folder) == HUB:
+        os.environ[FOLDER] = HUB
+    elif folder is not None:
         if not folder.is_dir():
             raise UserError(f"the data folder '{folder}' does not exist. Name one that does with --data_dir.")
         os.environ[FOLDER] = str(folder.resolve())

@@ -18,8 +18,10 @@ AT_ONCE = 2**24
 """Numbers of a code that are computed at a time."""
 FITTED_ON = 2**28
 """Numbers of the training rows' code that decoders and probes are fitted on, at most: rows are left out above it."""
-PROBED_ON = 20_000
-"""Training rows of the probes whose penalty is chosen; the spec's probe sees them all."""
+PROBED_ON, PROBED = 20_000, 2**25
+"""Training rows of the probes whose penalty is chosen, at most, and numbers of their code: wide codes have fewer."""
+SPECS_PROBE = 2**26
+"""Numbers of the training rows' code up to which the spec's probe is fitted too: it sees every row, at one penalty."""
 KS = (1, 2, 5)
 
 
@@ -103,7 +105,8 @@ def _probes(
     (z, fitted), (z_validation, chosen), (z_test, judged) = train, validation, test
     if fitted.labels is None or judged.labels is None:
         return {}
-    some, labels = z[:PROBED_ON], fitted.labels[:PROBED_ON]
+    rows = min(PROBED_ON, max(1, PROBED // z.shape[1]))
+    some, labels = z[:rows], fitted.labels[:rows]
     found: dict[str, float] = {}
     probe = None
     if len(chosen) and chosen.labels is not None:
@@ -111,6 +114,7 @@ def _probes(
         found["probe_accuracy"] = probe.accuracy(z_test, judged.labels)
         found["probe_C"] = probe.C
         found["validation_probe_accuracy"] = probe.accuracy(z_validation, chosen.labels)
-    found["linear_probe_accuracy"] = fit_as_scikit_learn(z, fitted.labels).accuracy(z_test, judged.labels)
+    if z.numel() <= SPECS_PROBE:
+        found["linear_probe_accuracy"] = fit_as_scikit_learn(z, fitted.labels).accuracy(z_test, judged.labels)
     sparse = sparsity.k_sparse_accuracy((some, labels), (z_test, judged.labels), KS)
     return found | {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}

@@ -25,7 +25,7 @@ class FromConfig(Study):
     output_dir: Path = Path("results")
     """Where the JSON file and the figures go."""
     data_dir: Path | None = None
-    """Where the data set's files are, instead of the file's data.data_dir."""
+    """Where the data set's files are, or `hub`, instead of the file's data.data_dir."""
     dataset: str = ""
     """What is coded, such as digits or dictionary:hierarchy=true, instead of the file's data.dataset."""
     epochs: int = 0

@@ -1,0 +1,71 @@
+"""Causal language models of the Hugging Face kind: where one is found, and how it is loaded.
+
+smollm2-135m                           needs no hub (data.smollm2)
+a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from assay.core.errors import UserError
+from assay.data import hub, smollm2
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+
+
+def transformers() -> Any:
+    """The library, or what to install."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("language models need transformers: pip install 'assay-bench[lm]'.") from None
+    return transformers
+
+
+def load_model(
+    name: str, *, dtype: str = "auto", device: str | torch.device = "cpu", revision: str | None = None
+) -> nn.Module:
+    """A causal language model by its name on the hub, by its folder, or as `smollm2-135m`, which needs no hub. `auto`
+    is float32 on a CPU and bfloat16 elsewhere."""
+    if dtype != "auto" and dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
+    wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
+    with quiet(name):
+        model = transformers().AutoModelForCausalLM.from_pretrained(where(name), dtype=wanted, revision=revision)
+    return model.to(device).eval()
+
+
+def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
+    with quiet(name):
+        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision)
+
+
+def where(name: str) -> str:
+    """A folder, for models that come without the hub."""
+    return str(KNOWN_WITHOUT_THE_HUB[name]()) if name in KNOWN_WITHOUT_THE_HUB else name
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """No bars of the library's own; a model that cannot be had is one line."""
+    library = transformers().utils.logging
+    shown = library.is_progress_bar_enabled()
+    library.disable_progress_bar()
+    try:
+        with hub.silent():
+            yield
+    except (OSError, ValueError) as error:
+        missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
+        raise UserError(
+            f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "
+            f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
+        ) from None
+    finally:
+        if shown:
+            library.enable_progress_bar()
