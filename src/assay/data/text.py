@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.data.hub import quiet_hub
 
 HUB: dict[str, dict[str, Any]] = {
     "wikitext-2": {"path": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test"},
@@ -101,11 +102,12 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
     except ImportError:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
     try:
-        rows = datasets.load_dataset(**HUB[name])
-        if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
-            yield from articles("".join(row["text"] for row in rows))
-        else:
-            yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
+        with quiet_hub():
+            rows = datasets.load_dataset(**HUB[name])
+            if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
+                yield from articles("".join(row["text"] for row in rows))
+            else:
+                yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
     except (OSError, RuntimeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot load '{name}' from the hub: {reason}.{_instead()}") from None

