@@ -21,6 +21,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.run import Numerics
+from assay.data.places import FOLDER
 from assay.nn.random import initialised_from, stream
 from assay.sparse_coders.lse_infomax import ABLATIONS
 from assay.studies.sae.data import ResidentLoader
@@ -28,7 +29,6 @@ from assay.studies.sae.model import Encoder
 from assay.studies.sae.training import train_epoch
 from assay.train.coder_bank import CoderBank, CoderRecipe
 from assay.train.device import activate
-from assay.vectors.base import FOLDER
 from assay.vectors.mnist import Mnist
 
 CONFIG = {"lambda_lse": 1.0, "lambda_var": 1.0, "lambda_tc": 1.0, "lambda_wr": 0.0}

@@ -46,7 +46,9 @@ def test_plugins_of_one_folder_do_not_import_each_other(folder: str) -> None:
                 assert node.module not in modules - {module}, f"{module} imports {node.module}"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "encoders", "--json"], ["show", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["list"], ["list", "encoders", "--json"], ["show", "--help"], ["data", "list"]]
+)
 def test_light_commands_import_no_heavy_library_and_take_under_half_a_second(words: list[str]) -> None:
     code = (
         "import sys, time; from assay.cli import main; code = main(sys.argv[1:]);"

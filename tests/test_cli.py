@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
     code, out, _ = cli()
     assert code == 0 and "expressivity" in out and "report" in out
     assert cli("--version")[1].startswith("assay 0.")
+
+
+def test_the_page_has_its_rows_in_the_order_of_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    words = ["toy", "--plugin", TOY, "--xs", *"53142", "--seeds", "0", "--out", tmp_path, "--executor", "serial"]
+    _, table, _ = cli(*words)
+    shown = [line.split()[0] for line in table.splitlines()[2:]]
+    assert cli("report", "--plugin", TOY, "--out", tmp_path)[0] == 0
+    cells = re.findall(r"<tr>\s*<td[^>]*>([^<]*)</td>", (tmp_path / "report.html").read_text())
+    assert shown == cells[:5] == list("53142")
 
 
 def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -> None:
@@ -231,7 +241,7 @@ def test_a_failed_run_is_named_with_its_reason_and_the_exit_code_is_1(cli: Cli, 
     code, out, err = cli(*words)
     assert code == 1 and "9.10" in out and "ValueError: trapped at 2" in err
     failed = err.partition("assay show ")[2].split()[0]
-    assert "Traceback" in json.loads(cli("show", failed, "--out", tmp_path)[1])["error"]
+    assert "Traceback" in json.loads(cli("show", failed, "--json", "--out", tmp_path)[1])["error"]
     assert cli("rm", "--status", "failed", "--out", tmp_path)[1].count("removed") == 2
     assert "4 stored, 2 to run" in cli(*words, "--dry-run")[1]
 
@@ -249,6 +259,42 @@ def test_show_and_rm_by_id_and_study(cli: Cli, tmp_path: Path) -> None:
     assert "would remove" in cli("rm", first[:8], "--dry-run", "--out", tmp_path)[1]
     assert cli("rm", first, "--out", tmp_path)[0] == 0 and len(cli("show", "--out", tmp_path)[1].splitlines()) == 1
     assert cli("rm", "--study", "toy", "--out", tmp_path)[0] == 0 and cli("show", "--out", tmp_path)[1] == ""
+
+
+def test_show_tells_runs_apart_and_says_what_each_number_is(cli: Cli, tmp_path: Path) -> None:
+    cli("toy", "--plugin", TOY, "--xs", "2", "3", "--seeds", "0", "--executor", "serial", "--out", tmp_path)
+    lines = cli("show", "--out", tmp_path)[1].splitlines()
+    assert sorted(line.split("  ")[-1] for line in lines) == ["toy x=2 seed=0", "toy x=3 seed=0"]
+    three = next(line.split()[0] for line in lines if "x=3" in line)
+    text = cli("show", three[:6], "--out", tmp_path)[1]
+    assert text.startswith(f"toy x=3 seed=0\nrun {three}: done")
+    asked, measured = text.index("asked for"), text.index("measured")
+    assert asked < re.search(r"\n  x +3\n", text).start() < measured < re.search(r"\n  square +9\n", text).start()  # type: ignore[union-attr]
+    assert "note.txt" in text
+    whole = json.loads(cli("show", three, "--json", "--out", tmp_path)[1])
+    assert whole in json.loads(cli("show", "--json", "--out", tmp_path)[1]) and whole["metrics"] == {"square": 9.0}
+
+
+def test_a_failed_run_is_shown_with_its_traceback(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "x=1").write_text("raise")
+    cli(
+        "toy",
+        "--plugin",
+        TOY,
+        "--xs",
+        "1",
+        "--seeds",
+        "0",
+        "--trap",
+        tmp_path,
+        "--executor",
+        "serial",
+        "--out",
+        tmp_path,
+    )
+    failed = cli("show", "--out", tmp_path)[1].split()[0]
+    text = cli("show", failed, "--out", tmp_path)[1]
+    assert ": failed, " in text and text.rstrip().endswith("ValueError: trapped at 1") and "measured" not in text
 
 
 def test_list_for_machines_has_aliases_and_summaries(cli: Cli) -> None:

@@ -16,7 +16,7 @@ from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, labels, make_plan
-from assay.core.run import Record, Run, flat
+from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store
 from assay.core.study import Study
 from assay.studies import studies
@@ -193,7 +193,7 @@ def write_page(out: str | Path) -> Path:
     from assay.report.page import build_page
     from assay.report.section import Section
 
-    records = sorted(load(out).records, key=lambda record: record.run.label)
+    records = as_planned(load(out))
     sections = []
     for name in studies.names():
         section, mine = Section(name), [r for r in records if r.run.study == name and r.status != "failed"]

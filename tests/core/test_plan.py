@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from assay.core.errors import UserError
-from assay.core.plan import assign, cohorts, estimate, make_plan, parse_grid
+from assay.core.plan import assign, cohorts, estimate, labels, make_plan, parse_grid
 from assay.core.plugin import registries
-from assay.core.run import Numerics
+from assay.core.run import Numerics, Run
 from assay.core.store import Store
 from assay.core.study import Outcome
 
@@ -84,3 +84,13 @@ def test_an_estimate_comes_from_stored_costs_of_the_same_device_or_not_at_all(to
     store.commit(Outcome(runs[0], {"a": 1.0}, {"seconds": 3.0}))
     assert estimate(runs, store.records(), 2) == 3.0 * len(runs) / 2
     assert estimate(make_plan(toy(), {}, Numerics(device="cuda")).runs, store.records(), 2) is None
+
+
+def test_labels_tell_apart_what_differs_in_numerics_or_code_alone() -> None:
+    def run(device: str, version: str, **options: int) -> Run:
+        return Run("s", options, 0, {"s": "1", "mixer/mine": version}, Numerics(device=device))
+
+    runs = [run("cpu", "a" * 64, x=1), run("cuda", "a" * 64, x=1), run("cpu", "b" * 64, x=1), run("cpu", "a" * 64)]
+    found = [labels(runs)[one.id] for one in runs]
+    assert len(set(found)) == 4
+    assert found[1] == "s x=1 numerics.device=cuda code.mixer/mine=aaaaaaaa seed=0"

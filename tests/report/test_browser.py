@@ -119,6 +119,18 @@ def test_wide_tables_scroll_in_their_own_box_on_a_phone(visit):
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_a_table_that_is_cut_says_so_until_its_end_is_seen(visit):
+    box = visit.page.locator("#study-1 div.table").first
+    visit.page.set_viewport_size({"width": 1600, "height": 640})
+    visit.page.wait_for_function("!document.querySelector('#study-1 div.table').matches('.wide, .more')")
+    visit.page.set_viewport_size({"width": 240, "height": 640})
+    visit.page.wait_for_function("document.querySelector('#study-1 div.table').matches('.wide.more')")
+    note = "getComputedStyle(document.querySelector('#study-1 .note'), '::before').content"
+    assert "scroll the table" in visit.page.evaluate(note)
+    box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
+    visit.page.wait_for_function("document.querySelector('#study-1 div.table').matches('.wide:not(.more)')")
+
+
 def test_the_empty_page_opens_cleanly(browser, tmp_path):
     visit = Visit(browser.new_page())
     visit.open(tmp_path / "report.html", build_page([], []))

@@ -2,10 +2,12 @@ import csv
 import io
 import json
 import math
+from typing import Any
 
 import pytest
 
 from assay.metrics.intervals import Interval
+from assay.report.charts import interval_lines
 from assay.report.section import Section, Table
 
 
@@ -75,3 +77,37 @@ def test_a_chart_takes_the_house_style_and_keeps_its_own_settings():
     assert config["axis"]["labelFontSize"] == 20
     assert config["axis"]["titleFontSize"] == 12
     assert config["legend"]["orient"] == "bottom"
+
+
+def looks(spec: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Series -> its colour and shape in the first layer that has both."""
+    encoding = next(layer["encoding"] for layer in spec["layer"] if "shape" in layer["encoding"])
+    colour, shape = encoding["color"]["scale"], encoding["shape"]["scale"]
+    assert colour["domain"] == shape["domain"]
+    return dict(zip(colour["domain"], zip(colour["range"], shape["range"], strict=True), strict=True))
+
+
+def lines(*names: str) -> Any:
+    rows = [{"model": name, "k": k, "R2": 0.5} for name in names for k in (1, 2)]
+    return interval_lines(rows, x="k", y="R2", series="model")
+
+
+def test_a_series_looks_alike_in_every_chart_of_a_section_and_no_two_of_a_chart_do():
+    section = Section("toy")
+    section.chart("one", lines("a", "b", "c"))
+    section.chart("two", lines("c", "d"))
+    section.chart("both", lines("e", "b") | lines("d", "f"))
+    one, two = (looks(section.charts[i].spec) for i in (0, 1))
+    left, right = (looks(part) for part in section.charts[2].spec["hconcat"])
+    assert two["c"] == one["c"] and left["b"] == one["b"] and right["d"] == two["d"]
+    every = one | two | left | right
+    assert len({colour for colour, _ in every.values()}) == len(every) == 6
+
+
+def test_more_series_than_colours_differ_in_their_shapes_and_a_chart_uses_each_colour_before_any_twice():
+    section = Section("toy")
+    names = [f"m{i}" for i in range(35)]
+    section.chart("all", lines(*names))
+    assert len(set(looks(section.charts[0].spec).values())) == 35
+    section.chart("mixed", lines("m0", *(f"n{i}" for i in range(6))))
+    assert len({colour for colour, _ in looks(section.charts[1].spec).values()}) == 7

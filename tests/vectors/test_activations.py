@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
+from assay.data.places import FOLDER
 from assay.nn import hooks
 from assay.nn.random import initialised_from, stream
 from assay.studies.sae import get_llm_activations
 from assay.vectors import activations
-from assay.vectors.base import FOLDER
 
 
 class Counting(nn.Module):

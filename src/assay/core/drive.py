@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from assay.core.executors.base import Ended, Executor
@@ -57,6 +58,10 @@ class Drive:
                 lock.close()
         return [record for run in self.plan.runs if (record := self.store.get(run))]
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {run.id: place for place, run in enumerate(self.plan.runs)}
+
     def _jobs(self, groups: Sequence[Sequence[Run]]) -> Iterator[Job]:
         """Groups, locked when an executor has room for them; what another driver holds or has stored is left out."""
         # Where workers see the driver's disk, a run may keep a checkpoint beside its record-to-be.
@@ -96,7 +101,7 @@ class Drive:
             case Progress():
                 self.watch(Event("progress", message.run, progress=message))
             case Outcome():
-                record = self.store.commit(message)
+                record = self.store.commit(message, place=self._places[message.run.id])
                 job.runs.remove(message.run)
                 self._settle(record)
             case Ended(status="finished") if job.runs:
@@ -113,7 +118,7 @@ class Drive:
                 self._locks.pop(run.id).close()
             return
         for run in job.runs:
-            self._settle(self.store.commit_failure(run, error))
+            self._settle(self.store.commit_failure(run, error, place=self._places[run.id]))
 
     def _settle(self, record: Record) -> None:
         self._settled.add(record.run.id)

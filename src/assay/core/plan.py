@@ -139,18 +139,25 @@ def estimate(runs: Sequence[Run], records: Sequence[Record], workers: int) -> fl
 
 
 def labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> its label, with the options that differ among runs of the same plug-ins."""
+    """Run id -> its label, with what differs among runs of the same plug-ins: options, numerics, versions of code."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_kind(run), []).append(run)
+        groups.setdefault(_plugins(run), []).append(run)
     found = {}
-    for group in groups.values():
-        options = [flat(run.options) for run in group]
-        differ = [key for key in options[0] if len({canonical(flat_options.get(key)) for flat_options in options}) > 1]
-        for run, flat_options in zip(group, options, strict=True):
-            head, _, seed = run.label.rpartition(" ")
-            found[run.id] = " ".join([head, *(f"{key}={flat_options[key]}" for key in differ), seed])
+    for head, group in groups.items():
+        options = [_decisive(run) for run in group]
+        every = dict.fromkeys(key for one in options for key in one)
+        differ = [key for key in every if len({canonical(one.get(key)) for one in options}) > 1]
+        for run, one in zip(group, options, strict=True):
+            told = [f"{key}={one[key]}" for key in differ if key in one]
+            found[run.id] = " ".join([head, *told, f"seed={run.seed}"])
     return found
+
+
+def _decisive(run: Run) -> dict[str, Any]:
+    """What decides a run's numbers, under dotted names, but for its seed."""
+    computed = flat(dataclasses.asdict(run.numerics), "numerics")
+    return flat(dict(run.options)) | computed | {f"code.{name}": version[:8] for name, version in run.versions.items()}
 
 
 def _setting(run: Run) -> str:
@@ -158,4 +165,9 @@ def _setting(run: Run) -> str:
 
 
 def _kind(run: Run) -> str:
-    return f"{run.label.rpartition(' ')[0]} on {run.numerics.device}"
+    return f"{_plugins(run)} on {run.numerics.device}"
+
+
+def _plugins(run: Run) -> str:
+    """Its label without the seed."""
+    return run.label.rpartition(" ")[0]

@@ -9,7 +9,7 @@ import json
 import math
 import numbers
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -111,6 +111,8 @@ class Record:
     provenance: Provenance = Provenance()
     finished: str = ""
     artifacts: tuple[str, ...] = ()
+    place: int | None = None
+    """In the plan that it was computed for: tables show rows in that order, whoever makes them."""
     folder: Path | None = field(default=None, compare=False)
     """Where the artifacts are; not part of the record."""
 
@@ -143,6 +145,7 @@ class Record:
             "provenance": asdict(self.provenance),
             "finished": self.finished,
             "artifacts": list(self.artifacts),
+            "place": self.place,
         }
 
     @classmethod
@@ -156,7 +159,14 @@ class Record:
             provenance=Provenance(**data["provenance"]),
             finished=data["finished"],
             artifacts=tuple(data["artifacts"]),
+            place=data.get("place"),
         )
+
+
+def as_planned(records: Iterable[Record]) -> list[Record]:
+    """In the order of the plans that they were computed for; records of several plans, and those from before places
+    were kept, by their labels."""
+    return sorted(records, key=lambda r: (r.run.study, r.place is None, r.place or 0, r.run.label))
 
 
 def finite(value: Any) -> tuple[Any, bool]:

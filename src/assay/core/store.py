@@ -70,7 +70,7 @@ class Store:
         """The run's record, if it is complete."""
         return self._read(self.folder(run) / RECORD)
 
-    def commit(self, outcome: Outcome) -> Record:
+    def commit(self, outcome: Outcome, *, place: int | None = None) -> Record:
         """Store a finished run: its artifacts first, its record last."""
         metrics, whole = finite(dict(outcome.metrics))
         cost, _ = finite(dict(outcome.cost))
@@ -81,16 +81,17 @@ class Store:
         for name, data in outcome.artifacts.items():
             self._write(self.folder(outcome.run) / name, data)
         names = tuple(outcome.artifacts)
-        return self._write_record(Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), names))
+        record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), names, place)
+        return self._write_record(record)
 
-    def commit_failure(self, run: Run, error: str) -> Record:
+    def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
         """A failed run is a record with its traceback, not a crash; it never replaces a result."""
         stored = self.get(run)
         if stored and stored.status == "done":
             reason = error.strip().splitlines()[-1]
             warnings.warn(f"{run.label} failed ({reason}); its stored result is kept", stacklevel=2)
             return stored
-        return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now()))
+        return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place))
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""

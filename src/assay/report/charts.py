@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
-from assay.report.style import MUTED, PALETTE, SHAPES
+from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
 
 if TYPE_CHECKING:
     import altair as alt
@@ -225,14 +225,14 @@ def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":
     import altair as alt
 
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(PALETTE), len(names))))
-    return alt.Color(field="series", type="nominal", scale=scale, legend=_legend(names) if legend else None)
+    return alt.Color(field=SERIES, type="nominal", scale=scale, legend=_legend(names) if legend else None)
 
 
 def _shape(names: Sequence[str]) -> "alt.Shape":
     import altair as alt
 
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(SHAPES), len(names))))
-    return alt.Shape(field="series", type="nominal", scale=scale, legend=_legend(names))
+    return alt.Shape(field=SERIES, type="nominal", scale=scale, legend=_legend(names))
 
 
 def _legend(names: Sequence[str]) -> "alt.Legend":

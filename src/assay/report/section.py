@@ -11,7 +11,7 @@ from typing import Any
 
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
-from assay.report.style import house_spec
+from assay.report.style import Looks, house_spec
 
 CEILING = "_ceiling"
 Value = str | int | float | Interval | None
@@ -75,6 +75,7 @@ class Section:
         self.study = study
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
+        self.looks = Looks()
         self.documents: dict[str, str] = {}
         self.files: list[tuple[Path, bytes]] = []
 
@@ -91,7 +92,7 @@ class Section:
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
-        self.charts.append(Chart(name, house_spec(chart), caption))
+        self.charts.append(Chart(name, self.looks.wear(house_spec(chart)), caption))
 
     def document(self, name: str, text: str) -> None:
         _check_name(name, list(self.documents))

@@ -1,7 +1,11 @@
 """How every assay chart looks, whoever drew it: sizes that stay legible in a paper's column, colours all can tell."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+SERIES = "series"
+"""The field of a chart's data that colours and shapes tell apart."""
 
 # Okabe and Ito (2008), without the yellow and black that vanish on white and on dark paper.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
@@ -48,6 +52,48 @@ def house_spec(chart: Any) -> dict[str, Any]:
         for key, value in {**HOUSE, **own}.items()
     }
     return {**spec, "config": merged}
+
+
+class Looks:
+    """One colour and one shape per series for all charts of a section, whichever of the series a chart shows."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """A series' place in the palette and among the shapes."""
+
+    def wear(self, spec: Any) -> Any:
+        """The spec with its series in the section's colours and shapes; a new one takes what is used least, and least
+        within this chart."""
+        domains = [scale["domain"] for _, scale in _series_scales(spec)]
+        names = dict.fromkeys(name for domain in domains for name in domain)
+        for name in names:
+            if name not in self.numbers:
+                self.numbers[name] = self._free([self.numbers[other] for other in names if other in self.numbers])
+        for channel, scale in _series_scales(spec):
+            signs = PALETTE if channel == "color" else SHAPES
+            scale["range"] = [signs[self.numbers[name] % len(signs)] for name in scale["domain"]]
+        return spec
+
+    def _free(self, beside: Sequence[int]) -> int:
+        here, everywhere = (Counter(n % len(PALETTE) for n in found) for found in (beside, self.numbers.values()))
+        alike = Counter(self.numbers.values())
+        pairs = range(len(PALETTE) * len(SHAPES))
+        return min(pairs, key=lambda n: (here[n % len(PALETTE)], everywhere[n % len(PALETTE)], alike[n], n))
+
+
+def _series_scales(spec: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of the colours and shapes that stand for series, in every layer and part of a spec."""
+    if isinstance(spec, list):
+        for part in spec:
+            yield from _series_scales(part)
+    if not isinstance(spec, dict):
+        return
+    for channel in ("color", "shape"):
+        encoding = spec.get("encoding", {}).get(channel, {})
+        if encoding.get("field") == SERIES and "domain" in encoding.get("scale", {}):
+            yield channel, encoding["scale"]
+    for key in ("layer", "hconcat", "vconcat", "concat", "spec"):
+        yield from _series_scales(spec.get(key))
 
 
 def vegalite_version() -> str:

@@ -25,10 +25,10 @@ from torch.nn.functional import cross_entropy
 from assay.core.errors import UserError
 from assay.core.run import canonical
 from assay.data import language_model, text
-from assay.data.cache import cache
+from assay.data.places import FOLDER, cache
 from assay.nn import hooks
 from assay.vectors import vectors
-from assay.vectors.base import FOLDER, Part, VectorData, Vectors
+from assay.vectors.base import Part, VectorData, Vectors
 
 REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
 SPLICED = 64

@@ -1,27 +1,17 @@
 """Vectors to code: a training part, a part to choose learning rates and penalties on, and a part to report on.
 
-Nothing of a path is in a data set's options, so that a run has one id on every machine. Files are looked for in the
-folder that the environment variable ASSAY_DATA names (`--data_dir`, where a command has it, sets it), then in ./data.
-Nothing is fetched from the Hugging Face hub unless `hub` is named in a folder's place.
+assay.data.places says where their files are looked for.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
 from assay.vectors import vectors
-
-FOLDER = "ASSAY_DATA"
-"""The environment variable: worker processes inherit it."""
-HUB = "hub"
-"""In the place of a folder: from the Hugging Face hub, where a data set is there."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +67,3 @@ class VectorData(Plugin):
     def load_with(self, device: str) -> Vectors:
         """The same, with the device there is for what has to be computed first."""
         return self.load()
-
-
-def find(*names: str, what: str, remedy: str) -> Path:
-    """The first of these names that exists in a data folder."""
-    folders = [Path(folder) for folder in (os.environ.get(FOLDER, ""), "data") if folder]
-    if os.environ.get(FOLDER) and not folders[0].is_dir():
-        raise UserError(f"the data folder '{folders[0]}' does not exist. {remedy}")
-    for folder in folders:
-        for name in names:
-            if (folder / name).exists():
-                return folder / name
-    looked = " and ".join(f"'{folder}'" for folder in folders)
-    raise UserError(f"{what} is not in {looked}. {remedy}")

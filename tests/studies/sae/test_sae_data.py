@@ -17,11 +17,10 @@ import torch
 from PIL import Image
 
 from assay.core.errors import UserError
-from assay.data.cache import cache
+from assay.data.places import FOLDER, cache
 from assay.studies.sae import get_mnist, get_synthetic, get_synthetic_loader
 from assay.studies.sae.sae import look_in
 from assay.vectors import mnist, vectors
-from assay.vectors.base import FOLDER
 
 ROWS = {"train": 20, "test": 5}
 

@@ -175,6 +175,7 @@ def test_a_mistake_is_said_in_a_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASSAY_DATA", raising=False)
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
     (tmp_path / "wide.yaml").write_text(SMALL.replace("input_dim: 64", "input_dim: 784"))
     code, _, err = cli("sae", *words, *PLACE)
     assert code == 2 and not list(tmp_path.glob("results/sae/*")), "before anything is computed"

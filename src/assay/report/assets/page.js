@@ -25,6 +25,19 @@ for (const button of document.querySelectorAll("th > button")) {
   button.addEventListener("click", () => sortBy(button.parentElement));
 }
 
+/* Tables wider than the page: the style sheet fades the edge behind which there is more, and a line says to scroll. */
+function markEdges(box) {
+  const hidden = box.scrollWidth - box.clientWidth;
+  box.classList.toggle("wide", hidden > 1);
+  box.classList.toggle("more", hidden - box.scrollLeft > 1);
+}
+
+const sizes = new ResizeObserver((changes) => changes.forEach((change) => markEdges(change.target)));
+for (const box of document.querySelectorAll("div.table")) {
+  box.addEventListener("scroll", () => markEdges(box), { passive: true });
+  sizes.observe(box);
+}
+
 /* Charts: `ast` interprets Vega's expressions instead of compiling them, so the page needs no 'unsafe-eval'.
    Colours of text and axes are the style sheet's, so that dark mode and print need no second drawing. */
 const options = {

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from assay.core.errors import UserError
+from assay.data.mnist import REMEDY
+from assay.data.places import HUB
 from assay.nn.random import stream
-from assay.vectors.base import HUB
-from assay.vectors.mnist import REMEDY, WHEEL, from_hub, read_mnist
+from assay.vectors.mnist import WHEEL, from_hub, read_mnist
 
 
 class ResidentLoader:

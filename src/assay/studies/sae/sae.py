@@ -15,13 +15,14 @@ from typing import Any, ClassVar, Literal
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
+from assay.data.places import FOLDER, HUB
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
 from assay.train.coder_bank import CoderRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
-from assay.vectors.base import FOLDER, HUB, VectorData
+from assay.vectors.base import VectorData
 
 
 def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:

