@@ -66,6 +66,7 @@ def test_fast_leaves_the_jacobian_columns_empty_but_there(cli: Cli, tmp_path: Pa
     assert columns(out)[: len(SPEC)] == SPEC
     row = dict(zip([*columns(out)[:3], "rest"], out.splitlines()[2].split(maxsplit=3), strict=True))
     assert row["Model"] == "StaticMLP" and " - " in row["rest"]
+    assert "jac_points=0" in out and "fast=" not in out, "the setup says what --fast meant"
 
 
 def test_json_rows_carry_intervals_and_ceilings_and_files_exist(cli_json: Callable[..., Any], tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ def _note(rows: Sequence[Row]) -> str:
 
 
 def _common(rows: Sequence[Row]) -> str:
-    """The options that all rows share."""
-    first = rows[0].cell.options
+    """The options that all rows share. `fast` is False in every record: the others say what it meant."""
+    first = {key: value for key, value in rows[0].cell.options.items() if key != "fast"}
     same = {key: value for key, value in first.items() if all(row.cell.options.get(key) == value for row in rows)}
     return " ".join(f"{key}={value}" for key, value in same.items() if not isinstance(value, dict))
 
