@@ -25,8 +25,8 @@ from assay.train.checkpoint import SAVING, checkpoints, save_checkpoint
 COPY = "copy"
 """The dataset of the copy probe."""
 TOKENS_AT_ONCE = 1024
-"""Short windows go together into a forward pass, so that they share the replay's steps; but few, since a kill loses
-such a group."""
+"""Short windows go together into a forward pass, so that they share the replay's steps. They are few: a kill loses
+those that are under way."""
 
 
 def located(name: str, revision: str | None) -> dict[str, Any]:
