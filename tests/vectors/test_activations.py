@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
+from assay.data import language_model
 from assay.data.places import FOLDER
 from assay.nn import hooks
 from assay.nn.random import initialised_from, stream
@@ -208,3 +209,15 @@ def test_the_specs_function_keeps_rows_where_it_is_told(tiny: activations.Activa
     assert train.shape[1] == test.shape[1] == 16 and list((tmp_path / "kept").glob("*/progress.json"))
     assert not (tmp_path / "cache").exists()
     assert len(test) > 1 and len(train) == 8 * len(test), "also where the text has more rows than were asked for"
+
+
+def test_models_without_the_hub_and_named_texts_are_found(
+    tiny: activations.Activations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"smollm2-135m": lambda: tmp_path / "smollm2"}
+    monkeypatch.setattr(language_model, "KNOWN_WITHOUT_THE_HUB", found)
+    assert activations.find_model("smollm2-135m") == str(tmp_path / "smollm2")
+    assert Path(activations.find_model(tiny.model)).is_dir() and activations.find_model("some/name") == "some/name"
+    assert len(activations.read_text("pydoc")) > 100_000
+    with pytest.raises(UserError, match="no text 'absent.txt'.*`pydoc`"):
+        activations.read_text("absent.txt")

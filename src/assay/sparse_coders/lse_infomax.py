@@ -124,22 +124,22 @@ class Module(EncoderModule):
         corr = cov / (s[:, :, None] * s[:, None, :])
         corr.diagonal(dim1=1, dim2=2).zero_()
         squares = corr.square().sum(dim=2)
-        var_term, pull = self._variance(var)
+        var_term, resistance = self._variance(var)
         tc = squares.sum(dim=1)
         lt, lv = self.lambda_tc[:, None] * (4 / (batch - 1)), self.lambda_var[:, None] * (2 / (batch - 1))
         A = corr.mul_(lt[:, :, None] / (s[:, :, None] * s[:, None, :]))
         moving = torch.where(sd > 0, sd, torch.ones_like(sd))
-        A.diagonal(dim1=1, dim2=2).copy_(-lv * pull - lt * squares / (s * moving))
+        A.diagonal(dim1=1, dim2=2).copy_(-lv / resistance - lt * squares / (s * moving))
         g = torch.baddbmm(shares.mul_(self.lambda_lse[:, None, None] / sums), A, c)
         total = self.lambda_lse * lse + self.lambda_var * var_term + self.lambda_tc * tc
         return g, {"total": total, "lse": lse, "var": var_term, "tc": tc}
 
     def _variance(self, var: Float[Tensor, "models unit"]) -> tuple[Tensor, Tensor]:
-        """The term, and how much it falls with the variance of each unit."""
+        """The term, and one over how much it falls with the variance of each unit."""
         if self.scale == "hinge":
             h = (var + self.eps).sqrt()
-            return relu(1 - h).sum(dim=1), (h < 1) / (2 * h)
-        return -steady(torch.log, var + self.eps).sum(dim=1), 1 / (var + self.eps)
+            return relu(1 - h).sum(dim=1), torch.where(h < 1, 2 * h, torch.inf)
+        return -steady(torch.log, var + self.eps).sum(dim=1), var + self.eps
 
 
 def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " models"]:

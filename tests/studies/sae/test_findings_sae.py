@@ -85,3 +85,31 @@ def test_whether_convergence_is_minus_k_ln_t(page: Any, slope: float, said: str)
 def test_bands_and_intervals(page: Any) -> None:
     assert page.holds(student_t([1.0]), 0, 2) == page.contains(student_t([1.0]), 1) == "one seed: not decided"
     assert page.holds(student_t([1.0, 9.0]), 0, 2) == "not decided"
+
+
+@pytest.mark.parametrize("shift, said", [(-0.1, "better"), (0.1, "worse"), (0.0, "not told apart")])
+def test_the_field_at_equal_l0_is_judged_against_the_decoder_free_coder(page: Any, shift: float, said: str) -> None:
+    def curve(family: str, more: float) -> list[Any]:
+        noise = [0.001, -0.001, 0.0] if more == 0 else [0.0, 0.0, 0.0]
+        return [
+            point(
+                family,
+                l0=[l0] * 3,
+                fvu=[base + more + jitter + seed / 100 for seed, jitter in enumerate(noise)],
+                loss_recovered_from_mean=[0.9 - more + jitter for jitter in noise],
+            )
+            for l0, base in ((8.0, 0.5), (32.0, 0.3))
+        ]
+
+    text, table = page.field_at_equal_l0([*curve("lse_infomax", 0.0), *curve("topk", shift)])
+    assert f"- L0 16: by FVU **{said}** `topk`. by loss recovered **{said}** `topk`." in text
+    assert "L0 4:" not in text and "L0 64" not in text, "no curve reaches there"
+    (row,) = [line for line in table.splitlines() if line.startswith("| 16 | `topk`")]
+    assert row.count(said) == 2 and f"{shift:+.3f}" in row
+
+
+def test_an_l0_that_the_decoder_free_coder_does_not_reach_is_said(page: Any) -> None:
+    field = [point(name, l0=[l0] * 3, fvu=[0.3] * 3) for name in ("topk", "gated") for l0 in (8.0, 32.0)]
+    text, table = page.field_at_equal_l0(field)
+    assert "- L0 16: `lse_infomax` does not reach it." in text and "| 16 | `gated` | 0.300" in table
+    assert page.field_at_equal_l0(field[:2]) == [], "one coder alone is no field"
