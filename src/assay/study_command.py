@@ -95,7 +95,8 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     parsed = _parsed(f"assay {cls.name.replace('.', ' ')}", cls.__doc__ or "", named, reading=cls, shell=ReadingShell())
     section = Section(cls.name)
     parsed.reading.report(section)
-    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet)
+    where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
+    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet, page=where)
     return 0
 
 
