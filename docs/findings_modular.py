@@ -115,14 +115,16 @@ def _accuracy(rows: Sequence[Row], epochs: int) -> str:
     stopped = tried - perfect - sum(row.get("diverged") or 0 for row in wide)
     full = [width for width, (k, n) in counts.items() if k == n]
     least = f"the smallest width with every seed perfect is {min(full)}" if full else "no width has every seed perfect"
-    verdict = "No."
+    verdict, rest = "No.", ""
     if perfect == tried:
         verdict = "Confirmed."
     elif stopped > tried / 2:
-        verdict = f"Undecided (censored): {stopped} of {tried} were stopped by the limit of {epochs} epochs."
+        verdict = f"Not within {epochs} epochs; with longer training, not known."
+        rest = f" Another {stopped} were stopped by that limit before they got there, and might have later."
     return (
         f"**{verdict}** Of {tried} models with d >= 10, {perfect} answered every validation pair within {epochs} "
-        f"epochs; their mean accuracy is {fmean(row['val acc']['mean'] for row in wide):.4f}, and {least}."
+        f"epochs.{rest} The mean accuracy of all {tried} is {fmean(row['val acc']['mean'] for row in wide):.4f}, and "
+        f"{least}."
     )
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, make_dataclass, replace
+from inspect import cleandoc
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -92,10 +93,13 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     from assay.report.section import Section
 
     named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
-    parsed = _parsed(f"assay {cls.name.replace('.', ' ')}", cls.__doc__ or "", named, reading=cls, shell=ReadingShell())
+    parsed = _parsed(
+        f"assay {cls.name.replace('.', ' ')}", cleandoc(cls.__doc__ or ""), named, reading=cls, shell=ReadingShell()
+    )
     section = Section(cls.name)
     parsed.reading.report(section)
-    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet)
+    where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
+    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet, page=where)
     return 0
 
 

@@ -27,8 +27,6 @@ UNITS = 192
 """Hidden units compared with all others at a time."""
 LOGITS = 2**24
 """Held at a time, of all models together."""
-MIRRORED = 32
-"""Models whose logits are multiplied with those of all that follow at a time."""
 EPSILON = 1e-8
 """Added to the norm of a row of logits, as in the spec: a row of zeros is like nothing."""
 
@@ -126,9 +124,8 @@ def activation_similarity(model1: Factors, model2: Factors) -> float:
 @torch.no_grad()
 def activation_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtype = torch.float64) -> Matrix:
     """`activation_similarity` of all pairs: rows are normalised once, and one product has every pair."""
-
     plain = [weights(model, dtype) for model in models]
-    total = _gram(logits.div_(logits.norm(dim=-1, keepdim=True).add_(EPSILON)) for logits in _logits(plain))
+    total = _gram(logits.mul_(_inverse_norms(logits)) for logits in _logits(plain))
     found = np.clip(total / plain[0].P ** 2, -1, 1)
     np.fill_diagonal(found, 1)
     return found
@@ -223,26 +220,34 @@ def _hidden(model: Weights, rows: slice) -> Float[Tensor, "a b d_hidden"]:
     return (la[rows, None] + lb).mul_(ra[rows, None] + rb)
 
 
-def _logits(models: Sequence[Weights]) -> Iterator[Float[Tensor, "models pairs P"]]:
-    """All models' logits, for some a at a time and all b; the next ones are written over them."""
+def _logits(models: Sequence[Weights]) -> Iterator[Float[Tensor, "models rows P"]]:
+    """All models' logits, for some a at a time and all b; the next ones are written over them. A row of zeros follows:
+    without it the tables of two models lie a power of two apart, and push each other out of the processor's cache."""
     P, like = models[0].P, models[0].w_p
-    size = max(1, LOGITS // (P * P * len(models)))
-    room = like.new_empty(len(models), size * P, P)
+    size = min(P, max(1, LOGITS // (P * P * len(models))))
+    room = like.new_zeros(len(models), size * P + 1, P)
     for start in range(0, P, size):
-        found = room[:, : (min(start + size, P) - start) * P]
-        for model, own in zip(models, found, strict=True):
+        rows = (min(start + size, P) - start) * P
+        room[:, rows:] = 0
+        for model, own in zip(models, room, strict=True):
             units = rearrange(_hidden(model, slice(start, start + size)), "a b d -> (a b) d")
-            torch.mm(units, model.w_p.T, out=own)
-        yield found
+            torch.mm(units, model.w_p.T, out=own[:rows])
+        yield room
 
 
-def _gram(parts: Iterable[Float[Tensor, "models pairs P"]]) -> Matrix:
-    """The inner products of all pairs, the parts' added up; the half below the diagonal is the mirror image."""
-    found = np.zeros(0)
-    for part in parts:
-        flat = rearrange(part, "models pairs P -> models (pairs P)")
-        own = np.zeros((len(flat), len(flat)))
-        for block in _blocks([1] * len(flat), MIRRORED):
-            own[block, block.start :] = (flat[block] @ flat[block.start :].T).cpu().numpy()
-        found = own if not found.size else found + own
-    return np.triu(found) + np.triu(found, 1).T
+def _inverse_norms(logits: Float[Tensor, "models rows P"]) -> Float[Tensor, "models rows 1"]:
+    return logits.norm(dim=-1, keepdim=True).add_(EPSILON).reciprocal_()
+
+
+def _gram(parts: Iterable[Float[Tensor, "models rows P"]]) -> Matrix:
+    """The inner products of all pairs, the parts' added up."""
+    return np.sum([_products(rearrange(part, "models rows P -> models (rows P)")) for part in parts], axis=0)
+
+
+def _products(flat: Float[Tensor, "models entries"]) -> Matrix:
+    """Every row with every row. NumPy finds one half of a matrix times its own transpose and mirrors it; torch finds
+    both, but has them where the rows are."""
+    if flat.device.type != "cpu":
+        return (flat @ flat.T).double().cpu().numpy()
+    rows = flat.numpy()
+    return (rows @ rows.T).astype(np.float64)

@@ -30,7 +30,8 @@ def test_the_section_is_written_from_records(findings: ModuleType, cli: Cli, tmp
     assert findings.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
-    assert "### P = 7" in text and "Undecided (censored): 4 of 4" in text and "seeds 0 to 1" in text
+    assert "### P = 7" in text and "seeds 0 to 1" in text
+    assert "**Not within 3 epochs; with longer training, not known.** Of 4" in text and "Another 4 were stopped" in text
     assert "**Undecided:**" in text and "| constructed | 4 | 4 | 1.000 |" in text and "scrambled" in text
 
 
@@ -106,7 +107,9 @@ def test_accuracy_is_confirmed_refuted_or_censored(findings: ModuleType) -> None
     assert "**No.** Of 10 models with d >= 10, 9" in findings._accuracy(rows, 500)
     assert "every seed perfect is 12" in findings._accuracy(rows, 500)
     rows[1]["perfect"] = rows[2]["perfect"] = "2/5"
-    assert "**Undecided (censored): 6 of 10 were stopped" in findings._accuracy(rows, 500)
+    found = findings._accuracy(rows, 500)
+    assert "**Not within 500 epochs; with longer training, not known.** Of 10 models" in found
+    assert "4 answered every validation pair within 500 epochs. Another 6 were stopped" in found
     rows[1]["diverged"] = 3
     assert "**No.**" in findings._accuracy(rows, 500), "a model that diverged was not stopped by the limit"
 

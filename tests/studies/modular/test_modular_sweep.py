@@ -39,7 +39,7 @@ def test_any_list_of_widths_is_swept_and_reported(cli_json: Callable[..., Any], 
     assert rows[0]["share perfect"]["low"] == 0 < rows[0]["share perfect"]["high"]
     charts = {path.stem for path in (tmp_path / "modular.sweep").glob("*.png")}
     assert charts == {
-        "val_acc_by_width", "perfect_by_width", "effective_rank_by_width", "survival", "capacity",
+        "val_acc_by_width", "perfect_by_width", "perfect_within_1", "effective_rank_by_width", "survival", "capacity",
         "tn_by_width", "activation_by_width", "js_by_width", "frequencies_d17",
     }  # fmt: skip
 

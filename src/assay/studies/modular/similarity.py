@@ -37,9 +37,11 @@ from assay.studies.modular.source import read_sweep
 from assay.train.bilinear_bank import fresh_models
 
 SPEC = ("TN", "activation", "JS (bits)")
+GLOSS = {"TN": "TN (tensor network: the weights as one symmetric tensor)"}
 NEIGHBOURS = 50
 """The largest k of the chart of neighbours."""
 NOTE = (
+    "TN (tensor network): the weights compared as one symmetric tensor per model, by their cosine. "
     "Means over pairs of different models; JS is a divergence, so small is alike. beyond: the same difference once "
     "each model's own strength is taken out, since models that are like everything are like each other; p (width), p "
     "(band): of so large a one, models or whole widths permuted. Other p: of so large a correlation. bands: quarters "
@@ -54,7 +56,10 @@ NOTE = (
 @studies.register("modular.similarity")
 @dataclass(frozen=True, kw_only=True)
 class Similarity(Reading):
-    """How alike are models of different widths, and how alike are two of one width?"""
+    """How alike are models of different widths, and how alike are two of one width?
+
+    Measured on weights (TN, tensor network: the cosine of two models as symmetric tensors), on answers (activation) and
+    on frequencies (JS), each beside what untrained models score. Figures go to OUT/modular.similarity."""
 
     question: ClassVar[str] = "How alike are models of different widths, and how alike are two of one width?"
     argument: ClassVar[str] = "sweep"
@@ -157,8 +162,8 @@ def heatmaps(
         out.chart(
             f"{name.partition(' ')[0].lower()}_by_width{suffix}",
             chart,
-            caption=f"{name} {what}: the mean over pairs of models of two widths, never of a model with itself where "
-            "a width has several.",
+            caption=f"{GLOSS.get(name, name)} {what}: the mean over pairs of models of two widths, never of a model "
+            "with itself where a width has several.",
         )
 
 
