@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from assay.core.errors import UserError
 from assay.metrics import sparsity
 from assay.metrics.logistic import choose, fit, fit_path
 from assay.nn.random import stream
@@ -105,3 +106,27 @@ def test_newton_is_the_minimum_of_the_penalised_loss() -> None:
     loss = (weight * torch.nn.functional.softplus((1 - 2 * y) * torch.einsum("fnd,fd->fn", z, W))).sum()
     (loss + 0.5e-4 * (W / gain).square().sum()).backward()
     assert W.grad.abs().max() < 1e-9
+
+
+def test_newton_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.linalg.solve reads back whether it could; its sibling solve_ex does so only if told."""
+
+    def waits(*_: object, **__: object) -> None:
+        raise AssertionError("the host waits for the device")
+
+    z, y = rows(40, 2).double()[None], (rows(40, 1, "y").T > 0).double()
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__", "cpu", "numpy", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, name, waits)
+    monkeypatch.setattr(torch.linalg, "solve", waits)
+    W = sparsity.newton(z, y, torch.full_like(y, 1 / 40))
+    monkeypatch.undo()
+    assert W.isfinite().all()
+
+
+def test_classes_that_one_part_lacks_are_left_out() -> None:
+    y = torch.arange(400) % 4
+    code = torch.nn.functional.one_hot(y, 4).float() + 0.01 * rows(400, 4)
+    with_three = sparsity.k_sparse_accuracy((code, y), (code[y != 3], y[y != 3]), ks=(1,))
+    assert with_three[1] == pytest.approx(1), "class 3 has no test rows: nothing to be judged on"
+    with pytest.raises(UserError, match="at least two classes"):
+        sparsity.k_sparse_accuracy((code, y), (code[y == 1], y[y == 1]))

@@ -92,7 +92,9 @@ def _r2(prediction: Float[Tensor, "*sets n r"], target: Float[Tensor, "n r"]) ->
     return torch.where(variance < 1e-8, torch.zeros_like(error), 1 - error / variance)
 
 
-def standardiser(z: Float[Tensor, "n d"], *, floored: bool = True) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+def standardiser(
+    z: Float[Tensor, "*sets n d"], *, floored: bool = True
+) -> tuple[Float[Tensor, "*sets d"], Float[Tensor, "*sets d"]]:
     """Centre and gain per column, so that (z - centre) * gain has unit variance, or less where a column hardly moves
     (not so without `floored`); a dead column's gain is 0.
 
@@ -100,10 +102,11 @@ def standardiser(z: Float[Tensor, "n d"], *, floored: bool = True) -> tuple[Floa
     far off: a GRU's R2 at n = 128 was -16 for one such unit. At n = 2048 the floor moves no score by more than .005.
     """
     z = z.double()
-    centre, deviation = z.mean(dim=0), z.std(dim=0, correction=0)
+    centre, deviation = z.mean(dim=-2), z.std(dim=-2, correction=0)
     # Relative, because the mean of a constant column is only as exact as its last bit; so a gain changes nothing.
-    alive = deviation > 1e-10 * z.square().mean(dim=0).sqrt()
-    floor = floored * QUIET * (deviation * alive).norm() / alive.sum().clamp_min(1).sqrt()
+    alive = deviation > 1e-10 * z.square().mean(dim=-2).sqrt()
+    power = (deviation * alive).norm(dim=-1, keepdim=True)
+    floor = floored * QUIET * power / alive.sum(dim=-1, keepdim=True).clamp_min(1).sqrt()
     return centre, torch.where(alive, 1 / deviation.maximum(floor), torch.zeros_like(deviation))
 
 

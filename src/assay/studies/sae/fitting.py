@@ -15,7 +15,7 @@ from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
 from assay.studies.sae import metrics as spec
-from assay.studies.sae.scoring import codes, score
+from assay.studies.sae.scoring import codes, score, together
 from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles
 from assay.vectors.base import VectorData, Vectors
 
@@ -77,7 +77,7 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
             setting = Setting.of(run)
             setting.coder.check(data.d_in, setting.d_code, len(data.train))
             module = setting.coder.fit(data.train.x, setting.d_code, run.seed)  # type: ignore[attr-defined]
-            yield _outcome(run, module, data, {}, {})
+            yield from _outcomes([run], [module], data, [{}], {})
         return
     for places in rectangles([run.seed for run in runs]):
         yield from _train([runs[place] for place in places], ctx, data)
@@ -110,8 +110,11 @@ def _train(runs: Sequence[Run], ctx: Context, data: Vectors) -> Iterator[Outcome
     # Models that were trained together share the time.
     cost = {"train_seconds": seconds / len(runs), "train_cpu_seconds": cpu_seconds / len(runs)}
     cost["trained_together"] = len(runs)
-    for place, run in enumerate(runs):
-        yield _outcome(run, bank.model(place), data, histories[place], cost)
+    size = together(data, settings[0].d_code)
+    for begins in range(0, len(runs), size):
+        some = range(len(runs))[begins : begins + size]
+        models = [bank.model(place) for place in some]
+        yield from _outcomes([runs[place] for place in some], models, data, [histories[place] for place in some], cost)
 
 
 def _since(begin: tuple[float, float], before: Sequence[float]) -> list[float]:
@@ -133,18 +136,27 @@ def _look(bank: CoderBank, histories: Sequence[dict[str, list[Any]]], data: Vect
         history.setdefault("redundancy", []).append(spec.redundancy_score(a))
 
 
-def _outcome(
-    run: Run, module: CoderModule, data: Vectors, history: dict[str, list[Any]], cost: dict[str, float]
-) -> Outcome:
-    state = module.state_dict()
-    if not all(value.isfinite().all() for value in state.values()):
-        return Outcome(run, {"history": history}, cost, diverged=True)
-    metrics = score(module, data) | {"history": history}
-    return Outcome(run, metrics, cost, {WEIGHTS: _weights(module, state, codes(module, data.test.x))})
+def _outcomes(
+    runs: Sequence[Run],
+    modules: Sequence[CoderModule],
+    data: Vectors,
+    histories: Sequence[dict[str, list[Any]]],
+    cost: dict[str, float],
+) -> Iterator[Outcome]:
+    """Of models that are scored together; those that diverged are left out."""
+    sound = [all(value.isfinite().all() for value in module.state_dict().values()) for module in modules]
+    scores = score([module for module, is_sound in zip(modules, sound, strict=True) if is_sound], data)
+    for run, module, history, is_sound in zip(runs, modules, histories, sound, strict=True):
+        if not is_sound:
+            yield Outcome(run, {"history": history}, cost, diverged=True)
+            continue
+        metrics = next(scores) | {"history": history}
+        yield Outcome(run, metrics, cost, {WEIGHTS: _weights(module, codes(module, data.test.x))})
 
 
-def _weights(module: CoderModule, state: dict[str, Tensor], z: Tensor) -> bytes:
+def _weights(module: CoderModule, z: Tensor) -> bytes:
     """The model's tensors without the models axis, and how responsibility is spread over its units."""
+    state = module.state_dict()
     usage = torch.softmax(-z, dim=1).mean(dim=0)
     if sum(value.numel() for value in state.values()) > WHOLE:
         kept = {"directions": module.directions()[0].half()}

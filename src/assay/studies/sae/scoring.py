@@ -1,14 +1,15 @@
 """Everything a record says of one coder: how it codes rows it was not trained on, judged alike for every kind."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from assay.metrics import sparsity
-from assay.metrics.logistic import choose, fit_as_scikit_learn, fit_path
+from assay.metrics.logistic import Probe, choose, fit_all_as_scikit_learn, fit_paths
 from assay.nn import infomax
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import metrics as spec
@@ -22,7 +23,14 @@ PROBED_ON, PROBED = 20_000, 2**25
 """Training rows of the probes whose penalty is chosen, at most, and numbers of their code: wide codes have fewer."""
 SPECS_PROBE = 2**26
 """Numbers of the training rows' code up to which the spec's probe is fitted too: it sees every row, at one penalty."""
+TOGETHER = 2**27
+"""Numbers of the training rows' codes of models that are scored together; they are held twice, in float64 too."""
 KS = (1, 2, 5)
+
+
+def together(data: Vectors, d_code: int) -> int:
+    """Models to score at a time. A CPU gains nothing by more than one; and alone, no model's bits depend on others."""
+    return 1 if data.train.x.device.type == "cpu" else max(1, TOGETHER // (len(data.train) * d_code))
 
 
 @torch.no_grad()
@@ -33,11 +41,20 @@ def codes(module: CoderModule, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d
 
 
 @torch.no_grad()
-def score(module: CoderModule, data: Vectors) -> dict[str, Any]:
-    """Metrics of one model; those of the spec under its names."""
-    rows = max(1, FITTED_ON // module.d_code)
+def score(modules: Sequence[CoderModule], data: Vectors) -> Iterator[dict[str, Any]]:
+    """Metrics of each of some models of one size; those of the spec under its names."""
+    rows = max(1, FITTED_ON // modules[0].d_code)
     train, validation, test = (_first(part, rows) for part in (data.train, data.validation, data.test))
-    z, z_validation, z_test = (codes(module, part.x) for part in (train, validation, test))
+    data = replace(data, train=train, validation=validation, test=test)
+    z = [codes(module, data.train.x) for module in modules]
+    for module, own, readers in zip(modules, z, _fitted(z, data), strict=True):
+        yield _scores(module, own, readers, data)
+
+
+@torch.no_grad()
+def _scores(module: CoderModule, z: Tensor, readers: "_Readers", data: Vectors) -> dict[str, Any]:
+    train, validation, test = data.train, data.validation, data.test
+    z_validation, z_test = (codes(module, part.x) for part in (validation, test))
     decoder = sparsity.ridge_decoder(z, train.x)
     found: dict[str, Any] = {
         "l0": sparsity.l0(z_test),
@@ -53,7 +70,7 @@ def score(module: CoderModule, data: Vectors) -> dict[str, Any]:
     if own is not None:
         found["fvu_own"] = sparsity.fraction_unexplained(test.x, own)
     found |= _of_the_spec(module, z_test, test.x, own)
-    found |= _probes((z, train), (z_validation, validation), (z_test, test))
+    found |= _read(readers, (z, train), (z_validation, validation), (z_test, test))
     if data.splice is not None:
         found |= data.splice(lambda x: decoder.decode(codes(module, x)))
     if data.dictionary is not None and test.fired is not None:
@@ -98,23 +115,48 @@ def _of_the_spec(module: CoderModule, z: Tensor, x: Tensor, own: Tensor | None) 
     }
 
 
-def _probes(
-    train: tuple[Tensor, Part], validation: tuple[Tensor, Part], test: tuple[Tensor, Part]
+class _Readers(NamedTuple):
+    """Logistic probes of one model, where there are labels."""
+
+    path: Sequence[Probe] = ()
+    """Of every penalty, where there are validation rows to choose by."""
+    specs: Probe | None = None
+
+
+def _fitted(z: Sequence[Tensor], data: Vectors) -> list[_Readers]:
+    """The readers of some models' codes of the training rows, all fitted together."""
+    labels, nobody = data.train.labels, [_Readers()] * len(z)
+    if labels is None or data.test.labels is None:
+        return nobody
+    rows, found = _probed(z[0]), nobody
+    if len(data.validation) and data.validation.labels is not None:
+        paths = fit_paths(torch.stack([code[:rows] for code in z]), labels[:rows])
+        found = [_Readers(path) for path in paths]
+    if z[0].numel() <= SPECS_PROBE:
+        probes = fit_all_as_scikit_learn(torch.stack([*z]), labels)
+        found = [readers._replace(specs=probe) for readers, probe in zip(found, probes, strict=True)]
+    return found
+
+
+def _probed(z: Tensor) -> int:
+    return min(PROBED_ON, max(1, PROBED // z.shape[1]))
+
+
+def _read(
+    readers: _Readers, train: tuple[Tensor, Part], validation: tuple[Tensor, Part], test: tuple[Tensor, Part]
 ) -> Mapping[str, float]:
     """Accuracies of linear readers: the spec's penalty, one chosen on validation, and of k units alone."""
     (z, fitted), (z_validation, chosen), (z_test, judged) = train, validation, test
     if fitted.labels is None or judged.labels is None:
         return {}
-    rows = min(PROBED_ON, max(1, PROBED // z.shape[1]))
-    some, labels = z[:rows], fitted.labels[:rows]
     found: dict[str, float] = {}
-    probe = None
-    if len(chosen) and chosen.labels is not None:
-        probe = choose(fit_path(some, labels), z_validation, chosen.labels)
+    if readers.path and chosen.labels is not None:
+        probe = choose(readers.path, z_validation, chosen.labels)
         found["probe_accuracy"] = probe.accuracy(z_test, judged.labels)
         found["probe_C"] = probe.C
         found["validation_probe_accuracy"] = probe.accuracy(z_validation, chosen.labels)
-    if z.numel() <= SPECS_PROBE:
-        found["linear_probe_accuracy"] = fit_as_scikit_learn(z, fitted.labels).accuracy(z_test, judged.labels)
-    sparse = sparsity.k_sparse_accuracy((some, labels), (z_test, judged.labels), KS)
+    if readers.specs:
+        found["linear_probe_accuracy"] = readers.specs.accuracy(z_test, judged.labels)
+    rows = _probed(z)
+    sparse = sparsity.k_sparse_accuracy((z[:rows], fitted.labels[:rows]), (z_test, judged.labels), KS)
     return found | {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}

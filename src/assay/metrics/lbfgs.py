@@ -1,0 +1,126 @@
+"""Many smooth convex problems minimised at once, each with its own step size and its own end.
+
+L-BFGS (Nocedal 1980) with a line search by backtracking (Armijo). Every pass evaluates each unfinished problem at one
+trial point: those it suits move there and turn to a new direction, the others try a shorter step along the old one. So
+no problem waits for the line search of another, the host waits for the device once a pass, and finished problems are
+left out. The direction is in closed form (Byrd, Nocedal & Schnabel 1994, eq. 3.1): a few products of small matrices,
+where the usual recursion has eight small operations for each remembered pair.
+"""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+PAIRS = 10
+"""Steps that are remembered."""
+DECREASE = 1e-4
+"""Armijo: the share of the slope's promise that a step has to keep."""
+STEEP, CHANGE = 1e-5, 1e-9
+"""A problem has ended once no entry of its gradient is above STEEP, or its value or point change by at most CHANGE."""
+
+
+@runtime_checkable
+class Objective(Protocol):
+    def __call__(
+        self, x: Float[Tensor, "problems size"]
+    ) -> tuple[Float[Tensor, " problems"], Float[Tensor, "problems size"]]:
+        """Values and gradients."""
+
+    def only(self, places: Int[Tensor, " some"]) -> "Objective":
+        """The objective of some of the problems."""
+
+
+class _State(NamedTuple):
+    """Of the unfinished problems; moves and turns are the last steps and what they changed in the gradient, the newest
+    last, zeros where there is none."""
+
+    place: Int[Tensor, " problems"]
+    x: Float[Tensor, "problems size"]
+    value: Float[Tensor, " problems"]
+    gradient: Float[Tensor, "problems size"]
+    step: Float[Tensor, " problems"]
+    moves: Float[Tensor, "problems pairs size"]
+    turns: Float[Tensor, "problems pairs size"]
+
+    def only(self, places: Int[Tensor, " some"]) -> "_State":
+        return _State(*(part[places] for part in self))
+
+
+@torch.no_grad()
+def minimise(
+    objective: Objective, start: Float[Tensor, "problems size"], evaluations: int
+) -> Float[Tensor, "problems size"]:
+    """The minima, or where the problems are after so many evaluations."""
+    found = start.clone()
+    value, gradient = objective(start)
+    none = start.new_zeros(len(start), PAIRS, start.shape[1])
+    place = torch.arange(len(start), device=start.device)
+    state = _State(place, start, value, gradient, torch.ones_like(value), none, none)
+    ended = _largest(gradient) <= STEEP
+    for _ in range(1, evaluations):
+        left = (~ended).nonzero()[:, 0]  # the one place where the host waits
+        if len(left) < len(ended):
+            found[state.place] = state.x
+            state = state.only(left)
+            objective = objective.only(left)
+        if not len(left):
+            return found
+        state, ended = _tried(objective, state)
+    found[state.place] = state.x
+    return found
+
+
+def _tried(objective: Objective, state: _State) -> tuple[_State, Bool[Tensor, " problems"]]:
+    """One pass: the state after it, and whose end it was."""
+    step, column = state.step, state.step[:, None]
+    direction = -_curved(state.moves, state.turns, state.gradient)
+    slope = (direction * state.gradient).sum(dim=1)
+    move = column * direction
+    x = state.x + move
+    value, gradient = objective(x)
+    good = value <= state.value + DECREASE * step * slope
+    turn = gradient - state.gradient
+    # Without a rise of the slope along the step, a pair would make the next direction point uphill.
+    pair = good & ((move * turn).sum(dim=1) > 1e-10 * turn.square().sum(dim=1))
+    moves, turns = (
+        torch.where(pair[:, None, None], torch.cat([old[:, 1:], new[:, None]], dim=1), old)
+        for old, new in ((state.moves, move), (state.turns, turn))
+    )
+    # Where the parabola through both values has its minimum.
+    shorter = step * (-slope * step / (2 * (value - state.value - slope * step))).clamp(0.1, 0.5)
+    still = ((value - state.value).abs() <= CHANGE) & good | (_largest(move) <= CHANGE)
+    after = _State(
+        state.place,
+        torch.where(good[:, None], x, state.x),
+        torch.where(good, value, state.value),
+        torch.where(good[:, None], gradient, state.gradient),
+        torch.where(good, torch.ones_like(step), shorter),
+        moves,
+        turns,
+    )
+    return after, (_largest(after.gradient) <= STEEP) | still
+
+
+def _curved(
+    moves: Float[Tensor, "problems pairs size"],
+    turns: Float[Tensor, "problems pairs size"],
+    gradient: Float[Tensor, "problems size"],
+) -> Float[Tensor, "problems size"]:
+    """The gradient times what the pairs say of the inverse Hessian; without a pair, shortened to a length of 1."""
+    met, turned = moves @ turns.mT, turns @ turns.mT
+    along = met.diagonal(dim1=1, dim2=2)[:, :, None]
+    newest, length = along[:, -1], turned[:, -1, -1:]
+    first = 1 / gradient.abs().sum(dim=1, keepdim=True).clamp_min(1)
+    scale = torch.where(length > 0, newest / length, first)[:, :, None]
+    unused = torch.diag_embed((along[:, :, 0] == 0).to(met))
+    upper, column = met.triu() + unused, gradient[:, :, None]
+    a = torch.linalg.solve_triangular(upper, moves @ column, upper=True)
+    middle = along * a + scale * (turned @ a - turns @ column)
+    b = torch.linalg.solve_triangular(upper.mT, middle, upper=False)
+    return (scale * (column - turns.mT @ a) + moves.mT @ b)[:, :, 0]
+
+
+def _largest(x: Float[Tensor, "problems size"]) -> Float[Tensor, " problems"]:
+    return x.abs().amax(dim=1)
