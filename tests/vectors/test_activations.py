@@ -219,5 +219,5 @@ def test_models_without_the_hub_and_named_texts_are_found(
     assert activations.find_model("smollm2-135m") == str(tmp_path / "smollm2")
     assert Path(activations.find_model(tiny.model)).is_dir() and activations.find_model("some/name") == "some/name"
     assert len(activations.read_text("pydoc")) > 100_000
-    with pytest.raises(UserError, match="no text 'absent.txt'.*`pydoc`"):
+    with pytest.raises(UserError, match=r"no text 'absent.txt'.*`pydoc`"):
         activations.read_text("absent.txt")
