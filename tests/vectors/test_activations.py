@@ -114,6 +114,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activat
         transformers.LlamaForCausalLM(config).save_pretrained(folder)
     (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
     monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.delenv("ASSAY_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for cached in (activations._model, activations._tokenizer, activations._kinds):
         cached.cache_clear()
@@ -219,5 +220,5 @@ def test_models_without_the_hub_and_named_texts_are_found(
     assert activations.find_model("smollm2-135m") == str(tmp_path / "smollm2")
     assert Path(activations.find_model(tiny.model)).is_dir() and activations.find_model("some/name") == "some/name"
     assert len(activations.read_text("pydoc")) > 100_000
-    with pytest.raises(UserError, match="no text 'absent.txt'.*`pydoc`"):
+    with pytest.raises(UserError, match=r"no text 'absent.txt'.*`pydoc`"):
         activations.read_text("absent.txt")
