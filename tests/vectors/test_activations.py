@@ -114,6 +114,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activat
         transformers.LlamaForCausalLM(config).save_pretrained(folder)
     (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
     monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.delenv("ASSAY_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for cached in (activations._model, activations._tokenizer, activations._kinds):
         cached.cache_clear()
