@@ -148,5 +148,5 @@ def _perfect(by_series: Mapping[str, Sequence[Point]], out: Report) -> None:
             lines, x="d", y="y", series="series", references={"every seed": 1.0}, x_title="hidden width",
             y_title="P(perfect)", title=f"perfect within {limit}",
         )  # fmt: skip
-        caption = f"Share of seeds that answer every validation pair within {epochs} epochs, with its Wilson interval."
+        caption = f"Share of seeds that answer every validation pair within {limit}, with its Wilson interval."
         out.chart("perfect_by_width" if epochs == budget else f"perfect_within_{epochs}", chart, caption=caption)
