@@ -135,9 +135,10 @@ def _chart(points: Sequence[Point], out: Report, metric: str, title: str, *, bou
 def _perfect(by_series: Mapping[str, Sequence[Point]], out: Report) -> None:
     """P(perfect within E epochs | d): a chart per E, since intervals of few seeds are wide and would hide each other;
     of several settings, a line for each at all epochs allowed."""
-    budget = max(points[0].cell.options["epochs"] for points in by_series.values())
-    parts = PARTS if len(by_series) == 1 else (1,)
+    allowed = {points[0].cell.options["epochs"] for points in by_series.values()}
+    budget, parts = max(allowed), PARTS if len(by_series) == 1 else (1,)
     for epochs in sorted({max(1, budget // part) for part in parts}, reverse=True):
+        limit = f"{epochs} epochs" if len(allowed) == 1 else "the epochs allowed"
         lines = [
             {"series": name, "d": point.width, "y": point.share_perfect(epochs)}
             for name, points in by_series.items()
@@ -145,7 +146,7 @@ def _perfect(by_series: Mapping[str, Sequence[Point]], out: Report) -> None:
         ]
         chart = interval_lines(
             lines, x="d", y="y", series="series", references={"every seed": 1.0}, x_title="hidden width",
-            y_title="P(perfect)", title=f"perfect within {epochs} epochs",
+            y_title="P(perfect)", title=f"perfect within {limit}",
         )  # fmt: skip
-        caption = f"Share of seeds that answer every validation pair within {epochs} epochs, with its Wilson interval."
+        caption = f"Share of seeds that answer every validation pair within {limit}, with its Wilson interval."
         out.chart("perfect_by_width" if epochs == budget else f"perfect_within_{epochs}", chart, caption=caption)
