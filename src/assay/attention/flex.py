@@ -25,8 +25,6 @@ from assay.nn.whole import has_kernels
 
 BLOCK = 128
 """Of queries and of keys: the size that FlexAttention's CUDA kernels are made for."""
-NARROW = 64
-"""The smallest that they take."""
 
 
 def usable(layer: Layer) -> bool:
@@ -42,12 +40,10 @@ def compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=False)
 
 
-def attention(layer: Layer, mask: Any, **kernel: Any) -> Float[Tensor, "rows heads time e"]:
-    """`kernel`: options of the CUDA kernel, for those who tune."""
+def attention(layer: Layer, mask: Any) -> Float[Tensor, "rows heads time e"]:
     q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
     run = compiled() if q.is_cuda else _plain()
-    options = kernel or None
-    return run(q, k, v, block_mask=mask, scale=layer.scale, enable_gqa=layer.group > 1, kernel_options=options)
+    return run(q, k, v, block_mask=mask, scale=layer.scale, enable_gqa=layer.group > 1)
 
 
 def _plain() -> Callable[..., Any]:
@@ -59,7 +55,7 @@ def _plain() -> Callable[..., Any]:
 
 def takes_blocks(layer: Layer, size: int) -> bool:
     """Whether blocks of this size are read from lists."""
-    return usable(layer) and (size % NARROW == 0 or _has_kernel(layer, size))
+    return usable(layer) and (size % BLOCK == 0 or _has_kernel(layer, size))
 
 
 def blocks_attention(
@@ -70,8 +66,7 @@ def blocks_attention(
         from assay.attention import block_kernels
 
         return block_kernels.attention(layer, *listed(chosen & _earlier(chosen)), size=size)
-    narrow = {} if size % BLOCK == 0 else {"BLOCK_M": NARROW, "BLOCK_N": NARROW}
-    return attention(layer, block_mask(chosen, size=size, time=layer.time), **narrow)
+    return attention(layer, block_mask(chosen, size=size, time=layer.time))
 
 
 def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block block"] | None:
