@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
 from assay.core.run import Record
 from assay.core.store import Store
@@ -32,10 +32,19 @@ HEAD = """## sae
 
 *Can a sparse code be learned without a decoder, and is it as good?* The claims of the paper on decoder-free coding by
 implicit EM, checked with five seeds, and the comparison it leaves out. C is its full loss, D the same without the
-log-sum-exp, B without decorrelation. Written by the commands at the top of `docs/findings_sae.py`.
+log-sum-exp, B without decorrelation. Written by the commands at the top of `docs/findings_sae.py`; the last of them,
+SmolLM2's activations, has not been run.
 
 """
 C, D, SAE = "lse_infomax", "lse_infomax:lambda_lse=0.0", "relu_l1:l1=0.01:form=spec"
+
+
+class Claim(NamedTuple):
+    """Of the paper or of the field: what is asked, what the records answer, and the numbers behind it."""
+
+    asked: str
+    answer: str
+    text: str
 
 
 EPOCHS = (0.5, 1.5)
@@ -89,14 +98,15 @@ SPARSITY = {
 }
 
 
-def what_lse_adds(points: Mapping[str, Point]) -> list[str]:
+def what_lse_adds(points: Mapping[str, Point]) -> list[Claim]:
     """C against D: the term that gives the paper its name."""
     if C not in points or D not in points:
         return []
     c, d = points[C], points[D]
-    lines = []
+    lines, answer = [], "-"
     if probe_of(c) and probe_of(d):
         gap = paired_difference(probe_of(c), probe_of(d))
+        answer = verdict(gap)
         lines.append(
             f"*What the log-sum-exp adds to probe accuracy (C - D).* {shown(gap, '+.4f')}: **{verdict(gap)}**. "
             f"C {fmean(probe_of(c).values()):.4f} at {c.l0:.1f} active units, D {fmean(probe_of(d).values()):.4f} at "
@@ -108,23 +118,26 @@ def what_lse_adds(points: Mapping[str, Point]) -> list[str]:
         f"Active units, C - D: {shown(units, '+.1f')} (**{SPARSITY[verdict(units)]}**); variance unexplained by a "
         f"ridge decoder: {shown(fvu, '+.3f')} ({verdict(fvu)})."
     )
-    return [" ".join(lines)]
+    return [Claim("probe accuracy with the log-sum-exp (C) against without (D)", answer, " ".join(lines))]
 
 
-def topk_at_equal_l0(points: Mapping[str, Point]) -> list[str]:
+def topk_at_equal_l0(points: Mapping[str, Point]) -> list[Claim]:
     """TopK, interpolated seed by seed to the active units of C."""
     curve = [point for point in points.values() if point.family == "topk"]
     if C not in points or len(curve) < 2:
         return []
     c = points[C]
-    found = []
+    found, answers = [], []
     for metric, title, form in (("fvu", "unexplained variance", "+.3f"), ("probe_accuracy", "probe accuracy", "+.4f")):
         own, other = c.cell.values(metric), at_l0(curve, c.l0, metric)
         if own.keys() & other.keys():
             gap = paired_difference(other, own)
             found.append(f"{title} {shown(gap, form)} ({verdict(gap)})")
+            answers.append(f"{title} {verdict(gap)}")
+    asked = "TopK at C's active units, against C"
     if not found:
-        return [f"*TopK at C's {c.l0:.1f} active units.* The levels that were run do not reach around it."]
+        text = f"*TopK at C's {c.l0:.1f} active units.* The levels that were run do not reach around it."
+        return [Claim(asked, "not reached", text)]
     text = f"*TopK at C's {c.l0:.1f} active units, minus C.* {'; '.join(found)}."
     if probe_of(c):
         paired = [p for p in curve if probe_of(p).keys() & probe_of(c).keys()]
@@ -135,12 +148,12 @@ def topk_at_equal_l0(points: Mapping[str, Point]) -> list[str]:
             least = min(enough, key=lambda point: point.l0)
             best = fmean(probe_of(least).values())
             text += f" The sparsest TopK that is not told below C by its probe (paired): L0 {least.l0:.0f}, {best:.4f}."
-    return [text]
+    return [Claim(asked, "; ".join(answers), text)]
 
 
-def entropy(points: Mapping[str, Point]) -> list[str]:
+def entropy(points: Mapping[str, Point]) -> list[Claim]:
     """The responsibility entropy against what a rectified code of large scale must have."""
-    found = []
+    found, answers = [], []
     for name in (C, D):
         if name in points:
             cell = points[name].cell
@@ -148,18 +161,20 @@ def entropy(points: Mapping[str, Point]) -> list[str]:
             mean = fmean(cell.values("responsibility_entropy").values())
             norm = fmean(cell.values("weight_norm").values())
             same = holds(gap, -NEAR, NEAR)
+            answers.append(f"{'C' if name == C else 'D'} {same}")
             found.append(
                 f"{'C' if name == C else 'D'} {mean:.2f}, {shown(gap, '+.2f')} above it at |w| = {norm:.1f}: **{same}**"
             )
     if not found:
         return []
-    return [
+    text = (
         f"*Is responsibility entropy E[ln(inactive units)]?* Yes where the paired interval of the gap is within "
         f"{NEAR:g} nats of 0. " + "; ".join(found) + "."
-    ]
+    )
+    return [Claim("responsibility entropy is E[ln(inactive units)]", ", ".join(answers), text)]
 
 
-def size(points: Mapping[str, Point]) -> list[str]:
+def size(points: Mapping[str, Point]) -> list[Claim]:
     """'50 % fewer parameters', once a decoder is counted."""
     if C not in points or SAE not in points:
         return []
@@ -170,11 +185,12 @@ def size(points: Mapping[str, Point]) -> list[str]:
     trained, decoded = (
         "kept" if HALF[0] <= change <= HALF[1] else "not kept" for change in (ours / theirs - 1, whole / theirs - 1)
     )
-    return [
+    text = (
         f"*'50 % fewer parameters' (kept from {HALF[0]:.0%} to {HALF[1]:.0%}).* "
         f"{ours} against {theirs} as trained ({ours / theirs - 1:+.0%}): **{trained}**; "
         f"{whole} ({whole / theirs - 1:+.1%}) with the decoder that reconstruction needs: **{decoded}**."
-    ]
+    )
+    return [Claim("'50 % fewer parameters', with a decoder to reconstruct", decoded, text)]
 
 
 def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) -> dict[str, str]:
@@ -210,10 +226,9 @@ def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
             cells = [f"{target:g}", f"`{name}`"]
             for measure in measures:
                 cells += _compared(at[measure], name, said[measure].get(name))
-            rows.append("| " + " | ".join(cells) + " |")
+            rows.append(cells)
     head = ["L0", "coder", *(title for measure in measures for title in (measure, f"minus `{REFERENCE}`"))]
-    ruled = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    return ["\n".join(lines), "\n".join([*ruled, *rows])]
+    return ["\n".join(lines), ruled(head, rows)]
 
 
 def _summary(said: Mapping[str, Mapping[str, str]]) -> str:
@@ -238,7 +253,7 @@ def _compared(found: Mapping[str, Mapping[int, float]], name: str, said: str | N
     return [value, f"{shown(paired_difference(values, found[REFERENCE]), '+.3f')} {said}"]
 
 
-def convergence(records: Sequence[Record]) -> list[str]:
+def convergence(records: Sequence[Record]) -> list[Claim]:
     """Where the loss under SGD changes by less than 1 per epoch, for each number of units."""
     sgd = [r for r in records if r.status == "done" and (r.run.options["recipe"] or {}).get("optimizer") == "sgd"]
     by_units: dict[int, dict[float, list[Record]]] = {}
@@ -256,8 +271,7 @@ def convergence(records: Sequence[Record]) -> list[str]:
             never = " (the last)" if epochs.mean >= len(losses[0]) else ""
             at_k, law = holds(epochs, EPOCHS[0] * units, EPOCHS[1] * units), contains(slopes, -1.0)
             answers.append((at_k, law))
-            row = [units, f"{rate:g}", f"{shown(epochs, '.0f')}{never}", at_k, shown(slopes, ".2f"), law]
-            rows.append("| " + " | ".join(map(str, row)) + " |")
+            rows.append([str(units), f"{rate:g}", f"{shown(epochs, '.0f')}{never}", at_k, shown(slopes, ".2f"), law])
     at_k, law = (sum(answer == "yes" for answer in column) for column in zip(*answers, strict=True))
     text = (
         "*'SGD converges at epoch ~70 whatever the rate', or is it the loss falling as -K ln t?* Then it changes by "
@@ -265,11 +279,13 @@ def convergence(records: Sequence[Record]) -> list[str]:
         "and d loss / d ln t over K is -1 (the interval contains it). "
         f"The epoch goes with K in **{at_k} of {len(rows)}** settings; the slope is -1 in **{law} of {len(rows)}**."
     )
-    head = [
-        "| units K | rate | epoch | about K? | d loss / d ln t over K | -1? |",
-        "| " + " | ".join(["---"] * 6) + " |",
-    ]
-    return [text, "\n".join([*head, *rows])]
+    head = ["units K", "rate", "epoch", "about K?", "d loss / d ln t over K", "-1?"]
+    answer = f"epoch {at_k} of {len(rows)}, slope {law} of {len(rows)}"
+    return [Claim("SGD 'converges' at epoch K, since the loss is c - K ln t", answer, f"{text}\n\n{ruled(head, rows)}")]
+
+
+def ruled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
 def table(points: Sequence[Point]) -> str:
@@ -278,19 +294,19 @@ def table(points: Sequence[Point]) -> str:
     head += ["atoms", "firing F1"] if known else []
     spliced = any(point.cell.values("loss_recovered_from_mean") for point in points)
     head += ["loss recovered"] if spliced else []
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    rows = []
     for point in points:
         cell = point.cell
         probe = probe_of(point)
-        cells: list[Any] = [f"`{point.label}`", f"{point.l0:.1f}", _spread(cell.interval("fvu"))]
+        cells = [f"`{point.label}`", f"{point.l0:.1f}", _spread(cell.interval("fvu"))]
         cells += [
             _spread(student_t(list(probe.values())), ".4f") if probe else "-",
             _spread(cell.interval("dead"), ".1f"),
         ]
         cells += [_spread(cell.interval("atom_cosine")), _spread(cell.interval("firing_f1"))] if known else []
         cells += [_spread(cell.interval("loss_recovered_from_mean"))] if spliced else []
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return ruled(head, rows)
 
 
 def _spread(interval: Interval | None, form: str = ".3f") -> str:
@@ -300,11 +316,11 @@ def _spread(interval: Interval | None, form: str = ".3f") -> str:
     return f"{interval.mean:{form}}{half}"
 
 
-def section(name: str, records: Sequence[Record]) -> str:
-    """One data set: the comparison, then the law of convergence."""
+def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
+    """One data set: the comparison, then the law of convergence; and what was answered."""
     adam = [r for r in records if (r.run.options["recipe"] or {"optimizer": "adam"})["optimizer"] == "adam"]
     widths = [r.run.options["d_code"] for r in adam]
-    parts = [f"### {name}"]
+    parts, answered = [f"### {name}"], list[Claim]()
     for units in sorted(set(widths)):
         points = chosen([r for r in adam if r.run.options["d_code"] == units])
         points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
@@ -319,11 +335,37 @@ def section(name: str, records: Sequence[Record]) -> str:
             "the other seeds chose on validation rows. Intervals are 95 %; differences are paired over seeds."
         )
         claims = what_lse_adds(by_name) + topk_at_equal_l0(by_name) + entropy(by_name) + size(by_name)
-        parts += [f"{number}. {claim}" for number, claim in enumerate(claims, 1)]
+        parts += [f"{number}. {claim.text}" for number, claim in enumerate(claims, 1)]
+        answered += claims
         parts += field_at_equal_l0(points)
         parts.append(table(points))
-    parts += convergence(records)
-    return "\n\n".join(parts)
+    law = convergence(records)
+    parts += [claim.text for claim in law]
+    return "\n\n".join(parts), answered + law
+
+
+def in_short(answered: Mapping[str, Sequence[Claim]]) -> str:
+    """Every claim with the answer of each data set."""
+    asked = dict.fromkeys(claim.asked for claims in answered.values() for claim in claims)
+    short = {name: name.partition(" ")[0] for name in answered}
+    if len(set(short.values())) < len(short):
+        short = {name: name for name in answered}
+    rows = [
+        [question]
+        + [
+            "; ".join(dict.fromkeys(claim.answer for claim in claims if claim.asked == question)) or "-"
+            for claims in answered.values()
+        ]
+        for question in asked
+    ]
+    return ruled(["", *short.values()], rows)
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """The paper's own data set first, then the small ones, then the overcomplete."""
+    order = ("mnist", "digits", "dictionary", "activations")
+    kind = name.partition(" ")[0]
+    return (order.index(kind) if kind in order else len(order), name)
 
 
 def main() -> int:
@@ -341,7 +383,9 @@ def main() -> int:
     if not groups:
         print(f"no finished records of `assay sae` in {args.out}", file=sys.stderr)
         return 1
-    body = "\n\n".join(section(name, records) for name, records in sorted(groups.items()))
+    written_of = {name: section(name, groups[name]) for name in sorted(groups, key=_rank)}
+    short = in_short({name: claims for name, (_, claims) in written_of.items()})
+    body = "\n\n".join([short, *(text for text, _ in written_of.values())])
     text = args.page.read_text(encoding="utf-8") if args.page.is_file() else "# Findings\n"
     written = f"{BEGIN}\n{body}\n{END}"
     if BEGIN in text:

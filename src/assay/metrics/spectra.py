@@ -152,10 +152,9 @@ def js_divergence_matrix(laws: Float[np.ndarray, "models remainders frequencies"
     own = _entropy(shares).sum(axis=-1)
     found = np.zeros((len(shares), len(shares)))
     for i, law in enumerate(shares):
-        found[i] = _entropy((law + shares) / 2).sum(axis=-1) - (own[i] + own) / 2
-    found = np.maximum((found + found.T) / 2, 0)
-    np.fill_diagonal(found, 0)
-    return found
+        found[i, :i] = _entropy((law + shares[:i]) / 2).sum(axis=-1) - (own[i] + own[:i]) / 2
+    found = np.maximum(found, 0)
+    return found + found.T
 
 
 def shares_of(values: Any) -> Any:

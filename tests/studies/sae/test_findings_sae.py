@@ -30,26 +30,27 @@ def point(family: str = "lse_infomax", **metrics: list[float]) -> Any:
 def test_what_the_lse_does_to_sparsity(page: Any, change: float, said: str) -> None:
     d = point(l0=[40.0, 41, 42], fvu=[0.1, 0.1, 0.1])
     c = point(l0=[40 + change, 41.5 + change, 42 + change], fvu=[0.2, 0.21, 0.2])
-    (text,) = page.what_lse_adds({page.C: c, page.D: d})
-    assert said in text
+    (claim,) = page.what_lse_adds({page.C: c, page.D: d})
+    assert said in claim.text and claim.answer == "-", "no probe, no answer"
     (same,) = page.what_lse_adds({page.C: point(l0=[39.0, 42, 42], fvu=[0.1, 0.2, 0.1]), page.D: d})
-    assert "nothing that could be told" in same
+    assert "nothing that could be told" in same.text
 
 
 def test_whether_the_lse_adds_to_the_probe(page: Any) -> None:
     d = point(l0=[40.0, 41, 42], fvu=[0.1, 0.1, 0.1], probe_accuracy=[0.90, 0.91, 0.92])
-    for shift, said in ((0.05, "**more**"), (-0.05, "**less**")):
+    for shift, said in ((0.05, "more"), (-0.05, "less")):
         c = point(l0=[1.0, 2, 3], fvu=[0.2, 0.2, 0.2], probe_accuracy=[0.901 + shift, 0.91 + shift, 0.92 + shift])
-        assert said in page.what_lse_adds({page.C: c, page.D: d})[0]
+        (claim,) = page.what_lse_adds({page.C: c, page.D: d})
+        assert f"**{said}**" in claim.text and claim.answer == said
 
 
-@pytest.mark.parametrize("gap, said", [(0.02, "**yes**"), (0.5, "**no**")])
+@pytest.mark.parametrize("gap, said", [(0.02, "yes"), (0.5, "no")])
 def test_whether_entropy_is_the_log_of_the_inactive_units(page: Any, gap: float, said: str) -> None:
     c = point(
         responsibility_entropy=[3 + gap, 3.1 + gap, 3.201 + gap], log_inactive=[3.0, 3.1, 3.2], weight_norm=[5.0, 5, 5]
     )
-    (text,) = page.entropy({page.C: c})
-    assert said in text
+    (claim,) = page.entropy({page.C: c})
+    assert f"**{said}**" in claim.text and claim.answer == f"C {said}"
 
 
 @pytest.mark.parametrize(
@@ -57,29 +58,39 @@ def test_whether_entropy_is_the_log_of_the_inactive_units(page: Any, gap: float,
     [(101_200, "kept", "not kept"), (60_000, "not kept", "not kept"), (202_240, "not kept", "kept")],
 )
 def test_whether_half_the_parameters_are_saved(page: Any, theirs: int, trained: str, decoded: str) -> None:
-    (text,) = page.size({page.C: point(params=[50_240]), page.SAE: point(params=[theirs])})
-    assert f"): **{trained}**;" in text and text.endswith(f"needs: **{decoded}**.")
+    (claim,) = page.size({page.C: point(params=[50_240]), page.SAE: point(params=[theirs])})
+    assert f"): **{trained}**;" in claim.text and claim.text.endswith(f"needs: **{decoded}**.")
+    assert claim.answer == decoded
 
 
 def test_the_sparsest_topk_is_one_that_is_not_told_below(page: Any) -> None:
     c = point(l0=[20.0, 20, 20], probe_accuracy=[0.90, 0.91, 0.92], fvu=[0.2] * 3)
     low = point("topk", l0=[4.0, 4, 4], probe_accuracy=[0.80, 0.81, 0.825], fvu=[0.4] * 3)
     high = point("topk", l0=[32.0, 32, 32], probe_accuracy=[0.95, 0.96, 0.975], fvu=[0.1] * 3)
-    (text,) = page.topk_at_equal_l0({page.C: c, "low": low, "high": high})
-    assert "L0 32" in text
+    (claim,) = page.topk_at_equal_l0({page.C: c, "low": low, "high": high})
+    assert "L0 32" in claim.text and claim.answer == "unexplained variance less; probe accuracy more"
     equal = point("topk", l0=[4.0, 4, 4], probe_accuracy=[0.91, 0.90, 0.92], fvu=[0.4] * 3)
-    assert "L0 4" in page.topk_at_equal_l0({page.C: c, "low": equal, "high": high})[0]
+    assert "L0 4" in page.topk_at_equal_l0({page.C: c, "low": equal, "high": high})[0].text
 
 
-@pytest.mark.parametrize("slope, said", [(-1.0, "**1 of 1**"), (-3.0, "**0 of 1**")])
+@pytest.mark.parametrize("slope, said", [(-1.0, "1 of 1"), (-3.0, "0 of 1")])
 def test_whether_convergence_is_minus_k_ln_t(page: Any, slope: float, said: str) -> None:
     units, records = 16, []
     for seed in range(3):
         curve = [slope * (1 + (seed - 1) / 100) * units * math.log(t) for t in range(1, 101)]
         run = SimpleNamespace(options={"recipe": {"optimizer": "sgd"}, "d_code": units, "lr": 0.01})
         records.append(SimpleNamespace(status="done", run=run, metrics={"history": {"train_loss": curve}}))
-    text, table = page.convergence(records)
-    assert text.count(said) == 2 and ("| yes |" in table) == (slope == -1.0)
+    (claim,) = page.convergence(records)
+    assert claim.text.count(f"**{said}**") == 2 and ("| yes |" in claim.text) == (slope == -1.0)
+    assert claim.answer == f"epoch {said}, slope {said}"
+
+
+def test_in_short_every_claim_has_an_answer_of_every_data_set(page: Any) -> None:
+    yes, no = page.Claim("it holds", "yes", ""), page.Claim("it holds", "no", "")
+    other = page.Claim("it is new", "maybe", "")
+    lines = page.in_short({"mnist on cuda": [yes], "digits on cpu": [no, other]}).splitlines()
+    assert lines[0] == "|  | mnist | digits |" and lines[2:] == ["| it holds | yes | no |", "| it is new | - | maybe |"]
+    assert page.in_short({"mnist (a=1)": [yes], "mnist (a=2)": [no]}).startswith("|  | mnist (a=1) | mnist (a=2) |")
 
 
 def test_bands_and_intervals(page: Any) -> None:
