@@ -10,12 +10,18 @@ import pytest
 from assay.core.errors import UserError
 from assay.data.text import _loaded, articles, fingerprint, load_corpus
 
-WIKI = " \n = One = \n \n text of one . \n = = A section = = \n more \n = Two words = \n \n text of two . \n"
+WIKI = " \n = One = \n \n text of one . \n \n = = A section = = \n \n more \n \n = Two words = \n \n text of two . \n"
 
 
 def test_wikitext_is_split_at_titles_and_not_at_sections():
     one, two = articles(WIKI)
     assert one.startswith("= One =") and "A section" in one and two.startswith("= Two words =")
+
+
+def test_a_line_of_an_article_that_looks_like_a_title_is_none():
+    """Of `Constant k filter`, in the test part of WikiText: what is between two pictures of a formula."""
+    within = " = Constant k filter = \n \n ω \n = 1 rad / s and a nominal impedance k = \n 1 Ω . \n \n = Next = \n"
+    assert [article.split("\n")[0] for article in articles(within)] == ["= Constant k filter = ", "= Next ="]
 
 
 def test_a_text_without_titles_is_one_document():

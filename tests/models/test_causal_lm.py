@@ -1,6 +1,7 @@
 """Sparse attention inside language models: what a real cache gives, on every model that uses the interface."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import real_cache
@@ -181,6 +182,9 @@ def test_padding_in_front_changes_nothing(word, llama):
         alone = llama(ids, use_cache=False).logits
         beside = llama(padded, attention_mask=seen, position_ids=places, use_cache=False).logits
     torch.testing.assert_close(beside[:, pad:], alone, rtol=0, atol=1e-9)
+    shares = nullcontext() if word == "oracle_topk" else pytest.raises(UserError, match="padded in front")
+    with sparse(llama, word, sparsity=0.5), shares:
+        llama(padded, attention_mask=seen, position_ids=places, use_cache=False)
 
 
 def test_lanes_of_one_pass_are_the_methods_alone(llama):
@@ -204,8 +208,18 @@ def test_the_model_is_put_back_on_leaving_and_by_an_error(llama):
         logits(llama, ids, "streaming_llm", slots=2)
     with pytest.raises(RuntimeError, match="on purpose"), sparse(llama, "window", slots=2):
         raise RuntimeError("on purpose")
-    assert llama.config._attn_implementation == before and not llama._forward_hooks
+    assert llama.config._attn_implementation == before and not llama._forward_hooks and not llama.model._forward_hooks
     assert torch.equal(logits(llama, ids), plain)
+
+
+def test_an_attention_of_its_own_is_refused_with_and_without_logits(llama, monkeypatch):
+    """The study runs the body alone."""
+    for layer in llama.model.layers:
+        monkeypatch.setattr(layer.self_attn, "forward", lambda hidden_states, **_: (hidden_states, None))
+    with sparse(llama, "window", slots=4):
+        for part in (llama, llama.model):
+            with pytest.raises(UserError, match="asked for attention"):
+                part(tokens(), use_cache=False)
 
 
 def test_a_block_inside_another_takes_over_until_it_ends(llama):

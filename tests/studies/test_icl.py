@@ -130,7 +130,7 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
     for record in by_name.values():
         assert set(record.metrics["by_size"]) == {"4", "8"}
         blind = record.run.options["model"]["seq_mixer"]["name"] == "attention"
-        assert set(record.metrics.get("by_length", {})) == (set() if blind else {"16", "32", "64", "128"})
+        assert set(record.metrics.get("by_length", {})) == (set() if blind else {"32", "64", "128"})
         assert abs(record.metrics["layer_params"] / 2 / 6000 - 1) < 0.02
 
 

@@ -112,11 +112,6 @@ def test_the_product_over_one_subset_explains_a_sequence(kind, sizes):
     assert fits.any(0).double().mean().item() > 0.8
 
 
-def test_the_worked_example():
-    signs = torch.tensor([[1.0, -1, -1], [-1, 1, -1], [1, 1, 1]])
-    assert (signs[:, 0] * signs[:, 2]).tolist() == [-1, 1, 1]
-
-
 def slow_posterior(x, y, subsets):
     """Keep the list of subsets that are still possible, one pair at a time."""
     out = []

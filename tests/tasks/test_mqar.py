@@ -133,7 +133,9 @@ def test_longer_versions_keep_the_pairs_and_stay_below_the_vocabulary():
     assert {n: (task.input_seq_len, task.num_kv_pairs) for n, task in found.items()} == {
         n: (n, 2) for n in (16, 32, 64)
     }
-    assert {task.num_kv_pairs for task in replace(MIXED, vocab_size=1000).longer().values()} == {4}
+    mixed = replace(MIXED, vocab_size=1000)
+    assert {task.num_kv_pairs for task in mixed.longer().values()} == {4}
+    assert list(mixed.longer()) == [mixed.input_seq_len * times for times in (1, 2, 4, 8)], "beyond every part of it"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Attention over blocks of keys as Triton kernels: CUDA alone, imported only there.
 
-`attention` reads the blocks that it is given lists of, and nothing else; FlexAttention does the same, a third slower,
-and stands in where these do not fit (flex.py). `weights` finds how heavy each block is for each block of queries, for
+`attention` reads the blocks that it is given lists of, and nothing else; FlexAttention does the same more slowly, and
+stands in where these do not fit (flex.py). `weights` finds how heavy each block is for each block of queries, for
 methods that choose by it, without a matrix of all queries and keys in memory.
 """
 
@@ -102,7 +102,10 @@ def _attention(
         scores = tl.dot(given, k.load([start + column, 0]).T) * scale
         seen = rows[:, None] >= column + tl.arange(0, KEYS)[None, :]
         scores = tl.where(seen, scores, -float("inf"))
-        largest, total, sums = _take(scores, v.load([start + column, 0]), largest, total, sums)
+        # Rows past the end are of the next head. They weigh nothing, but nothing times infinity is not a number.
+        inside = (column + tl.arange(0, KEYS) < time)[:, None]
+        values = tl.where(inside, v.load([start + column, 0]), 0.0)
+        largest, total, sums = _take(scores, values, largest, total, sums)
     at = (head * time + rows).to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(out + at, (sums / total[:, None]).to(out.dtype.element_ty), mask=(rows < time)[:, None])
 

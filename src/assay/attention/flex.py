@@ -12,6 +12,7 @@ FlexAttention compiles for CUDA alone; elsewhere masks go to scaled_dot_product_
 
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,8 +29,13 @@ BLOCK = 128
 
 
 def usable(layer: Layer) -> bool:
-    """On CUDA, where the model itself hides nothing of the past, and sequences are longer than a block."""
-    return layer.q.is_cuda and layer.mask is None and layer.time > BLOCK
+    """On CUDA, where the model itself hides nothing of the past, sequences are longer than a block, and heads are as
+    wide as tensor cores ask for."""
+    return layer.q.is_cuda and layer.mask is None and layer.time > BLOCK and layer.q.shape[-1] >= 16
+
+
+SHAPES = 64
+"""Of sequences that one process may compile attention for."""
 
 
 @cache
@@ -42,8 +48,12 @@ def compiled() -> Callable[..., Any]:
 
 def attention(layer: Layer, mask: Any) -> Float[Tensor, "rows heads time e"]:
     q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
-    run = compiled() if q.is_cuda else _plain()
-    return run(q, k, v, block_mask=mask, scale=layer.scale, enable_gqa=layer.group > 1)
+    options = {"block_mask": mask, "scale": layer.scale, "enable_gqa": layer.group > 1}
+    if not q.is_cuda:
+        return _plain()(q, k, v, **options)
+    # One program per shape; beyond dynamo's limit of 8 it would run uncompiled, with every score in memory.
+    with torch._dynamo.config.patch(recompile_limit=SHAPES):
+        return compiled()(q, k, v, **options)
 
 
 def _plain() -> Callable[..., Any]:
@@ -79,7 +89,10 @@ def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block bl
 
 
 def _has_kernel(layer: Layer, size: int) -> bool:
-    if not has_kernels(layer.q.device):
+    # They read by the copy engine of Hopper, which Triton offers from 3.4 on.
+    if not has_kernels(layer.q.device) or find_spec("triton.tools.tensor_descriptor") is None:
+        return False
+    if torch.cuda.get_device_capability(layer.q.device) < (9, 0):
         return False
     from assay.attention import block_kernels
 

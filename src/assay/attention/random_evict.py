@@ -2,7 +2,7 @@
 
     score_j = a random number drawn when key j comes; evict argmin, sinks and the latest half excepted
 
-    slots=10     query 40   0 1 2 3 | 9 | 36 37 38 39 40     4 sinks, 5 latest and its own, 1 of the 32 between
+    slots=10     query 40   0 1 2 3 | 9 | 35 36 37 38 39 40     4 sinks, 5 latest and its own, 1 of the 31 between
 
 With one number per key, what is kept of the keys between is at any time a uniform choice among all of them
 (reservoir sampling). The draw depends on the seed, the layer, the head and the position alone.

@@ -31,8 +31,8 @@ HUB: dict[str, dict[str, Any]] = {
 STREAMED = {"c4": 1000, "pg19": 100}
 """Documents taken of what is too large to take whole, unless told otherwise."""
 PYDOC = "pydoc"
-HEADING = re.compile(r"(?m)^ = [^=\n]+ = *$")
-"""The title of an article; sections have two signs or more on each side."""
+HEADING = re.compile(r"(?m)(?:\A|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) = [^=\n]+ = *(?=\n *\n|\n*\Z)")
+"""The title of an article, alone between empty lines; sections have two signs or more on each side."""
 SUFFIXES = (".txt", ".md", ".jsonl")
 
 

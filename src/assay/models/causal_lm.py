@@ -107,7 +107,8 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}
     outer = {key: _ACTIVE.get(key) for key in configs}
-    watch = model.register_forward_hook(state.check_used)
+    # On the body, which is what runs whether or not logits are wanted.
+    watch = getattr(model, "base_model", model).register_forward_hook(state.check_used)
     try:
         model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
         _ACTIVE.update(dict.fromkeys(configs, state))

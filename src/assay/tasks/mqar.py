@@ -106,9 +106,10 @@ class Mqar(Task):
         return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
 
     def longer(self) -> dict[int, Task]:
-        """As many pairs among more filler: 1 to 8 times the length, of a mixture at a size that most mixers hold."""
+        """As many pairs among more filler: 1 to 8 times the greatest length of training, of a mixture at a size that
+        most mixers hold."""
         base = self.only(self.sizes[len(self.sizes) // 3])
-        lengths = [base.input_seq_len * times for times in (1, 2, 4, 8)]
+        lengths = [self.input_seq_len * times for times in (1, 2, 4, 8)]
         return {n: replace(base, input_seq_len=n) for n in lengths if n < self.vocab_size}
 
     def unseen(self) -> Task | None:

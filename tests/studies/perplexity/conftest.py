@@ -52,7 +52,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "old",
     ]
     articles = [
-        f" = Title {number} = \n \n " + " ".join(draw.choices(words, k=60)) + " \n = = Section = = \n done \n"
+        f" = Title {number} = \n \n " + " ".join(draw.choices(words, k=60)) + " \n \n = = Section = = \n \n done \n \n"
         for number in range(24)
     ]
     path = tmp_path_factory.mktemp("text") / "articles.txt"

@@ -69,12 +69,16 @@ def test_lanes_that_keep_everything_are_one(tallies):
 
 
 def test_what_is_resident_and_read_is_the_cache(model, spans, tallies):
-    found = metrics(tallies[1], spans, only=range(len(spans.found)), model=model)
+    everything = range(len(spans.found))
+    found = metrics(tallies[1], spans, only=everything, model=model, method=attention.parse("h2o"))
     windows = sum(len(span.tokens) for span in spans.found) // 64
     per_token = 2 * 2 * 2  # layers, heads of keys, key and value
     assert found["usage"]["vectors_stored"] == windows * per_token * 11
     assert found["usage"]["vectors_read"] == windows * per_token * sum(min(t, 10) + 1 for t in range(64))
     assert found["usage"]["attention_flops"] == 4 * 8 * found["usage"]["attended"] and found["vector_bytes"] == 32
+    assert found["dtype"] == "float32"
+    weighed = metrics(tallies[1], spans, only=everything, model=model, method=attention.parse("oracle_topk"))["usage"]
+    assert weighed["attention_flops"] == 2 * 8 * (weighed["visible"] + weighed["attended"]), "every key, then the best"
 
 
 def test_a_curve_by_place_counts_every_token(tallies, spans):

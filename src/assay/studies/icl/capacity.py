@@ -93,7 +93,7 @@ def _row(c: Contender, titles: Mapping[str, Any], group: str) -> dict[str, Any]:
         "state bytes": 4 * first["state_scalars"],
         "bits/state scalar": student_t([one / first["state_scalars"] for one in bits]),
         "k-layer params": first["layer_params"] / 1000,
-        "lr": f"{c.rate:g} edge" if c.at_the_edge else f"{c.rate:g}",
+        "lr": c.rates,
     }
 
 

@@ -37,8 +37,16 @@ class Contender:
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether a rate beyond those tried might have been better."""
-        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+        """Whether a rate beyond those tried might have been better, for any of its seeds."""
+        edges = {min(self.tried), max(self.tried)}
+        return len(self.tried) > 1 and any(rate_of(record) in edges for record in self.records)
+
+    @property
+    def rates(self) -> str:
+        """The rate that most seeds count with, how many that are if not all, and whether one is at the edge."""
+        count = [rate_of(record) for record in self.records].count(self.rate)
+        share = "" if count == len(self.records) else f" ({count}/{len(self.records)})"
+        return f"{self.rate:g}{share}" + (" edge" if self.at_the_edge else "")
 
     @property
     def diverged(self) -> int:

@@ -19,7 +19,7 @@ PLAIN = (
     "hybrid:pattern=(sliding_window:num_heads=2:window=16)+(delta_net:num_heads=1)",
     "gru",
 )
-"""Every mixer, with no convolution in front."""
+"""Every mixer with a state of its own, with no convolution in front."""
 CONVOLVED = (
     *PLAIN,
     "sliding_window:num_heads=2:window=16",

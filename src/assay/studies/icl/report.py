@@ -22,7 +22,10 @@ NOTE = (
     "state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of the forward pass, the head "
     "where answers are read; steps: of the seeds that arrived; rows in parentheses need no training."
 )
-RATES = " lr: chosen for each seed on the validation of the others; edge: a rate beyond those tried may be better."
+RATES = (
+    " lr: chosen for each seed on the validation of the others (2/3: for so many of the seeds); edge: a rate beyond "
+    "those tried may be better."
+)
 
 
 def report(records: Sequence[Record], out: Report) -> None:
@@ -79,7 +82,7 @@ def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
     solved = sum(accuracy >= SOLVED for accuracy in c.values("accuracy").values()) if "accuracy" in first else None
     return {
         **names,
-        "lr": f"{c.rate:g} edge" if c.at_the_edge else f"{c.rate:g}" if len(c.tried) > 1 else None,
+        "lr": c.rates if len(c.tried) > 1 else None,
         "accuracy": c.interval("accuracy"),
         "exact match": c.interval("exact_match"),
         "mse": c.interval("mse"),

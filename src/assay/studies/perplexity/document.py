@@ -19,7 +19,6 @@ from assay.metrics.bootstrap import ratio, ratio_difference
 from assay.metrics.intervals import Interval
 
 LN2 = math.log(2)
-SHARED = ("dataset", "model", "dtype", "seed")
 """What a document's cells have in common besides their text."""
 
 
@@ -49,7 +48,7 @@ class Cell:
 
     @property
     def failed(self) -> bool:
-        return any(record.status == "failed" for record in self.records)
+        return any(record.status in ("failed", "diverged") for record in self.records)
 
     @cached_property
     def order(self) -> list[tuple[int, int]]:
@@ -187,7 +186,11 @@ def _document(cells: Sequence[Cell], head: Mapping[str, Any], given: Sweeps | No
     config = {
         **head,
         "model": first.run.options["model"],
-        "dtype": first.run.options["dtype"],
+        # What was computed with, not the word `auto`; a cell that failed has not got that far.
+        "dtype": next(
+            (r.metrics["dtype"] for cell in cells for r in cell.records if r.metrics.get("dtype")),
+            first.run.options["dtype"],
+        ),
         "datasets": list(results),
         "methods": list(dict.fromkeys(cell.key for cell in cells)),
         **vars(sweeps),
@@ -305,13 +308,13 @@ def _compared(cell: Cell, dense: Cell | None, window: Cell | None) -> dict[str, 
         "dense_perplexity": base,
         "context_gain_kept": None,
     }
-    # With one budget a method that selects reads a share of what is in sight, a window a fixed number: not alike.
-    selects = isinstance(attention.load(cell.options["method"]), Select)
-    if window is not None and not window.error and not selects:
-        near = sum(window.column("nll")) / sum(window.column("tokens"))
-        gain = near - sum(whole[0]) / sum(whole[1])
-        # Where the window loses nothing there is no gain to keep.
-        found["context_gain_kept"] = (near - sum(mine[0]) / sum(mine[1])) / gain if gain > 1e-3 else None
+    # Of one sparsity a method that selects reads a share of what is in sight, a window a fixed number: not alike.
+    alike = cell.budget.sparsity is None or not isinstance(attention.load(cell.options["method"]), Select)
+    if window is not None and not window.error and alike:
+        gain = ratio_difference(*_losses(window), *whole)
+        # Where the window is not told to lose anything there is no gain to keep.
+        if gain.low is not None and gain.low > 0:
+            found["context_gain_kept"] = 1 - delta.mean / gain.mean
     return found
 
 

@@ -94,7 +94,7 @@ def _scored(
             ctx.progress(run, done, len(windows))
     for run, lane in lanes.items():
         tally = going.tally(lane)
-        found = metrics(tally, spans, only=only, model=scorer.model)
+        found = metrics(tally, spans, only=only, model=scorer.model, method=lane.method)
         yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
 
 

@@ -4,6 +4,7 @@ document = json.load(open("results/perplexity/perplexity_latest.json"))
 figure_4(document, "pydoc").save("figure_4.html");  print(generate_summary_table(document))
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -104,7 +105,7 @@ def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[di
                 "Context": entry["context_length"],
                 "Sparsity": _budget(entry),
                 "Realised": entry["realised_sparsity"],
-                "Perplexity": interval(entry, "perplexity") or str(entry["error"]).partition(":")[0],
+                "Perplexity": interval(entry, "perplexity") or _reason(str(entry["error"])),
                 "Δ vs dense %": _percent(interval(entry, "delta_vs_dense")),
                 "Group": apart.get((dataset, title, *entry["records"])),
                 "KL": entry["kl_to_dense"],
@@ -150,6 +151,12 @@ def _p(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:
 
 def _budget(entry: Entry) -> str:
     return f"k={entry['budget']}" if entry["budget"] is not None else f"{entry['nominal_sparsity']:g}"
+
+
+def _reason(error: str) -> str:
+    """For a cell of a table: what was said, up to its details, without the class of the error."""
+    said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small): ", "", error).partition(":")[0]
+    return said if len(said) <= 60 else said[:57] + "..."
 
 
 def _percent(found: Interval | None) -> Interval | None:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.attention import attention
-from assay.attention.base import Budget
+from assay.attention.base import Budget, Method
 from assay.attention.lanes import Lane, Usage
 from assay.core.errors import UserError
 from assay.models.causal_lm import sparse_lanes
@@ -87,6 +87,8 @@ class Scorer:
         ids = torch.arange(8, device=self.device)[None]
         whole = self.model(ids, use_cache=False).logits.float()
         pieces = self.head(self.body(ids, use_cache=False)[0]).float()
+        if not whole.isfinite().all():
+            raise UserError(f"{type(self.model).__name__} gives logits that are not finite: look at its weights.")
         if not torch.allclose(whole, pieces, rtol=1e-2, atol=1e-2):
             raise UserError(f"{type(self.model).__name__} scales or caps its logits, which is not supported yet.")
 
@@ -169,7 +171,7 @@ def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
             yield group
 
 
-def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module) -> dict[str, Any]:
+def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module, method: Method) -> dict[str, Any]:
     """What a record keeps of a lane: plain sums over the clusters of its shard, so that shards can be joined."""
     found = [spans.found[number] for number in only]
     sums = {key: [tally.sums[key][number] for number in only] for key in SUMS}
@@ -189,9 +191,11 @@ def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module
         "by_place": tally.by_place,
         "usage": vars(usage)
         | {
-            "attention_flops": 4 * width * usage.attended,
+            # A vector that is read is a product with a query, or a part of its output: for each head of queries.
+            "attention_flops": 2 * width * method.vectors_read(usage.visible, usage.attended),
             "windows": tally.windows,
             "tokens": tally.windows * tally.queries,
         },
         "vector_bytes": width * model.dtype.itemsize,
+        "dtype": str(model.dtype).removeprefix("torch."),
     }
