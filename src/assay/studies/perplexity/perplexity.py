@@ -36,7 +36,7 @@ SHARDS = 2
 class Perplexity(Study):
     """What does a language model lose when attention is made sparse?"""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     question: ClassVar[str] = "What does a language model lose when attention is made sparse?"
     shows_failures: ClassVar[bool] = True
     asks_first: ClassVar[bool] = True
