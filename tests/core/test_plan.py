@@ -86,6 +86,16 @@ def test_an_estimate_comes_from_stored_costs_of_the_same_device_or_not_at_all(to
     assert estimate(make_plan(toy(), {}, Numerics(device="cuda")).runs, store.records(), 2) is None
 
 
+def test_runs_of_another_size_say_nothing_of_how_long_a_run_takes(tmp_path: Path) -> None:
+    def run(seed: int = 0, **options: float) -> Run:
+        return Run("s", {"steps": 5, "lr": 0.1} | options, seed, {"s": "1"}, Numerics())
+
+    store = Store(tmp_path)
+    store.commit(Outcome(run(), {"a": 1.0}, {"seconds": 3.0}))
+    assert estimate([run(1), run(lr=0.2)], store.records(), 1) == 6.0
+    assert estimate([run(steps=3000)], store.records(), 1) is None
+
+
 def test_labels_tell_apart_what_differs_in_numerics_or_code_alone() -> None:
     def run(device: str, version: str, **options: int) -> Run:
         return Run("s", options, 0, {"s": "1", "mixer/mine": version}, Numerics(device=device))

@@ -125,8 +125,8 @@ def halves(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def estimate(runs: Sequence[Run], records: Sequence[Record], workers: int) -> float | None:
-    """Wall seconds for `runs`, from what runs that differ in their seed alone cost, or else runs with the same
-    plug-ins, on this kind of device; None if nothing like them is stored."""
+    """Wall seconds for `runs`, from what runs that differ in their seed alone cost, or else in fractions (rates,
+    weights), on this kind of device; None if nothing like them is stored: a run is as long as its sizes and counts make it."""
     exact, alike = dict[str, list[float]](), dict[str, list[float]]()
     for record in records:
         if record.status == "done" and "seconds" in record.cost:
@@ -165,7 +165,8 @@ def _setting(run: Run) -> str:
 
 
 def _kind(run: Run) -> str:
-    return f"{_plugins(run)} on {run.numerics.device}"
+    sizes = {key: value for key, value in flat(dict(run.options)).items() if not isinstance(value, float)}
+    return canonical([_plugins(run), run.numerics.device, sizes])
 
 
 def _plugins(run: Run) -> str:
