@@ -125,17 +125,32 @@ def halves(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def estimate(runs: Sequence[Run], records: Sequence[Record], workers: int) -> float | None:
-    """Wall seconds for `runs`, from what runs that differ in their seed alone cost, or else in fractions (rates,
-    weights), on this kind of device; None if nothing like them is stored: a run is as long as its sizes and counts make it."""
-    exact, alike = dict[str, list[float]](), dict[str, list[float]]()
+    """Wall seconds for `runs`, from what runs that differ in their seed alone cost, or else runs of the same plug-ins
+    and about the same size, on this kind of device; None if nothing like them is stored."""
+    exact, alike = dict[str, list[float]](), dict[str, list[tuple[Run, float]]]()
     for record in records:
         if record.status == "done" and "seconds" in record.cost:
             exact.setdefault(_setting(record.run), []).append(record.cost["seconds"])
-            alike.setdefault(_kind(record.run), []).append(record.cost["seconds"])
-    found = [exact.get(_setting(run)) or alike.get(_kind(run)) for run in runs]
+            alike.setdefault(_kind(record.run), []).append((record.run, record.cost["seconds"]))
+    found = [
+        exact.get(_setting(run)) or [seconds for other, seconds in alike.get(_kind(run), []) if _near(run, other)]
+        for run in runs
+    ]
     if not runs or not all(found):
         return None
-    return sum(statistics.median(seconds) for seconds in found if seconds) / max(1, min(workers, len(runs)))
+    return sum(statistics.median(seconds) for seconds in found) / max(1, min(workers, len(runs)))
+
+
+NEAR = 4.0
+"""By how much all sizes and counts together may differ, for one run to say how long another takes."""
+
+
+def _near(one: Run, other: Run) -> bool:
+    apart, (mine, theirs) = 1.0, (flat(dict(run.options)) for run in (one, other))
+    for key, value in mine.items():
+        if isinstance(value, int) and isinstance(held := theirs.get(key), int):
+            apart *= max(value, held, 1) / max(min(value, held), 1)
+    return apart <= NEAR
 
 
 def labels(runs: Sequence[Run]) -> dict[str, str]:
@@ -165,8 +180,7 @@ def _setting(run: Run) -> str:
 
 
 def _kind(run: Run) -> str:
-    sizes = {key: value for key, value in flat(dict(run.options)).items() if not isinstance(value, float)}
-    return canonical([_plugins(run), run.numerics.device, sizes])
+    return f"{_plugins(run)} on {run.numerics.device}"
 
 
 def _plugins(run: Run) -> str:
