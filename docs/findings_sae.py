@@ -5,6 +5,8 @@
         --grid d_code=16,32,64 --out findings                                           # the law of "convergence"
     python docs/findings_sae.py findings
     ASSAY_DATA=... assay sae --preset findings --data mnist --out findings --device cuda # the same on MNIST, a GPU
+    ASSAY_DATA=... assay sae --coders lse_infomax --data mnist --d_code 64 --optimizer sgd --lrs 1e-3 1e-2 1e-1 \\
+        --epochs 100 --seeds 0..4 --device cuda --out findings
     assay sae --preset synthetic --out findings --device cuda                           # overcomplete, known atoms
     ASSAY_DATA=... assay sae --preset activations --out findings --device cuda          # overcomplete, SmolLM2-135M
 
@@ -13,18 +15,22 @@ whether a claim holds is decided here by rules that are stated beside it.
 """
 
 import argparse
+import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, linear_regression
 from typing import NamedTuple
+
+from findings_field import field_at_equal_l0
+from findings_words import holds, ruled, shown, spread, verdict, without_equal_n
 
 from assay.core.run import Record
 from assay.core.store import Store
-from assay.metrics.intervals import Interval, holm, paired_difference, paired_p, student_t
+from assay.metrics.intervals import paired_difference, student_t
+from assay.studies.sae.curves import Point, at_l0, chosen, rate_shown
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
-from assay.studies.sae.report import MEASURES, REFERENCE, TARGETS, Point, at_equal_l0, at_l0, chosen
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
 BEGIN, END = "<!-- sae: begin -->", "<!-- sae: end -->"
@@ -32,8 +38,7 @@ HEAD = """## sae
 
 *Can a sparse code be learned without a decoder, and is it as good?* The claims of the paper on decoder-free coding by
 implicit EM, checked with five seeds, and the comparison it leaves out. C is its full loss, D the same without the
-log-sum-exp, B without decorrelation. Written by the commands at the top of `docs/findings_sae.py`; the last of them,
-SmolLM2's activations, has not been run.
+log-sum-exp, B without decorrelation. Written by the commands at the top of `docs/findings_sae.py`.
 
 """
 C, D, SAE = "lse_infomax", "lse_infomax:lambda_lse=0.0", "relu_l1:l1=0.01:form=spec"
@@ -47,43 +52,24 @@ class Claim(NamedTuple):
     text: str
 
 
+KINDS = {
+    "mnist": "MNIST",
+    "digits": "the embedded digits",
+    "dictionary": "known atoms",
+    "activations": "SmolLM2's activations",
+}
+"""Data sets, in the order of the page: the paper's own first, then the small ones, then the overcomplete."""
+PAPERS_RATE = 1e-3
 EPOCHS = (0.5, 1.5)
-"""The 'convergence' epoch over K that counts as 'about epoch K'."""
+"""What the 'convergence' epoch may grow by with each unit to go with K; 0 is an epoch that is the same for every K."""
+SLOPE = (-1.15, -0.85)
+"""Of the loss over ln t, by K, that counts as -1."""
+LARGE = 10.0
+"""The norm of the weights from which a statement on large scales is asked at all."""
 NEAR = 0.1
 """Nats between two entropies that count as one."""
 HALF = (-0.55, -0.45)
 """The change in parameters that counts as '50 % fewer'."""
-TOLD_APART = 0.05
-"""Of adjusted p values."""
-
-
-def shown(interval: Interval, form: str = ".3f") -> str:
-    if interval.low is None or interval.high is None:
-        return format(interval.mean, form)
-    return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
-
-
-def verdict(difference: Interval) -> str:
-    if difference.low is None or difference.high is None:
-        return "one seed: nothing to say"
-    if difference.low > 0:
-        return "more"
-    return "less" if difference.high < 0 else "not told apart"
-
-
-def holds(interval: Interval, low: float, high: float) -> str:
-    """Whether the whole interval lies in the band; without an interval there is nothing to decide."""
-    if interval.low is None or interval.high is None:
-        return "one seed: not decided"
-    if low <= interval.low and interval.high <= high:
-        return "yes"
-    return "no" if interval.high < low or interval.low > high else "not decided"
-
-
-def contains(interval: Interval, value: float) -> str:
-    if interval.low is None or interval.high is None:
-        return "one seed: not decided"
-    return "yes" if interval.low <= value <= interval.high else "no"
 
 
 def probe_of(point: Point) -> dict[int, float]:
@@ -122,14 +108,15 @@ def what_lse_adds(points: Mapping[str, Point]) -> list[Claim]:
 
 
 def topk_at_equal_l0(points: Mapping[str, Point]) -> list[Claim]:
-    """TopK, interpolated seed by seed to the active units of C."""
+    """TopK, read off its curve at the active units of C."""
     curve = [point for point in points.values() if point.family == "topk"]
     if C not in points or len(curve) < 2:
         return []
     c = points[C]
     found, answers = [], []
+    there = at_l0([point.tried for point in curve], c.l0)
     for metric, title, form in (("fvu", "unexplained variance", "+.3f"), ("probe_accuracy", "probe accuracy", "+.4f")):
-        own, other = c.cell.values(metric), at_l0(curve, c.l0, metric)
+        own, other = c.cell.values(metric), there.values(metric) if there else {}
         if own.keys() & other.keys():
             gap = paired_difference(other, own)
             found.append(f"{title} {shown(gap, form)} ({verdict(gap)})")
@@ -147,7 +134,10 @@ def topk_at_equal_l0(points: Mapping[str, Point]) -> list[Claim]:
         if enough:
             least = min(enough, key=lambda point: point.l0)
             best = fmean(probe_of(least).values())
-            text += f" The sparsest TopK that is not told below C by its probe (paired): L0 {least.l0:.0f}, {best:.4f}."
+            text += (
+                f" The sparsest TopK that is not told below C by its probe (paired; no proof that they are equal): "
+                f"L0 {least.l0:.0f}, {best:.4f}."
+            )
     return [Claim(asked, "; ".join(answers), text)]
 
 
@@ -160,7 +150,7 @@ def entropy(points: Mapping[str, Point]) -> list[Claim]:
             gap = paired_difference(cell.values("responsibility_entropy"), cell.values("log_inactive"))
             mean = fmean(cell.values("responsibility_entropy").values())
             norm = fmean(cell.values("weight_norm").values())
-            same = holds(gap, -NEAR, NEAR)
+            same = holds(gap, -NEAR, NEAR) if norm >= LARGE else "scale too small to tell"
             answers.append(f"{'C' if name == C else 'D'} {same}")
             found.append(
                 f"{'C' if name == C else 'D'} {mean:.2f}, {shown(gap, '+.2f')} above it at |w| = {norm:.1f}: **{same}**"
@@ -169,7 +159,9 @@ def entropy(points: Mapping[str, Point]) -> list[Claim]:
         return []
     text = (
         f"*Is responsibility entropy E[ln(inactive units)]?* Yes where the paired interval of the gap is within "
-        f"{NEAR:g} nats of 0. " + "; ".join(found) + "."
+        f"{NEAR:g} nats of 0, asked where |w| is {LARGE:g} or more: it is a limit for large scales. "
+        + "; ".join(found)
+        + "."
     )
     return [Claim("responsibility entropy is E[ln(inactive units)]", ", ".join(answers), text)]
 
@@ -193,103 +185,61 @@ def size(points: Mapping[str, Point]) -> list[Claim]:
     return [Claim("'50 % fewer parameters', with a decoder to reconstruct", decoded, text)]
 
 
-def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) -> dict[str, str]:
-    """Each curve of one L0 against the decoder-free coder's: better, worse or not told apart, by paired t and Holm."""
-    if REFERENCE not in found:
-        return {}
-    own = found[REFERENCE]
-    others = {name: values for name, values in found.items() if name != REFERENCE and values.keys() & own.keys()}
-    adjusted = holm({name: paired_p(values, own) for name, values in others.items()})
-    said = {}
-    for name, values in others.items():
-        gain = paired_difference(values, own).mean * (-1 if measure == "FVU" else 1)
-        said[name] = "not told apart" if adjusted[name] >= TOLD_APART else "better" if gain > 0 else "worse"
-    return said
-
-
-def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
-    """Every coder that has a curve, at equal numbers of active units, beside the decoder-free one."""
-    reached = {target: at_equal_l0(points, target) for target in TARGETS}
-    reached = {target: at for target, at in reached.items() if len(at["FVU"]) > 1}
-    measures = [measure for measure in MEASURES if any(at[measure] for at in reached.values())]
-    if not reached:
-        return []
-    text = (
-        f"*The field at equal L0, against `{REFERENCE}`.* Interpolated between levels seed by seed. Better or worse: "
-        f"paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; not told apart otherwise."
-    )
-    lines, rows = [text], []
-    for target, at in reached.items():
-        said = {measure: against_reference(at[measure], measure) for measure in measures}
-        lines.append(f"- L0 {target:g}: {_summary(said)}.")
-        for name in at["FVU"]:
-            cells = [f"{target:g}", f"`{name}`"]
-            for measure in measures:
-                cells += _compared(at[measure], name, said[measure].get(name))
-            rows.append(cells)
-    head = ["L0", "coder", *(title for measure in measures for title in (measure, f"minus `{REFERENCE}`"))]
-    return ["\n".join(lines), ruled(head, rows)]
-
-
-def _summary(said: Mapping[str, Mapping[str, str]]) -> str:
-    if not any(said.values()):
-        return f"`{REFERENCE}` does not reach it"
-    parts = []
-    for measure, verdicts in said.items():
-        groups = {
-            verdict: ", ".join(f"`{name}`" for name, mine in verdicts.items() if mine == verdict)
-            for verdict in ("better", "not told apart", "worse")
-        }
-        parts.append(f"by {measure} " + "; ".join(f"**{key}** {names}" for key, names in groups.items() if names))
-    return ". ".join(part for part in parts if "**" in part)
-
-
-def _compared(found: Mapping[str, Mapping[int, float]], name: str, said: str | None) -> list[str]:
-    """A value, and its difference from the reference."""
-    values = found.get(name, {})
-    value = _spread(student_t(list(values.values()))) if values else "-"
-    if said is None:
-        return [value, "-"]
-    return [value, f"{shown(paired_difference(values, found[REFERENCE]), '+.3f')} {said}"]
-
-
 def convergence(records: Sequence[Record]) -> list[Claim]:
-    """Where the loss under SGD changes by less than 1 per epoch, for each number of units."""
+    """How the loss falls under SGD; and from where on by less than 1 per epoch, and how that goes with the units."""
     sgd = [r for r in records if r.status == "done" and (r.run.options["recipe"] or {}).get("optimizer") == "sgd"]
-    by_units: dict[int, dict[float, list[Record]]] = {}
+    settings: dict[tuple[int, float], dict[int, Sequence[float]]] = {}
     for record in sgd:
-        rates = by_units.setdefault(record.run.options["d_code"], {})
-        rates.setdefault(record.run.options["lr"], []).append(record)
-    if not by_units:
+        key = record.run.options["d_code"], record.run.options["lr"]
+        settings.setdefault(key, {})[record.run.seed] = record.metrics["history"]["train_loss"]
+    if not settings:
         return []
-    rows, answers = [], []
-    for units, rates in sorted(by_units.items()):
-        for rate, mine in sorted(rates.items()):
-            losses = [record.metrics["history"]["train_loss"] for record in mine]
-            epochs = student_t([float(convergence_epoch(curve)) for curve in losses])
-            slopes = student_t([log_slope(curve) / units for curve in losses])
-            never = " (the last)" if epochs.mean >= len(losses[0]) else ""
-            at_k, law = holds(epochs, EPOCHS[0] * units, EPOCHS[1] * units), contains(slopes, -1.0)
-            answers.append((at_k, law))
-            rows.append([str(units), f"{rate:g}", f"{shown(epochs, '.0f')}{never}", at_k, shown(slopes, ".2f"), law])
-    at_k, law = (sum(answer == "yes" for answer in column) for column in zip(*answers, strict=True))
+    rows, laws = [], []
+    epochs: dict[float, dict[int, dict[int, float]]] = {}
+    for (units, rate), curves in sorted(settings.items()):
+        ends = {seed: float(convergence_epoch(curve)) for seed, curve in curves.items()}
+        epochs.setdefault(rate, {})[units] = ends
+        mean, slopes = (student_t(list(x)) for x in (ends.values(), [log_slope(c) / units for c in curves.values()]))
+        never = " (the last)" if mean.mean >= len(next(iter(curves.values()))) else ""
+        laws.append(holds(slopes, *SLOPE))
+        rows.append([str(units), f"{rate:g}", f"{shown(mean, '.0f')}{never}", shown(slopes, ".2f"), laws[-1]])
+    growth, grows = _with_units(epochs)
+    law = _counted(laws)
     text = (
-        "*'SGD converges at epoch ~70 whatever the rate', or is it the loss falling as -K ln t?* Then it changes by "
-        f"less than 1 per epoch from about epoch K on (the whole interval from {EPOCHS[0]:g} K to {EPOCHS[1]:g} K), "
-        "and d loss / d ln t over K is -1 (the interval contains it). "
-        f"The epoch goes with K in **{at_k} of {len(rows)}** settings; the slope is -1 in **{law} of {len(rows)}**."
+        "*'SGD converges at epoch ~70 whatever the rate', or is it the loss falling as -K ln t?* Then d loss / d ln t "
+        f"over K is -1 (yes: the whole interval from {SLOPE[0]:g} to {SLOPE[1]:g}; no: wholly outside): **{law}**. And "
+        "the loss changes by less than 1 per epoch from about epoch K on, so that this epoch grows by 1 with each unit "
+        f"(yes: the whole interval from {EPOCHS[0]:g} to {EPOCHS[1]:g}; an epoch that is the same for every K grows by "
+        f"0): **{grows}**{growth}."
     )
-    head = ["units K", "rate", "epoch", "about K?", "d loss / d ln t over K", "-1?"]
-    answer = f"epoch {at_k} of {len(rows)}, slope {law} of {len(rows)}"
+    head = ["units K", "rate", "epoch", "d loss / d ln t over K", "-1?"]
+    answer = f"epoch: {grows}; slope: {law}"
     return [Claim("SGD 'converges' at epoch K, since the loss is c - K ln t", answer, f"{text}\n\n{ruled(head, rows)}")]
 
 
-def ruled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+def _with_units(epochs: Mapping[float, Mapping[int, Mapping[int, float]]]) -> tuple[str, str]:
+    """Least squares of the epoch on the units, seed by seed, at every rate; and what is said of it."""
+    found = {}
+    for rate, by_units in epochs.items():
+        seeds = set.intersection(*(set(ends) for ends in by_units.values()))
+        if len(by_units) > 1 and seeds:
+            slopes = [linear_regression(list(by_units), [e[seed] for e in by_units.values()]).slope for seed in seeds]
+            found[rate] = student_t(slopes)
+    if not found:
+        return "", "one K alone cannot tell"
+    said = "; ".join(f"{shown(slope, '.2f')} at {rate:g}" for rate, slope in found.items())
+    return f" ({said})", _counted([holds(slope, *EPOCHS) for slope in found.values()])
+
+
+def _counted(answers: Sequence[str]) -> str:
+    """yes, no, yes -> 2 of 3 yes, 1 no."""
+    counts = [(answers.count(answer), answer) for answer in dict.fromkeys(("yes", *answers))]
+    (yes, _), *others = counts
+    return ", ".join([f"{yes} of {len(answers)} yes", *(f"{count} {answer}" for count, answer in others)])
 
 
 def table(points: Sequence[Point]) -> str:
-    head = ["coder", "L0", "FVU", "probe", "dead"]
+    head = ["coder", "lr", "n", "L0", "FVU", "probe", "dead"]
     known = any(point.cell.values("firing_f1") for point in points)
     head += ["atoms", "firing F1"] if known else []
     spliced = any(point.cell.values("loss_recovered_from_mean") for point in points)
@@ -298,22 +248,16 @@ def table(points: Sequence[Point]) -> str:
     for point in points:
         cell = point.cell
         probe = probe_of(point)
-        cells = [f"`{point.label}`", f"{point.l0:.1f}", _spread(cell.interval("fvu"))]
+        cells = [f"`{point.label}`", rate_shown(cell) or "-", str(len(cell.records)), f"{point.l0:.1f}"]
+        cells.append(spread(cell.interval("fvu")))
         cells += [
-            _spread(student_t(list(probe.values())), ".4f") if probe else "-",
-            _spread(cell.interval("dead"), ".1f"),
+            spread(student_t(list(probe.values())), ".4f") if probe else "-",
+            spread(cell.interval("dead"), ".1f"),
         ]
-        cells += [_spread(cell.interval("atom_cosine")), _spread(cell.interval("firing_f1"))] if known else []
-        cells += [_spread(cell.interval("loss_recovered_from_mean"))] if spliced else []
+        cells += [spread(cell.interval("atom_cosine")), spread(cell.interval("firing_f1"))] if known else []
+        cells += [spread(cell.interval("loss_recovered_from_mean"))] if spliced else []
         rows.append(cells)
-    return ruled(head, rows)
-
-
-def _spread(interval: Interval | None, form: str = ".3f") -> str:
-    if interval is None:
-        return "-"
-    half = "" if interval.low is None else f" ± {interval.mean - interval.low:{form}}"
-    return f"{interval.mean:{form}}{half}"
+    return ruled(*without_equal_n(head, rows))
 
 
 def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
@@ -322,26 +266,47 @@ def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
     widths = [r.run.options["d_code"] for r in adam]
     parts, answered = [f"### {name}"], list[Claim]()
     for units in sorted(set(widths)):
-        points = chosen([r for r in adam if r.run.options["d_code"] == units])
+        mine = [r for r in adam if r.run.options["d_code"] == units]
+        points = chosen(mine)
         points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
-        by_name = {point.label: point for point in points}
-        if len(by_name) < 3:
+        if len({point.label for point in points}) < 3:
             continue
+        rate, at_one_rate = papers_rate(mine)
+        by_name = {point.label: point for point in chosen(at_one_rate)}
         first = next((p for p in points if p.is_trained), points[0])
         recipe, seeds = first.cell.options["recipe"] or {}, sorted(first.cell.seeds)
         parts.append(
             f"{units} units, {recipe.get('epochs')} epochs in batches of {recipe.get('batch')}, Adam, seeds "
-            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}; each seed at the rate that "
-            "the other seeds chose on validation rows. Intervals are 95 %; differences are paired over seeds."
+            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}. Intervals are 95 %; differences are "
+            f"paired over seeds. What is numbered compares like with like: every coder at one rate, {rate:g}, the "
+            "paper's or the nearest to it that was run."
         )
         claims = what_lse_adds(by_name) + topk_at_equal_l0(by_name) + entropy(by_name) + size(by_name)
         parts += [f"{number}. {claim.text}" for number, claim in enumerate(claims, 1)]
         answered += claims
         parts += field_at_equal_l0(points)
+        parts.append(
+            "*Every level*, each seed at the rate (lr; * at the edge of those tried) with the least validation FVU "
+            "over the other seeds. That may be the rate with the densest code: rows of unequal L0 are not for "
+            "comparing."
+        )
         parts.append(table(points))
     law = convergence(records)
     parts += [claim.text for claim in law]
     return "\n\n".join(parts), answered + law
+
+
+def papers_rate(records: Sequence[Record]) -> tuple[float, list[Record]]:
+    """The rate nearest to the paper's, and what was trained at it or at none."""
+    rates = {rate for record in records if (rate := record.run.options["lr"]) is not None}
+    nearest = min(rates, key=lambda rate: abs(math.log(rate / PAPERS_RATE)), default=PAPERS_RATE)
+    return nearest, [record for record in records if record.run.options["lr"] in (None, nearest)]
+
+
+def not_run(names: Iterable[str]) -> str:
+    present = {name.partition(" ")[0] for name in names}
+    missing = [f"{title} (`{kind}`)" for kind, title in KINDS.items() if kind not in present]
+    return f"Not run: {', '.join(missing)}." if missing else "All of its data sets have been run."
 
 
 def in_short(answered: Mapping[str, Sequence[Claim]]) -> str:
@@ -362,10 +327,8 @@ def in_short(answered: Mapping[str, Sequence[Claim]]) -> str:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """The paper's own data set first, then the small ones, then the overcomplete."""
-    order = ("mnist", "digits", "dictionary", "activations")
     kind = name.partition(" ")[0]
-    return (order.index(kind) if kind in order else len(order), name)
+    return (list(KINDS).index(kind) if kind in KINDS else len(KINDS), name)
 
 
 def main() -> int:
@@ -385,13 +348,13 @@ def main() -> int:
         return 1
     written_of = {name: section(name, groups[name]) for name in sorted(groups, key=_rank)}
     short = in_short({name: claims for name, (_, claims) in written_of.items()})
-    body = "\n\n".join([short, *(text for text, _ in written_of.values())])
+    body = "\n\n".join([not_run(groups), short, *(text for text, _ in written_of.values())])
     text = args.page.read_text(encoding="utf-8") if args.page.is_file() else "# Findings\n"
-    written = f"{BEGIN}\n{body}\n{END}"
+    written = f"{HEAD}{BEGIN}\n{body}\n{END}"
     if BEGIN in text:
-        text = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: written, text, flags=re.DOTALL)
+        text = re.sub(r"^## sae\n.*?" + re.escape(END), lambda _: written, text, flags=re.DOTALL | re.MULTILINE)
     else:
-        text = text.rstrip() + f"\n\n{HEAD}{written}\n"
+        text = text.rstrip() + f"\n\n{written}\n"
     args.page.write_text(text, encoding="utf-8")
     print(f"{args.page}: {len(groups)} data sets")
     return 0

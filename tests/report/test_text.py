@@ -79,3 +79,13 @@ def test_a_narrow_terminal_gets_blocks_of_columns_each_under_the_names() -> None
     assert text.count("Model") == 2 and all(f"score{i}" in text for i in range(6))
     assert render(table, 10_000) == render(table)
     assert render(table, 1).count("Model") == 6
+
+
+def test_where_one_column_does_not_tell_rows_apart_blocks_repeat_those_that_do() -> None:
+    rows = [{"L0": x, "coder": name, "FVU": 0.5, "probe": 0.9, "dead": 0} for x in (4, 8) for name in ("topk", "gated")]
+
+    def heads(width: int) -> list[list[str]]:
+        return [line.split() for line in render(table(*rows), width).splitlines() if line.startswith("L0")]
+
+    assert heads(56) == [["L0", "coder", "FVU", "probe"], ["L0", "coder", "dead"]]
+    assert heads(40) == [["L0", "coder", "FVU"], ["L0", "probe", "dead"]], "names leave half the width to numbers"

@@ -31,7 +31,7 @@ class Shown(NamedTuple):
 
 def render(table: Table, width: int | None = None) -> str:
     """The whole table, its note below; no line ends in spaces. Given a width, it is cut into blocks of columns that
-    fit, each under the table's first column."""
+    fit, each behind the leading columns that tell the rows apart."""
     if not table.rows:
         body = "(no rows)"
     else:
@@ -49,14 +49,25 @@ def _padded(column: Sequence[str]) -> list[str]:
 
 
 def _blocks(columns: list[list[str]], width: int | None) -> list[list[list[str]]]:
-    """Columns in groups no wider than `width`, each group behind the first column."""
-    first, *rest = columns
-    blocks = [[first]]
-    for column in rest:
-        if width is not None and len(blocks[-1]) > 1 and _span([*blocks[-1], column]) > width:
-            blocks.append([first])
+    """Columns in groups no wider than `width`, each group behind the names of the rows."""
+    named = _names(columns, width)
+    blocks = [columns[:named]]
+    for column in columns[named:]:
+        if width is not None and len(blocks[-1]) > named and _span([*blocks[-1], column]) > width:
+            blocks.append(columns[:named])
         blocks[-1].append(column)
     return blocks
+
+
+def _names(columns: list[list[str]], width: int | None) -> int:
+    """The fewest leading columns that no two rows share; one where that would take more than half the width."""
+    rows = len(columns[0])
+    for named in range(1, len(columns)):
+        if width is not None and _span(columns[:named]) > width / 2:
+            break
+        if len(set(zip(*columns[:named], strict=True))) == rows:
+            return named
+    return 1
 
 
 def _block(columns: list[list[str]]) -> str:

@@ -1,0 +1,92 @@
+"""The field at equal numbers of active units, as docs/findings_sae.py writes it."""
+
+from collections.abc import Mapping, Sequence
+
+from findings_words import ruled, shown, spread, without_equal_n
+
+from assay.metrics.intervals import holm, paired_difference, paired_p, student_t
+from assay.studies.sae.curves import TARGETS, WIDEST, Point, at_equal_l0, rate_shown
+from assay.studies.sae.report import MEASURES, REFERENCE
+
+TOLD_APART = 0.05
+"""Of adjusted p values."""
+
+
+def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) -> dict[str, str]:
+    """Each curve of one L0 against the decoder-free coder's: better, worse or not told apart, by paired t and Holm."""
+    if REFERENCE not in found:
+        return {}
+    own = found[REFERENCE]
+    others = {name: values for name, values in found.items() if name != REFERENCE and values.keys() & own.keys()}
+    adjusted = holm({name: paired_p(values, own) for name, values in others.items()})
+    said = {}
+    for name, values in others.items():
+        gain = paired_difference(values, own).mean * (-1 if measure == "FVU" else 1)
+        said[name] = "not told apart" if adjusted[name] >= TOLD_APART else "better" if gain > 0 else "worse"
+    return said
+
+
+def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
+    """Every coder that has a curve, at equal numbers of active units, beside the decoder-free one."""
+    reached = {target: at_equal_l0(points, target) for target in TARGETS}
+    reached = {target: at for target, at in reached.items() if len(at) > 1}
+    measured = {
+        name: metric
+        for name, metric in MEASURES.items()
+        if any(cell.values(metric) for at in reached.values() for cell in at.values())
+    }
+    if not reached:
+        return []
+    text = (
+        f"*The field at equal L0, against `{REFERENCE}`.* Every rate is a curve over the levels that are not "
+        f"dominated, read between levels at most a factor of {WIDEST:g} apart, where every seed reaches; each seed "
+        "counts at the rate (lr; * at the edge of those tried) with the least validation FVU at that L0 over the other "
+        f"seeds. Better or worse: paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; "
+        f"not told apart otherwise.{_floor(points, measured)}"
+    )
+    lines, rows = [text], []
+    for target, at in reached.items():
+        by_seed = {
+            name: {coder: cell.values(metric) for coder, cell in at.items()} for name, metric in measured.items()
+        }
+        said = {name: against_reference(found, name) for name, found in by_seed.items()}
+        lines.append(f"- L0 {target:g}: {_summary(said)}.")
+        for coder, cell in at.items():
+            cells = [f"{target:g}", f"`{coder}`", rate_shown(cell) or "-", str(len(cell.seeds))]
+            for name, found in by_seed.items():
+                cells += _compared(found, coder, said[name].get(coder))
+            rows.append(cells)
+    head = ["L0", "coder", "lr", "n", *(title for name in measured for title in (name, f"minus `{REFERENCE}`"))]
+    return ["\n".join(lines), ruled(*without_equal_n(head, rows))]
+
+
+def _floor(points: Sequence[Point], measured: Mapping[str, str]) -> str:
+    """What units that learned nothing score against known atoms."""
+    random = next((point.cell for point in points if point.label == "random_relu"), None)
+    known = [name for name in ("atoms", "firing F1") if name in measured and random and random.values(measured[name])]
+    if random is None or not known:
+        return ""
+    scores = ", ".join(f"{name} {spread(random.interval(measured[name]))}" for name in known)
+    return f" The floor, that random units reach (`random_relu`): {scores}."
+
+
+def _summary(said: Mapping[str, Mapping[str, str]]) -> str:
+    if not any(said.values()):
+        return f"`{REFERENCE}` does not reach it"
+    parts = []
+    for measure, verdicts in said.items():
+        groups = {
+            verdict: ", ".join(f"`{name}`" for name, mine in verdicts.items() if mine == verdict)
+            for verdict in ("better", "not told apart", "worse")
+        }
+        parts.append(f"by {measure} " + "; ".join(f"**{key}** {names}" for key, names in groups.items() if names))
+    return ". ".join(part for part in parts if "**" in part)
+
+
+def _compared(found: Mapping[str, Mapping[int, float]], name: str, said: str | None) -> list[str]:
+    """A value, and its difference from the reference."""
+    values = found.get(name, {})
+    value = spread(student_t(list(values.values()))) if values else "-"
+    if said is None:
+        return [value, "-"]
+    return [value, f"{shown(paired_difference(values, found[REFERENCE]), '+.3f')} {said}"]
