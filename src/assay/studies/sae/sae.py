@@ -76,6 +76,7 @@ def parsed(words: Sequence[str]) -> tuple[SparseCoder, ...]:
 class Sae(Study):
     """Can a sparse code be learned without a decoder, and is it as good?"""
 
+    version: ClassVar[int] = 2
     question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
     presets: ClassVar = {
         "demo": {},  # the defaults: the embedded digits, half a minute on two cores
