@@ -92,7 +92,7 @@ def _hub(name: str, what: str, size: str, licence: str) -> Source:
 
 def _mnist_here() -> str:
     with suppress(UserError):
-        return str(mnist.locate())
+        return str(mnist.on_disk())
     return ""
 
 

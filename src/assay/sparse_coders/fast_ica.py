@@ -39,8 +39,8 @@ class FastICA(FittedCoder):
             raise UserError(f"{self.label}: {d_in} inputs have no more than {d_in} components. Lower d_code.")
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> FittedModule:
-        """Whitened on all rows, as pca is fitted, so that both keep the same of the input; rotated by some. Units beyond
-        the components that vary stay silent."""
+        """Whitened on all rows, as pca is fitted, so that both keep the same of the input; rotated by some of them.
+        Units beyond the components that vary stay silent."""
         components = d_code // 2 if self.rectified else d_code
         mean, axes, variances = principal_axes(x, components)
         vary = variances > VARIES * variances[0]
