@@ -266,5 +266,5 @@ def test_a_data_folder_that_is_not_there_is_said(
     tiny: activations.Activations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "absent"))
-    with pytest.raises(UserError, match=r"absent' does not exist\. Give a file or folder"):
+    with pytest.raises(UserError, match=r"absent' does not exist: name one that does, or none\. Give a file or folder"):
         tiny.locate()

@@ -26,7 +26,7 @@ def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
     named = str(folder or os.environ.get(FOLDER, ""))
     first = [Path(named)] if named and not is_hub(named) else []
     if first and not first[0].is_dir():
-        raise UserError(f"the data folder '{named}' does not exist. {remedy}")
+        raise UserError(f"the data folder '{named}' does not exist: name one that does, or none. {remedy}")
     return [*first, Path("data"), cache()]
 
 

@@ -53,8 +53,8 @@ class VectorData(Plugin):
     """vectors/<name>.py. The promises are in assay.contracts.vectors."""
 
     registry: ClassVar[Registry] = vectors
-    remedy: ClassVar[str] = "Name one that does with --data_dir."
-    """What to do where the data folder does not exist."""
+    remedy: ClassVar[str] = "This data set needs no files."
+    """How to get its files, where the data folder that is named does not exist."""
 
     def locate(self) -> None:
         """Find the files, or say what to do; nothing where there are none to find."""

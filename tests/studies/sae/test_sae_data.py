@@ -87,7 +87,10 @@ def test_data_that_is_not_there_is_one_clear_error_with_the_remedy(folder: Path,
 def test_a_data_folder_that_does_not_exist_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """The spec's own YAML file names E:/ml_datasets."""
     where, data = Path("E:/ml_datasets"), vectors.parse("mnist")
-    with pytest.raises(UserError, match=r"'E:/ml_datasets' does not exist\. `assay data pull mnist` fetches it"):
+    with pytest.raises(
+        UserError,
+        match=r"'E:/ml_datasets' does not exist: name one that does, or none\. `assay data pull mnist` fetches it",
+    ):
         if by == "flag":
             look_in(where, data)
         elif by == "loader":
