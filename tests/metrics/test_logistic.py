@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from assay.metrics import logistic
-from assay.metrics.logistic import Probe, fit_all_as_scikit_learn, fit_as_scikit_learn, fit_path, fit_paths
+from assay.metrics.logistic import Probe, fit_all_as_scikit_learn, fit_as_scikit_learn, fit_paths
 from assay.nn.random import stream
 
 MODELS, ROWS, UNITS, CLASSES = 4, 500, 12, 5
@@ -47,7 +47,9 @@ def test_every_probe_is_a_minimum_of_its_own_objective() -> None:
 def test_a_code_has_the_probes_it_has_alone() -> None:
     z, y = coded()
     for code, path, specs in zip(z, fit_paths(z, y), fit_all_as_scikit_learn(z, y), strict=True):
-        for mine, alone in zip([*path, specs], [*fit_path(code, y), fit_as_scikit_learn(code, y)], strict=True):
+        for mine, alone in zip(
+            [*path, specs], [*fit_paths(code[None], y)[0], fit_as_scikit_learn(code, y)], strict=True
+        ):
             torch.testing.assert_close(mine.W, alone.W, rtol=0, atol=1e-8)
             torch.testing.assert_close(mine.b, alone.b, rtol=0, atol=1e-8)
             assert mine.accuracy(code, y) == alone.accuracy(code, y)
@@ -62,7 +64,7 @@ def test_where_a_path_begins_does_not_matter() -> None:
 
 def test_a_dead_code_is_read_as_the_shares_of_the_classes() -> None:
     _, y = coded()
-    (probe,) = fit_path(torch.zeros(ROWS, 3), y, (1.0,))
+    ((probe,),) = fit_paths(torch.zeros(1, ROWS, 3), y, (1.0,))
     torch.testing.assert_close(probe.b.softmax(dim=0), y.bincount() / ROWS, rtol=0, atol=1e-4, check_dtype=False)
     assert not probe.W.any()
 

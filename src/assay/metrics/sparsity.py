@@ -26,11 +26,6 @@ def fraction_unexplained(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -
     return float((x - guess).square().sum() / total)
 
 
-def explained_variance(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -> float:
-    """1 - fraction_unexplained: the mean predictor scores 0 and a perfect one 1, however far the mean is from 0."""
-    return 1 - fraction_unexplained(x, guess)
-
-
 @dataclass(frozen=True)
 class RidgeDecoder:
     """guess = code W + b"""
@@ -172,14 +167,8 @@ def recovery(
     )
 
 
-def responsibility_entropy(code: Float[Tensor, "n units"]) -> float:
-    """The mean entropy of softmax(-code), in nats."""
-    logs = torch.log_softmax(-code.double(), dim=1)
-    return float(-(logs.exp() * logs).sum(dim=1).mean())
-
-
 def log_inactive(code: Float[Tensor, "n units"]) -> float:
-    """The mean of ln(number of silent units): what that entropy tends to as the scale of a rectified code grows, since
-    silent units share all responsibility evenly. 0 for a row without silent units."""
+    """The mean of ln(number of silent units): what the entropy of softmax(-code) tends to as the scale of a rectified
+    code grows, since silent units share all responsibility evenly. 0 for a row without silent units."""
     silent = (~fires(code)).sum(dim=1).double()
     return float(silent.clamp_min(1).log().mean())

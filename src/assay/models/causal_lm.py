@@ -10,12 +10,10 @@ model's own mask (padding, a sliding window) is kept to. Inside `sparse_lanes` t
 the first lane, then those of the second, and so on. transformers is in the extra `lm`.
 """
 
-import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +26,8 @@ from assay.attention import attention
 from assay.attention.base import Budget, Layer, Method
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.core.errors import UserError
-from assay.data.language_model import KNOWN_WITHOUT_THE_HUB, quiet, transformers, where
+from assay.data.language_model import WEIGHTS, quiet, transformers, where
+from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
 
@@ -36,7 +35,6 @@ IMPLEMENTATION = "assay_sparse"
 """Its name in transformers' attention interface."""
 CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
 """Options of the interface that methods, which see queries and keys alone, would have to ignore."""
-WEIGHTS = (".safetensors", ".bin")
 PLAIN_ROTARY = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
 
@@ -54,26 +52,6 @@ def check_model(name: str, *, context: int, revision: str | None = None) -> None
             f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
             f"Give --context-lengths up to {most}."
         )
-
-
-def fingerprint(name: str) -> str | None:
-    """Of a model in a folder: its config, tokenizer and weights, every byte; None for a name, which stands for one
-    thing."""
-    folder = Path(name)
-    if name in KNOWN_WITHOUT_THE_HUB or not folder.is_dir():
-        return None
-    found = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".model", *WEIGHTS):
-            found.update(f"{path.name} {_file_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)} ".encode())
-    return found.hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def _file_hash(path: str, changed: int, size: int) -> str:
-    """Kept for the process until the file changes: every plan asks, and weights are large."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def render_record(record: Record, label: str) -> str:
     run = record.run
     where = f", in {record.folder}" if record.folder else ""
     kept = f"\nfiles it keeps there: {', '.join(record.artifacts)}" if record.artifacts else ""
-    head = f"{label}\nrun {run.id}: {record.status}, {record.finished[:16].replace('T', ' ')} UTC{where}{kept}"
+    head = f"{label}\nrun {run.id}: {record.verdict}, {record.finished[:16].replace('T', ' ')} UTC{where}{kept}"
     parts = {
         "asked for (decides the numbers, and is the id)": {**flat(dict(run.options)), "seed": run.seed},
         "computed with (decides the last digits, and is part of the id too)": asdict(run.numerics),

@@ -226,6 +226,16 @@ class FittedCoder(SparseCoder):
         raise NotImplementedError(f"{type(self).__name__}.fit")
 
 
+def principal_axes(
+    x: Float[Tensor, "n d_in"], count: int
+) -> tuple[Float[Tensor, " d_in"], Float[Tensor, "count d_in"], Float[Tensor, " count"]]:
+    """In float64: the mean of the rows, the directions of largest variance, and the variance along each."""
+    mean = x.double().mean(dim=0)
+    centred = x.double() - mean
+    sums, axes = torch.linalg.eigh(centred.mT @ centred)
+    return mean, axes.flip(1)[:, :count].mT, sums.flip(0)[:count] / len(x)
+
+
 def stack(coders: Sequence[TrainedCoder], d_in: int, d_code: int) -> CoderModule:
     """Coders that differ in their `columns` alone, as one module: such an option is a tensor with a models axis."""
     first = coders[0]

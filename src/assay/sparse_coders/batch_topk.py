@@ -32,6 +32,7 @@ class Module(BatchCut):
 class BatchTopK(CountedCoder):
     """A batch keeps its k x rows largest units; rows alone are cut at the average threshold."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
 
     threshold_rate: float = 0.01

@@ -6,6 +6,7 @@ scikit-learn's symmetric fixed point with log cosh.
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -14,7 +15,10 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.core.seeds import derive
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import FittedCoder, FittedModule
+from assay.sparse_coders.base import FittedCoder, FittedModule, principal_axes
+
+VARIES = 1e-10
+"""Of the largest variance: less is rounding, and no component."""
 
 
 @sparse_coders.register("fast_ica")
@@ -22,9 +26,11 @@ from assay.sparse_coders.base import FittedCoder, FittedModule
 class FastICA(FittedCoder):
     """Independent components: decorrelated, of one variance, as far from Gaussian as they can be."""
 
+    version: ClassVar[int] = 2
+
     iterations: int = 200
     rows: int = 20_000
-    """Of the training data that it is fitted to, at most: each iteration goes through all of them."""
+    """Of the training data that the rotation is fitted to, at most: each iteration goes through all of them."""
     rectified: bool = False
     """relu(s) and relu(-s) of half as many components instead of s: a sparse, non-negative code."""
 
@@ -33,20 +39,32 @@ class FastICA(FittedCoder):
             raise UserError(f"{self.label}: {d_in} inputs have no more than {d_in} components. Lower d_code.")
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> FittedModule:
-        from sklearn.decomposition import FastICA as Fixed
-        from sklearn.exceptions import ConvergenceWarning
-
-        components, rng = d_code // 2 if self.rectified else d_code, derive(seed, "fit") >> 32
-        ica = Fixed(components, whiten="unit-variance", max_iter=self.iterations, random_state=rng)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are an option, the same for every seed
-            ica.fit(self._some(x, rng).double().cpu().numpy())
-        W, mean = torch.from_numpy(ica.components_), torch.from_numpy(ica.mean_)
+        """Whitened on all rows, as pca is fitted, so that both keep the same of the input; rotated by some of them.
+        Units beyond the components that vary stay silent."""
+        components = d_code // 2 if self.rectified else d_code
+        mean, axes, variances = principal_axes(x, components)
+        vary = variances > VARIES * variances[0]
+        whiten = axes[vary] / variances[vary].sqrt()[:, None]
+        W = axes.new_zeros(components, x.shape[1])
+        W[: len(whiten)] = self._rotation((x.double() - mean) @ whiten.mT, seed) @ whiten
         if self.rectified:
             W = torch.cat([W, -W])
         return FittedModule(W.to(x), -(W @ mean).to(x), rectified=self.rectified)
 
-    def _some(self, x: Float[Tensor, "n d_in"], rng: int) -> Float[Tensor, "m d_in"]:
+    def _rotation(self, z: Float[Tensor, "n components"], seed: int) -> Float[Tensor, "components components"]:
+        from sklearn.decomposition import FastICA as Fixed
+        from sklearn.exceptions import ConvergenceWarning
+
+        rng = derive(seed, "fit") >> 32
+        # Whitened here: scikit-learn's own multiplies a component by the sign of its first input's weight, and that is
+        # 0 where the first input never varies.
+        ica = Fixed(whiten=False, max_iter=self.iterations, random_state=rng)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are an option, the same for every seed
+            ica.fit(self._some(z, rng).cpu().numpy())
+        return torch.from_numpy(ica.components_).to(z)
+
+    def _some(self, x: Float[Tensor, "n d"], rng: int) -> Float[Tensor, "m d"]:
         if len(x) <= self.rows:
             return x
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(rng))

@@ -53,6 +53,7 @@ class Module(DecoderModule):
 class Gated(TrainedCoder):
     """Whether a unit fires and how strongly are decided apart."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
     columns: ClassVar = ("l1",)
     level_option: ClassVar = "l1"

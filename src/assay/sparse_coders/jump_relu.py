@@ -90,6 +90,7 @@ class Module(DecoderModule):
 class JumpReLU(TrainedCoder):
     """Units with a threshold each, under a penalty on how many fire."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
     columns: ClassVar = ("l0",)
     level_option: ClassVar = "l0"

@@ -159,6 +159,7 @@ def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " mo
 class LseInfomax(TrainedCoder):
     """A decoder-free encoder from implicit EM: log-sum-exp, variance and decorrelation."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
     columns: ClassVar = WEIGHTS
     level_option: ClassVar = "lambda_lse"

@@ -45,6 +45,7 @@ class Module(BatchCut):
 class Matryoshka(CountedCoder):
     """BatchTopK whose first units must reconstruct on their own."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
 
     threshold_rate: float = 0.01

@@ -5,13 +5,12 @@ a = V^T (x - mean),   V the d_code leading eigenvectors of the covariance
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import FittedCoder, FittedModule
+from assay.sparse_coders.base import FittedCoder, FittedModule, principal_axes
 
 
 @sparse_coders.register("pca")
@@ -24,8 +23,5 @@ class PCA(FittedCoder):
             raise UserError(f"pca: {d_in} inputs have {d_in} components, not {d_code}. Lower d_code or leave pca out.")
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> FittedModule:
-        wide = x.double()
-        centred = wide - wide.mean(dim=0)
-        _, axes = torch.linalg.eigh(centred.mT @ centred)
-        V = axes.flip(1)[:, :d_code].mT
-        return FittedModule(V.to(x.dtype), -(V @ wide.mean(dim=0)).to(x.dtype), rectified=False)
+        mean, V, _ = principal_axes(x, d_code)
+        return FittedModule(V.to(x.dtype), -(V @ mean).to(x.dtype), rectified=False)

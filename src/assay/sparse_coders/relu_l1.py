@@ -53,6 +53,7 @@ class Module(DecoderModule):
 class ReluL1(TrainedCoder):
     """The standard sparse autoencoder: ReLU units under an L1 penalty."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
     columns: ClassVar = ("l1",)
     level_option: ClassVar = "l1"

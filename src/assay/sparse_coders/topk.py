@@ -51,6 +51,7 @@ class Module(RevivingModule):
 class TopK(CountedCoder):
     """Each row keeps its k largest units; silent units learn from what the code missed."""
 
+    version: ClassVar[int] = 2
     module: ClassVar = Module
 
     auxk: float = 1 / 32

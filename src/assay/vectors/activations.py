@@ -10,12 +10,11 @@ average. Labels: what kind of piece a token is. Activations are kept on disk (th
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -24,8 +23,9 @@ from torch.nn.functional import cross_entropy
 
 from assay.core.errors import UserError
 from assay.core.run import canonical
-from assay.data import language_model, text
-from assay.data.places import FOLDER, cache
+from assay.data import language_model, places, text
+from assay.data.packages import sha256
+from assay.data.places import cache
 from assay.nn import hooks
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
@@ -40,6 +40,9 @@ KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 @dataclass(frozen=True, kw_only=True)
 class Activations(VectorData):
     """The output of a module of a Hugging Face causal language model, per token of a text."""
+
+    version: ClassVar[int] = 2
+    remedy: ClassVar[str] = REMEDY
 
     model: str = "stories260K"
     """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
@@ -61,6 +64,15 @@ class Activations(VectorData):
     def locate(self) -> None:
         read_text(self.text)
         find_model(self.model)
+
+    def fingerprint(self, folder: Path | None = None) -> str | None:
+        """Of the text and of the model's folder; names of the hub stand for one thing each."""
+        file = text_file(self.text, folder)
+        if file is None and not text.is_known(self.text):
+            return None
+        words = text.fingerprint(self.text) if file is None else sha256(file)
+        parts = [words, language_model.fingerprint(model_folder(self.model, folder) or self.model)]
+        return hashlib.sha256(canonical(parts).encode()).hexdigest()[:16] if any(parts) else None
 
     def load(self) -> Vectors:
         return self.load_with("cpu")
@@ -149,23 +161,30 @@ class Splice:
         return sums / count
 
 
+def text_file(name: str, folder: Path | None = None) -> Path | None:
+    """In a data folder, or anywhere."""
+    there = (places.found(name, folder=folder, remedy=REMEDY), Path(name))
+    return next((path for path in there if path and path.is_file()), None)
+
+
 def read_text(name: str) -> str:
-    """Of a file in the data folder or anywhere, as it is; of a named text, its documents."""
-    for path in (Path(os.environ.get(FOLDER, "data")) / name, Path(name)):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
+    """Of a file, as it is; of a named text, its documents."""
+    if file := text_file(name):
+        return file.read_text(encoding="utf-8")
     if not text.is_known(name):
         raise UserError(f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`.")
     return "\n\n".join(text.load_corpus(name).documents)
 
 
+def model_folder(name: str, folder: Path | None = None) -> str | None:
+    """In a data folder."""
+    config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=REMEDY)
+    return None if config is None else str(config.parent)
+
+
 def find_model(name: str) -> str:
-    """A folder in the data folder, or where a model of this name is."""
-    data = Path(os.environ.get(FOLDER, "data"))
-    for path in (data / name, data / "models" / name):
-        if (path / "config.json").is_file():
-            return str(path)
-    return language_model.where(name)
+    """A folder in a data folder, or where a model of this name is."""
+    return model_folder(name) or language_model.where(name)
 
 
 def layer_name(model: str, layer: int) -> str:
@@ -176,14 +195,25 @@ def layer_name(model: str, layer: int) -> str:
     return min(names, key=len)
 
 
-@lru_cache(maxsize=1)
 def _model(name: str) -> nn.Module:
-    return language_model.load_model(find_model(name), dtype="float32")
+    where = find_model(name)
+    return _loaded_model(where, language_model.fingerprint(where))
+
+
+def _tokenizer(name: str) -> Any:
+    where = find_model(name)
+    return _loaded_tokenizer(where, language_model.fingerprint(where))
+
+
+@lru_cache(maxsize=1)
+def _loaded_model(where: str, content: str | None) -> nn.Module:
+    """Kept for the process, until its files change."""
+    return language_model.load_model(where, dtype="float32")
 
 
 @lru_cache(maxsize=2)
-def _tokenizer(name: str) -> Any:
-    return language_model.load_tokenizer(find_model(name))
+def _loaded_tokenizer(where: str, content: str | None) -> Any:
+    return language_model.load_tokenizer(where)
 
 
 def _fingerprint(name: str) -> str:
@@ -191,7 +221,6 @@ def _fingerprint(name: str) -> str:
     return str(float(sum(p.detach().cpu().double().abs().sum() for p in _model(name).parameters())))
 
 
-@lru_cache(maxsize=2)
 def _kinds(name: str) -> Int[Tensor, " vocabulary"]:
     """What kind of piece each token is, by how it is written."""
     tokenizer = _tokenizer(name)

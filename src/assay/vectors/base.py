@@ -5,6 +5,7 @@ assay.data.places says where their files are looked for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from jaxtyping import Float, Int
@@ -52,9 +53,16 @@ class VectorData(Plugin):
     """vectors/<name>.py. The promises are in assay.contracts.vectors."""
 
     registry: ClassVar[Registry] = vectors
+    remedy: ClassVar[str] = "This data set needs no files."
+    """How to get its files, where the data folder that is named does not exist."""
 
     def locate(self) -> None:
         """Find the files, or say what to do; nothing where there are none to find."""
+
+    def fingerprint(self, folder: Path | None = None) -> str | None:
+        """A hash of the files behind the options, looked for in the folder: part of a run's identity, so that files of
+        one name are not taken for one another. None where the options alone say what is coded, or a file is absent."""
+        return None
 
     def shape(self) -> tuple[int, int] | None:
         """Rows to train on and inputs, where they are known without loading anything."""

@@ -17,10 +17,11 @@ import torch
 from PIL import Image
 
 from assay.core.errors import UserError
+from assay.data import mnist
 from assay.data.places import FOLDER, cache
 from assay.studies.sae import get_mnist, get_synthetic, get_synthetic_loader
 from assay.studies.sae.sae import look_in
-from assay.vectors import mnist, vectors
+from assay.vectors import vectors
 
 ROWS = {"train": 20, "test": 5}
 
@@ -82,6 +83,33 @@ def test_data_that_is_not_there_is_one_clear_error_with_the_remedy(folder: Path,
         get_mnist(data_dir=where)
 
 
+@pytest.mark.parametrize("by", ["flag", "environment", "loader"])
+def test_a_data_folder_that_does_not_exist_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """The spec's own YAML file names E:/ml_datasets."""
+    where, data = Path("E:/ml_datasets"), vectors.parse("mnist")
+    with pytest.raises(
+        UserError,
+        match=r"'E:/ml_datasets' does not exist: name one that does, or none\. `assay data pull mnist` fetches it",
+    ):
+        if by == "flag":
+            look_in(where, data)
+        elif by == "loader":
+            get_mnist(data_dir=where)
+        else:
+            monkeypatch.setenv(FOLDER, str(where))
+            data.locate()
+
+
+def test_the_loader_finds_what_was_pulled(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(UserError, match=r"not in 'data' or assay's cache, '.*cache'\. `assay data pull mnist`"):
+        get_mnist()
+    (folder / "MNIST" / "raw").rename((cache().mkdir() or cache()) / "mnist")
+    assert len(get_mnist(8)[0].x) == 20
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A `datasets` that has the small MNIST, as images and numbers; the names it was asked for."""
@@ -107,7 +135,7 @@ def test_mnist_from_the_hub_is_fetched_once_and_is_the_same(hub: list[str], monk
         torch.testing.assert_close(data.test.x, torch.from_numpy(pixels.reshape(5, 784)).float() / 255)
         assert torch.equal(data.test.labels, torch.from_numpy(labels).long()) and hub == ["ylecun/mnist"]
     assert len(get_mnist(8, data_dir="hub")[0].x) == 20 and hub == ["ylecun/mnist"]
-    look_in(Path("hub"))
+    look_in(Path("hub"), vectors.parse("mnist"))
     assert os.environ[FOLDER] == "hub"
 
 

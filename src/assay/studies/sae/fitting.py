@@ -56,7 +56,7 @@ def bank_key(run: Run) -> str:
 
 
 @lru_cache(maxsize=1)
-def _loaded(spec_text: str, device: str) -> Vectors:
+def _loaded(spec_text: str, content: str | None, device: str) -> Vectors:
     data: VectorData = VectorData.registry.parse(spec_text)
     found = data.load_with(device)
     train, validation, test = (part.to(device) for part in (found.train, found.validation, found.test))
@@ -65,8 +65,8 @@ def _loaded(spec_text: str, device: str) -> Vectors:
 
 
 def load(data: VectorData, device: torch.device) -> Vectors:
-    """On the device; the last one is kept, since cohorts of one study share it."""
-    return _loaded(data.label, device.type)
+    """On the device; the last one is kept, since cohorts of one study share it, until its files change."""
+    return _loaded(data.label, data.fingerprint(), device.type)
 
 
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:

@@ -10,12 +10,12 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
-from assay.data.places import FOLDER, HUB
+from assay.data.places import FOLDER, HUB, folders, is_hub
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
@@ -76,6 +76,7 @@ def parsed(words: Sequence[str]) -> tuple[SparseCoder, ...]:
 class Sae(Study):
     """Can a sparse code be learned without a decoder, and is it as good?"""
 
+    version: ClassVar[int] = 2
     question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
     presets: ClassVar = {
         "demo": {},  # the defaults: the embedded digits, half a minute on two cores
@@ -133,15 +134,16 @@ class Sae(Study):
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
             raise UserError(f"d_code={self.d_code}, lrs={self.lrs}: at least one unit, and rates above 0.")
         recipe = CoderRecipe(epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, partial=False)
+        data = Coded(self.data, self.data.fingerprint(self.data_dir))
         return [
-            coder_run(self.data, coder, seed=seed, d_code=self.d_code, lr=lr, recipe=recipe)
+            coder_run(data, coder, seed=seed, d_code=self.d_code, lr=lr, recipe=recipe)
             for seed in self.seeds
             for coder in self.coders
             for lr in (self.lrs[:1] if isinstance(coder, FittedCoder) else self.lrs)
         ]
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        look_in(self.data_dir)
+        look_in(self.data_dir, self.data)
         self.data.locate()
         check_sizes(runs)
 
@@ -163,12 +165,19 @@ class Sae(Study):
         report(records, out)
 
 
-def coder_run(data: VectorData, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: CoderRecipe) -> Run:
+class Coded(NamedTuple):
+    """What is coded, and the hash of the files it is read from: two files of one name are two data sets."""
+
+    data: VectorData
+    content: str | None
+
+
+def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: CoderRecipe) -> Run:
     """A run of the study `sae`, whichever verb asks for it. What is fitted at once has no rate and no recipe."""
     fixed: dict[str, Any] = {"lr": lr, "recipe": recipe}
     if isinstance(coder, FittedCoder):
         fixed = {"lr": None, "recipe": None}
-    return Sae().cell(seed=seed, data=data, coder=coder, d_code=d_code, **fixed)
+    return Sae().cell(seed=seed, **coded._asdict(), coder=coder, d_code=d_code, **fixed)
 
 
 def check_sizes(runs: Sequence[Run]) -> None:
@@ -187,11 +196,8 @@ def check_sizes(runs: Sequence[Run]) -> None:
             setting.coder.check(shape[1], setting.d_code, size)
 
 
-def look_in(folder: Path | None) -> None:
+def look_in(folder: Path | None, data: VectorData) -> None:
     """Where this process and its workers look for data files."""
-    if folder is not None and not folder.is_dir() and str(folder) == HUB:
-        os.environ[FOLDER] = HUB
-    elif folder is not None:
-        if not folder.is_dir():
-            raise UserError(f"the data folder '{folder}' does not exist. Name one that does with --data_dir.")
-        os.environ[FOLDER] = str(folder.resolve())
+    if folder is not None:
+        folders(folder, remedy=data.remedy)  # is it there?
+        os.environ[FOLDER] = HUB if is_hub(folder) else str(folder.resolve())

@@ -11,7 +11,7 @@ from assay.core.run import Record, Run, finite
 from assay.core.study import Report, Study
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.config import Config, load_config
-from assay.studies.sae.sae import check_sizes, coder_run, look_in
+from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in
 from assay.vectors.base import VectorData
 from assay.vectors.mnist import Mnist
 
@@ -46,15 +46,18 @@ class FromConfig(Study):
     def vectors(self, config: Config) -> VectorData:
         return config.data(self.dataset)
 
+    def searched(self, config: Config) -> Path | None:
+        """The folder that is named for the data: by the flag, or for MNIST, which is the spec's, by the file."""
+        by_file = config.data_dir if config.data_dir != Path("data") else None
+        return self.data_dir or (by_file if isinstance(self.vectors(config), Mnist) else None)
+
     def wanted_seeds(self, config: Config) -> tuple[int, ...]:
         return self.seeds or config.seeds
 
     def prepare(self, runs: Sequence[Run]) -> None:
         config = self.loaded()
         data = self.vectors(config)
-        explicit = self.data_dir or (config.data_dir if config.data_dir != Path("data") else None)
-        if explicit is not None and isinstance(data, Mnist):
-            look_in(explicit)
+        look_in(self.searched(config), data)
         data.locate()
         shape = data.shape()
         wanted = (config.own.get("model") or {}).get("input_dim")
@@ -67,7 +70,9 @@ class FromConfig(Study):
     ) -> Run:
         recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
         rate = config.lr if lr is None else lr
-        return coder_run(self.vectors(config), coder, seed=seed, d_code=config.hidden_dim, lr=rate, recipe=recipe)
+        data = self.vectors(config)
+        coded = Coded(data, data.fingerprint(self.searched(config)))
+        return coder_run(coded, coder, seed=seed, d_code=config.hidden_dim, lr=rate, recipe=recipe)
 
 
 def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, Record]]:
