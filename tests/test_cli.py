@@ -255,6 +255,8 @@ def test_show_and_rm_by_id_and_study(cli: Cli, tmp_path: Path) -> None:
     cli("toy", "--plugin", TOY, "--preset", "tiny", "--executor", "serial", "--out", tmp_path)
     lines = cli("show", "--out", tmp_path)[1].splitlines()
     assert len(lines) == 2 and all(" done " in line for line in lines)
+    when = [line.split()[2] for line in lines]
+    assert when == sorted(when), "the latest last"
     first = lines[0].split()[0]
     assert "would remove" in cli("rm", first[:8], "--dry-run", "--out", tmp_path)[1]
     assert cli("rm", first, "--out", tmp_path)[0] == 0 and len(cli("show", "--out", tmp_path)[1].splitlines()) == 1

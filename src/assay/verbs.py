@@ -58,7 +58,7 @@ def check(words: list[str]) -> int:
 
 
 def show(words: list[str]) -> int:
-    """A stored run by the start of its id; without one, a line for each."""
+    """A stored run by the start of its id; without one, a line for each, the latest last."""
     parser = _parser("show", show.__doc__ or "")
     parser.add_argument("id", nargs="?", help="the first letters are enough")
     parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
@@ -76,7 +76,7 @@ def show(words: list[str]) -> int:
 
         print(render_record(chosen[0], named[chosen[0].run.id]))
         return 0
-    for record in chosen:
+    for record in sorted(chosen, key=lambda record: record.finished):
         print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
     return 0
 
