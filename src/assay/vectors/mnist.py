@@ -17,6 +17,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.data import mnist as files
+from assay.data import mnist_arrays
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
@@ -52,6 +53,6 @@ Split = tuple[Float[Tensor, "n pixels"], Int[Tensor, " n"]]
 
 def read_mnist(source: Path, *, check: bool) -> tuple[Split, Split]:
     """Train and test: pixels in [0, 1] and labels. `check` refuses anything that is not MNIST itself."""
-    parts = files.read(source, check=check)
+    parts = mnist_arrays.read(source, check=check)
     train, test = ((torch.from_numpy(x).float() / 255, torch.from_numpy(y).long()) for x, y in parts)
     return train, test

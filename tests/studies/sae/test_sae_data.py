@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from assay.core.errors import UserError
-from assay.data import mnist
+from assay.data import mnist, mnist_arrays
 from assay.data.places import FOLDER, cache
 from assay.studies.sae import get_mnist, get_synthetic, get_synthetic_loader
 from assay.studies.sae.sae import look_in
@@ -124,7 +124,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(FOLDER, "hub")
     whole = b"".join(array.tobytes() for part in ROWS for array in images(part))
-    monkeypatch.setattr(mnist, "SHA256", hashlib.sha256(whole).hexdigest())
+    monkeypatch.setattr(mnist_arrays, "SHA256", hashlib.sha256(whole).hexdigest())
     yield asked
 
 
@@ -142,7 +142,7 @@ def test_mnist_from_the_hub_is_fetched_once_and_is_the_same(hub: list[str], monk
 def test_what_the_hub_has_under_mnists_name_is_checked_before_it_is_kept(
     hub: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mnist, "SHA256", "another")
+    monkeypatch.setattr(mnist_arrays, "SHA256", "another")
     with pytest.raises(UserError, match="ylecun/mnist on the hub does not hold MNIST"):
         mnist.locate()
     assert not list(cache().rglob("*idx*"))
@@ -172,10 +172,10 @@ def test_files_that_are_cut_short_or_of_another_kind_are_refused(tmp_path: Path)
     path = tmp_path / "file"
     path.write_bytes(idx(np.zeros((3, 4), np.uint8))[:-1])
     with pytest.raises(UserError, match="cut short"):
-        mnist.read_idx(path)
+        mnist_arrays.read_idx(path)
     path.write_bytes(b"PNG and more")
     with pytest.raises(UserError, match="not an IDX file"):
-        mnist.read_idx(path)
+        mnist_arrays.read_idx(path)
 
 
 def test_synthetic_rows_are_made_of_one_to_three_components() -> None:
