@@ -295,12 +295,6 @@ def checked(lanes: Sequence[Lane], layer: Layer) -> int:
     layer.check()
     for lane in lanes:
         lane.check(layer.time)
-    shares = [lane for lane in lanes if lane.budget.sparsity and not isinstance(lane.method, Select)]
-    if shares and layer.mask is not None and layer.start.any():
-        raise UserError(
-            f"{shares[0].method.label}: a sparsity is a share of a sequence's length, and these sequences are padded "
-            "in front. Give slots instead."
-        )
     return _batch(lanes, layer)
 
 

@@ -39,7 +39,7 @@ def from_hub() -> Path:
         with hub.silent():
             splits = datasets.load_dataset(HUB_NAME)
         parts = [(_pixels(splits[part]["image"]), np.asarray(splits[part]["label"], np.uint8)) for part in FILES]
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {REMEDY}") from None
     _check(parts, f"{HUB_NAME} on the hub")
     folder.mkdir(parents=True, exist_ok=True)

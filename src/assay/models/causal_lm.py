@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Method
+from assay.attention.base import Budget, Layer, Method, Select
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.core.errors import UserError
 from assay.data.language_model import WEIGHTS, quiet, transformers, where
@@ -168,8 +168,20 @@ def sparse_attention(
     index = int(module.layer_idx)  # type: ignore[arg-type]
     state.layers.add(index)
     layer = Layer(query, key, value, _mask(attention_mask, len(query)), index, scaling)
+    _check_padding(state.lanes, layer)
     output = attend(state.lanes, layer, turn=state.turn(module), usage=state.usage if state.count else None)
     return rearrange(output, "r h t e -> r t h e").contiguous(), None
+
+
+def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:
+    """A sparsity is a share of a sequence's length, which is not that of a row with padding in front. Methods that
+    select take their share of what each query sees."""
+    shares = [lane for lane in lanes if lane.budget.sparsity and not isinstance(lane.method, Select)]
+    if shares and layer.mask is not None and layer.start.any():
+        raise UserError(
+            f"{shares[0].method.label}: a sparsity is a share of a sequence's length, and these sequences are padded "
+            "in front. Give slots instead."
+        )
 
 
 def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:

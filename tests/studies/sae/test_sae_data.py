@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from assay.core.errors import UserError
 from assay.data import mnist, mnist_arrays
@@ -112,13 +111,13 @@ def test_the_loader_finds_what_was_pulled(folder: Path, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A `datasets` that has the small MNIST, as images and numbers; the names it was asked for."""
+    """A `datasets` that has the small MNIST, as what numpy reads for images, and numbers; the names it was asked for."""
     asked: list[str] = []
 
     def load_dataset(name: str) -> dict[str, dict[str, Any]]:
         asked.append(name)
         parts = {part: images(part) for part in ROWS}
-        return {k: {"image": [Image.fromarray(x) for x in xs], "label": ys.tolist()} for k, (xs, ys) in parts.items()}
+        return {k: {"image": list(xs), "label": ys.tolist()} for k, (xs, ys) in parts.items()}
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
