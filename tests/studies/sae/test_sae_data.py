@@ -111,7 +111,7 @@ def test_the_loader_finds_what_was_pulled(folder: Path, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A `datasets` that has the small MNIST, as what numpy reads for images, and numbers; the names it was asked for."""
+    """A `datasets` that has the small MNIST, as arrays and numbers; the names it was asked for."""
     asked: list[str] = []
 
     def load_dataset(name: str) -> dict[str, dict[str, Any]]:
