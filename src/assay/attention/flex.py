@@ -89,14 +89,18 @@ def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block bl
 
 
 def _has_kernel(layer: Layer, size: int) -> bool:
-    # They read by the copy engine of Hopper, which Triton offers from 3.4 on.
-    if not has_kernels(layer.q.device) or find_spec("triton.tools.tensor_descriptor") is None:
-        return False
-    if torch.cuda.get_device_capability(layer.q.device) < (9, 0):
+    if not _reads_by_copy_engine(layer.q.device):
         return False
     from assay.attention import block_kernels
 
     return block_kernels.fits(layer, size)
+
+
+@cache
+def _reads_by_copy_engine(device: torch.device) -> bool:
+    """As the kernels do: by that of Hopper, which Triton offers from 3.4 on. Every layer asks, so it is kept."""
+    known = has_kernels(device) and find_spec("triton.tools.tensor_descriptor") is not None
+    return known and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def block_mask(chosen: Bool[Tensor, "rows heads block block"], *, size: int, time: int) -> Any:
