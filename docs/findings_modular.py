@@ -9,20 +9,23 @@ No number is typed by hand, and whether a claim of the spec holds is decided her
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from findings_words import holds, ruled, shown, spread, tabled
 
 from assay.core.run import Record
 from assay.core.store import Store
+from assay.metrics.intervals import Interval, student_t
 from assay.metrics.permutation import mantel
-from assay.report.section import Section
+from assay.report.section import Section, Table
 from assay.studies.modular.compression import weights_of
-from assay.studies.modular.files import width_of
-from assay.studies.modular.measures import measures, summary, thinned
+from assay.studies.modular.files import SweepResults, width_of
+from assay.studies.modular.measures import GOOD, mean_over_pairs, measures, summary, thinned
+from assay.studies.modular.references import BY_HAND, pairs_of
 from assay.studies.modular.report import report
 from assay.studies.modular.similarity import floors
 from assay.studies.modular.source import settings
@@ -30,6 +33,7 @@ from assay.studies.modular.sweep import saved_sweep
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
 BEGIN, END = "<!-- modular: begin -->", "<!-- modular: end -->"
+DIAGONAL = "JS of diagonal (bits)"
 SHOWN = (
     "TN",
     "activation",
@@ -38,25 +42,25 @@ SHOWN = (
     "TN, best image",
     "activation, centred",
     "hidden, CKA",
+    DIAGONAL,
 )
-DIAGONAL = "JS of diagonal (bits)"
 BLOCKS, HIGH, AGREE, SURE = 0.1, 0.8, 0.5, 0.05
 """The rules: a difference that counts, a similarity that is high, a correlation that is agreement, a small p."""
+CLAIMED = 10
+"""The width from which on models are perfect, by the spec."""
 Row = Mapping[str, Any]
 
 
-def similarity_rows(records: Sequence[Record], most: int, permutations: int) -> dict[str, dict[str, Any]]:
-    """`assay modular similarity`'s table for the records of one setting, at most so many models for every measure.
-    Empty where there are too few models to compare."""
-    if not any(record.status == "done" for record in records):
-        return {}
-    sweep = thinned(saved_sweep(records), most)
+def similarity_rows(whole: SweepResults, most: int, permutations: int) -> dict[str, dict[str, Any]]:
+    """`assay modular similarity`'s table, at most so many models for every measure. Empty where there are too few
+    models to compare."""
+    sweep = thinned(whole, most)
     keys, models = list(sweep.models), weights_of(sweep.models, sweep.P)
     if len({width_of(key) for key in keys}) < 3:
         return {}
     rows, matrices = {}, {}
     for measure in measures(4):
-        if not set(measure.names) & {*SHOWN, DIAGONAL}:
+        if not set(measure.names) & set(SHOWN):
             continue
         for name, matrix, floor in zip(measure.names, measure.compute(models), floors(measure, sweep), strict=True):
             row = summary(name, matrix, keys, list(sweep.val_accs.values()), permutations=permutations)
@@ -67,31 +71,58 @@ def similarity_rows(records: Sequence[Record], most: int, permutations: int) -> 
     return rows
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], form: str = ".3f") -> str:
-    def shown(value: Any) -> str:
-        if isinstance(value, dict):
-            value = value["mean"]
-        return "-" if value is None else format(value, form) if isinstance(value, float) else str(value)
+def alike_rows(whole: SweepResults, most: int) -> tuple[str, dict[str, dict[str, Any]]]:
+    """How alike the perfect models are, at most so many of them, evenly chosen; of those that nearly are where fewer
+    than two are perfect. The floors are of the same pairs: fresh models of their widths, and these models scrambled."""
+    for what, least in (("perfect models", 1.0), (f"models with a val acc of {GOOD:g} or more", GOOD)):
+        found = [key for key, accuracy in whole.val_accs.items() if accuracy >= least]
+        if len(found) >= 2:
+            count = min(most, len(found))
+            sweep = whole.only([found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)])
+            return what, _alike(sweep)
+    return "", {}
 
-    head = list(rows[0])
-    lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    lines += [" | ".join(shown(row[key]) for key in head) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+
+def _alike(sweep: SweepResults) -> dict[str, dict[str, Any]]:
+    models, rows = weights_of(sweep.models, sweep.P), {}
+    for measure in measures(4):
+        if not set(measure.names) & set(SHOWN):
+            continue
+        for name, matrix, floor in zip(measure.names, measure.compute(models), floors(measure, sweep), strict=True):
+            mean, pairs = mean_over_pairs(matrix), matrix[np.triu_indices(len(matrix), k=1)]
+            rows[name] = {
+                "measure": name,
+                "models": len(models),
+                "pairs": mean.n,
+                "mean": mean,
+                "least": float(pairs.min()),
+                "most": float(pairs.max()),
+                "untrained": floor["untrained"],
+                "scrambled": floor["scrambled"],
+            }
+    return rows
 
 
-def claims(sweep_rows: Sequence[Row], similar: Mapping[str, Row], capacity: Sequence[Row], epochs: int) -> list[str]:
+def claims(
+    tables: Mapping[str, Table],
+    wide: Row | None,
+    similar: Mapping[str, Row],
+    alike: tuple[str, Mapping[str, Row]],
+    epochs: int,
+) -> list[str]:
     """The spec's four key findings, each with the rule by which it is judged, and the question behind them."""
     few = "**Undecided:** fewer than three widths to compare."
-    image, plain = similar.get("TN, best image", {}), similar.get("TN, reachable, centred", {})
     return [
-        '1. *"Models with d_hidden >= 10 achieve 100% accuracy."* ' + _accuracy(sweep_rows, epochs),
+        f'1. *"Models with d_hidden >= {CLAIMED} achieve 100% accuracy."* '
+        + _accuracy(wide, tables["smallest_width"].rows[0], epochs),
         '2. *"TN similarity shows clear block structure based on bottleneck size."* '
         + (_blocks(similar["TN"]) if similar else few),
         '3. *"Activation similarity is high across all models that achieve perfect accuracy."* '
-        + (_answers(similar["activation"], image, plain) if similar else few),
+        + (_answers(*alike) if similar else few),
         '4. *"JS divergence reveals which models use similar frequency structures."* '
         + (_frequencies(similar["JS (bits)"]) if similar else few),
-        "5. Room or learning? Four units by hand answer every pair. " + _room(capacity),
+        "5. Room or learning? Four units by hand answer every pair, so any width of 4 or more has room. "
+        + _room(tables["capacity"].rows),
     ]
 
 
@@ -99,32 +130,65 @@ def _room(capacity: Sequence[Row]) -> str:
     at_four = {row["model"]: row["at width 4"] for row in capacity if row["at width 4"] is not None}
     if "trained" not in at_four:
         return "No model was trained with four."
-    cut = f", the widest models cut to four units {at_four['cut to units']:.2f}" if "cut to units" in at_four else ""
-    lacking = at_four["trained"] < 1
-    return f"Models trained with four answer {at_four['trained']:.2f} of all pairs on average{cut}: " + (
+    cut = f", the widest models cut to four units {shown(at_four['cut to units'])}" if "cut to units" in at_four else ""
+    lacking = at_four["trained"].mean < 1
+    return f"Models trained with four answer {shown(at_four['trained'])} of all pairs on average{cut}: " + (
         "what is missing there is learning, not room." if lacking else "nothing is missing."
     )
 
 
-def _accuracy(rows: Sequence[Row], epochs: int) -> str:
-    wide = [row for row in rows if row["d_hidden"] >= 10]
+def wide_row(records: Sequence[Record]) -> dict[str, Any] | None:
+    """All models of the widths that the spec's first finding is about as one row: accuracies averaged over widths, then
+    over seeds."""
+    wide = [record for record in records if record.run.options["d_hidden"] >= CLAIMED]
     if not wide:
-        return "**Undecided:** no width of 10 or more was trained."
-    counts = {row["d_hidden"]: tuple(map(int, row["perfect"].split("/"))) for row in wide}
-    perfect, tried = (sum(count) for count in zip(*counts.values(), strict=True))
-    stopped = tried - perfect - sum(row.get("diverged") or 0 for row in wide)
-    full = [width for width, (k, n) in counts.items() if k == n]
-    least = f"the smallest width with every seed perfect is {min(full)}" if full else "no width has every seed perfect"
+        return None
+    seeds = sorted({record.run.seed for record in wide})
+    perfect = sum(record.metrics.get("epochs_to_perfect") is not None for record in wide)
+
+    def mean(metric: str) -> Interval | None:
+        found = [[r.metrics.get(metric) for r in wide if r.run.seed == seed] for seed in seeds]
+        own = [fmean(known) for values in found if (known := [value for value in values if value is not None])]
+        return student_t(own) if own else None
+
+    return {
+        "model": f"all d >= {CLAIMED}",
+        "val acc": mean("val_acc"),
+        "test acc": mean("test_acc"),
+        "full table": mean("full_acc"),
+        "perfect": f"{perfect}/{len(wide)}",
+        "diverged": sum(record.status == "diverged" for record in wide),
+        "epochs to 100 %": mean("epochs_to_perfect"),
+        "seeds": len(seeds),
+    }
+
+
+def _accuracy(wide: Row | None, smallest: Row, epochs: int) -> str:
+    if wide is None:
+        return f"**Undecided:** no width of {CLAIMED} or more was trained."
+    perfect, tried = map(int, wide["perfect"].split("/"))
+    _, validated, _ = smallest["pairs"].split("/")
+    stopped = tried - perfect - wide["diverged"]
     verdict, rest = "No.", ""
     if perfect == tried:
         verdict = "Confirmed."
-    elif stopped > tried / 2:
-        verdict = f"Not within {epochs} epochs; with longer training, not known."
-        rest = f" Another {stopped} were stopped by that limit before they got there, and might have later."
+    elif stopped:
+        verdict = f"No, not within {epochs} epochs."
+        rest = f" That limit stopped {stopped}, and longer training was not tried."
+    every, good = smallest["every seed perfect"], smallest[f"mean >= {GOOD:g}"]
+    test = (
+        "" if wide["test acc"] is None else f", on pairs that nothing was chosen by {spread(wide['test acc'], '.4f')}"
+    )
     return (
-        f"**{verdict}** Of {tried} models with d >= 10, {perfect} answered every validation pair within {epochs} "
-        f"epochs.{rest} The mean accuracy of all {tried} is {fmean(row['val acc']['mean'] for row in wide):.4f}, and "
-        f"{least}."
+        f"**{verdict}** Of {tried} models with d >= {CLAIMED}, {perfect} answered each of their {validated} validation "
+        f"pairs within {epochs} epochs.{rest} The mean accuracy of all is {spread(wide['val acc'], '.4f')}{test}. "
+        + (
+            f"Every seed is perfect from d = {every} on"
+            if every
+            else "No width has, with all wider ones, every seed perfect"
+        )
+        + f"; half of the runs are perfect at a width of {smallest['half perfect']}; "
+        + (f"a mean of {GOOD:g} is kept from d = {good} on." if good else f"no width keeps a mean of {GOOD:g}.")
     )
 
 
@@ -142,29 +206,31 @@ def _blocks(tn: Row) -> str:
     )
 
 
-def _answers(act: Row, image: Row, plain: Row) -> str:
-    for group, what in (
-        ("both perfect", "perfect models"),
-        ("both >= 0.95", "models with an accuracy of 0.95 or more"),
-    ):
-        if act[group] is not None:
-            verdict = "Confirmed." if act[group] >= HIGH else "No."
-            if group != "both perfect":
-                verdict = f"No two models were perfect here; of those that nearly are: {verdict.lower()}"
-            return (
-                f"**{verdict}** Pairs of {what} have a mean of {act[group]:.2f} (high: {HIGH} or more). "
-                + _one_algorithm(image, plain, group)
-            )
-    return "**Undecided:** no two models answered well enough to be compared."
-
-
-def _one_algorithm(image: Row, plain: Row, group: str) -> str:
-    """Whether the symmetries of addition make models more alike than they make what was not learnt together."""
-    floor = max(image["untrained"], image["scrambled"])
-    shared = image[group] - floor >= BLOCKS and image[group] - plain[group] >= BLOCKS
+def _answers(what: str, alike: Mapping[str, Row]) -> str:
+    if not alike:
+        return "**Undecided:** no two models answered well enough to be compared."
+    act = alike["activation"]
+    mean = act["mean"]
+    words = {"yes": "Confirmed.", "no": "No.", "not decided": "Undecided:"}
+    verdict = words.get(holds(mean, HIGH, float("inf")), "Confirmed." if mean.mean >= HIGH else "No.")
+    if what != "perfect models":
+        verdict = f"No two models were perfect here; of those that nearly are: {verdict.lower()}"
     return (
-        f"Under the best symmetry of addition their weights have {image[group]:.2f} (as they are {plain[group]:.2f}), "
-        f"untrained models {image['untrained']:.2f} and models with scrambled phases {image['scrambled']:.2f}: "
+        f"**{verdict}** The {act['pairs']} pairs of {act['models']} {what} have a mean of {shown(mean, '.2f')}, from "
+        f"{act['least']:.2f} to {act['most']:.2f} (high: {HIGH} or more). "
+        + _one_algorithm(alike["TN, best image"], alike["TN, reachable, centred"])
+    )
+
+
+def _one_algorithm(image: Row, plain: Row) -> str:
+    """Whether the symmetries of addition make models more alike than they make what was not learnt together."""
+    floor = max(image["untrained"], image["scrambled"], plain["mean"].mean)
+    low = image["mean"].mean if image["mean"].low is None else image["mean"].low
+    shared = image["mean"].mean - floor >= BLOCKS and low > floor
+    return (
+        f"Under the best symmetry of addition their weights have {shown(image['mean'], '.2f')} (as they are "
+        f"{plain['mean'].mean:.2f}), untrained models of their widths {image['untrained']:.2f}, the same models with "
+        f"scrambled phases {image['scrambled']:.2f}: "
         + (
             "in part one algorithm at different frequencies, which no comparison of answers shows."
             if shared
@@ -186,8 +252,9 @@ def _frequencies(js: Row) -> str:
     return (
         f"**{'Confirmed.' if found else 'No.'}** Over pairs it correlates {js['r with diagonal']:.2f} (p = "
         f"{js['p (diagonal)']:.3f}) with the divergence of what depends on a + b alone, which no eigensolver can turn; "
-        f"{AGREE} or more would be agreement. It is {within}; {js['untrained']:.3f} for untrained models and "
-        f"{js['scrambled']:.3f} for models with scrambled phases."
+        f"{AGREE} or more would be agreement. It is {within}. Over all pairs it is {js['all pairs']:.3f}, of untrained "
+        f"ones {js['untrained']:.3f}; scrambled phases keep the power at every frequency, and with it "
+        f"{js['scrambled']:.3f}."
     )
 
 
@@ -196,45 +263,99 @@ def section(records: Sequence[Record], most: int, permutations: int) -> str:
     options = records[0].run.options
     found = Section("modular.sweep")
     report(records, found)
-    tables = {table.name: table.json_rows() for table in found.tables}
-    similar = similarity_rows(records, most, permutations)
-    widths = sorted({record.run.options["d_hidden"] for record in records})
-    seeds = sorted({record.run.seed for record in records})
-    spelled = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
-    chosen = [row for row in tables["modular_sweep"] if row["d_hidden"] in _some(widths)]
-    short = [{key: row[key] for key in ("d_hidden", "val acc", "test acc", "full table", "perfect", "epochs to 100 %")
-              if key in row} for row in chosen]  # fmt: skip
-    intro = (
-        f"{len(widths)} widths from {widths[0]} to {widths[-1]}, {spelled}, at most "
-        f"{options['epochs']} epochs, AdamW at {options['lr']:g} with decay {options['weight_decay']:g}, batches of "
-        f"{options['batch']}; {options['train_share']:.0%} of the pairs train, {options['test_share']:.1%} test, on "
-        f"{records[0].run.numerics.device}."
-    )
+    tables = {table.name: table for table in found.tables}
+    similar, alike = dict[str, dict[str, Any]](), ("", dict[str, dict[str, Any]]())
+    if any(record.status == "done" for record in records):
+        whole = saved_sweep(records)
+        similar, alike = similarity_rows(whole, most, permutations), alike_rows(whole, most)
+    wide = wide_row(records)
     return "\n\n".join(
         [
             f"### P = {options['P']}",
-            intro,
-            *claims(tables["modular_sweep"], similar, tables["capacity"], options["epochs"]),
-            markdown(short, ".4f"),
-            "Smallest widths:",
-            markdown(tables["smallest_width"]),
-            "Room or learning (full-table accuracy of trained models, of the widest cut down, of four units by hand):",
-            markdown(tables["capacity"]),
-            *_similarity(similar),
+            _intro(records),
+            *claims(tables, wide, similar, alike, options["epochs"]),
+            "Accuracy, ± half the 95 % interval over seeds; floors first, the ceiling last, all on the same pairs:",
+            tabled(accuracy_table(tables, wide)),
+            "Smallest widths. " + tables["smallest_width"].note,
+            tabled(tables["smallest_width"]),
+            "Room or learning: " + tables["capacity"].note,
+            tabled(tables["capacity"]),
+            *_similarity(similar, *alike),
         ]
     )
 
 
-def _similarity(similar: Mapping[str, Row]) -> list[str]:
-    columns = ("measure", "models", "same width", "other widths", "beyond (width)", "p (width)", "same band",
-               "other bands", "beyond (band)", "p (band)", "both >= 0.95", "both perfect", "untrained",
-               "scrambled")  # fmt: skip
-    return ["Similarity:", markdown([{key: similar[n][key] for key in columns} for n in SHOWN])] if similar else []
+def _intro(records: Sequence[Record]) -> str:
+    options = records[0].run.options
+    widths = sorted({record.run.options["d_hidden"] for record in records})
+    seeds = sorted({record.run.seed for record in records})
+    spelled = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    train, val, test = pairs_of(options)
+    return (
+        f"{len(widths)} widths from {widths[0]} to {widths[-1]}, {spelled}, at most {options['epochs']} epochs, AdamW "
+        f"at {options['lr']:g} with decay {options['weight_decay']:g}, batches of {options['batch']}, on "
+        f"{records[0].run.numerics.device}. Of the {options['P'] ** 2} pairs {train} train, {val} validate (training "
+        f"stops at the first epoch that has all of them right) and {test} test; each seed draws them anew, and all its "
+        "widths share them."
+    )
+
+
+def accuracy_table(tables: Mapping[str, Table], wide: Row | None) -> Table:
+    """Some of the widths between the floors and the ceiling."""
+    rows: Sequence[Row] = tables["modular_sweep"].rows
+    floors_and_ceiling: Sequence[Row] = tables["references"].rows
+    chosen = _some([row["d_hidden"] for row in rows])
+    trained = [
+        {"model": f"d = {row['d_hidden']}", **row, "seeds": row["val acc"].n}
+        for row in rows
+        if row["d_hidden"] in chosen
+    ]
+    references = [dict(row) | {"seeds": row["val acc"].n} for row in floors_and_ceiling]
+    below = [row for row in references if row["model"] != BY_HAND]
+    above = [row for row in references if row["model"] == BY_HAND]
+    columns = ["model", "val acc", "test acc", "full table", "perfect", "epochs to 100 %", "seeds"]
+    if "test acc" not in tables["references"].keys:
+        columns.remove("test acc")
+    listed = [*below, *trained, *([wide] if wide else []), *above]
+    formats = {"val acc": ".4f", "test acc": ".4f", "full table": ".4f", "epochs to 100 %": ".0f"}
+    return Table("accuracy", tuple({column: row.get(column) for column in columns} for row in listed), formats)
+
+
+def _similarity(similar: Mapping[str, Row], what: str, alike: Mapping[str, Row]) -> list[str]:
+    columns = ("measure", "models", "all pairs", "untrained", "scrambled", "same width", "other widths",
+               "beyond (width)", "p (width)", "same band", "other bands", "beyond (band)", "p (band)",
+               "r with min(d, d')", "p (min)")  # fmt: skip
+    if not similar:
+        return []
+    js = similar["JS (bits)"]
+    whole = Table("similarity", tuple({key: similar[n][key] for key in columns} for n in SHOWN), _three(columns))
+    parts = [
+        "Similarity, untrained and scrambled models over all pairs too:",
+        tabled(whole),
+        "Over these pairs the spec's divergence and that of what depends on a + b alone:",
+        ruled(
+            ["one", "other", "r", "p"],
+            [["JS (bits)", DIAGONAL, *(f"{js[k]:.3f}" for k in ("r with diagonal", "p (diagonal)"))]],
+        ),
+    ]
+    if alike:
+        own = Table("alike", tuple(alike[n] for n in SHOWN), _three(next(iter(alike.values()))))
+        parts += [
+            f"Similarity of {what}, ± half the 95 % interval of leaving out a model at a time; untrained models of "
+            "their widths and the same models scrambled:",
+            tabled(own),
+        ]
+    return parts
+
+
+def _three(columns: Iterable[str]) -> dict[str, str]:
+    return {column: ".3f" for column in columns if column not in ("measure", "models", "pairs")}
 
 
 def _some(widths: Sequence[int]) -> set[int]:
+    """Few widths all; of many these, the narrowest and the widest."""
     wanted = {1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64}
-    return wanted & set(widths) or set(widths)
+    return set(widths) if len(widths) <= len(wanted) else wanted & set(widths) | {min(widths), max(widths)}
 
 
 def main(words: Sequence[str] | None = None) -> int:

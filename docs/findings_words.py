@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from assay.metrics.intervals import Interval
+from assay.report.section import Table
+from assay.report.text import shown as cell
 
 
 def shown(interval: Interval, form: str = ".3f") -> str:
@@ -37,6 +39,11 @@ def spread(interval: Interval | None, form: str = ".3f") -> str:
 
 def ruled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+
+
+def tabled(table: Table) -> str:
+    """A study's table as the terminal shows it, intervals and all."""
+    return ruled(table.columns, [[str(cell(table, row, column)) for column in table.columns] for row in table.rows])
 
 
 def without_equal_n(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:

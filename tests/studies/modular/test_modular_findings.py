@@ -1,10 +1,18 @@
 """docs/findings_modular.py writes its section from stored records, and nothing else on the page."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
+
+from assay.metrics.intervals import Interval
+from assay.metrics.similarity import symmetric_similarity_matrix
+from assay.studies.modular.compression import run_sweep, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +29,7 @@ def swept(cli: Cli, out: Path, *words: str) -> Path:
     code, _, err = cli("modular", "sweep", *quick, *words, "--out", out)
     assert code == 0, err
     page = out / "page.md"
-    page.write_text("before\n<!-- modular: begin -->\nold\n<!-- modular: end -->\nafter\n")
+    page.write_text("before\n<!-- modular: begin -->\nlast time\n<!-- modular: end -->\nafter\n")
     return page
 
 
@@ -29,10 +37,26 @@ def test_the_section_is_written_from_records(findings: ModuleType, cli: Cli, tmp
     page = swept(cli, tmp_path, "--dimensions", "2", "4", "11", "12", "--seeds", "0", "1")
     assert findings.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
     text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "last time" not in text
     assert "### P = 7" in text and "seeds 0 to 1" in text
-    assert "**Not within 3 epochs; with longer training, not known.** Of 4" in text and "Another 4 were stopped" in text
-    assert "**Undecided:**" in text and "| constructed | 4 | 4 | 1.000 |" in text and "scrambled" in text
+    assert "**No, not within 3 epochs.** Of 4 models with d >= 10, 0 answered each of their 12 validation" in text
+    assert "37 train, 12 validate" in text and "and 0 test" in text and "That limit stopped 4" in text
+    assert "**Undecided:**" in text and "| constructed | 4 | 4 | 1.0000 |" in text and "scrambled" in text
+
+
+def test_every_row_of_accuracies_has_its_interval_and_its_seeds_between_floors_and_a_ceiling(
+    findings: ModuleType, cli: Cli, tmp_path: Path
+) -> None:
+    page = swept(cli, tmp_path, "--dimensions", "2", "4", "11", "--seeds", "0", "1", "2", "--test_share", "0.125")
+    assert findings.main([str(tmp_path), "--page", str(page), "--permutations", "9"]) == 0
+    lines = page.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| model | val acc"))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start + 2 : lines.index("", start)]]
+    assert [row[0] for row in rows] == [
+        "one answer", "training pairs by heart", "d = 2", "d = 4", "d = 11", "all d >= 10", "four units by hand",
+    ]  # fmt: skip
+    assert all(re.fullmatch(r"[\d.]+ ±[\d.]+", cell) for row in rows for cell in row[1:4]), rows
+    assert {row[-1] for row in rows} == {"3"}
 
 
 @pytest.mark.parametrize("widths", [["2", "3", "4"], ["2", "12"]], ids=str)
@@ -76,19 +100,59 @@ def test_blocks_are_what_strength_does_not_explain(findings: ModuleType) -> None
         assert "wide models are more alike" not in findings._blocks(TN | other)
 
 
-def test_answers_are_high_or_not_and_one_algorithm_must_rise_above_both_floors(findings: ModuleType) -> None:
-    image = {"both perfect": 0.9, "both >= 0.95": 0.9, "untrained": 0.1, "scrambled": 0.3}
-    plain = {"both perfect": 0.2, "both >= 0.95": 0.2}
-    said = findings._answers({"both perfect": 0.85, "both >= 0.95": 0.2}, image, plain)
-    assert "**Confirmed.**" in said and "in part one algorithm" in said
-    assert "**No.**" in findings._answers({"both perfect": 0.5, "both >= 0.95": 0.9}, image, plain)
-    assert "nearly are: no." in findings._answers({"both perfect": None, "both >= 0.95": 0.5}, image, plain)
-    assert "**Undecided:**" in findings._answers({"both perfect": None, "both >= 0.95": None}, image, plain)
-    act = {"both perfect": 0.85}
-    for floors, weights in ((image | {"scrambled": 0.85}, plain), (image | {"untrained": 0.85}, plain),
-                            (image, {"both perfect": 0.85})):  # fmt: skip
-        said = findings._answers(act, floors, weights)
+def alike(
+    act: Interval, image: Interval, plain: float, untrained: float = 0.1, scrambled: float = 0.3
+) -> dict[str, Any]:
+    floors = {"untrained": untrained, "scrambled": scrambled}
+    return {
+        "activation": {"mean": act, "pairs": 3, "models": 3, "least": 0.0, "most": 1.0},
+        "TN, best image": {"mean": image, **floors},
+        "TN, reachable, centred": {"mean": Interval(plain, plain, plain, 3)},
+    }
+
+
+HIGH, MIDDLE, LOW = Interval(0.9, 0.85, 0.95, 3), Interval(0.8, 0.7, 0.9, 3), Interval(0.5, 0.4, 0.6, 3)
+
+
+def test_answers_are_high_or_not_by_their_interval(findings: ModuleType) -> None:
+    perfect = "perfect models"
+    assert "**Confirmed.** The 3 pairs of 3 perfect models" in findings._answers(perfect, alike(HIGH, HIGH, 0.2))
+    assert "**No.**" in findings._answers(perfect, alike(LOW, HIGH, 0.2))
+    assert "**Undecided:**" in findings._answers(perfect, alike(MIDDLE, HIGH, 0.2))
+    assert "**No.**" in findings._answers(perfect, alike(Interval(0.5, None, None, 1), HIGH, 0.2)), "one pair"
+    assert "nearly are: no." in findings._answers("models with a val acc of 0.95 or more", alike(LOW, HIGH, 0.2))
+    assert "**Undecided:**" in findings._answers("", {})
+
+
+def test_one_algorithm_must_rise_above_both_floors_and_the_weights_as_they_are(findings: ModuleType) -> None:
+    assert "in part one algorithm" in findings._answers("perfect models", alike(HIGH, HIGH, 0.2))
+    wide = Interval(0.9, 0.25, 1.0, 3)
+    for found in (alike(HIGH, HIGH, 0.2, untrained=0.85), alike(HIGH, HIGH, 0.2, scrambled=0.85),
+                  alike(HIGH, HIGH, 0.85), alike(HIGH, wide, 0.2)):  # fmt: skip
+        said = findings._answers("perfect models", found)
         assert "no sign of one algorithm" in said and "in part one algorithm" not in said
+
+
+def test_perfect_models_and_their_floors_are_of_the_same_pairs(
+    findings: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_sweep(P=7, dimensions=[2, 4, 9], seeds=[0, 1], epochs=1, batch=9)
+    accuracies = dict(zip(whole.models, (0.1, 1.0, 0.2, 1.0, 1.0, 0.96), strict=True))
+    whole = replace(whole, val_accs=accuracies)
+    seen = list[list[Any]]()
+    floors = findings.floors
+    monkeypatch.setattr(
+        findings, "floors", lambda measure, sweep: seen.append(list(sweep.models)) or floors(measure, sweep)
+    )
+    what, rows = findings.alike_rows(whole, 60)
+    assert what == "perfect models" and all(row["models"] == 3 and row["pairs"] == 3 for row in rows.values())
+    perfect = [key for key, accuracy in accuracies.items() if accuracy == 1]
+    assert seen and all(keys == perfect for keys in seen)
+    matrix = symmetric_similarity_matrix(weights_of(whole.only(perfect).models, 7))
+    assert rows["TN"]["mean"].mean == pytest.approx(matrix[np.triu_indices(3, 1)].mean())
+    assert findings.alike_rows(whole, 2)[1]["TN"]["pairs"] == 1
+    one = replace(whole, val_accs=accuracies | dict.fromkeys(perfect[1:], 0.5))
+    assert findings.alike_rows(one, 60)[0] == "models with a val acc of 0.95 or more"
 
 
 def test_js_is_judged_by_a_law_that_no_solver_turns(findings: ModuleType) -> None:
@@ -100,23 +164,32 @@ def test_js_is_judged_by_a_law_that_no_solver_turns(findings: ModuleType) -> Non
     assert "no width has two models" in findings._frequencies(js | {"same width": None})
 
 
-def test_accuracy_is_confirmed_refuted_or_censored(findings: ModuleType) -> None:
-    rows = [{"d_hidden": d, "perfect": p, "val acc": {"mean": 1.0}} for d, p in ((8, "0/5"), (10, "5/5"), (12, "5/5"))]
-    assert "**Confirmed.** Of 10 models" in findings._accuracy(rows, 500)
-    rows[1]["perfect"] = "4/5"
-    assert "**No.** Of 10 models with d >= 10, 9" in findings._accuracy(rows, 500)
-    assert "every seed perfect is 12" in findings._accuracy(rows, 500)
-    rows[1]["perfect"] = rows[2]["perfect"] = "2/5"
-    found = findings._accuracy(rows, 500)
-    assert "**Not within 500 epochs; with longer training, not known.** Of 10 models" in found
-    assert "4 answered every validation pair within 500 epochs. Another 6 were stopped" in found
-    rows[1]["diverged"] = 3
-    assert "**No.**" in findings._accuracy(rows, 500), "a model that diverged was not stopped by the limit"
+def test_accuracy_is_confirmed_or_refuted_within_its_epochs(findings: ModuleType) -> None:
+    smallest = {
+        "pairs": "3072/512/512",
+        "mean >= 0.95": 4,
+        "half perfect": "12.0 [8.0, > 64]",
+        "every seed perfect": 10,
+    }
+    wide = {"perfect": "10/10", "diverged": 0, "val acc": Interval(0.99, 0.98, 1.0, 5), "test acc": None}
+    said = findings._accuracy(wide, smallest, 500)
+    assert (
+        "**Confirmed.** Of 10 models with d >= 10, 10 answered each of their 512" in said and "from d = 10 on" in said
+    )
+    assert "12.0 [8.0, > 64]" in said and "0.9900 ± 0.0100" in said and "a mean of 0.95 is kept from d = 4 on" in said
+    none = smallest | {"every seed perfect": None, "mean >= 0.95": None}
+    said = findings._accuracy(wide | {"perfect": "9/10"}, none, 500)
+    assert "**No, not within 500 epochs.**" in said and "That limit stopped 1, and longer" in said
+    assert "No width has, with all wider ones, every seed perfect" in said and "no width keeps a mean" in said
+    said = findings._accuracy(wide | {"perfect": "9/10", "diverged": 1}, none, 500)
+    assert "**No.**" in said and "limit" not in said, "a model that diverged was not stopped by the limit"
+    assert "**Undecided:**" in findings._accuracy(None, none, 500)
 
 
 def test_room_is_missing_only_where_something_is(findings: ModuleType) -> None:
-    rows = [{"model": "trained", "at width 4": 0.6}, {"model": "cut to units", "at width 4": 0.3}]
-    assert "learning, not room" in findings._room(rows)
-    rows[0]["at width 4"] = 1.0
+    some, whole = Interval(0.6, 0.5, 0.7, 5), Interval(1.0, 1.0, 1.0, 5)
+    rows = [{"model": "trained", "at width 4": some}, {"model": "cut to units", "at width 4": some}]
+    assert "learning, not room" in findings._room(rows) and "0.600 [0.500, 0.700]" in findings._room(rows)
+    rows[0]["at width 4"] = whole
     assert "nothing is missing" in findings._room(rows) and "nothing is missing" in findings._room(rows[:1])
     assert findings._room([{"model": "trained", "at width 4": None}]) == "No model was trained with four."

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from assay.core.errors import UserError
 from assay.metrics.automorphisms import Automorphism
+from assay.metrics.intervals import Interval
 from assay.models.bilinear import constructive_model
-from assay.studies.modular import compression, files, measures
+from assay.studies.modular import compression, files, measures, similarity
 from assay.studies.modular.frequencies import nearest_widths
 from assay.studies.modular.similarity import floors, scrambled, untrained
 
@@ -175,3 +177,47 @@ def test_one_frequency_each_is_alike_by_the_maximum_alone() -> None:
     (floor,) = floors(best, found)
     assert floor["scrambled"] > floor["untrained"] + 0.1 and floor["scrambled"] < 0.99
     assert len(scrambled(found)) == 6
+
+
+def test_floors_are_of_the_pairs_they_stand_beside() -> None:
+    """Of six models two are perfect: the floors of their one pair are those of these two models alone."""
+    swept = compression.run_sweep(P=7, dimensions=[2, 4, 9], seeds=[0, 1], epochs=1, batch=9)
+    accuracies = dict(zip(swept.models, (1.0, 0.5, 0.96, 0.5, 0.5, 1.0), strict=True))
+    swept = replace(swept, val_accs=accuracies)
+    tn = measures.measures(4)[0]
+    (floor,) = floors(tn, swept)
+    for name, models in (("untrained", untrained(swept)), ("scrambled", scrambled(swept))):
+        (matrix,) = tn.compute(models)
+        assert floor[f"{name}, both perfect"] == pytest.approx(matrix[0, 5])
+        assert floor[f"{name}, both >= 0.95"] == pytest.approx(np.mean([matrix[0, 5], matrix[0, 2], matrix[2, 5]]))
+        assert floor[name] == pytest.approx(matrix[np.triu_indices(6, 1)].mean())
+
+
+def test_a_whole_sweep_has_the_floors_of_a_whole_sweep(
+    cli: Cli, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow measures compare some of the models, the others all: each floor is of as many."""
+    seen = dict[str, int]()
+    monkeypatch.setattr(
+        similarity,
+        "floors",
+        lambda measure, chosen: seen.update({measure.names[0]: len(chosen.models)}) or floors(measure, chosen),
+    )
+    words = ["--most", "6", "--permutations", "2", "--out", tmp_path, "--quiet"]
+    assert cli("modular", "similarity", sweep, *words)[0] == 0
+    assert seen["TN"] == seen["JS (bits)"] == 10 and seen["TN, best image"] == 6
+
+
+def test_the_interval_over_pairs_is_that_of_leaving_models_out() -> None:
+    matrix = np.random.default_rng(0).random((8, 8))
+    matrix = (matrix + matrix.T) / 2
+    found = measures.mean_over_pairs(matrix)
+
+    def mean(kept: list[int]) -> float:
+        return float(np.mean([matrix[i, j] for i in kept for j in kept if i < j]))
+
+    without = [mean([i for i in range(8) if i != left]) for left in range(8)]
+    error = np.sqrt(7 / 8 * sum((value - np.mean(without)) ** 2 for value in without))
+    assert found.mean == pytest.approx(mean(list(range(8)))) and found.n == 28
+    assert found.high == pytest.approx(found.mean + 2.3646 * error, abs=1e-4) and found.low is not None
+    assert measures.mean_over_pairs(matrix[:2, :2]) == Interval(float(matrix[0, 1]), None, None, 1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -15,7 +16,9 @@ from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.report.section import Section
 from assay.studies.modular.files import load
+from assay.studies.modular.references import pairs_of, references
 from assay.studies.modular.sweep import WEIGHTS, Sweep, answered, saved_model
+from assay.train.bilinear_bank import Split
 
 TINY = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -134,7 +137,49 @@ def test_capacity_compares_training_with_cutting_and_four_units(cli_json: Callab
     rows = cli_json("modular", "sweep", *TINY, "--dimensions", "2", "8", "--seeds", "0", "--out", tmp_path)
     found = {row["model"]: row for row in rows["tables"]["capacity"]}
     assert list(found) == ["trained", "cut to units", "cut to eigenvalues", "constructed"]
-    assert found["constructed"]["smallest width, all 1"] == 4 and found["constructed"]["at width 4"] == 1
+    assert found["constructed"]["smallest width, all 1"] == 4 and found["constructed"]["at width 4"]["mean"] == 1
+
+
+def test_references_are_scored_on_the_pairs_of_each_seed() -> None:
+    """By hand for P = 7: the answer that fewest training pairs have, on what each seed keeps apart."""
+    study = Sweep(P=7, batch=9, test_share=0.125)
+    options = study.plan()[0].options
+    rows = {row["model"]: row for row in references(options, [0, 1, 2])}
+    train, val, test = pairs_of(options)
+    assert train + val + test == 49 and (train, val, test) == study.sizes(7)
+    scores = []
+    for seed in range(3):
+        split = Split.of(7, seed, study)
+        sums = [(row // 7 + row % 7) % 7 for row in split.train.tolist()]
+        rarest = min(range(7), key=lambda answer: (sums.count(answer), answer))
+        scores.append(np.mean([(row // 7 + row % 7) % 7 == rarest for row in split.val.tolist()]))
+    assert rows["one answer"]["val acc"].mean == pytest.approx(np.mean(scores)) and rows["one answer"]["val acc"].n == 3
+    assert rows["one answer"]["full table"].mean == pytest.approx(1 / 7)
+    heart = rows["training pairs by heart"]
+    assert heart["test acc"] == rows["one answer"]["test acc"] and heart["full table"].mean > train / 49
+    assert all(rows["four units by hand"][column].mean == 1 for column in ("val acc", "test acc", "full table"))
+    assert references(Sweep(P=7, batch=9).plan()[0].options, [0])[0]["test acc"] is None
+
+
+def test_the_smallest_width_is_no_lucky_one(tmp_path: Path) -> None:
+    """Both seeds are perfect at 3, one at 4 and none at 5, both at 6 and 7: from 6 on, not from 3."""
+    store, study = Store(tmp_path), Sweep(P=7, batch=9, epochs=8, dimensions=(2, 3, 4, 5, 6, 7), seeds=(0, 1))
+    perfect = {3: (0, 1), 4: (0,), 6: (0, 1), 7: (0, 1)}
+    for run in study.plan():
+        width = run.options["d_hidden"]
+        reached = run.seed in perfect.get(width, ())
+        scores = dict.fromkeys(("val_acc", "best_val_acc", "full_acc", "train_acc"), 1.0 if reached else 0.5)
+        weights = {"bi_linear.weight": torch.ones(2 * width, 14), "projection.weight": torch.ones(7, width)}
+        metrics = scores | {"epochs_to_perfect": 2 if reached else None, "effective_rank": 1.0}
+        store.commit(Outcome(run, metrics, artifacts={WEIGHTS: safetensors.torch.save(weights)}))
+    section = Section("modular.sweep")
+    study.report(store.records(), section)
+    tables = {table.name: table for table in section.tables}
+    (row,) = tables["smallest_width"].rows
+    assert (row["mean >= 0.95"], row["some seed perfect"], row["every seed perfect"]) == (6, 6, 6)
+    assert row["pairs"] == "37/12/0" and row["seeds"] == 2 and str(row["half perfect"])[0] in "345"
+    trained = tables["capacity"].rows[0]
+    assert trained["smallest width, all 1"] == trained["smallest width, mean >= 0.95"] == 6
 
 
 def test_a_sweep_is_saved_where_it_is_asked_for(cli: Cli, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.frequencies import frequency_law
-from assay.metrics.intervals import share
+from assay.metrics.intervals import share, student_t
 from assay.metrics.survival import kaplan_meier
 from assay.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
 from assay.report.cells import Cell
@@ -18,6 +18,7 @@ from assay.studies.modular.frequencies import draw
 from assay.studies.modular.measures import bands, measures
 from assay.studies.modular.similarity import heatmaps
 from assay.studies.modular.sweep import saved_model, saved_sweep
+from assay.studies.modular.thresholds import from_here_on
 
 LINES = 6
 """Survival curves at most: more widths are taken together in bands."""
@@ -76,9 +77,10 @@ def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float
         )
         out.chart(f"capacity_{place}" if len(settings) > 1 else "capacity", chart, caption=caption)
     note = (
-        "full-table accuracy. cut to units: of the widest models, the d units that move the logits most, with the best "
-        "readout for them; cut to eigenvalues: each remainder's form cut to the rank that d units allow, which is more "
-        "than one model of width d can hold; constructed: four units, by hand."
+        "full-table accuracy. smallest width: from which on every wider one tried passes too. cut to units: of the "
+        "widest models, the d units that move the logits most, with the best readout for them; cut to eigenvalues: "
+        "each remainder's form cut to the rank that d units allow, which is more than one model of width d can hold; "
+        "constructed: four units, by hand."
     )
     out.table("capacity", rows, formats={f"at width {CONSTRUCTED}": ".4f"}, note=note)
 
@@ -93,13 +95,14 @@ def _curves(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:
 
 
 def _smallest(name: str, kind: str, curve: Mapping[int, Sequence[float]], good: float) -> dict[str, Any]:
-    means = {width: fmean(values) for width, values in curve.items()}
     return {
         "setting": name,
         "model": kind,
-        f"smallest width, mean >= {good:g}": min((d for d, mean in means.items() if mean >= good), default=None),
-        "smallest width, all 1": min((d for d, values in curve.items() if min(values) == 1), default=None),
-        f"at width {CONSTRUCTED}": means.get(CONSTRUCTED),
+        f"smallest width, mean >= {good:g}": from_here_on(
+            {width: fmean(values) >= good for width, values in curve.items()}
+        ),
+        "smallest width, all 1": from_here_on({width: min(values) == 1 for width, values in curve.items()}),
+        f"at width {CONSTRUCTED}": student_t(curve[CONSTRUCTED]) if CONSTRUCTED in curve else None,
     }
 
 

@@ -2,8 +2,8 @@
 
 The first three are the spec's. The others leave out what does nothing (entries of the forms that no input reaches, what
 is added to all outputs), look at hidden units, or let the symmetries of addition move one model onto the other. Each
-has its floors: the same number for untrained models of the same widths, and for these with scrambled phases, under the
-same maximum where there is one.
+has its floors: the same number for untrained models of the same widths, and for these with scrambled phases, over the
+same pairs, under the same maximum where there is one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from assay.core.errors import UserError
 from assay.metrics.automorphisms import automorphism_similarity_matrix
 from assay.metrics.frequencies import Kind, frequency_law
+from assay.metrics.intervals import Interval
 from assay.metrics.permutation import contrast, mantel
 from assay.metrics.similarity import (
     Weights,
@@ -96,11 +97,12 @@ def summary(
     block = contrast(matrix, parts, rng=rng, permutations=permutations, units=widths)
     apart = np.abs(np.subtract.outer(widths, widths)).astype(np.float64)
     narrower = np.minimum.outer(widths, widths).astype(np.float64)
+    means = {group: mean_over(matrix, chosen) for group, chosen in groups(accuracies).items()}
     gradient, growth = (mantel(matrix, x, rng=rng, permutations=permutations) for x in (apart, narrower))
     return {
         "measure": name,
         "models": len(keys),
-        "all pairs": mean_over(matrix, ~np.eye(len(keys), dtype=bool)),
+        **means,
         "same width": replicate.within if replicate else None,
         "other widths": replicate.between if replicate else None,
         "beyond (width)": replicate.beyond if replicate else None,
@@ -113,9 +115,33 @@ def summary(
         "p (|d - d'|)": gradient.p,
         "r with min(d, d')": growth.r,
         "p (min)": growth.p,
-        f"both >= {GOOD:g}": mean_over(matrix, np.minimum.outer(accuracies, accuracies) >= GOOD),
-        "both perfect": mean_over(matrix, np.minimum.outer(accuracies, accuracies) == 1),
     }
+
+
+def groups(accuracies: Sequence[float]) -> dict[str, np.ndarray]:
+    """Pairs of models by the accuracy that both have, for the trained models and for their floors alike."""
+    worse = np.minimum.outer(accuracies, accuracies)
+    return {
+        "all pairs": np.ones_like(worse, dtype=bool),
+        f"both >= {GOOD:g}": worse >= GOOD,
+        "both perfect": worse == 1,
+    }
+
+
+def mean_over_pairs(matrix: Matrix) -> Interval:
+    """The mean over pairs of different models, with the 95 % interval of leaving out a model at a time: pairs that
+    share a model are not independent. No interval of fewer than three models."""
+    N, upper = len(matrix), np.triu_indices(len(matrix), k=1)
+    mean, pairs = float(matrix[upper].mean()), len(upper[0])
+    if N < 3:
+        return Interval(mean, None, None, pairs)
+    from scipy.special import stdtrit
+
+    off = matrix * (1 - np.eye(N))
+    without = (off.sum() - 2 * off.sum(axis=1)) / ((N - 1) * (N - 2))
+    error = np.sqrt((N - 1) / N * ((without - without.mean()) ** 2).sum())
+    half = float(stdtrit(N - 1, 0.975) * error)
+    return Interval(mean, mean - half, mean + half, pairs)
 
 
 def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:

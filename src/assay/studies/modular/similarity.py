@@ -32,7 +32,7 @@ from assay.studies.modular.compression import (
     weights_of,
 )
 from assay.studies.modular.files import Key, SweepResults, width_of
-from assay.studies.modular.measures import Matrix, Measure, by_width, mean_over, measures, summary, thinned
+from assay.studies.modular.measures import Matrix, Measure, by_width, groups, mean_over, measures, summary, thinned
 from assay.studies.modular.source import read_sweep
 from assay.train.bilinear_bank import fresh_models
 
@@ -46,10 +46,10 @@ NOTE = (
     "each model's own strength is taken out, since models that are like everything are like each other; p (width), p "
     "(band): of so large a one, models or whole widths permuted. Other p: of so large a correlation. bands: quarters "
     "of the widths, or fewer parts of fewer than 8, pairs of one width left out: blocks by size would show there. both "
-    ">= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the same number for fresh models "
-    "of the same widths; scrambled: for these models, the phases of every unit drawn anew and its power at every "
-    "frequency kept. 'best image' is a maximum over all symmetries of addition there too. reachable: entries that some "
-    "input meets; centred: without what is added to all outputs."
+    ">= 0.95, both perfect: pairs of models by their validation accuracy. untrained: the mean over all pairs, or over "
+    "those of the group named, for fresh models of the same widths; scrambled: for these models, the phases of every "
+    "unit drawn anew and its power at every frequency kept. 'best image' is a maximum over all symmetries of addition "
+    "there too. reachable: entries that some input meets; centred: without what is added to all outputs."
 )
 
 
@@ -118,18 +118,24 @@ class Similarity(Reading):
         chosen = some if measure.slow else sweep
         keys = list(chosen.models)
         found = measure.compute(weights_of(some.models, some.P)) if measure.slow else [whole[n] for n in measure.names]
-        for name, matrix, floor in zip(measure.names, found, floors(measure, some), strict=True):
+        for name, matrix, floor in zip(measure.names, found, floors(measure, chosen), strict=True):
             row = summary(name, matrix, keys, list(chosen.val_accs.values()), permutations=self.permutations)
             yield row | floor
 
 
 def floors(measure: Measure, sweep: SweepResults) -> list[dict[str, float | None]]:
     """What each matrix of a measure comes to where nothing was learnt together: for fresh models, whose spectra are
-    flat, and for these models with scrambled phases, whose spectra are those that were learnt."""
+    flat, and for these models with scrambled phases, whose spectra are those that were learnt. Over all pairs, and over
+    those of models that answer well: a floor of other pairs is none."""
     nulls = {"untrained": untrained(sweep), "scrambled": scrambled(sweep)}
     found = {name: measure.compute(models) for name, models in nulls.items()}
+    chosen = groups(list(sweep.val_accs.values()))
     return [
-        {name: mean_over(own[place], ~np.eye(len(own[place]), dtype=bool)) for name, own in found.items()}
+        {
+            name if group == "all pairs" else f"{name}, {group}": mean_over(own[place], pairs)
+            for group, pairs in chosen.items()
+            for name, own in found.items()
+        }
         for place in range(len(measure.names))
     ]
 

@@ -111,6 +111,11 @@ def setting(run: Run) -> str:
     return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
 
 
+def recipe_of(options: Mapping[str, Any]) -> Recipe:
+    """How the run of these options was trained."""
+    return Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
+
+
 @dataclass
 class Course:
     """What is known of one run while it is trained. Models that are trained together share the time of an epoch."""
@@ -147,7 +152,7 @@ def train_together(
     """Runs as one program; each is over when its model leaves the bank. A model has the bits it has alone, so those
     that are left go on exactly, whoever was stored in the meantime."""
     options, seeds = runs[0].options, [run.seed for run in runs]
-    recipe = Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
+    recipe = recipe_of(options)
     models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
     bank = BilinearBank(models, seeds, recipe, device)
     courses = [Course(run) for run in runs]

@@ -1,0 +1,54 @@
+"""What no training gives and what four units by hand give, on the very pairs that the models are scored on.
+
+Each seed has its own split, so each reference is scored on the validation and test pairs of every seed, and on all P^2.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from assay.metrics.intervals import student_t
+from assay.models.bilinear import addition_table, constructive_model
+from assay.studies.modular.sweep import answered, recipe_of
+from assay.train.bilinear_bank import Split
+
+ONE_ANSWER, BY_HEART, BY_HAND = "one answer", "training pairs by heart", "four units by hand"
+
+
+def pairs_of(options: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Pairs that a run trains, validates and tests on."""
+    return recipe_of(options).sizes(options["P"])
+
+
+def references(options: Mapping[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Two floors and a ceiling, in the columns of the sweep's table."""
+    P, recipe = options["P"], recipe_of(options)
+    splits = [Split.of(P, seed, recipe) for seed in seeds]
+    by_hand = answered(constructive_model(P))
+    kinds = {
+        ONE_ANSWER: [_one_answer(P, split) for split in splits],
+        BY_HEART: [_one_answer(P, split).index_fill(0, split.train, 1) for split in splits],
+        BY_HAND: [by_hand for _ in splits],
+    }
+    return [{"model": kind, **_scores(right, splits)} for kind, right in kinds.items()]
+
+
+def _one_answer(P: int, split: Split) -> Tensor:
+    """1 where the answer that fewest training pairs have is right: each has P pairs in all, so it is the most common of
+    the others."""
+    answers = addition_table(P)[2]
+    return (answers == answers[split.train].bincount(minlength=P).argmin()).double()
+
+
+def _scores(right: Sequence[Tensor], splits: Sequence[Split]) -> dict[str, Any]:
+    tested = bool(len(splits[0].test))
+    val, test = (
+        [float(own[getattr(split, part)].mean()) for own, split in zip(right, splits, strict=True)]
+        for part in ("val", "test")
+    )
+    return {
+        "val acc": student_t(val),
+        "test acc": student_t(test) if tested else None,
+        "full table": student_t([float(own.mean()) for own in right]),
+    }
