@@ -3,8 +3,8 @@
     assay modular sweep --preset findings --out findings        # P = 64 and 61, 64 widths, 5 seeds: minutes on a GPU
     python docs/findings_modular.py findings                    # minutes on a CPU
 
-It reads record.json and weights.safetensors of every run under findings/.store/modular.sweep, from whatever machine they
-came; moduli, widths, seeds and the numbers of pairs are those of the records.
+It reads record.json and weights.safetensors of every run under findings/.store/modular.sweep, wherever they were
+trained; moduli, widths, seeds and the numbers of pairs are those of the records.
 No number is typed by hand, and whether a claim of the spec holds is decided here by rules that are stated beside it.
 """
 
