@@ -40,8 +40,8 @@ def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
     text = (
         f"*The field at equal L0, against `{REFERENCE}`.* Every rate is a curve over the levels that are not "
         f"dominated, read between levels at most a factor of {WIDEST:g} apart, where every seed reaches; each seed "
-        "counts at the rate (lr; * at the edge of those tried) with the least validation FVU at that L0 over the other "
-        f"seeds. Better or worse: paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; "
+        "counts at the rate (lr; *: some seed's is at the edge) with the least validation FVU at that L0 over the "
+        f"others. Better or worse: paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; "
         f"not told apart otherwise.{_floor(points, measured)}"
     )
     lines, rows = [text], []

@@ -286,7 +286,7 @@ def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
         answered += claims
         parts += field_at_equal_l0(points)
         parts.append(
-            "*Every level*, each seed at the rate (lr; * at the edge of those tried) with the least validation FVU "
+            "*Every level*, each seed at the rate (lr; *: some seed's is at the edge) with the least validation FVU "
             "over the other seeds. That may be the rate with the densest code: rows of unequal L0 are not for "
             "comparing."
         )
