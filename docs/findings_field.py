@@ -90,9 +90,10 @@ def overcomplete_at_equal_l0(fields: Mapping[str, Sequence[Point]], titles: Mapp
     if absent:
         parts.append("Not run: " + ", ".join(f"{titles[kind]} (`{kind}`)" for kind in absent) + ".")
     for name, points in fields.items():
+        kind = name.partition(" ")[0]
         rows, head = _minus_reference(points)
-        if rows:
-            parts += [f"{titles.get(name.partition(' ')[0], name)} (`{name.partition(' ')[0]}`):", ruled(head, rows)]
+        said = ruled(head, rows) if rows else f"`{REFERENCE}` has no L0 in common with another coder."
+        parts += [f"{titles.get(kind, kind)} (`{name}`):", said]
     return "\n\n".join(parts)
 
 
