@@ -5,11 +5,16 @@ from collections.abc import Mapping, Sequence
 from findings_words import ruled, shown, spread, without_equal_n
 
 from assay.metrics.intervals import holm, paired_difference, paired_p, student_t
+from assay.report.tuned import Tuned
 from assay.studies.sae.curves import TARGETS, WIDEST, Point, at_equal_l0, rate_shown
 from assay.studies.sae.report import MEASURES, REFERENCE
 
 TOLD_APART = 0.05
 """Of adjusted p values."""
+TIMES = 8
+"""Units for each input from which a code is overcomplete."""
+HEADLINE = ("dictionary", "activations")
+"""Data sets of the overcomplete comparison."""
 
 
 def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) -> dict[str, str]:
@@ -28,20 +33,15 @@ def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) ->
 
 def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
     """Every coder that has a curve, at equal numbers of active units, beside the decoder-free one."""
-    reached = {target: at_equal_l0(points, target) for target in TARGETS}
-    reached = {target: at for target, at in reached.items() if len(at) > 1}
-    measured = {
-        name: metric
-        for name, metric in MEASURES.items()
-        if any(cell.values(metric) for at in reached.values() for cell in at.values())
-    }
+    reached = _reached(points)
+    measured = _measured(reached)
     if not reached:
         return []
     text = (
         f"*The field at equal L0, against `{REFERENCE}`.* Every rate is a curve over the levels that are not "
         f"dominated, read between levels at most a factor of {WIDEST:g} apart, where every seed reaches; each seed "
-        "counts at the rate (lr; * at the edge of those tried) with the least validation FVU at that L0 over the other "
-        f"seeds. Better or worse: paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; "
+        "counts at the rate (lr; *: some seed's is at the edge) with the least validation FVU at that L0 over the "
+        f"others. Better or worse: paired t over seeds, p below {TOLD_APART:g} after Holm over the coders of one L0; "
         f"not told apart otherwise.{_floor(points, measured)}"
     )
     lines, rows = [text], []
@@ -58,6 +58,57 @@ def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
             rows.append(cells)
     head = ["L0", "coder", "lr", "n", *(title for name in measured for title in (name, f"minus `{REFERENCE}`"))]
     return ["\n".join(lines), ruled(*without_equal_n(head, rows))]
+
+
+def _reached(points: Sequence[Point]) -> dict[float, dict[str, Tuned]]:
+    """By L0, the curves that reach it, where there are several."""
+    found = {target: at_equal_l0(points, target) for target in TARGETS}
+    return {target: at for target, at in found.items() if len(at) > 1}
+
+
+def _measured(reached: Mapping[float, Mapping[str, Tuned]]) -> dict[str, str]:
+    """The measures that any curve has."""
+    every = [cell for at in reached.values() for cell in at.values()]
+    return {name: metric for name, metric in MEASURES.items() if any(cell.values(metric) for cell in every)}
+
+
+def overcomplete(points: Sequence[Point], units: int) -> list[Point]:
+    """The points, if they have enough units for each input; how many inputs there are is told by the encoder's size."""
+    sizes = [
+        p.cell.records[0].metrics["params"] for p in points if p.label.startswith(REFERENCE) and p.cell.records
+    ]  # units x (inputs + 1): a bias for each unit
+    return list(points) if sizes and units >= TIMES * (int(sizes[0]) // units - 1) else []
+
+
+def overcomplete_at_equal_l0(fields: Mapping[str, Sequence[Point]], titles: Mapping[str, str]) -> str:
+    """Every coder against the decoder-free one on the data sets with codes of at least 8 units for each input."""
+    absent = [kind for kind in HEADLINE if not any(name.partition(" ")[0] == kind for name in fields)]
+    parts = [
+        f"### Overcomplete codes: at least {TIMES} units for each input\n\n*Each coder minus `{REFERENCE}` at equal "
+        "L0*, paired over seeds, 95 %; the rules and the values themselves are in the part of each data set."
+    ]
+    if absent:
+        parts.append("Not run: " + ", ".join(f"{titles[kind]} (`{kind}`)" for kind in absent) + ".")
+    for name, points in fields.items():
+        kind = name.partition(" ")[0]
+        rows, head = _minus_reference(points)
+        said = ruled(head, rows) if rows else f"`{REFERENCE}` has no L0 in common with another coder."
+        parts += [f"{titles.get(kind, kind)} (`{name}`):", said]
+    return "\n\n".join(parts)
+
+
+def _minus_reference(points: Sequence[Point]) -> tuple[list[list[str]], list[str]]:
+    rows, measured = [], _measured(reached := _reached(points))
+    for target, at in reached.items():
+        by_seed = {
+            name: {coder: cell.values(metric) for coder, cell in at.items()} for name, metric in measured.items()
+        }
+        said = {name: against_reference(found, name) for name, found in by_seed.items()}
+        for coder, cell in at.items():
+            if coder != REFERENCE and REFERENCE in at:
+                cells = [_compared(found, coder, said[name].get(coder))[1] for name, found in by_seed.items()]
+                rows.append([f"{target:g}", f"`{coder}`", str(len(cell.seeds)), *cells])
+    return rows, ["L0", "coder", "n", *measured]
 
 
 def _floor(points: Sequence[Point], measured: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import NamedTuple
 
-from findings_field import field_at_equal_l0
+from findings_field import field_at_equal_l0, overcomplete, overcomplete_at_equal_l0
 from findings_words import holds, ruled, shown, spread, verdict, without_equal_n
 
 from assay.core.run import Record
@@ -260,13 +260,26 @@ def table(points: Sequence[Point]) -> str:
     return ruled(*without_equal_n(head, rows))
 
 
+def by_width(records: Sequence[Record]) -> dict[int, list[Record]]:
+    """What was trained with Adam, or at once, by the units of the code."""
+    adam = [r for r in records if (r.run.options["recipe"] or {"optimizer": "adam"})["optimizer"] == "adam"]
+    widths = sorted({r.run.options["d_code"] for r in adam})
+    return {units: [r for r in adam if r.run.options["d_code"] == units] for units in widths}
+
+
+def headline(groups: Mapping[str, Sequence[Record]]) -> str:
+    """The comparison the study is for: codes of many more units than inputs, on each data set that has them."""
+    wide = {
+        name: [point for units, mine in by_width(records).items() for point in overcomplete(chosen(mine), units)]
+        for name, records in groups.items()
+    }
+    return overcomplete_at_equal_l0({name: points for name, points in wide.items() if points}, KINDS)
+
+
 def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
     """One data set: the comparison, then the law of convergence; and what was answered."""
-    adam = [r for r in records if (r.run.options["recipe"] or {"optimizer": "adam"})["optimizer"] == "adam"]
-    widths = [r.run.options["d_code"] for r in adam]
     parts, answered = [f"### {name}"], list[Claim]()
-    for units in sorted(set(widths)):
-        mine = [r for r in adam if r.run.options["d_code"] == units]
+    for units, mine in by_width(records).items():
         points = chosen(mine)
         points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
         if len({point.label for point in points}) < 3:
@@ -286,7 +299,7 @@ def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
         answered += claims
         parts += field_at_equal_l0(points)
         parts.append(
-            "*Every level*, each seed at the rate (lr; * at the edge of those tried) with the least validation FVU "
+            "*Every level*, each seed at the rate (lr; *: some seed's is at the edge) with the least validation FVU "
             "over the other seeds. That may be the rate with the densest code: rows of unequal L0 are not for "
             "comparing."
         )
@@ -348,7 +361,7 @@ def main() -> int:
         return 1
     written_of = {name: section(name, groups[name]) for name in sorted(groups, key=_rank)}
     short = in_short({name: claims for name, (_, claims) in written_of.items()})
-    body = "\n\n".join([not_run(groups), short, *(text for text, _ in written_of.values())])
+    body = "\n\n".join([not_run(groups), short, headline(groups), *(text for text, _ in written_of.values())])
     text = args.page.read_text(encoding="utf-8") if args.page.is_file() else "# Findings\n"
     written = f"{HEAD}{BEGIN}\n{body}\n{END}"
     if BEGIN in text:

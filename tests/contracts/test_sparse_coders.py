@@ -9,7 +9,7 @@ from assay.contracts import base
 from assay.contracts import sparse_coders as contract
 from assay.core.errors import UserError
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import EncoderModule, TrainedCoder
+from assay.sparse_coders.base import DecoderModule, EncoderModule, TrainedCoder, project
 
 VARIANTS = (
     "lse_infomax:lambda_tc=0",
@@ -45,7 +45,7 @@ class Broken(EncoderModule):
         return {"batch": z - z.mean(dim=1, keepdim=True), "constant": z * 0}.get(self.fault, z)
 
     def loss(self, x):
-        a = self.encode(x)
+        a = self.encode(x.flip(2) if self.fault == "another" else x)
         total = a.square().sum(dim=(1, 2))
         if self.fault == "mixes":
             total = total + total.sum() / 10
@@ -67,6 +67,37 @@ class Faulty(TrainedCoder):
     fault: str = ""
 
 
+class Straying(DecoderModule):
+    """Trains one code and gives another."""
+
+    def __init__(self, models, d_in, d_code, *, fault):
+        super().__init__(models, d_in, d_code)
+        self.fault = fault
+
+    def encode(self, x):
+        if self.fault == "bias":
+            return project(x, self.W_enc, self.b_enc).relu()
+        z = self.preactivations(x).relu()
+        return z * (z >= z.topk(2, dim=2).values[:, :, -1:]) if self.fault == "cut" else z
+
+    def loss(self, x):
+        mse = self.reconstruction_error(x, self.decode(self.preactivations(x).relu()))
+        return {"total": mse} if self.fault == "unnamed" else {"total": mse, "mse": mse}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strays(TrainedCoder):
+    module = Straying
+    fault: str = ""
+
+
+@pytest.mark.parametrize("fault, seen", [("bias", "not the code"), ("cut", "not the code"), ("unnamed", "`mse`")])
+def test_a_decoder_that_trains_another_code_is_noticed(fault, seen):
+    contract.codes_what_it_trains(Strays())
+    with pytest.raises(AssertionError, match=seen):
+        contract.codes_what_it_trains(Strays(fault=fault))
+
+
 @pytest.mark.parametrize(
     ("fault", "promise", "seen"),
     [
@@ -75,6 +106,7 @@ class Faulty(TrainedCoder):
         ("gradient", contract.gradients_are_those_of_the_loss, "b_enc is off"),
         ("mixes", contract.keeps_models_apart, "depends on who else"),
         ("rises", contract.training_lowers_its_loss, "the loss went from"),
+        ("another", contract.codes_what_it_trains, "not the code of the loss"),
     ],
 )
 def test_a_broken_promise_is_noticed(fault, promise, seen):

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,28 @@ def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean(tiny: activat
     assert mean["ce_spliced"] == pytest.approx(mean["ce_mean"], abs=1e-5)
     assert mean["loss_recovered_from_mean"] == pytest.approx(0, abs=1e-3)
     assert mean["ce_zero"] != mean["ce"]
+
+
+def test_rows_far_longer_than_the_others_are_left_out_and_left_as_they_are(tiny: activations.Activations) -> None:
+    model = activations._model("tiny")
+    with torch.no_grad():
+        plain = model.model(tiny.tokens(), output_hidden_states=True).hidden_states[1][:, 1:]
+    length = plain.norm(dim=2)
+    limit = 1.1 * length[:32].median()
+    some = replace(tiny, longest=1.1)
+    data = some.load()
+    assert len(data.test) == int((length[-4:] <= limit).sum()) < 4 * 19
+    kept = plain[:32][length[:32] <= limit]
+    assert len(data.train) == len(data.train.labels) == len(kept)
+    scale = (kept - kept.mean(dim=0)).square().mean().sqrt()
+    torch.testing.assert_close(data.train.x, (kept - kept.mean(dim=0)) / scale, rtol=1e-4, atol=1e-4)
+    seen: list[torch.Tensor] = []
+    data.splice(lambda x: seen.append(x) or x)  # type: ignore[func-returns-value]
+    torch.testing.assert_close(torch.cat(seen), data.test.x, rtol=1e-3, atol=1e-3)
+    assert len(replace(tiny, longest=0.0).load().test) == 4 * 19
+    assert len(list((cache() / "activations").iterdir())) == 1, "what is computed is the same"
+    with pytest.raises(UserError, match=r"longest=0\.5 would leave out the rows in the middle"):
+        replace(tiny, longest=0.5)
 
 
 def test_what_is_missing_is_said(tiny: activations.Activations) -> None:

@@ -71,6 +71,29 @@ def keeps_models_apart(coder: SparseCoder) -> None:
         assert torch.equal(picked.encode(x[:1]), alone.encode(x[:1])), "a picked model codes differently"
 
 
+def codes_what_it_trains(coder: SparseCoder) -> None:
+    """`encode` gives the code of the loss. With a decoder: the term `mse` is what decode(encode(x)) leaves, summed or
+    averaged over inputs, within 1 % (a batch may be cut otherwise than a row). Without one the loss sees x through
+    the code alone: its slope in x lies in the span of the code's."""
+    if not isinstance(coder, TrainedCoder):
+        return
+    module, x = _disturbed(coder), _rows(1).requires_grad_()
+    terms, code = module.loss(x), module.encode(x)
+    if module.has_decoder:
+        assert "mse" in terms, "a coder with a decoder names its squared error `mse` among the terms of its loss"
+        left = (x - module.decode(code)).square().sum(dim=2).mean().item()
+        claimed = terms["mse"].item()
+        ratio = min((claimed / left, claimed * D_IN / left), key=lambda share: abs(share - 1))
+        assert abs(ratio - 1) < 0.01, f"encode is not the code of the loss: mse {claimed:.4g}, of the code {left:.4g}"
+        return
+    (slope,) = torch.autograd.grad(terms["total"].sum(), x)
+    units = [torch.autograd.grad(unit.sum(), x, retain_graph=True)[0][0] for unit in code[0].unbind(1)]
+    span = torch.stack(units, dim=2)  # row by row, what each unit sees of x
+    missed = slope[0] - (span @ torch.linalg.pinv(span) @ slope[0][:, :, None])[:, :, 0]
+    share = (missed.norm() / slope.norm()).item()
+    assert share < 1e-6, f"encode is not the code of the loss: {share:.1%} of its slope in x is not the code's"
+
+
 def training_lowers_its_loss(coder: SparseCoder) -> None:
     """A hundred small steps down the gradient, on one batch, lower the loss."""
     if not isinstance(coder, TrainedCoder):
@@ -109,6 +132,16 @@ def _fresh(coders: list[TrainedCoder], seeds: list[int], dtype: torch.dtype = to
     module.initialise(seeds, torch.zeros(D_IN, dtype=dtype))
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
+    return module
+
+
+def _disturbed(coder: TrainedCoder) -> CoderModule:
+    """Somewhere else than at the start, where biases may be 0 and decoders tied."""
+    module, rng = _fresh([coder], [0]), stream(0, "contract", "disturbed")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=rng, dtype=parameter.dtype), alpha=0.1)
+        module.after_step()
     return module
 
 

@@ -10,7 +10,7 @@ seed that diverges at the rate the others chose stays in the row: it has no scor
 itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeVar
@@ -38,6 +38,17 @@ def leave_one_out(tried: Mapping[Rate, Mapping[int, Record]], worth: Worth) -> d
 def _worth(by_seed: Mapping[int, Record], seeds: Sequence[int], worth: Worth) -> float:
     there = [by_seed.get(seed) for seed in seeds]
     return fmean(worth(r) if r is not None and r.status == "done" else -float("inf") for r in there)
+
+
+def most_common(chosen: Sequence[Rate]) -> Rate:
+    """Of the seeds' rates the one that most have; of equals, the lowest."""
+    return max(sorted(set(chosen), key=lambda rate: rate or 0), key=chosen.count)
+
+
+def at_the_edge(chosen: Iterable[float | None], tried: Iterable[float | None]) -> bool:
+    """Whether any seed's rate is the lowest or the highest of several that were tried; what has no rate has no edge."""
+    rates = sorted({rate for rate in tried if rate is not None})
+    return len(rates) > 1 and not {rates[0], rates[-1]}.isdisjoint(chosen)
 
 
 @dataclass(frozen=True)
@@ -73,13 +84,12 @@ class Tuned:
     @property
     def rate(self) -> float | None:
         """The rate that most seeds count with; of equals, the lowest."""
-        found = [record.run.options["lr"] for record in self.every]
-        return max(sorted(set(found), key=lambda rate: rate or 0), key=found.count)
+        return most_common([record.run.options["lr"] for record in self.every])
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether a rate beyond those tried might have been better."""
-        return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))  # type: ignore[type-var]
+        """Whether a rate beyond those tried might have been better, for any of its seeds."""
+        return at_the_edge([record.run.options["lr"] for record in self.every], self.rates)
 
     def values(self, metric: str) -> dict[int, float]:
         """The metric by seed, where it was measured."""

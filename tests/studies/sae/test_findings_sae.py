@@ -192,3 +192,40 @@ def test_what_was_not_run_is_derived_from_what_was(page: Any) -> None:
         "Not run: SmolLM2's activations (`activations`)."
     )
     assert page.not_run(page.KINDS) == "All of its data sets have been run."
+
+
+def wide(page: Any, family: str, more: float, units: int = 512) -> list[Any]:
+    """A curve of three seeds; the encoder has 64 inputs."""
+    return [
+        point(
+            family,
+            l0=[l0] * 3,
+            fvu=[fvu + more + seed / 1000 for seed in range(3)],
+            loss_recovered_from_mean=[0.9 - more - fvu / 10 + seed / 1000 for seed in range(3)],
+            params=[units * 65] * 3,
+        )
+        for l0, fvu in ((8.0, 0.5), (32.0, 0.3))
+    ]
+
+
+def test_overcomplete_codes_stand_together_with_every_difference_and_what_was_not_run(page: Any) -> None:
+    field = [*wide(page, "lse_infomax", 0.0), *wide(page, "topk", -0.1)]
+    assert page.overcomplete(field, 512) == field and page.overcomplete(field[2:], 512) == [], "no encoder to tell by"
+    narrow = wide(page, "lse_infomax", 0.0, units=511)
+    assert page.overcomplete(narrow, 511) == []
+    both = page.overcomplete_at_equal_l0(
+        {"dictionary on cuda (d_in=64)": field, "activations on cuda": field}, page.KINDS
+    )
+    assert both.startswith("### Overcomplete codes: at least 8 units for each input") and "Not run" not in both
+    assert "known atoms (`dictionary on cuda (d_in=64)`):" in both
+    assert "SmolLM2's activations (`activations on cuda`):" in both
+    assert both.count("| L0 | coder | n | FVU | loss recovered |") == 2
+    row = "| 16 | `topk` | 3 | -0.100 [-0.100, -0.100] better | +0.100 [+0.100, +0.100] better |"
+    assert both.count(row) == 2
+    one = page.overcomplete_at_equal_l0({"dictionary on cuda (d_in=64)": field}, page.KINDS)
+    assert "Not run: SmolLM2's activations (`activations`)." in one and one.count(row) == 1
+    alone = page.overcomplete_at_equal_l0({"activations on cuda": field[:2]}, page.KINDS)
+    assert "(`activations on cuda`):\n\n`lse_infomax` has no L0 in common" in alone
+    assert page.overcomplete_at_equal_l0({}, page.KINDS).endswith(
+        "Not run: known atoms (`dictionary`), SmolLM2's activations (`activations`)."
+    )

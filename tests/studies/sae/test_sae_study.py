@@ -18,8 +18,9 @@ from assay.studies.sae.charts import convergence_chart
 from assay.studies.sae.config import load_config, parse_config
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
 from assay.studies.sae.fitting import saved_module
-from assay.studies.sae.sae import Sae
+from assay.studies.sae.sae import Sae, parsed
 from assay.train.coder_bank import CoderBank
+from assay.vectors import vectors
 
 Cli = Callable[..., tuple[int, str, str]]
 PLACE = ["--device", "cpu", "--executor", "serial", "--quiet"]
@@ -299,3 +300,14 @@ def test_a_data_folder_is_looked_in_by_its_own_command_alone(
     words = ["--coders", "pca", "--seeds", "0", "--d_code", "4", "--out", tmp_path / "out", *PLACE]
     assert cli("sae", *words, "--data_dir", tmp_path)[0] == 0
     assert "ASSAY_DATA" not in os.environ
+
+
+@pytest.mark.parametrize("preset", ["synthetic", "activations"])
+def test_every_coder_of_an_overcomplete_preset_has_five_seeds_and_an_inner_rate(preset: str) -> None:
+    options = Sae.presets[preset]
+    study = Sae(**{**options, "data": vectors.parse(options["data"]), "coders": parsed(options["coders"])})
+    seeds: dict[str, set[int]] = {}
+    for run in study.plan():
+        seeds.setdefault(canonical(run.options["coder"]), set()).add(run.seed)
+    assert set(map(frozenset, seeds.values())) == {frozenset(range(5))} and len(seeds) == len(options["coders"])
+    assert len(options["lrs"]) > 2, "of two rates each is at an edge"

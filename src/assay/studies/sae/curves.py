@@ -116,7 +116,7 @@ def _worth(record: Record) -> float:
 
 
 def rate_shown(cell: Tuned) -> str | None:
-    """The rate most seeds count at, with a star at the edge of those tried."""
+    """The rate most seeds count at, with a star where any seed's is at the edge of those tried."""
     return None if cell.rate is None else f"{cell.rate:g}{'*' if cell.at_the_edge else ''}"
 
 

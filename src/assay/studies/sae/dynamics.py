@@ -2,9 +2,11 @@
 
     assay sae dynamics --config dynamics --output_dir results/dynamics --data_dir data
 
-Writes dynamics_results.json, fig4a_loss and fig4b_convergence. The variance term has no anchor for the scale of W:
-along that direction |w|^2 grows as lr t under SGD, so L = c - K ln t, and "the loss changes by less than 1 per epoch"
-is true from t = K on, at any rate. The table holds the fitted slope over K.
+Writes dynamics_results.json, fig4a_loss and fig4b_convergence. The spec claims that SGD converges at epoch ~70 at any
+rate. The variance term has no anchor for the scale of W and falls without bound as W grows; if that were all that goes
+on, |w|^2 would grow as lr t under SGD, L = c - K ln t, and "the loss changes by less than 1 per epoch" would hold from
+t = K on at any rate, with nothing having converged. Both are tested: the table holds the epoch and the fitted slope
+over K, which is -1 if so, and docs/FINDINGS.md what was measured.
 """
 
 import math
@@ -27,7 +29,7 @@ NOTE = (
     "± half the 95 % Student t interval over seeds. convergence epoch: the first at which the loss has changed by less "
     f"than {THRESHOLD:g} per epoch, averaged over {WINDOW} epochs; the last epoch where it never does. slope / K: of "
     "the loss against ln(epoch), least squares over the last two thirds, over the number of units; -1 is what weights "
-    "that grow as |w|^2 ~ lr t give (SGD), and down to -2 what |w| ~ lr t gives (Adam)."
+    "that grow as |w|^2 ~ lr t would give (SGD), and down to -2 what |w| ~ lr t would (Adam), if nothing else moved."
 )
 FORMATS = {"lr": "g", "final loss": ".1f", "convergence epoch": ".0f", "slope / K": ".2f", "probe": ".4f"}
 

@@ -26,9 +26,9 @@ NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
     "every coder. dead: units that fire on no test row. lr: the rate most seeds count at; each seed's is the one with "
-    "the least FVU on validation rows over the other seeds, a diverged seed being the worst. * marks the edge of the "
-    "rates tried. The rate with the least FVU may be the one with the densest code: rows of unequal L0 are not for "
-    "comparing. n: seeds with a score; diverged: seeds without, at the rate the others chose."
+    "the least FVU on validation rows over the other seeds, a diverged seed being the worst. *: some seed's is at the "
+    "edge of the rates tried. The rate with the least FVU may be the one with the densest code: rows of unequal L0 are "
+    "not for comparing. n: seeds with a score; diverged: seeds without, at the rate the others chose."
 )
 OPTIONAL = {
     "FVU own": "FVU own: by the coder's own decoder.",
@@ -129,8 +129,8 @@ def _equal_l0(points: Sequence[Point], out: Report, number: str) -> None:
         "Every rate is a curve over those levels of a coder that are not dominated (no more active units and less "
         "validation FVU), read seed by seed: linear in log L0 between two levels that are at most a factor of "
         f"{WIDEST:g} apart, where every seed reaches. lr: the rate with the least validation FVU at that L0 over the "
-        "other seeds; * marks the edge of the rates tried. Differences are paired over seeds; coders of one L0 that "
-        "share a letter are not told apart by FVU (paired t, Holm); a is the best group."
+        "other seeds; *: some seed's is at the edge of the rates tried. Differences are paired over seeds; coders of "
+        "one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
     )
     if rows:
         empty = {key for key in rows[0] if all(row[key] is None for row in rows)}

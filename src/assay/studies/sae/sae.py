@@ -53,17 +53,29 @@ FINDINGS = (
     *levels("topk", "k", (2, 4, 8, 16, 32, 48)), *levels("relu_l1", "l1", (0.03, 0.1, 0.3, 1.0)),
     "relu_l1:l1=0.01:form=spec", "pca", "fast_ica", "random_relu",
 )  # fmt: skip
+SYNTHETIC = (
+    *levels("lse_infomax", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0, 300.0, 1000.0)),
+    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0, 300.0, 1000.0)),
+    *levels("lse_infomax:scale=hinge", "lambda_lse", (0.0, 1.0, 3.0, 10.0, 30.0)),
+    *(word for name in ("topk", "batch_topk", "matryoshka") for word in levels(name, "k", (4, 8, 16, 32, 64, 128))),
+    *levels("relu_l1", "l1", (0.1, 0.3, 0.6, 1.0, 1.5)), *levels("gated", "l1", (0.1, 0.3, 1.0, 1.7, 2.5)),
+    *levels("jump_relu", "l0", (0.003, 0.01, 0.03, 0.1, 0.3)),
+)  # fmt: skip
+"""For 512 units: every kind from about 4 or 8 active units to 64 or 128, so that curves can be compared."""
 ACTIVATIONS = (
-    *levels("lse_infomax", "lambda_lse", (1e4, 1e5, 1e6, 1e7)),
-    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e4, 1e5, 1e6)),
-    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e3, 1e4, 1e5)),
-    *(word for name in ("topk", "batch_topk", "matryoshka") for word in levels(name, "k", (16, 48, 128))),
-    *levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)), *levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)),
-    *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.01, 0.03, 0.1, 0.3)),
+    *levels("lse_infomax", "lambda_lse", (1e3, 1e4, 3e4, 1e5)), *levels("topk", "k", (12, 32, 80, 160)),
+    *levels("relu_l1", "l1", (1.5, 3.0, 6.0, 12.0)),
+    *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.3, 1.0, 3.0, 10.0, 30.0)),
+    *levels("gated", "l1", (3.0, 6.0, 12.0, 20.0)),
+    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e3, 1e4, 3e4, 1e5)),
+    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e3, 1e4, 3e4, 1e5)),
+    *levels("batch_topk", "k", (12, 32, 80, 160)), *levels("matryoshka", "k", (12, 32, 80, 160)),
     "random_relu",
 )  # fmt: skip
-"""For 4608 units. The controls that are fitted on a CPU by search (fast_ica, dictionary_learning, kmeans) take hours at
-that width, pca has no more than 576 components, and the log-determinant needs batches of 18,432 rows."""
+"""For 4608 units on rows with |x|^2 = 576, chosen on a small sample to have some 10 to 300 active ones; above 1e5 the
+log-sum-exp alone counts, and units die. In the order of what a cut-off run should have first. The controls that are
+fitted on a CPU by search (fast_ica, dictionary_learning, kmeans) take hours at that width, pca has no more than 576
+components, and the log-determinant needs batches of 18,432 rows."""
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
 
@@ -82,11 +94,11 @@ class Sae(Study):
         "demo": {},  # the defaults: the embedded digits, half a minute on two cores
         "synthetic": {
             "data": "dictionary",
-            "coders": (*FIELD, *OVERCOMPLETE_CONTROLS),
+            "coders": (*SYNTHETIC, *OVERCOMPLETE_CONTROLS),
             "d_code": 512,
             "epochs": 30,
             "batch": 512,
-            "lrs": (3e-4, 1e-3, 3e-3),
+            "lrs": (1e-3, 3e-3, 1e-2, 3e-2),
             "seeds": (0, 1, 2, 3, 4),
         },
         "findings": {  # docs/findings_sae.py reads these records, of any data set
@@ -101,7 +113,7 @@ class Sae(Study):
             "d_code": 4608,
             "epochs": 1,
             "batch": 512,
-            "lrs": (5e-4, 2e-3),
+            "lrs": (1e-3, 3e-3, 1e-2),
             "seeds": (0, 1, 2, 3, 4),
         },
         "mnist": {
