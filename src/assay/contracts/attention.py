@@ -41,8 +41,7 @@ def does_not_read_the_future(method: Method) -> None:
 
 
 def recalls_queries_only_if_it_says_so(method: Method) -> None:
-    """Changing queries before t leaves the mask of those from t on the same bits, unless a method that selects declares
-    `recalls_queries`."""
+    """Changing queries before t moves no mask from t on, unless a method that selects declares `recalls_queries`."""
     if not isinstance(method, Select) or method.recalls_queries:
         return
     layer, other = _layer(), _layer(name="other")
