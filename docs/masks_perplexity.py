@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Layer, Pattern, Prefix, Select
-from assay.attention.curvature import CurvatureSelect
+from assay.attention.base import BlockSelect, Budget, Evict, Layer, Pattern, Prefix, Select
 from assay.attention.lanes import Lane, attended
 from assay.nn.random import stream
 
@@ -35,7 +34,7 @@ OPTIONS = {
 
 def lane(name: str) -> Lane:
     method = attention.parse(":".join([name, OPTIONS[name]]) if name in OPTIONS else name)
-    if isinstance(method, CurvatureSelect):
+    if isinstance(method, BlockSelect):
         return Lane(method, Budget(slots=4 * method.block_size))  # below four blocks there is no CAB
     return Lane(method, Budget(slots=SLOTS), prefix=TIME // 2 if isinstance(method, Prefix) else 0)
 

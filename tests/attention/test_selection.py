@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from assay.attention import attention
+from assay.attention import attention, base
 from assay.attention.base import Budget, BudgetTooSmall, Layer
 from assay.attention.lanes import Lane, attended
 from assay.nn.random import stream
@@ -69,6 +69,33 @@ def test_random_draws_each_head_and_layer_anew_and_does_not_look_at_the_keys():
     assert not torch.equal(mask[:, 0], mask[:, 1]) and torch.equal(mask[0], mask[1])
     assert torch.equal(mask, kept("random", budget, dataclasses.replace(layer, k=-layer.k)))
     assert not torch.equal(mask, kept("random", budget, dataclasses.replace(layer, index=9)))
+
+
+@pytest.mark.parametrize("name", ["random", "oracle_topk"])
+def test_a_choice_does_not_depend_on_how_many_queries_choose_at_once(name, monkeypatch):
+    layer, budget = layer_of(60), Budget(slots=7)
+    mask = kept(name, budget, layer)
+    monkeypatch.setattr(base, "WORTHS_AT_ONCE", 1000)
+    assert torch.equal(mask, kept(name, budget, layer))
+
+
+def test_random_draws_the_same_for_a_longer_sequence_and_behind_padding():
+    budget, padding = Budget(slots=7), 9
+    mask = kept("random", budget, layer_of(60))
+    assert torch.equal(mask[:, :, :40, :40], kept("random", budget, layer_of(40)))
+    padded = layer_of(60 + padding)
+    there = torch.arange(60 + padding) >= padding
+    padded = dataclasses.replace(padded, mask=(padded.causal & there & there[:, None]).expand(2, -1, -1))
+    assert torch.equal(mask, kept("random", budget, padded)[:, :, padding:, padding:])
+
+
+def test_what_random_draws_for_two_queries_is_as_far_apart_as_chance():
+    """Of 32 keys out of 1023, two queries share one in the mean, whatever the distance of their places."""
+    mask = kept("random", Budget(slots=32), layer_of(1056, heads=2, kv_heads=1))[0, :, 1024:, :1023].double()
+    mine, shared = mask.sum(-1), torch.einsum("hqk,hpk->hqp", mask, mask)
+    expected = mine[:, :, None] * mine[:, None] / 1023
+    apart = ~torch.eye(32, dtype=torch.bool)
+    assert shared[:, apart].mean().item() == pytest.approx(expected[:, apart].mean().item(), rel=0.1)
 
 
 def test_random_keeps_every_visible_key_equally_often():

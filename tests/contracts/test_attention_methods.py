@@ -35,6 +35,8 @@ class LongestKeys(Select):
             case "future":
                 total = worth.masked_fill(worth < worth.mean(-1, keepdim=True), 0.0)
                 return best(total, layer, budget)
+            case "recalls":
+                return best(worth * layer.q.double().norm(dim=-1).cumsum(-1).sin()[..., None], layer, budget)
             case "beyond":
                 return layer.causal.expand_as(worth)
             case "global":
@@ -53,6 +55,7 @@ class LongestKeys(Select):
 FAULTS = [
     ("blind", contract.keeps_everything_when_it_may, "keys are left out"),
     ("future", contract.does_not_read_the_future, "masks before"),
+    ("recalls", contract.recalls_queries_only_if_it_says_so, "declare recalls_queries"),
     ("blind", contract.attends_to_itself, "do not see their own key"),
     ("beyond", contract.stays_inside_the_model_s_mask, "that the model hides"),
     ("beyond", contract.has_the_density_it_declares, r"density 1\.0000, expected_density says 0\.8"),

@@ -1,10 +1,15 @@
 """Attention methods as mixers: every family keeps the promises, and its recurrent form is a real cache."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
+from einops import reduce
+from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Prefix
+from assay.attention.base import BlockSelect, Budget, Layer, Prefix, highest
+from assay.attention.lanes import Usage
 from assay.contracts.base import promises
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -75,3 +80,50 @@ def test_what_cannot_be_a_mixer_is_refused():
         mixers.parse("sparse_attention:method=local_strided")
     with pytest.raises(UserError, match="fewer than its 4 sinks"):
         mixers.parse("sparse_attention:slots=2").build(32, 24)
+
+
+def test_a_method_of_one_s_own_says_itself_what_a_mixer_asks_of_it():
+    """Blocks by the sum of their keys with the mean of all queries before: it is never named anywhere."""
+
+    @attention.register("by_mean_query")
+    @dataclass(frozen=True, kw_only=True)
+    class ByMeanQuery(BlockSelect):
+        """Blocks of keys by their sum with the mean of the queries before."""
+
+        warm_up: int = 4
+
+        def as_mixer(self):
+            return replace(self, warm_up=1)
+
+        def chosen(self, layer, budget):
+            blocks = -(-layer.time // self.block_size)
+            starts = torch.arange(blocks) * self.block_size
+            means = pad(layer.q.double().cumsum(2), (0, 0, 1, 0))[:, :, starts] / self.warm_up
+            keys = pad(layer.k.double(), (0, 0, 0, -layer.time % self.block_size))
+            sums = reduce(keys, "r h (m s) d -> r h m d", "sum", s=self.block_size).repeat_interleave(layer.group, 1)
+            among = torch.ones(blocks, blocks, dtype=torch.bool).tril()
+            own = torch.eye(blocks, dtype=torch.bool)
+            count = torch.full((blocks, 1), budget.cache(layer.time) // self.block_size + 1)
+            return highest((means @ sums.mT).masked_fill(own, torch.inf), count, among)
+
+        def expected_density(self, time, budget):
+            return None
+
+    mixer = mixers.parse("sparse_attention:method=(by_mean_query:block_size=4):slots=8:num_heads=4:num_kv_heads=2")
+    module = mixer.build(32, 24)
+    assert module.method.warm_up == 1
+    x = torch.randn(2, 24, 32, generator=stream(0, "x"))
+    state, given = module.init_state(2), []
+    for t in range(24):
+        y, state = module.step(x[:, t], state)
+        given.append(y)
+    assert torch.allclose(module(x), torch.stack(given, dim=1), atol=1e-5)
+    assert sum(part.numel() for part in state) == 2 * mixer.state_size(32, 24)
+    layer = Layer(*(torch.randn(1, heads, 96, 16, generator=stream(0, "x")) for heads in (4, 2, 2)))
+    for promise in promises("attention"):
+        promise(module.method)
+    chosen = module.method.chosen(layer, Budget(slots=8))
+    counted, expected = Usage(), Usage()
+    counted.count_blocks(module.method, layer, chosen)
+    expected.count_mask(module.method, layer, module.method.keep(layer, Budget(slots=8)))
+    assert counted == expected

@@ -1,7 +1,8 @@
 """Which keys each query attends to: families of methods, each asking for one method of its own.
 
     Pattern   positions alone decide                      sees(query, key)    window, streaming_llm, local_strided
-    Select    per query, from every key it may see        keep(layer)         oracle_topk, quest, cab_v4, random
+    Select    per query, from every key it may see        keep(layer)         oracle_topk, quest, random
+              per block of queries, blocks of keys        chosen(layer)       cab_v3, cab_v4: a BlockSelect
     Evict     online and for good: k slots, and what      score(residents)    h2o, tova, keydiff, knorm, random_evict
               leaves never comes back
     Prefix    a dense prefix is cut down once, then the   worth(layer, n)     snapkv
@@ -27,6 +28,9 @@ from torch import Tensor
 from assay.attention import attention
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
+
+WORTHS_AT_ONCE = 2**22
+"""Of queries and keys, sorted together."""
 
 
 class BudgetTooSmall(UserError):
@@ -163,6 +167,10 @@ class Method(Sized):
         """Whether it is dense attention under this budget."""
         return self.expected_density(time, budget) == 1.0
 
+    def as_mixer(self) -> "Method":
+        """The method as a layer of a small model, which the mixer `sparse_attention` is; UserError if it cannot be."""
+        return self
+
     def vectors_read(self, visible: float, attended: float) -> float:
         """Vectors (a key or a value each) read in order to choose and to attend, where so many keys were in sight and
         so many attended to, summed over queries and heads of keys."""
@@ -176,6 +184,9 @@ class Method(Sized):
 @dataclass(frozen=True, kw_only=True)
 class Pattern(Method):
     """Positions alone decide."""
+
+    published_in_cache: ClassVar[bool] = False
+    """Whether its published form counts positions inside the cache: a row's name says where that was not done."""
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
@@ -202,11 +213,32 @@ class Pattern(Method):
 class Select(Method):
     """Each query chooses anew from everything it may see, per query head: what is read shrinks, not what is stored."""
 
+    recalls_queries: ClassVar[bool] = False
+    """Whether a choice depends on the queries before: whoever goes token by token then has to carry them."""
+
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         raise NotImplementedError(f"{type(self).__name__}.keep")
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         return density_of([budget.keys(t + 1) for t in range(time)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSelect(Select):
+    """A block of queries chooses blocks of keys, before its first token: its own, and earlier ones, which it reads
+    whole. So attention can skip what is not chosen, which it does on CUDA (flex.py)."""
+
+    recalls_queries: ClassVar[bool] = True
+
+    block_size: int = 64
+
+    def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+        """The blocks of keys that each block of queries attends to, its own among them; none after it."""
+        raise NotImplementedError(f"{type(self).__name__}.chosen")
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        every = repeat(self.chosen(layer, budget), "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
+        return every[..., : layer.time, : layer.time] & layer.visible[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +309,9 @@ class Prefix(Method):
     prefix: int = 0
     """Tokens of the prefix; 0: the first half of the sequence."""
 
+    def as_mixer(self) -> Method:
+        raise UserError(f"{self.label} cuts down a prompt once, which a mixer does not have.")
+
     def worth(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         """What each key of the prefix is worth, by what is known at its end; the highest stay."""
         raise NotImplementedError(f"{type(self).__name__}.worth")
@@ -308,10 +343,24 @@ def best(
     worth: Float[Tensor, "rows heads query key"], layer: Layer, budget: Budget
 ) -> Bool[Tensor, "rows heads query key"]:
     """Each query's own key and the keys of highest worth, as many as the budget allows of those in sight."""
-    counts = torch.tensor([0] + [budget.keys(n + 1) for n in range(layer.time)], device=worth.device)
+    return best_in_parts(lambda first, end: worth[:, :, first:end, :end], layer, budget)
+
+
+def best_in_parts(
+    worth: Callable[[int, int], Float[Tensor, "#rows heads query key"]], layer: Layer, budget: Budget
+) -> Bool[Tensor, "rows heads query key"]:
+    """The same, where `worth(first, end)` says what the keys before `end` are worth to the queries first..end-1: it is
+    asked for some queries at a time, since numbers for all of them would fill memory."""
+    counts = torch.tensor([0] + [budget.keys(n + 1) for n in range(layer.time)], device=layer.q.device)
     allowed = counts[layer.visible.sum(-1)][:, None, :, None]
-    own = torch.eye(layer.time, dtype=torch.bool, device=worth.device)
-    return highest(worth.masked_fill(own, float("inf")), allowed, layer.visible[:, None])
+    own = torch.eye(layer.time, dtype=torch.bool, device=layer.q.device)
+    kept = torch.zeros(layer.rows, layer.q.shape[1], *own.shape, dtype=torch.bool, device=own.device)
+    at_once = max(1, WORTHS_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time))
+    for first in range(0, layer.time, at_once):
+        end = min(first + at_once, layer.time)
+        given = worth(first, end).masked_fill(own[first:end, :end], float("inf")).expand(layer.rows, -1, -1, -1)
+        kept[:, :, first:end, :end] = highest(given, allowed[:, :, first:end], layer.visible[:, None, first:end, :end])
+    return kept
 
 
 def highest(

@@ -15,6 +15,7 @@ the block before, with the extremes of the rows so far, by detours over the bloc
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -23,19 +24,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from assay.attention.base import Budget, BudgetTooSmall, Layer, Select, block_density
+from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Layer, block_density
 
 LEAST_BLOCKS = 4
 """With fewer, the query's own block and chance decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvatureSelect(Select):
+class CurvatureSelect(BlockSelect):
     """A block of queries chooses blocks of keys."""
 
     departure: ClassVar[str] = "causal"
 
-    block_size: int = 64
     lambda_redundancy: float = 0.3
     """Weight of the detours."""
 
@@ -57,12 +57,8 @@ class CurvatureSelect(Select):
             among = among.expand(layer.rows, 1, -1, -1)
         else:
             among = tiles(layer.visible.byte()[:, None], self.block_size) > 0
-        counts = torch.tensor([0] + [self.blocks(n + 1, budget) for n in range(among.shape[-1])], device=among.device)
+        counts = _counts(self, budget, among.shape[-1], among.device)
         return self.choose(layer, self.curvature(layer), counts[among.sum(-1, keepdim=True)], among)
-
-    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        every = repeat(self.chosen(layer, budget), "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
-        return every[..., : layer.time, : layer.time] & layer.visible[:, None]
 
     def blocks(self, available: int, budget: Budget) -> int:
         """Blocks that a block of queries attends to, its own included."""
@@ -111,6 +107,12 @@ class CurvatureSelect(Select):
                 f"budget below {LEAST_BLOCKS} blocks: {self.name} with {budget} has {allowed} of the {available} "
                 f"blocks of {self.block_size} in {time} tokens. Give it more, longer sequences or a smaller block_size."
             )
+
+
+@lru_cache(maxsize=64)
+def _counts(method: CurvatureSelect, budget: Budget, blocks: int, device: torch.device) -> Int[Tensor, " available"]:
+    """Of so many blocks in sight, how many are read. Kept: every layer asks, and a GPU would wait for the numbers."""
+    return torch.tensor([0] + [method.blocks(n + 1, budget) for n in range(blocks)], device=device)
 
 
 def tiles(x: Tensor, size: int) -> Tensor:

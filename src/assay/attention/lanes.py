@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import flex
-from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select
-from assay.attention.curvature import CurvatureSelect
+from assay.attention.base import BlockSelect, Budget, Evict, Layer, Method, Pattern, Prefix, Select
 from assay.attention.replay import alive, lifetimes
 from assay.core.errors import UserError
 
@@ -134,7 +133,7 @@ def lane_mask(
     lane: Lane, layer: Layer, last: Int[Tensor, "rows kv_heads key"] | None
 ) -> Bool[Tensor, "rows heads_or_1 query key"]:
     match lane.placed:
-        case Pattern() as method if lane.prefix and method.name != "dense":
+        case Pattern() as method if lane.prefix:
             return cut_once(method, layer, lane)
         case Pattern() | Select() | Prefix() as method:
             return method.keep(layer, lane.budget)
@@ -208,9 +207,7 @@ class Usage:
         resident = float((last == layer.time - 1).sum())
         self.count(method, layer, attended=read * layer.group, read=read, last=resident, since=since)
 
-    def count_blocks(
-        self, method: CurvatureSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]
-    ) -> None:
+    def count_blocks(self, method: BlockSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]) -> None:
         """A block of queries reads its own keys up to each query, and the others whole."""
         ends = torch.arange(chosen.shape[-1], device=chosen.device) * method.block_size
         sizes = (layer.time - ends).clamp(max=method.block_size).double()
@@ -235,7 +232,7 @@ def attend(
             if count:
                 count.count_lifetimes(lane.method, part, last, since)
             continue
-        if isinstance(lane.method, CurvatureSelect) and flex.takes_blocks(part, lane.method.block_size):
+        if isinstance(lane.method, BlockSelect) and flex.takes_blocks(part, lane.method.block_size):
             chosen = lane.method.chosen(part, lane.budget)
             outputs.append(flex.blocks_attention(part, chosen, size=lane.method.block_size))
             if count:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Pattern, density_of
+from assay.core.errors import UserError
 
 
 @attention.register("local_strided")
@@ -30,6 +31,11 @@ class LocalStrided(Pattern):
     """Latest keys, the query's own not counted; 0: half of the budget, or what the stride leaves."""
     stride: int = 0
     """Distance of the columns, the first key among them; 0: what the window leaves of the budget decides."""
+
+    def as_mixer(self) -> "LocalStrided":
+        if not (self.local_window and self.stride):
+            raise UserError(f"{self.label} has to be given a local_window and a stride, such as 16 and 8.")
+        return self
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int

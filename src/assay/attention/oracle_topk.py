@@ -8,11 +8,12 @@ the scores, in the weight kept; a lower loss at the same budget is still possibl
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool
+from einops import rearrange
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Select, best
+from assay.attention.base import Budget, Layer, Select, best_in_parts
 
 
 @attention.register("oracle_topk")
@@ -21,7 +22,10 @@ class OracleTopk(Select):
     """The keys of highest score."""
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        return best(layer.scores, layer, budget)
+        def scores(first: int, end: int) -> Float[Tensor, "rows heads query key"]:
+            return rearrange(layer.scores_between(first, end), "r h g q k -> r (h g) q k")
+
+        return best_in_parts(scores, layer, budget)
 
     def vectors_read(self, visible: float, attended: float) -> float:
         """Every key, for the scores, and the chosen values."""

@@ -8,7 +8,7 @@
 Everything stays in memory, with two vectors per page on top; what is read shrinks. The first layers stay dense.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -33,6 +33,10 @@ class Quest(Select):
     """Pages read at least, the query's own among them."""
     dense_layers: int = 2
     """First layers that attend to everything."""
+
+    def as_mixer(self) -> "Quest":
+        """Sparse in every layer: the dense ones are the first of a deep model."""
+        return replace(self, dense_layers=0)
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         if layer.index < self.dense_layers:

@@ -5,19 +5,24 @@
                            2  # . #
                            3  . # . #
 
-The draw depends on the seed, the layer, the head, the query and the key; not on what the sequences hold.
+The draw depends on the seed, the layer, the head and the places of query and key, counted from the sequence's start;
+not on what the sequences hold. A number is a hash of these, so that it is the same on every device, for every length,
+and whichever others are drawn with it.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Select, best
-from assay.nn.random import stream
+from assay.attention.base import Budget, Layer, Select, best_in_parts
+from assay.core.seeds import derive
+
+WORD = 2**32 - 1
 
 
 @attention.register("random")
@@ -25,14 +30,34 @@ from assay.nn.random import stream
 class Random(Select):
     """A random choice per query."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     seed: int = 0
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        # Drawn on the CPU, the same choice on every device, and query after query, the same for every length.
-        rng, heads, time = stream(self.seed, "attention", self.name, layer.index), layer.q.shape[1], layer.time
-        drawn = torch.rand(time * (time + 1) // 2, heads, generator=rng)
-        worth = torch.zeros(heads, time, time)
-        worth[:, torch.ones(time, time, dtype=torch.bool).tril()] = drawn.mT
-        return best(worth.to(layer.q.device).expand(layer.rows, -1, -1, -1), layer, budget)
+        device = layer.q.device
+        # Without a mask all sequences begin at once, and one draw serves them all.
+        start = layer.start if layer.mask is not None else torch.zeros(1, dtype=torch.long, device=device)
+        place = rearrange(torch.arange(layer.time, device=device) - start[:, None], "r t -> r 1 t")
+        head = torch.arange(layer.q.shape[1], device=device)[:, None]
+
+        def worth(first: int, end: int) -> Float[Tensor, "#rows heads query key"]:
+            # Two numbers for each query: with one, two queries might draw the same sequence of keys, shifted.
+            one, two = (self.drawn(layer.index, part, head, place[..., first:end])[..., None] for part in (0, 1))
+            mixed = hashed(hashed(place[..., None, :end] + one) + two)
+            return (mixed >> 8).float()  # 24 bits, which float32 holds
+
+        return best_in_parts(worth, layer, budget)
+
+    def drawn(self, layer: int, part: int, head: Int[Tensor, "heads 1"], place: Tensor) -> Int[Tensor, "..."]:
+        """A number for each head and query."""
+        return hashed(hashed(head + derive(self.seed, "attention", self.name, layer, part) % WORD) + place)
+
+
+def hashed(x: Int[Tensor, "*numbers"]) -> Int[Tensor, "*numbers"]:
+    """The 32 low bits of whole numbers, mixed one to one (https://github.com/skeeto/hash-prospector); 64 bits hold
+    every product, so that nothing overflows."""
+    x = x & WORD
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97 - 2**32)):
+        x = ((x ^ x >> shift) * factor) & WORD
+    return x ^ x >> 15

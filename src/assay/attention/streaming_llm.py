@@ -12,6 +12,7 @@ whoever turns queries and keys by their positions has to do.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -24,6 +25,8 @@ from assay.attention.base import Budget, BudgetTooSmall, Pattern, cache_density
 @dataclass(frozen=True, kw_only=True)
 class StreamingLLM(Pattern):
     """Sinks and the latest keys."""
+
+    published_in_cache: ClassVar[bool] = True
 
     num_sink_tokens: int = 4
     """First keys that stay for ever; the paper finds 4 enough."""

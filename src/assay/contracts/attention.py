@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Layer, Method
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Method, Select
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
@@ -38,6 +38,18 @@ def does_not_read_the_future(method: Method) -> None:
         for t, moved in zip(times, changed, strict=True):
             same = torch.equal(kept[:, :, :t], moved[:, :, :t])
             assert same, f"{budget}: masks before {t} moved when the tokens from {t} on changed"
+
+
+def recalls_queries_only_if_it_says_so(method: Method) -> None:
+    """Changing queries before t moves no mask from t on, unless a method that selects declares `recalls_queries`."""
+    if not isinstance(method, Select) or method.recalls_queries:
+        return
+    layer, other = _layer(), _layer(name="other")
+    for t in (70, TIME - 1):
+        moved = dataclasses.replace(layer, q=_changed_from(t, other.q, layer.q))
+        for (budget, kept), (_, again) in zip(_each(method, layer), _each(method, moved), strict=True):
+            same = torch.equal(kept[:, :, t:], again[:, :, t:])
+            assert same, f"{budget}: masks from {t} on moved when earlier queries changed; declare recalls_queries"
 
 
 def attends_to_itself(method: Method) -> None:

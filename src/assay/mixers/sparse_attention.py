@@ -7,7 +7,7 @@ that a later query may see; one that selects anew for each query carries everyth
 attended to has.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -17,10 +17,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Prefix, Select, Step
-from assay.attention.curvature import CurvatureSelect
+from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Select, Step
 from assay.attention.lanes import Lane, attended
-from assay.attention.quest import Quest
 from assay.attention.replay import shared
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -46,10 +44,10 @@ class SparseAttention(SoftmaxHeads, Mixer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.method, Prefix):
-            raise UserError(f"{self.name}: {self.method.label} cuts down a prompt once, which a mixer does not have.")
-        if self.method.name == "local_strided" and not (self.method.local_window and self.method.stride):  # type: ignore[attr-defined]
-            raise UserError(f"{self.name}: give local_strided a local_window and a stride, such as 16 and 8.")
+        try:
+            self.method.as_mixer()
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from None
 
     @property
     def budget(self) -> Budget:
@@ -58,9 +56,7 @@ class SparseAttention(SoftmaxHeads, Mixer):
     def core(self, d_model: int, max_len: int) -> MixerModule:
         if max_len > self.slots:
             self.method.check(max_len, self.budget)
-        method = self.method
-        if isinstance(method, Quest):  # its dense first layers are those of a deep model; a mixer is to be sparse
-            method = replace(method, dense_layers=0)
+        method = self.method.as_mixer()
         for family, module in MODULES.items():
             if isinstance(method, family):
                 return module(self.projections(d_model), method, self.budget, rotary=self.rotary)
@@ -73,7 +69,7 @@ class SparseAttention(SoftmaxHeads, Mixer):
                 return min(length, self.slots) * (2 * keys + 2 * self.kv_heads) + 1
             case Pattern() as method:
                 return int(still_seen(method, torch.arange(length), length, self.slots).sum()) * (2 * keys + 1) + 1
-            case CurvatureSelect():
+            case Select(recalls_queries=True):
                 return length * (2 * keys + self.num_heads * width)
             case _:
                 return length * 2 * keys
@@ -113,23 +109,23 @@ def _attention(q: Heads, k: Heads, v: Heads, kept: Tensor | None) -> Heads:
 
 
 class SelectingAttention(MethodAttention):
-    """Carries every key and value; a method that represents blocks by their queries needs those too."""
+    """Carries every key and value, and the queries, where a method recalls them."""
 
     def init_state(self, batch: int) -> Any:
         empty = self.heads.empty_cache(batch)
-        return (*empty, empty[0].new_zeros(batch, self.heads.heads, 0, self.heads.key_dim)) if self.blocks else empty
+        return (*empty, empty[0].new_zeros(batch, self.heads.heads, 0, self.heads.key_dim)) if self.recalls else empty
 
     @property
-    def blocks(self) -> bool:
-        return isinstance(self.method, CurvatureSelect)
+    def recalls(self) -> bool:
+        return bool(self.method.recalls_queries)
 
     def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
         q, k, v = self.turned(x[:, None], state[0].shape[2])
         keys, values = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
-        queries = torch.cat([state[2], q], dim=2) if self.blocks else q.expand(-1, -1, keys.shape[2], -1)
+        queries = torch.cat([state[2], q], dim=2) if self.recalls else q.expand(-1, -1, keys.shape[2], -1)
         kept = self.kept(queries, keys, values)[:, :, -1:]
         y = self.heads.merge(_attention(q, keys, values, kept))
-        return rearrange(y, "b 1 d -> b d"), (keys, values, queries) if self.blocks else (keys, values)
+        return rearrange(y, "b 1 d -> b d"), (keys, values, queries) if self.recalls else (keys, values)
 
 
 class PatternAttention(MethodAttention):

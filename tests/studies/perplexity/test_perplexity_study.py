@@ -277,6 +277,7 @@ def test_mistakes_are_one_line(tiny, text, cli, tmp_path):
     for more, said in (
         (["--max-length", "32"], "a context of 64 is over --max-length 32"),
         (["--datasets", "no-such"], "no dataset 'no-such'"),
+        (["--model", "./no-such"], "cannot load the model './no-such': there is no such folder"),
         (["--sparsity-levels", "1.5"], "at least 0 and below 1"),
         (["--model", tmp_path / "nowhere"], "cannot load the model"),
         (["--context-lengths", "512"], "has 512 tokens"),

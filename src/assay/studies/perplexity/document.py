@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.attention import attention
-from assay.attention.base import Budget, Select
+from assay.attention.base import Budget, Pattern, Select
 from assay.core.run import Record, canonical, finite
 from assay.metrics.bootstrap import ratio, ratio_difference
 from assay.metrics.intervals import Interval
@@ -92,7 +92,7 @@ class Cell:
         """The row's name: every departure from the published form shows."""
         method = attention.load(self.options["method"])
         said = [method.departure] if method.departure else []
-        if method.name == "streaming_llm" and self.options["positions"] == "absolute":
+        if isinstance(method, Pattern) and method.published_in_cache and self.options["positions"] == "absolute":
             said.append("absolute positions")
         if self.options["protocol"] == "chunked":
             said.append(f"chunks of {self.options['chunk']}")

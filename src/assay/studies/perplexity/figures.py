@@ -71,7 +71,9 @@ def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> A
     ]
     if len({point["x"] for point in points}) < 2:
         return None
-    points.sort(key=lambda point: (point["series"], point["x"]))
+    # The order of the methods, as in Figure 4; dense last, so that it is not hidden where sparsity 0 lies on it.
+    order = list(dict.fromkeys(point["series"] for point in points))
+    points.sort(key=lambda point: (point["series"] == "dense", order.index(point["series"]), point["x"]))
     front = [{"series": FRONT, "x": x, "perplexity": y} for x, y in pareto(points)]
     return interval_lines(
         [*front, *points], x="x", y="perplexity", series="series", x_title=title, log_x=True, title=dataset

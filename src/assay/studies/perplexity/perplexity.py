@@ -189,6 +189,8 @@ class Perplexity(Study):
             raise UserError("nothing to measure: no sweep and no --budgets.")
         if unknown := [name for name in self.datasets if name != COPY and not text.is_known(name)]:
             raise UserError(f"no dataset '{unknown[0]}': choose {', '.join([*text.HUB, text.PYDOC, COPY])}, or a file.")
+        if self.model.startswith(("/", ".", "~")) and not Path(self.model).exists():  # no name on the hub begins so
+            raise UserError(f"cannot load the model '{self.model}': there is no such folder.")
         shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
         cells: list[dict[str, Any]] = [
             {"dataset": self.dataset(name), "context": context, **self.lane(method, budget), "shard": shard}

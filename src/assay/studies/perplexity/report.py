@@ -101,7 +101,9 @@ def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, sk
             rows += [{"series": name, "x": int(x), "y": y} for x, y in entry[key].items() if x != skip]
     if not rows:
         return None
-    return interval_lines(rows, x="x", y="y", series="series", x_title=x_title, y_title="cross-entropy", log_x=True)
+    return interval_lines(
+        rows, x="x", y="y", series="series", x_title=x_title, y_title="cross-entropy", log_x=True, title=dataset
+    )
 
 
 def generate_summary_table(results: Mapping[str, Any]) -> str:

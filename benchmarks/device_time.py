@@ -1,0 +1,125 @@
+"""How long a GPU takes for some work: by itself, and as called from Python.
+
+device time       several calls captured in a CUDA graph, whose replays are timed by events: nothing waits for the host
+as called         events around the same calls, started one by one from Python: where the host needs longer to start a
+                  kernel than the GPU to run it, this is the host's time
+
+Both are the median of several rounds, per call, after a warm-up. Work that cannot be captured (because it waits for the
+GPU, say) has no device time; it is compared as called, and its row says why. Two sides of a ratio are timed alike.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+Work = Callable[[], object]
+CALLS, ROUNDS, WARM_UP = 10, 9, 3
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds per call."""
+
+    name: str
+    called: float
+    device: float | None
+    reason: str = ""
+    """Why there is no device time."""
+
+    @property
+    def best(self) -> float:
+        """The device time; as called, where there is none."""
+        return self.called if self.device is None else self.device
+
+    def __str__(self) -> str:
+        alone = f"{self.device:.3f}" if self.device is not None else f"not captured: {self.reason}"
+        return f"| {self.name} | {alone} | {self.called:.3f} |"
+
+
+HEAD = "| | device time (graph replay), ms | as called from Python, ms |\n|---|---|---|"
+
+
+def timed(name: str, work: Work, *, calls: int = CALLS, rounds: int = ROUNDS) -> Times:
+    """Both times of one contender. A capture that fails costs it its device time, and nothing else."""
+    for _ in range(WARM_UP):  # compilers and planners have their turn before anything is captured
+        work()
+    called = median(milliseconds(lambda: repeated(work, calls), rounds)) / calls
+    try:
+        replay = captured(work, calls)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other contenders are measured
+        torch.cuda.synchronize()
+        said = str(error).strip().splitlines()
+        return Times(name, called, None, said[0] if said else type(error).__name__)
+    return Times(name, called, median(milliseconds(replay, rounds)) / calls)
+
+
+def ratio(slow: Sequence[Times], fast: Sequence[Times]) -> tuple[float, str]:
+    """The sum of some over that of others, all timed in one way: by replay if each of them could be, else as called."""
+    every = [*slow, *fast]
+    if all(times.device is not None for times in every):
+        return sum(times.best for times in slow) / sum(times.best for times in fast), "device time, graph replay"
+    return sum(times.called for times in slow) / sum(times.called for times in fast), "as called from Python"
+
+
+def fastest(contenders: Sequence[Times]) -> Times:
+    """By device time if all of them have one, else as called."""
+    captured_all = all(times.device is not None for times in contenders)
+    return min(contenders, key=lambda times: times.best if captured_all else times.called)
+
+
+def repeated(work: Work, calls: int) -> None:
+    for _ in range(calls):
+        work()
+
+
+def milliseconds(work: Work, rounds: int) -> list[float]:
+    """Of each round, by events, after one that does not count."""
+    found = []
+    for _ in range(rounds + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end))
+    return found[1:]
+
+
+def captured(work: Work, calls: int) -> Work:
+    """So many calls as one graph, ready to be replayed; warmed up on the stream that it is captured on."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+        # Work that waits for the GPU would spoil a capture, and with it the random generators: it is found before.
+        with waiting_is_an_error():
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+        repeated(work, calls)
+    torch.cuda.synchronize()
+    return graph.replay
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def cache_note(held: int, cache: int) -> str:
+    """What the level-2 cache can do for calls that follow each other over the same tensors."""
+    sizes = f"{held / 2**20:.0f} MiB of tensors, {cache / 2**20:.0f} MiB of level-2 cache"
+    if held > 4 * cache:
+        return f"{sizes}: calls follow each other over the same tensors, of which little is still cached"
+    return f"{sizes}: calls follow each other over the same tensors, and find much of them cached"
