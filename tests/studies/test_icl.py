@@ -115,7 +115,7 @@ CAPACITY = [
 
 
 def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolution(cli: Cli, tmp_path: Path) -> None:
-    mixers = "model.seq_mixer=delta_net:num_heads=1,delta_net:num_heads=1:conv=4,attention:num_heads=2"
+    mixers = "model.seq_mixer=delta_net:num_heads=1:conv=0,delta_net:num_heads=1,attention:num_heads=2"
     code, out, err = cli("icl", *CAPACITY, "--grid", mixers, "optimizer.lr=1e-3,1e-2", "seed=0,1", "--out", tmp_path)
     assert code == 0, err
     tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "icl").glob("*.csv")}

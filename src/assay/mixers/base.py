@@ -42,11 +42,13 @@ class Mixer(Sized):
     """mixers/<name>.py. The promises are in assay.contracts.mixers."""
 
     registry: ClassVar[Registry] = mixers
+    may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
     ordered: ClassVar[bool] = True
     """Whether one layer can tell in which order the past came, without positions in the tokens."""
 
     conv: int = 0
-    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none."""
+    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none. A mixer that is published with one has
+    it by default."""
 
     def build(self, d_model: int, max_len: int) -> MixerModule:
         """The module for sequences of up to `max_len` tokens."""
