@@ -31,6 +31,16 @@ def test_each_setting_has_a_convolution_of_four_in_front_or_none_at_all() -> Non
     assert plain == {mixer.name for mixer in SETTINGS} == set(mixers.names()) - {"sparse_attention"}
 
 
+def test_the_mixers_that_carry_a_matrix_carry_one_of_equal_size() -> None:
+    names = {"linear_attention", "gated_linear_attn", "retention", "delta_net", "gated_delta_net"}
+    sizes = {mixer.name: mixer.state_size(64, 1024) for mixer in SETTINGS if mixer.conv == 0 and mixer.name in names}
+    assert sizes == dict.fromkeys(names, 64 * 64)
+
+
+def test_retention_forgets_at_several_rates() -> None:
+    assert {mixer.num_heads for mixer in SETTINGS if mixer.name == "retention"} == {4}
+
+
 @pytest.mark.parametrize("mixer", SETTINGS, ids=WORDS)
 def test_every_setting_meets_the_parameters_of_a_layer(mixer: Mixer) -> None:
     study = configure(InContext, "capacity", {})

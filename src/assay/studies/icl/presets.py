@@ -12,7 +12,7 @@ MIXERS = (
     "linear_attention:num_heads=1",
     "based:num_heads=4:feature_dim=8",
     "gated_linear_attn:num_heads=1:expand_v=1",
-    "retention:num_heads=1:expand_v=1",
+    "retention:num_heads=4:expand_k=2",
     "delta_net:num_heads=1",
     "gated_delta_net:num_heads=1",
     "mamba2:d_state=64",
