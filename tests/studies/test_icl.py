@@ -152,8 +152,15 @@ def test_keys_that_training_left_out_are_scored_apart(cli_json: Callable[..., An
 def test_options_that_cannot_run_are_refused_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:
     for words, says in {
         ("--eval_size", "0"): "at least one sequence",
-        ("--optimizer.beta1", "2"): "beta1=2",
-        ("--optimizer.weight_decay", "-3"): "weight_decay",
+        ("--optimizer.beta1", "2"): "beta1=2.0: it must be in [0, 1).",
+        ("--optimizer.weight_decay", "-3"): "weight_decay=-3.0: it must be a finite number, 0 or more.",
+        ("--optimizer.weight_decay", "nan"): "weight_decay=nan: it must be a finite number, 0 or more.",
+        ("--optimizer.lr", "nan"): "optimizer.lr=nan: it must be a finite number above 0.",
+        ("--optimizer.lr", "inf"): "optimizer.lr=inf: it must be a finite number above 0.",
+        ("--optimizer.clip", "0"): "optimizer.clip=0.0: it must be a finite number above 0.",
+        ("--task.num_kv_pair", "4"): "Did you mean 'num_kv_pairs'",
+        ("--grid", "task.num_kv_pair=4"): "Did you mean 'num_kv_pairs'",
+        ("task:mqar", "task:boolean"): "task is chosen 2 times: choose one",
         ("--model.layer_params", "10"): "layer_params",
         ("task:regression", "--model.tied"): "tied",
         ("--preset", "demo", "--preset", "quick"): "choose one",
