@@ -71,7 +71,8 @@ class Faulty(Task):
             return Batch(inputs, targets[:, None], torch.full((batch, 1), 2))
         if self.fault in ("backwards", "anywhere"):
             places = torch.tensor([1, 0]) if self.fault == "backwards" else torch.arange(batch)[:, None] % 2
-            return Batch(inputs, targets[:, None].expand(places.shape), places.expand(batch, -1))
+            places = places.expand(batch, -1)
+            return Batch(inputs, targets[:, None].expand(places.shape), places)
         return Batch(inputs, targets)
 
     def references(self, batch):

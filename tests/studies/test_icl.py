@@ -46,6 +46,7 @@ def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path
     grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=2", "seed=0..1"]
     found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
     assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn", "(oracle)"]
+    assert not (tmp_path / "icl" / "by_position.png").exists(), "questions in random order are no row of examples"
     assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
 
 

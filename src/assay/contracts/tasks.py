@@ -83,7 +83,7 @@ def has_an_oracle_better_than_any_constant(task: Task) -> None:
 
 
 def asks_after_each_example_where_it_says_so(task: Task) -> None:
-    """With `by_examples`, the answers of a sequence are read one after another, in every sequence at the same places."""
+    """With `by_examples`, answers are read one after another, in every sequence at the same places."""
     if task.by_examples:
         positions = _batch(task, 8).positions
         assert positions is not None, "by_examples, but there is one answer per sequence"
