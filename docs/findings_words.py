@@ -51,3 +51,13 @@ def without_equal_n(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple
     place = head.index("n")
     keep = [i for i in range(len(head)) if i != place or len({row[place] for row in rows}) > 1]
     return [head[i] for i in keep], [[row[i] for i in keep] for row in rows]
+
+
+def between(page: str, name: str, text: str) -> str:
+    """The page with `text` between its marks <!-- NAME: begin --> and <!-- NAME: end -->."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"there is no place for the section: it stands between {begin} and {end}")
+    return f"{before}{begin}\n{text}\n{end}{after}"

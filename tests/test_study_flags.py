@@ -195,6 +195,9 @@ def test_to_name_what_holds_an_axis_drops_the_axis(planned: Callable[..., Any]) 
         (["--preset", "wide", "--shape.mixer.num_haeds", "2"], "Did you mean 'num_heads'"),
         (["--grid", "seed=0", "seeds=1"], "put all its values into one axis"),
         (["--choices", "--json"], "leave --json out"),
+        (["shape.mixer:gru", "--rate", "1", "shape.mixer:gru"], "shape.mixer is chosen 2 times: choose one"),
+        (["--shape.mixer=gru", "shape.mixer:based"], "or compare with --grid shape.mixer=A,B"),
+        (["--grid", "shape.width=1", "siz=2"], "no option 'siz'. Did you mean 'size'"),
         (["shape.mixer:atention", "--help"], "Did you mean 'attention'"),
     ],
 )
@@ -236,6 +239,11 @@ def test_unknown_flags_and_words_name_the_nearest(cli: Cli, shelf: Path, word: s
 def test_every_study_names_what_a_flag_may_have_meant(cli: Cli, study: str, flag: str, meant: str) -> None:
     code, _, err = cli(*study.split(), flag, "3")
     assert code == 2 and f"Did you mean {meant}?" in err
+
+
+def test_several_plugins_of_one_field_stand_after_one_flag(cli: Cli) -> None:
+    code, _, err = cli("expressivity", "--models", "gru", "--models", "self_attn", "--dry-run")
+    assert code == 2 and "models is chosen 2 times: name them all after one --models" in err
 
 
 def test_the_same_presets_work_from_python(shelf: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from assay.core.errors import UserError
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.foreign import load_source, read_source
-from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, labels, make_plan
+from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store
 from assay.core.study import Study
@@ -243,7 +243,7 @@ def field_path(cls: type[Study], path: str) -> str:
     parts = []
     for name in cls.renamed.get(path, path).split("."):
         types = option_types(hint) if is_dataclass(hint) else {}  # type: ignore[arg-type]
-        parts.append(f"{name}s" if name not in types and f"{name}s" in types else name)
+        parts.append(spelled(name, types))
         hint = types.get(parts[-1])
     return ".".join(parts)
 

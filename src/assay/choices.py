@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from assay.core.convert import nearest, option_types
+from assay.core.errors import UserError
 from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.words import printable, written
 
@@ -64,6 +65,15 @@ def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
             given[path].append(flag)
     chosen = {field: (hint, given[field]) for field, hint in plugin_fields(cls) if given.get(field)}
     return {field: words if get_origin(hint) is tuple else words[0] for field, (hint, words) in chosen.items()}
+
+
+def require_one_choice(cls: type[Any], flags: Sequence[str]) -> None:
+    """A UserError where two flags choose for one field: the parser would keep the last alone."""
+    given = [flag.removeprefix("--").partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
+    for path, hint in plugin_fields(cls):
+        if (count := given.count(path)) > 1:
+            one = f"name them all after one --{path}" if get_origin(hint) is tuple else "choose one"
+            raise UserError(f"{path} is chosen {count} times: {one}, or compare with --grid {path}=A,B.")
 
 
 def print_choices(study: "Study") -> None:

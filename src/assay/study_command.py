@@ -19,6 +19,7 @@ from assay.choices import (
     not_known,
     plugin_words,
     print_choices,
+    require_one_choice,
     type_at,
 )
 from assay.core.convert import convert, nearest, option_types
@@ -110,6 +111,7 @@ def run_study(name: str, words: list[str]) -> int:
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
+    require_one_choice(cls, separate(cls, words)[0])
     return max([_run_one(cls, command) for command in cls.commands(words)])
 
 

@@ -18,18 +18,7 @@ from assay.train.trainer import SingleTrainer
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("mixer", "seconds"),
-    [
-        ("attention", 240),
-        ("delta_net:conv=4", 480),
-        pytest.param(
-            "delta_net",
-            480,
-            marks=pytest.mark.xfail(strict=True, reason="missed: .525 after 545 s of CPU without a short convolution"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("mixer", "seconds"), [("attention", 240), ("delta_net", 480)])
 def test_the_small_preset_recalls_98_percent_in_time_on_one_core(mixer: str, seconds: float) -> None:
     study = configure(InContext, "small", {})
     model = replace(study.model, seq_mixer=mixers.parse(mixer))

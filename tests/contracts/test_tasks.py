@@ -52,6 +52,10 @@ class Faulty(Task):
 
     fault: str = ""
 
+    @property
+    def by_examples(self):
+        return self.fault in ("examples", "backwards", "anywhere")
+
     def shape(self):
         return TaskShape(inputs=Vectors(1), outputs=Tokens(2), length=3 if self.fault == "length" else 2)
 
@@ -65,6 +69,10 @@ class Faulty(Task):
         targets = inputs[..., 0].argmax(1) + 2 * (self.fault == "vocab")
         if self.fault == "positions":
             return Batch(inputs, targets[:, None], torch.full((batch, 1), 2))
+        if self.fault in ("backwards", "anywhere"):
+            places = torch.tensor([1, 0]) if self.fault == "backwards" else torch.arange(batch)[:, None] % 2
+            places = places.expand(batch, -1)
+            return Batch(inputs, targets[:, None].expand(places.shape), places)
         return Batch(inputs, targets)
 
     def references(self, batch):
@@ -96,6 +104,9 @@ class Faulty(Task):
         ("reference", contract.has_an_oracle_better_than_any_constant, r"first gave \(4, 2\) for \(4,\)"),
         ("reference", contract.is_finite, "128 of 128 entries of first"),
         ("positions", contract.has_the_shape_it_says, r"positions 2\.\.2 leave 0\.\.1"),
+        ("examples", contract.asks_after_each_example_where_it_says_so, "one answer per sequence"),
+        ("backwards", contract.asks_after_each_example_where_it_says_so, "do not rise"),
+        ("anywhere", contract.asks_after_each_example_where_it_says_so, "differ between sequences"),
     ],
 )
 def test_a_broken_promise_is_noticed(fault, promise, seen):

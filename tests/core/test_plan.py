@@ -51,6 +51,8 @@ def test_the_order_of_axes_does_not_matter_and_one_of_several_may_be_named_in_th
     for grid in ({"L": ["16"], "K_keys": ["4"]}, {"K_keys": ["4"], "L": ["16"]}):
         assert {run.options["L"] for run in make_plan(study, grid, Numerics()).runs} == {16}
     assert assign(study, {"seed": "3"}).seeds == (3,)
+    with pytest.raises(UserError, match=r"no option 'K_key'\. Did you mean 'K_keys'"):
+        assign(study, {"K_key": "3"})  # one number, not one of several
 
 
 def test_an_empty_plan_is_an_error(toy: Any) -> None:

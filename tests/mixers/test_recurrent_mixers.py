@@ -15,7 +15,7 @@ SCANNED = ("gated_linear_attn", "retention", "delta_net", "gated_delta_net", "ma
 
 def built(name: str, d_model: int = 16) -> MixerModule:
     with initialised_from(0, name):
-        return mixers[name]().build(d_model, 200).double().eval()
+        return mixers[name](conv=0).build(d_model, 200).double().eval()
 
 
 def tokens(batch: int, time: int, d_model: int = 16, *, name: str = "one") -> torch.Tensor:
@@ -47,9 +47,9 @@ def test_no_chunk_reads_the_future(name: str, t: int) -> None:
     [
         ("gated_linear_attn", 4 * 32 * 16),
         ("retention", 4 * 32 * 64),
-        ("delta_net", 4 * 32 * 32),
-        ("gated_delta_net", 4 * 32 * 32),
-        ("mamba2", 256 * 16),
+        ("delta_net", 4 * 32 * 32 + 3 * 128),
+        ("gated_delta_net", 4 * 32 * 32 + 3 * 128),
+        ("mamba2", 256 * 16 + 3 * 128),
         ("gru", 128),
     ],
 )

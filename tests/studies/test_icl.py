@@ -46,6 +46,7 @@ def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path
     grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=2", "seed=0..1"]
     found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
     assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn", "(oracle)"]
+    assert not (tmp_path / "icl" / "by_position.png").exists(), "questions in random order are no row of examples"
     assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
 
 
@@ -115,7 +116,7 @@ CAPACITY = [
 
 
 def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolution(cli: Cli, tmp_path: Path) -> None:
-    mixers = "model.seq_mixer=delta_net:num_heads=1,delta_net:num_heads=1:conv=4,attention:num_heads=2"
+    mixers = "model.seq_mixer=delta_net:num_heads=1:conv=0,delta_net:num_heads=1,attention:num_heads=2"
     code, out, err = cli("icl", *CAPACITY, "--grid", mixers, "optimizer.lr=1e-3,1e-2", "seed=0,1", "--out", tmp_path)
     assert code == 0, err
     tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "icl").glob("*.csv")}
@@ -152,8 +153,15 @@ def test_keys_that_training_left_out_are_scored_apart(cli_json: Callable[..., An
 def test_options_that_cannot_run_are_refused_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:
     for words, says in {
         ("--eval_size", "0"): "at least one sequence",
-        ("--optimizer.beta1", "2"): "beta1=2",
-        ("--optimizer.weight_decay", "-3"): "weight_decay",
+        ("--optimizer.beta1", "2"): "beta1=2.0: it must be in [0, 1).",
+        ("--optimizer.weight_decay", "-3"): "weight_decay=-3.0: it must be a finite number, 0 or more.",
+        ("--optimizer.weight_decay", "nan"): "weight_decay=nan: it must be a finite number, 0 or more.",
+        ("--optimizer.lr", "nan"): "optimizer.lr=nan: it must be a finite number above 0.",
+        ("--optimizer.lr", "inf"): "optimizer.lr=inf: it must be a finite number above 0.",
+        ("--optimizer.clip", "0"): "optimizer.clip=0.0: it must be a finite number above 0.",
+        ("--task.num_kv_pair", "4"): "Did you mean 'num_kv_pairs'",
+        ("--grid", "task.num_kv_pair=4"): "Did you mean 'num_kv_pairs'",
+        ("task:mqar", "task:boolean"): "task is chosen 2 times: choose one",
         ("--model.layer_params", "10"): "layer_params",
         ("task:regression", "--model.tied"): "tied",
         ("--preset", "demo", "--preset", "quick"): "choose one",

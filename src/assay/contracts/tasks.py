@@ -82,6 +82,15 @@ def has_an_oracle_better_than_any_constant(task: Task) -> None:
         assert error < constant, f"mean squared error {error:.4f}, the mean target has {constant:.4f}"
 
 
+def asks_after_each_example_where_it_says_so(task: Task) -> None:
+    """With `by_examples`, answers are read one after another, in every sequence at the same places."""
+    if task.by_examples:
+        positions = _batch(task, 8).positions
+        assert positions is not None, "by_examples, but there is one answer per sequence"
+        assert (positions[:, 1:] > positions[:, :-1]).all(), "by_examples, but positions do not rise"
+        assert (positions == positions[:1]).all(), "by_examples, but positions differ between sequences"
+
+
 def loads_back(task: Task) -> None:
     """The JSON spec and the label lead back to an equal task."""
     assert_loads_back(task)

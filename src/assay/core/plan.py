@@ -8,7 +8,7 @@ import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_origin
 
 from assay.core import words
 from assay.core.convert import convert, nearest, option_types
@@ -78,14 +78,14 @@ def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
 def assign(target: T, values: Mapping[str, Any]) -> T:
     """A copy of a config with the options at dotted paths changed, all at once, so that their order does not matter.
 
-    A step into a tuple goes into each member; one value of a field `seeds` may be called `seed`."""
+    A step into a tuple goes into each member; names as `spelled`."""
     types = option_types(type(target))
     what = f"{target.registry.kind} '{target.name}'" if isinstance(target, Plugin) else type(target).__name__
     here: dict[str, Any] = {}
     below: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         head, _, rest = path.partition(".")
-        head = f"{head}s" if head not in types and f"{head}s" in types else head
+        head = spelled(head, types)
         if head not in types:
             known = ", ".join(types) or "none"
             raise UserError(f"{what} has no option '{head}'.{nearest(head, types)} It has: {known}.")
@@ -96,6 +96,11 @@ def assign(target: T, values: Mapping[str, Any]) -> T:
     for head, inner in below.items():
         here[head] = _assign_inside(here.get(head, getattr(target, head)), inner, what=f"{what}: option '{head}'")
     return dataclasses.replace(target, **here)  # type: ignore[type-var]
+
+
+def spelled(name: str, types: Mapping[str, Any]) -> str:
+    """`seed` is `seeds`: one value of a field that holds several may be called so."""
+    return f"{name}s" if name not in types and get_origin(types.get(f"{name}s")) is tuple else name
 
 
 def _assign_inside(held: Any, values: Mapping[str, Any], *, what: str) -> Any:

@@ -7,7 +7,6 @@ tokens only through the mask; positions learned per token belong to the sequence
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -15,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
-from assay.nn.attention import HeadProjections, SoftmaxHeads, causal_attention, last_attention
+from assay.mixers.base import MixerModule, SoftmaxMixer
+from assay.nn.attention import HeadProjections, causal_attention, last_attention
 from assay.nn.rotary import rotate
 
 Cache = tuple[Tensor, Tensor]
@@ -24,10 +23,8 @@ Cache = tuple[Tensor, Tensor]
 
 @mixers.register("attention")
 @dataclass(frozen=True, kw_only=True)
-class Attention(SoftmaxHeads, Mixer):
+class Attention(SoftmaxMixer):
     """Causal softmax attention; its state grows with the sequence."""
-
-    ordered: ClassVar[bool] = False
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return CachedAttention(self.projections(d_model), rotary=self.rotary)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from assay.core.plugin import Registry, Sized
 from assay.mixers import mixers
+from assay.nn.attention import SoftmaxHeads
 from assay.nn.convolution import ShortConvolution
 
 State = Any
@@ -42,11 +43,13 @@ class Mixer(Sized):
     """mixers/<name>.py. The promises are in assay.contracts.mixers."""
 
     registry: ClassVar[Registry] = mixers
+    may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
     ordered: ClassVar[bool] = True
     """Whether one layer can tell in which order the past came, without positions in the tokens."""
 
     conv: int = 0
-    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none."""
+    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none. A mixer that is published with one has
+    it by default."""
 
     def build(self, d_model: int, max_len: int) -> MixerModule:
         """The module for sequences of up to `max_len` tokens."""
@@ -66,6 +69,16 @@ class Mixer(Sized):
 
     def core_state(self, d_model: int, length: int) -> int:
         raise NotImplementedError(f"{type(self).__name__}.core_state")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxMixer(SoftmaxHeads, Mixer):
+    """Softmax attention in any form: a set of keys to it, unless rotary positions turn them."""
+
+    ordered: ClassVar[bool] = False
+
+    def tells_order(self) -> bool:
+        return self.rotary or super().tells_order()
 
 
 class Convolved(MixerModule):

@@ -5,7 +5,8 @@
 
 The transition has the eigenvalue 1 - b_t along k_t and 1 elsewhere. With beta_max=2 it can be negative, down to a
 reflection at b_t = 2: parity can then be tracked, and not otherwise (Grazzi et al. 2024).
-State: S, d_k x d_v scalars per head, whatever the length.
+Published with a short convolution of 4 tokens on q, k and v; here one stands in front of the layer.
+State: S, d_k x d_v scalars per head, whatever the length, and 3 d_model of the convolution.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from assay.nn.scan import DeltaHeads, DeltaRecurrence, unit
 @dataclass(frozen=True, kw_only=True)
 class DeltaNet(DeltaHeads, Mixer):
     """Linear attention that overwrites: a key's old value is erased as the new one is written."""
+
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return OverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)

@@ -5,7 +5,8 @@
     a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
 
 Its widths are those of delta_net, so that the two differ by the decay and the gate alone; published are values twice as
-wide as keys, and a short convolution (conv=4). State: S, d_k x d_v scalars per head, whatever the length.
+wide as keys. Published with a short convolution of 4 tokens on q, k and v; here one stands in front of the layer.
+State: S, d_k x d_v scalars per head, whatever the length, and 3 d_model of the convolution.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from assay.nn.scan import DeltaHeads, DeltaRecurrence, SelectiveDecay, unit
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNet(DeltaHeads, Mixer):
     """DeltaNet that can also forget everything at once, by a data-dependent decay per head."""
+
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return GatedOverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)

@@ -4,9 +4,9 @@
     dt = softplus(W_t x + c);   S_t = exp(-exp(A) dt_t) S_{t-1} + B_t (dt_t u_t)^T;   o_t = S_t^T C_t + D u_t
     y = W_o RMSNorm(o * swish(W_z x))
 
-Published with a short convolution of 4 tokens, from which its recall comes (arXiv 2505.15105). Here it is off unless
-asked for (conv=4), as for every mixer, and in front of the layer instead of on u, B and C: reports show off and on
-apart. State: S, expand * d_model * d_state scalars, whatever the length.
+Published with a short convolution of 4 tokens, from which its recall comes (arXiv 2505.15105); here it stands in front
+of the layer instead of on u, B and C. State: S, expand * d_model * d_state scalars, whatever the length, and 3 d_model
+of the convolution.
 """
 
 from dataclasses import dataclass
@@ -30,6 +30,8 @@ from assay.nn.scan import SelectiveDecay, outer_loop, outer_scan
 class Mamba2(Mixer):
     """A state space model with one data-dependent decay per head."""
 
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
     num_heads: int = 4
     expand: float = 2.0
     """Channels that are mixed, as a multiple of d_model."""

@@ -6,7 +6,6 @@ State: the keys and values of the last window - 1 tokens, all that the next toke
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -14,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
-from assay.nn.attention import HeadProjections, SoftmaxHeads, last_attention, window_attention
+from assay.mixers.base import MixerModule, SoftmaxMixer
+from assay.nn.attention import HeadProjections, last_attention, window_attention
 from assay.nn.rotary import rotate
 
 Cache = tuple[Tensor, Tensor]
@@ -23,10 +22,8 @@ Cache = tuple[Tensor, Tensor]
 
 @mixers.register("sliding_window")
 @dataclass(frozen=True, kw_only=True)
-class SlidingWindow(SoftmaxHeads, Mixer):
+class SlidingWindow(SoftmaxMixer):
     """Softmax attention to the last `window` tokens."""
-
-    ordered: ClassVar[bool] = False
 
     window: int = 16
     """Tokens in sight, the present one included."""

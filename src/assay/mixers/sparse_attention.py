@@ -22,8 +22,8 @@ from assay.attention.lanes import Lane, attended
 from assay.attention.replay import shared
 from assay.core.errors import UserError
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
-from assay.nn.attention import HeadProjections, SoftmaxHeads, head_dim
+from assay.mixers.base import MixerModule, SoftmaxMixer
+from assay.nn.attention import HeadProjections, head_dim
 from assay.nn.rotary import rotate
 
 Heads = Float[Tensor, "batch heads time d"]
@@ -31,11 +31,10 @@ Heads = Float[Tensor, "batch heads time d"]
 
 @mixers.register("sparse_attention")
 @dataclass(frozen=True, kw_only=True)
-class SparseAttention(SoftmaxHeads, Mixer):
+class SparseAttention(SoftmaxMixer):
     """Softmax attention to what an attention method keeps."""
 
     version: ClassVar[int] = 2
-    ordered: ClassVar[bool] = False
 
     method: Method = field(default_factory=lambda: attention.parse("streaming_llm"))
     """Which keys are kept: h2o, streaming_llm, window, oracle_topk, ..."""

@@ -50,6 +50,8 @@ class Task(Plugin):
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]]
     in_context: ClassVar[bool] = True
     """Answers are read at positions of the sequence; otherwise there is one per sequence, for an encoder's code."""
+    by_examples: ClassVar[bool] = False
+    """The sequence is examples of one thing, and answer i is read after i of them: reports show the score by that."""
 
     def shape(self) -> TaskShape:
         raise NotImplementedError(f"{type(self).__name__}.shape")

@@ -4,6 +4,7 @@ x1, (y1, 0, ..., 0), x2, (y2, 0, ..., 0), ...      y_i is asked for at x_i, afte
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,8 @@ from assay.tasks.base import Batch, Task, TaskShape, Vectors
 @dataclass(frozen=True, kw_only=True)
 class PairTask(Task):
     """A task over `input_seq_len` pairs, the x of each a vector of `input_dim`."""
+
+    by_examples: ClassVar[bool] = True
 
     input_seq_len: int = 40
     input_dim: int = 20

@@ -26,15 +26,14 @@ class Optimizer:
     """Largest norm of the gradient."""
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.clip <= 0 or self.eps <= 0:
-            raise UserError(
-                f"optimizer.lr={self.lr}, optimizer.clip={self.clip}, optimizer.eps={self.eps}: all must be above 0."
-            )
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1) or self.weight_decay < 0:
-            raise UserError(
-                f"optimizer.beta1={self.beta1}, optimizer.beta2={self.beta2}, optimizer.weight_decay="
-                f"{self.weight_decay}: the betas must be in [0, 1), and the decay 0 or more."
-            )
+        for name in ("lr", "clip", "eps"):  # of comparisons with nan none holds
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise UserError(f"optimizer.{name}={value}: it must be a finite number above 0.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise UserError(f"optimizer.{name}={value}: it must be in [0, 1).")
+        if not 0 <= self.weight_decay < math.inf:
+            raise UserError(f"optimizer.weight_decay={self.weight_decay}: it must be a finite number, 0 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,16 @@ def capacity(found: Sequence[Contender], settings: Mapping[str, Sequence[Any]], 
     own = [{key: values[index] for key, values in settings.items()} for index in range(len(found))]
     sized = [(c, setting) for c, setting in zip(found, own, strict=True) if "by_size" in c.finished[0].metrics]
     for convolved, what in ((False, "without a short convolution"), (True, "with a short convolution")):
-        members = [(c, setting) for c, setting in sized if (c.options["model"]["seq_mixer"]["conv"] > 0) == convolved]
+        members = [
+            (c, setting) for c, setting in sized if has_convolution(c.options["model"]["seq_mixer"]) == convolved
+        ]
         if members:
             _report(members, "conv" if convolved else "no_conv", what, out)
+
+
+def has_convolution(mixer: Mapping[str, Any]) -> bool:
+    """Whether it, or a mixer that it is made of, has a short convolution."""
+    return mixer["conv"] > 0 or any(has_convolution(member) for member in mixer.get("pattern", ()))
 
 
 def _report(members: Sequence[Member], name: str, what: str, out: Report) -> None:

@@ -6,28 +6,27 @@ from typing import Any
 from assay.models.sequence import SequenceModel
 from assay.train.recipe import Optimizer, Train
 
-PLAIN = (
+MIXERS = (
     "attention:num_heads=2",
     "sliding_window:num_heads=2:window=64",
     "linear_attention:num_heads=1",
     "based:num_heads=4:feature_dim=8",
     "gated_linear_attn:num_heads=1:expand_v=1",
-    "retention:num_heads=1:expand_v=1",
+    "retention:num_heads=4:expand_k=2",
     "delta_net:num_heads=1",
     "gated_delta_net:num_heads=1",
     "mamba2:d_state=64",
-    "hybrid:pattern=(sliding_window:num_heads=2:window=16)+(delta_net:num_heads=1)",
+    "hybrid:pattern=(sliding_window:num_heads=2:window=16)+(delta_net:num_heads=1:conv=0)",
     "gru",
 )
-"""Every mixer with a state of its own, with no convolution in front."""
-CONVOLVED = (
-    *PLAIN,
+"""Every mixer with a state of its own."""
+LESS_STATE = (
     "sliding_window:num_heads=2:window=16",
     "linear_attention:num_heads=4",
     "delta_net:num_heads=4",
     "mamba2:d_state=16",
 )
-"""Every mixer, and some with less state by their own knob."""
+"""Some of them with less, by their own knob."""
 
 SECONDS: Mapping[str, Any] = {
     "task": "mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=4:power_a=1",
@@ -46,7 +45,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
             "model.seq_mixer": [
                 "attention",
                 "attention:conv=4",
-                "delta_net:num_heads=1:conv=4",
+                "delta_net:num_heads=1",
             ]
         },
     },
@@ -63,7 +62,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "train": Train(max_steps=3150, micro_batch_size=4, validate_every=1050),
         "eval_size": 1400,
         "grid": {
-            "model.seq_mixer": [*(f"{word}:conv=4" for word in CONVOLVED), *PLAIN],
+            "model.seq_mixer": [
+                *(f"{word}:conv=4" for word in (*MIXERS, *LESS_STATE)),
+                *(f"{word}:conv=0" for word in MIXERS),
+            ],
             "optimizer.lr": ["3e-3", "1e-2", "3e-2"],
             "seed": ["0", "1", "2"],
         },

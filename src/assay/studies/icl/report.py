@@ -11,6 +11,7 @@ from assay.report.cells import Cell, cells, labels, varying
 from assay.report.charts import interval_lines
 from assay.studies.icl.capacity import capacity
 from assay.studies.icl.contenders import Contender, contenders
+from assay.tasks import tasks
 
 SOLVED = 0.98
 BYTES = 4
@@ -183,19 +184,24 @@ def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key:
 
 
 def _by_position(found: Sequence[Contender], series: Sequence[str], references: Sequence[Cell], out: Report) -> None:
-    """Of pairs that come one by one: the error, or the accuracy, after so many examples, with plain predictors."""
+    """Of examples that come one by one: the error, or the accuracy, after so many of them, with plain predictors."""
     lines = []
     for c, name in zip(found, series, strict=True):
-        if c.options["task"]["name"] in ("regression", "boolean"):
+        if _by_examples(c.options["task"]):
             lines += _positions(name, [record.metrics["by_answer"] for record in c.finished])
     for cell in references if lines or not found else ():
-        if cell.options["task"]["name"] in ("regression", "boolean"):
+        if _by_examples(cell.options["task"]):
             for name in cell.records[0].metrics["references"]:
                 curves = [record.metrics["references"][name]["by_answer"] for record in cell.records]
                 lines += _positions(f"({name})", curves)
     if lines:
         chart = interval_lines(lines, x="examples", y="score", series="series", x_title="examples seen")
         out.chart("by_position", chart, caption="Error over variance, or accuracy, after so many examples.")
+
+
+def _by_examples(task: Mapping[str, Any]) -> bool:
+    """What the task says of itself; of one whose code is not at hand nothing is known."""
+    return task["name"] in tasks.names() and tasks[task["name"]].by_examples
 
 
 def _positions(name: str, curves: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
