@@ -49,16 +49,23 @@ def is_plugin_option(cls: type[Any], path: str) -> bool:
     return any(path.startswith(f"{field}.") for field, _ in plugin_fields(cls))
 
 
-def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
-    """`[--task boolean --seeds 0]` -> {"task": "boolean"}: the plug-ins that flags choose, the last of each field."""
+def words_by_flag(flags: Sequence[str]) -> dict[str, list[str]]:
+    """`[--task boolean --seeds 0 1]` -> {"task": ["boolean"], "seeds": ["0", "1"]}; of a flag given twice, the last."""
     given: dict[str, list[str]] = {}
     path = ""
     for flag in flags:
         if flag.startswith("--"):
-            path, equals, value = flag.removeprefix("--").replace("-", "_").partition("=")
+            name, equals, value = flag.removeprefix("--").partition("=")
+            path = name.replace("-", "_")
             given[path] = [value] if equals else []
         elif path:
             given[path].append(flag)
+    return given
+
+
+def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
+    """`[--task boolean --seeds 0]` -> {"task": "boolean"}: the plug-ins that flags choose."""
+    given = words_by_flag(flags)
     chosen = {field: (hint, given[field]) for field, hint in plugin_fields(cls) if given.get(field)}
     return {field: words if get_origin(hint) is tuple else words[0] for field, (hint, words) in chosen.items()}
 

@@ -137,7 +137,7 @@ def _scalar(hint: Any, value: Any, what: str) -> Any:
             raise ValueError
         made = hint(value)
         if isinstance(made, float) and not math.isfinite(made):
-            raise ValueError
+            raise UserError(f"{what}: expected a finite number, got {value!r}.")
         return made
     except (ValueError, TypeError, KeyError):
         name = getattr(hint, "__name__", str(hint))
