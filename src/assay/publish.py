@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from assay.report.section import Section
 
 PIPED = 118
-"""Columns of a table that goes into a file or to another program, unless COLUMNS says otherwise; machines take --json."""
+"""Columns of a table that goes into a file or a program, unless COLUMNS says otherwise; machines take --json."""
 NAMED = 4
 """Files a command was asked for by name that are named again when they are there, at most."""
 
