@@ -123,6 +123,10 @@ def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -
         (["expressivity", "--tester", "None"], "no tester named 'None'"),
         (["show", "abc", "--out", "nowhere"], "no results folder 'nowhere'"),
         (["rm"], "no results folder"),
+        (["show", "--oot", "x"], "unrecognized arguments: --oot. `assay show --help`"),
+        (["check", "encoders"], "required: names. `assay check --help`"),
+        (["rm", "--status", "lost"], "invalid choice: 'lost'"),
+        (["data", "pul"], "invalid choice: 'pul'"),
         (["check", "encoders", "gruu"], "Did you mean 'GRU'"),
     ],
 )
@@ -340,15 +344,17 @@ def test_self_test_checks_the_chosen_encoders_and_the_generators(cli: Cli) -> No
     assert code == 0 and "encoders: StaticMLP" in out and "tasks: hybrid" in out and "FAIL" not in out
 
 
-def test_a_reader_that_leaves_early_is_not_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [["list"], ["icl", "--choices"]])
+def test_a_reader_that_leaves_early_is_not_an_error(words: list[str]) -> None:
     import subprocess
     import sys
 
-    script = "import sys; from assay.cli import entry; sys.argv = ['assay', 'list']; entry()"
-    ran = subprocess.run(
-        f'{sys.executable} -c "{script}" | true', shell=True, capture_output=True, text=True, check=True
-    )
-    assert ran.stderr == ""
+    script = f"import sys; from assay.cli import entry; sys.argv = ['assay', *{words!r}]; entry()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        assert ran.stdout and ran.stderr
+        ran.stdout.close()
+        assert ran.stderr.read() == b""
+    assert ran.returncode == 0
 
 
 def test_plain_lines_when_piped(cli: Cli, tmp_path: Path) -> None:

@@ -80,13 +80,15 @@ def print_choices(study: "Study") -> None:
     terminal = sys.stdout.isatty()
     # Where there is no terminal, neither COLUMNS nor FORCE_COLOR may change what a script reads.
     console = Console() if terminal else Console(width=WIDTH, force_terminal=False, color_system=None)
-    for path, hint in plugin_fields(type(study)):
-        words = [f"{path}:{name}" for name in _plugin_type(hint).registry.names()]
-        usage = Text(f"[{{{','.join(words)}}}]", no_wrap=True, overflow="ellipsis")
-        default = Text(f"(default: {_default(path, attrgetter(path)(study))})", no_wrap=True, overflow="ellipsis")
-        lines = [Text(f"    {word}", overflow="fold") for word in words]
-        panel = Group(default, Rule(style="dim"), usage, *lines)
-        console.print(Panel(panel, title=f"{path} choices", title_align="left", border_style="dim"))
+    with console.capture() as panels:  # rich ends the process with 1 where a reader (`| head`) has left
+        for path, hint in plugin_fields(type(study)):
+            words = [f"{path}:{name}" for name in _plugin_type(hint).registry.names()]
+            usage = Text(f"[{{{','.join(words)}}}]", no_wrap=True, overflow="ellipsis")
+            default = Text(f"(default: {_default(path, attrgetter(path)(study))})", no_wrap=True, overflow="ellipsis")
+            lines = [Text(f"    {word}", overflow="fold") for word in words]
+            panel = Group(default, Rule(style="dim"), usage, *lines)
+            console.print(Panel(panel, title=f"{path} choices", title_align="left", border_style="dim"))
+    print(panels.get(), end="")
 
 
 def describe(study: "Study") -> str:
