@@ -14,8 +14,10 @@ from assay.core.errors import UserError
 T = TypeVar("T")
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-ALIKE, AS_ALIKE, FURTHER = 0.5, 0.05, 0.02
-"""How alike a name must be to be suggested, how much less alike another beside it; what a part's place takes off."""
+ALIKE, AS_ALIKE = 0.5, 0.05
+"""How alike a name must be to be suggested, and how much less alike another beside it."""
+PART, FURTHER = 0.06, 0.02
+"""What it takes off that a part alone is alike, so that no part stands beside a whole name; and not the first part."""
 
 
 def convert(hint: Any, value: Any, *, what: str) -> Any:
@@ -70,7 +72,7 @@ def _likeness(word: str, name: str) -> float:
     last = name.rpartition(".")[2].split("_")
     rows = [(start, "_".join(last[start:end])) for start in range(len(last)) for end in range(start + 1, len(last) + 1)]
     parts = [_ratio(word, row) - FURTHER * (start > 0) for start, row in rows if len(row) < len(name)]
-    return max([_ratio(word, name), *(part - FURTHER for part in parts)])
+    return max([_ratio(word, name), *(part - PART for part in parts)])
 
 
 def _ratio(one: str, other: str) -> float:
