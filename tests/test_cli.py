@@ -374,8 +374,7 @@ def test_a_piped_table_is_as_wide_as_the_documents_or_as_asked_for(
     row = '{f"a rather long name {n}": 1.0 for n in range(20)}'
     squares = '{"x": r.run.options["x"], "square": r.metrics["square"]}'
     plugin.write_text(TOY.read_text().replace('register("toy")', 'register("wide")').replace(squares, row))
-    if columns:
-        monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("COLUMNS", columns) if columns else monkeypatch.delenv("COLUMNS")
     code, out, _ = cli("wide", "--plugin", plugin, "--xs", "1", "--executor", "serial", "--out", tmp_path)
     assert code == 0 and all(f"a rather long name {n}" in out for n in range(20))
     assert width - 24 < max(map(len, out.splitlines())) <= width
