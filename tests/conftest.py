@@ -79,7 +79,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     """Run the command in this process: exit code, standard output, standard error."""
     from assay.cli import main
 
-    monkeypatch.delenv("COLUMNS", raising=False)  # tables are cut to it
+    monkeypatch.setenv("COLUMNS", "10000")  # tables are cut to it, and tests read them whole
 
     def call(*words: str | Path) -> tuple[int, str, str]:
         code = main([str(word) for word in words])

@@ -47,7 +47,7 @@ def test_plugins_of_one_folder_do_not_import_each_other(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["list"], ["list", "encoders", "--json"], ["show", "--help"], ["data", "list"]]
+    "words", [["--help"], ["--version"], ["list"], ["list", "encoders", "--json"], ["show", "--help"], ["data", "list"]]
 )
 def test_light_commands_import_no_heavy_library_and_take_under_half_a_second(words: list[str]) -> None:
     code = (

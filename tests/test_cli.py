@@ -87,10 +87,22 @@ def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -
         (["expressivity", "--models", "self_attn:haeds=2"], "Did you mean 'heads'"),
         (["expressivity", "--models", "self_attn:heads=two"], "expected int, got 'two'"),
         (["expressivity", "--models", "gru:width=0"], "width=0 is too small"),
+        (["expressivity", "--seeds", "x"], "--seeds: expected int, got 'x'."),
+        (["expressivity", "--seeds", "0", "5..2"], "the range '5..2' is empty"),
+        (["expressivity", "--workers", "many"], "--workers: expected int, got 'many'."),
+        (["expressivity", "--workers=many"], "--workers: expected int, got 'many'."),
+        (["expressivity", "--noise", "loud"], "--noise: expected float, got 'loud'."),
+        (["expressivity", "--retry", "maybe"], "--retry: expected one of failed, diverged, none, got 'maybe'."),
+        (["expressivity", "--L"], "--L needs a value."),
+        (["expressivity", "--executor", "slurm"], "Known: local, ray, serial"),
+        (["expressivity", "--trian_steps", "3"], "Did you mean '--train_steps'"),
+        (["icl", "--train.max-steps", "3.5"], "--train.max_steps: expected int, got '3.5'."),
+        (["modular", "similarity"], "assay modular similarity needs --sweep"),
+        (["expressivity", "--grid"], "--grid names no axis"),
         (["expressivity", "--L", "16"], "L=16"),
         (["expressivity", "--F_feat", "7"], "F_feat=7"),
         (["expressivity", "--grid", "L=16,32"], "L=16"),
-        (["expressivity", "--lr", "nan"], "lr=nan"),
+        (["expressivity", "--lr", "nan"], "--lr: expected a finite number, got 'nan'."),
         (["expressivity", "--noise", "nan"], "noise"),
         (["expressivity", "--batch_eval", "64", "--batch_train", "1024"], "batch_train=1024"),
         (["expressivity", "--cpu-only", "--device", "cuda"], "exclude each other"),
@@ -111,6 +123,10 @@ def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -
         (["expressivity", "--tester", "None"], "no tester named 'None'"),
         (["show", "abc", "--out", "nowhere"], "no results folder 'nowhere'"),
         (["rm"], "no results folder"),
+        (["show", "--oot", "x"], "unrecognized arguments: --oot. `assay show --help`"),
+        (["check", "encoders"], "required: names. `assay check --help`"),
+        (["rm", "--status", "lost"], "invalid choice: 'lost'"),
+        (["data", "pul"], "invalid choice: 'pul'"),
         (["check", "encoders", "gruu"], "Did you mean 'GRU'"),
     ],
 )
@@ -122,15 +138,6 @@ def test_a_wrong_word_is_one_message_with_the_remedy_and_exit_code_2(
     assert code == 2 and out == "" and said in err
     assert "Traceback" not in err and len(err.strip().splitlines()) == 1
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--L", "abc"], "abc"), (["--trian_steps", "3"], "train_steps"), (["--executor", "slurm"], "ray")],
-)
-def test_a_flag_that_does_not_parse_names_the_value_or_the_nearest_flag(cli: Cli, words: list[str], said: str) -> None:
-    code, out, err = cli("expressivity", *words)
-    assert code == 2 and said in out + err and "Traceback" not in err
 
 
 def test_a_misspelt_verb_of_a_study_names_the_nearest(cli: Cli) -> None:
@@ -337,15 +344,17 @@ def test_self_test_checks_the_chosen_encoders_and_the_generators(cli: Cli) -> No
     assert code == 0 and "encoders: StaticMLP" in out and "tasks: hybrid" in out and "FAIL" not in out
 
 
-def test_a_reader_that_leaves_early_is_not_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [["list"], ["icl", "--choices"]])
+def test_a_reader_that_leaves_early_is_not_an_error(words: list[str]) -> None:
     import subprocess
     import sys
 
-    script = "import sys; from assay.cli import entry; sys.argv = ['assay', 'list']; entry()"
-    ran = subprocess.run(
-        f'{sys.executable} -c "{script}" | true', shell=True, capture_output=True, text=True, check=True
-    )
-    assert ran.stderr == ""
+    script = f"import sys; from assay.cli import entry; sys.argv = ['assay', *{words!r}]; entry()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        assert ran.stdout and ran.stderr
+        ran.stdout.close()
+        assert ran.stderr.read() == b""
+    assert ran.returncode == 0
 
 
 def test_plain_lines_when_piped(cli: Cli, tmp_path: Path) -> None:
@@ -355,6 +364,20 @@ def test_plain_lines_when_piped(cli: Cli, tmp_path: Path) -> None:
         cli("toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--force", "--quiet")[2].count("done")
         == 0
     )
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 118), ("60", 60), ("0", 118)])
+def test_a_piped_table_is_as_wide_as_the_documents_or_as_asked_for(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
+) -> None:
+    plugin = tmp_path / "wide.py"
+    row = '{f"a rather long name {n}": 1.0 for n in range(20)}'
+    squares = '{"x": r.run.options["x"], "square": r.metrics["square"]}'
+    plugin.write_text(TOY.read_text().replace('register("toy")', 'register("wide")').replace(squares, row))
+    monkeypatch.setenv("COLUMNS", columns) if columns else monkeypatch.delenv("COLUMNS")
+    code, out, _ = cli("wide", "--plugin", plugin, "--xs", "1", "--executor", "serial", "--out", tmp_path)
+    assert code == 0 and all(f"a rather long name {n}" in out for n in range(20))
+    assert width - 24 < max(map(len, out.splitlines())) <= width
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")

@@ -3,7 +3,6 @@
 task:mqar is --task mqar;   --task.num_kv_pairs 4 sets an option of whatever task was chosen
 """
 
-import difflib
 import re
 import shutil
 import sys
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
 """`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
-ALIKE, AS_ALIKE, FURTHER = 0.6, 0.06, 0.02
-"""How alike a flag must be to be suggested, how much less alike another beside it; what a part's place takes off."""
 WIDTH = 80
 """Of what is printed where there is no terminal."""
 
@@ -53,16 +50,23 @@ def is_plugin_option(cls: type[Any], path: str) -> bool:
     return any(path.startswith(f"{field}.") for field, _ in plugin_fields(cls))
 
 
-def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
-    """`[--task boolean --seeds 0]` -> {"task": "boolean"}: the plug-ins that flags choose, the last of each field."""
+def words_by_flag(flags: Sequence[str]) -> dict[str, list[str]]:
+    """`[--task boolean --seeds 0 1]` -> {"task": ["boolean"], "seeds": ["0", "1"]}; of a flag given twice, the last."""
     given: dict[str, list[str]] = {}
     path = ""
     for flag in flags:
         if flag.startswith("--"):
-            path, equals, value = flag.removeprefix("--").replace("-", "_").partition("=")
+            name, equals, value = flag.removeprefix("--").partition("=")
+            path = name.replace("-", "_")
             given[path] = [value] if equals else []
         elif path:
             given[path].append(flag)
+    return given
+
+
+def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
+    """`[--task boolean --seeds 0]` -> {"task": "boolean"}: the plug-ins that flags choose."""
+    given = words_by_flag(flags)
     chosen = {field: (hint, given[field]) for field, hint in plugin_fields(cls) if given.get(field)}
     return {field: words if get_origin(hint) is tuple else words[0] for field, (hint, words) in chosen.items()}
 
@@ -86,13 +90,15 @@ def print_choices(study: "Study") -> None:
     terminal = sys.stdout.isatty()
     # Where there is no terminal, neither COLUMNS nor FORCE_COLOR may change what a script reads.
     console = Console() if terminal else Console(width=WIDTH, force_terminal=False, color_system=None)
-    for path, hint in plugin_fields(type(study)):
-        words = [f"{path}:{name}" for name in _plugin_type(hint).registry.names()]
-        usage = Text(f"[{{{','.join(words)}}}]", no_wrap=True, overflow="ellipsis")
-        default = Text(f"(default: {_default(path, attrgetter(path)(study))})", no_wrap=True, overflow="ellipsis")
-        lines = [Text(f"    {word}", overflow="fold") for word in words]
-        panel = Group(default, Rule(style="dim"), usage, *lines)
-        console.print(Panel(panel, title=f"{path} choices", title_align="left", border_style="dim"))
+    with console.capture() as panels:  # rich ends the process with 1 where a reader (`| head`) has left
+        for path, hint in plugin_fields(type(study)):
+            words = [f"{path}:{name}" for name in _plugin_type(hint).registry.names()]
+            usage = Text(f"[{{{','.join(words)}}}]", no_wrap=True, overflow="ellipsis")
+            default = Text(f"(default: {_default(path, attrgetter(path)(study))})", no_wrap=True, overflow="ellipsis")
+            lines = [Text(f"    {word}", overflow="fold") for word in words]
+            panel = Group(default, Rule(style="dim"), usage, *lines)
+            console.print(Panel(panel, title=f"{path} choices", title_align="left", border_style="dim"))
+    print(panels.get(), end="")
 
 
 def describe(study: "Study") -> str:
@@ -137,44 +143,23 @@ def flags_of(part: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{'no_' if held is True else ''}{option.name}"
 
 
-def nearest_flags(lost: str, known: Iterable[str]) -> str:
-    """` Did you mean '--x' or '--y'?`, or nothing. A flag is near if it is spelled alike, or a part of it is: of a long
-    name the first word is what people remember."""
-    ranked = sorted(((_likeness(lost, flag), flag) for flag in set(known)), key=lambda pair: (-pair[0], pair[1]))
-    best = ranked[0][0] if ranked else 0.0
-    close = [f"'--{flag}'" for likeness, flag in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
-    return f" Did you mean {' or '.join([', '.join(close[:-1]), close[-1]] if close[1:] else close)}?" if close else ""
-
-
-def _likeness(lost: str, flag: str) -> float:
-    """Of the whole, of what stands behind the last dot, or of words in a row of that."""
-    last = flag.rpartition(".")[2].split("_")
-    rows = [(start, "_".join(last[start:end])) for start in range(len(last)) for end in range(start + 1, len(last) + 1)]
-    parts = [_ratio(lost, row) - FURTHER * (start > 0) for start, row in rows if len(row) < len(flag)]
-    return max([_ratio(lost, flag), *(part - FURTHER for part in parts)])
-
-
-def _ratio(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
-
-
 def not_known(lost: Sequence[str], parts: Iterable[Any], study: "Study | None") -> Iterator[str]:
     """What to say of the words that the parser of some dataclasses had no use for, and what was perhaps meant."""
-    flags, words = [flag for part in parts for flag in flags_of(part)], list[str]()
+    flags, words = [f"--{flag}" for part in parts for flag in flags_of(part)], list[str]()
     if study is not None:
         from assay.studies import studies
 
         paths = [path for path, _ in plugin_fields(type(study))]
         plugins = [(path, plugin) for path in paths for plugin in _members(attrgetter(path)(study))]
-        flags += [f"{path}.{option.name}" for path, plugin in plugins for option in fields(plugin)]
-        flags += [word.split()[0].removeprefix("--") for word in study.shorthands] + list(study.renamed)
+        flags += [f"--{path}.{option.name}" for path, plugin in plugins for option in fields(plugin)]
+        flags += [word.split()[0] for word in study.shorthands] + [f"--{flag}" for flag in study.renamed]
         words = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
         words += [*paths, "wandb"]
     a_flags = False
     for word in lost:
         name = word.partition("=")[0] if word.startswith("--") else word.partition(":")[0]
         if word.startswith("--"):
-            yield f"no flag '{name}'.{nearest_flags(name[2:], flags)}"
+            yield f"no flag '{name}'.{nearest(name, flags)}"
         elif not a_flags:  # behind a flag that is not known stand its values
             yield f"'{name}' is not known, or belongs to no flag.{nearest(name, words)}"
         a_flags = a_flags or word.startswith("--")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from assay.api import Results, Session
     from assay.report.section import Section
 
+PIPED = 118
+"""Columns of a table that goes into a file or a program, unless COLUMNS says otherwise; machines take --json."""
 NAMED = 4
 """Files a command was asked for by name that are named again when they are there, at most."""
 
@@ -47,9 +49,7 @@ def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: 
         found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
         print(json.dumps(found, allow_nan=False))
         return
-    fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # piped tables stay whole unless a width is asked for
-    width = shutil.get_terminal_size().columns if fits else None
-    print("\n\n".join(render(table, width) for table in section.tables))
+    print("\n\n".join(render(table, _width()) for table in section.tables))
     if not quiet:
         asked = files[len(files) - len(section.files) :] if files else []
         say(f"{len(files) - len(asked)} files in {folder}{page}")
@@ -57,3 +57,8 @@ def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: 
             say(f"wrote {path}")
         if len(asked) > NAMED:
             say(f"and {len(asked) - NAMED} more beside them")
+
+
+def _width() -> int:
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size((PIPED, 24)).columns if known else PIPED

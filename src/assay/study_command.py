@@ -5,18 +5,17 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, replace
 from inspect import cleandoc
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from assay.choices import (
     CHOICE,
     chosen_options,
     describe,
     is_plugin_option,
-    not_known,
     plugin_words,
     print_choices,
     require_one_choice,
@@ -24,8 +23,9 @@ from assay.choices import (
 )
 from assay.core.convert import convert, nearest, option_types
 from assay.core.errors import UserError
-from assay.core.plugin import Registry, registries
+from assay.core.plugin import registries
 from assay.core.words import printable
+from assay.flags import HELP, parsed
 from assay.progress import say, shown
 from assay.publish import publish, show
 from assay.wandb_log import logged, require_wandb
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LONG = 600.0
 """Seconds that are worth a question."""
-HELP = frozenset(("-h", "--help"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +93,13 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     from assay.report.section import Section
 
     named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
-    parsed = _parsed(
+    read = parsed(
         f"assay {cls.name.replace('.', ' ')}", cleandoc(cls.__doc__ or ""), named, reading=cls, shell=ReadingShell()
     )
     section = Section(cls.name)
-    parsed.reading.report(section)
+    read.reading.report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
-    show(section, parsed.shell.out / section.study, as_json=parsed.shell.json, quiet=parsed.shell.quiet, page=where)
+    show(section, read.shell.out / section.study, as_json=read.shell.json, quiet=read.shell.quiet, page=where)
     return 0
 
 
@@ -175,45 +174,20 @@ def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapp
     from assay.core.plan import assign, parse_grid
 
     cls = type(base)
-    parsed = _tyro(base, flags)
+    read = _tyro(base, flags)
     plain = [_path(flag) for flag in flags if flag.startswith("--") and type_at(cls, _path(flag)) is not None]
-    grid = combined_grid(cls, preset, parse_grid(parsed.shell.grid), named=[*plain, *options])
+    grid = combined_grid(cls, preset, parse_grid(read.shell.grid), named=[*plain, *options])
     spread, rest = _below_axes(cls, grid, options)
     # A plain option below an axis is an axis of one value: it is set on each value of the one above.
-    lone = {path: [attrgetter(path)(parsed.study)] for path in plain if any(path.startswith(f"{k}.") for k in spread)}
-    return Command(assign(parsed.study, rest), {**lone, **spread}, parsed.shell, parsed.execution)
+    lone = {path: [attrgetter(path)(read.study)] for path in plain if any(path.startswith(f"{k}.") for k in spread)}
+    return Command(assign(read.study, rest), {**lone, **spread}, read.shell, read.execution)
 
 
 def _tyro(base: "Study", flags: Sequence[str]) -> Any:
     from assay.api import Execution
 
     parts = {"study": base, "shell": Shell(), "execution": Execution()}
-    return _parsed(f"assay {base.name.replace('.', ' ')}", describe(base), flags, **parts)
-
-
-def _parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> Any:
-    """Flags into dataclasses: a part is an instance, which holds the defaults, or a class with fields to be given."""
-    import tyro
-
-    fields: list[Any] = []
-    for key, part in parts.items():
-        kind, default = (part, ()) if isinstance(part, type) else (type(part), (part,))
-        fields.append((key, Annotated[kind, tyro.conf.arg(name="")], *default))
-    read: tuple[Any, list[str]] = tyro.cli(
-        make_dataclass("Command", fields, frozen=True),
-        prog=prog,
-        description=description,
-        args=flags,
-        config=(tyro.conf.FlagCreatePairsOff,),
-        registry=_constructors(),
-        use_underscores=True,
-        return_unknown_args=True,
-    )
-    parsed, lost = read
-    if lost:
-        said = " ".join(not_known(lost, parts.values(), parts.get("study")))
-        raise UserError(f"{said} `{prog} --help` lists all flags.")
-    return parsed
+    return parsed(f"assay {base.name.replace('.', ' ')}", describe(base), flags, **parts)
 
 
 def _print_help(base: "Study", flags: Sequence[str]) -> int:
@@ -278,7 +252,11 @@ def _with_one_grid(flags: Sequence[str]) -> list[str]:
             axes.append(flag.partition("=")[2])
         elif flag != "--grid":
             (axes if taking else rest).append(flag)
-    return [*rest, "--grid", *axes] if len(rest) < len(flags) else rest
+    if len(rest) == len(flags):
+        return rest
+    if not axes:
+        raise UserError("--grid names no axis: write --grid key=value1,value2 (or key=0..4), or leave it out.")
+    return [*rest, "--grid", *axes]
 
 
 def _path(flag: str) -> str:
@@ -331,39 +309,6 @@ def _with_options(held: Any, given: Mapping[str, str]) -> Any:
 
 def _members(held: Any) -> tuple[Any, ...]:
     return held if isinstance(held, tuple) else (held,)
-
-
-def _constructors() -> Any:
-    """How tyro reads a plug-in word and a list of integers."""
-    import tyro
-
-    from assay.core.convert import integers
-    from assay.core.plugin import Plugin
-    from assay.core.study import Reading, Study
-
-    registry = tyro.constructors.ConstructorRegistry()
-    spec = tyro.constructors.PrimitiveConstructorSpec
-
-    @registry.primitive_rule
-    def plugin_word(info: Any) -> Any:
-        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(
-            info.type, Study | Reading
-        ):
-            return None
-        kind: Registry = info.type.registry
-        return spec(
-            1, kind.kind.upper(), lambda args: kind.parse(args[0]), lambda x: isinstance(x, Plugin), lambda x: [x.label]
-        )
-
-    @registry.primitive_rule
-    def integer_list(info: Any) -> Any:
-        if info.type != tuple[int, ...]:
-            return None
-        return spec(
-            "*", "INT|A..B", lambda args: integers(args), lambda x: isinstance(x, tuple), lambda x: [*map(str, x)]
-        )
-
-    return registry
 
 
 def _self_test(study: "Study") -> int:

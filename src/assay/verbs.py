@@ -4,7 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
@@ -16,8 +16,15 @@ from assay.reproduce import reproduce
 from assay.study_command import print_verdicts, run_study
 
 
-def _parser(verb: str, description: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"assay {verb}", description=description)
+class Parser(argparse.ArgumentParser):
+    """Refuses what it cannot read in one line, as studies do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. `{self.prog} --help` says what there is.")
+
+
+def _parser(verb: str, description: str) -> Parser:
+    return Parser(prog=f"assay {verb}", description=description)
 
 
 def list_(words: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.core.convert import convert
+from assay.core.convert import convert, nearest
 from assay.core.errors import UserError
 
 
@@ -27,3 +27,20 @@ def test_a_plus_joins_the_items_of_a_tuple(hint, text, value):
 def test_an_item_that_does_not_fit_is_named():
     with pytest.raises(UserError, match="sizes: expected int, got 'b'"):
         convert(tuple[int, ...], "1+b", what="sizes")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "said"),
+    [
+        ("SelfAtn", ["gru", "SelfAttn"], " Did you mean 'SelfAttn'?"),
+        ("--trian-steps", ["--train_steps", "--noise"], " Did you mean '--train_steps'?"),
+        ("tiemout", ["timeout_per_run", "seeds"], " Did you mean 'timeout_per_run'?"),
+        ("--wdth", ["--shape.width", "--seeds"], " Did you mean '--shape.width'?"),
+        ("moduler", ["icl", "modular sweep", "modular figures"], " Did you mean 'modular figures' or 'modular sweep'?"),
+        ("sped", ["max_speed", "min_speed", "top_speed"], " Did you mean 'max_speed', 'min_speed' or 'top_speed'?"),
+        ("--zzzz", ["--seeds", "--noise"], ""),
+        ("--x", [], ""),
+    ],
+)
+def test_a_name_is_near_if_it_or_a_part_of_it_is_spelled_alike(word: str, known: list[str], said: str) -> None:
+    assert nearest(word, known) == said

@@ -106,3 +106,20 @@ def test_labels_tell_apart_what_differs_in_numerics_or_code_alone() -> None:
     found = [labels(runs)[one.id] for one in runs]
     assert len(set(found)) == 4
     assert found[1] == "s x=1 numerics.device=cuda code.mixer/mine=aaaaaaaa seed=0"
+
+
+def test_labels_name_what_the_plan_varies_on_every_run_that_has_it_and_what_a_run_lacks() -> None:
+    def run(model: Any, **options: Any) -> Run:
+        return Run("s", {"model": model, **options}, 0, {"s": "1"})
+
+    few, many = ({"mixer": {"name": "gru", "conv": conv, "width": 8}} for conv in (0, 4))
+    other = {"mixer": {"name": "mlp", "conv": 4, "width": 9}}
+    runs = [run(few), run(many), run(other), run(None), Run("t", {"model": None, "size": 3}, 1, {"t": "1"})]
+    assert [labels(runs)[one.id] for one in runs] == [
+        "s gru model.mixer.conv=0 seed=0",
+        "s gru model.mixer.conv=4 seed=0",
+        "s mlp model.mixer.conv=4 seed=0",
+        "s model=none seed=0",
+        "t seed=1",
+    ]
+    assert labels([run(None)]).popitem()[1] == "s seed=0"

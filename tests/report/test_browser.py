@@ -136,3 +136,23 @@ def test_the_empty_page_opens_cleanly(browser, tmp_path):
     visit.open(tmp_path / "report.html", build_page([], []))
     assert "make demo" in visit.page.locator("main").inner_text()
     assert visit.problems == []
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_without_scripts_the_tables_and_captions_are_readable_and_the_page_says_what_is_missing(
+    browser, section, tmp_path, width
+):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    path = tmp_path / "report.html"
+    path.write_text(build_page([("toy", "?", section)], []), encoding="utf-8")
+    page.goto(path.as_uri())
+    assert "scripts are off" in page.locator("noscript").inner_text()
+    assert page.locator("#study-1 tbody tr").count() == 4
+    assert page.locator("figcaption").first.bounding_box()["width"] > 200
+    assert page.locator("body").bounding_box()["width"] <= width
+    context.close()
+
+
+def test_with_scripts_nothing_is_said_of_them(visit):
+    assert visit.page.locator("noscript").first.bounding_box() is None

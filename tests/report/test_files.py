@@ -1,5 +1,6 @@
 import csv
 import errno
+import hashlib
 import json
 
 import pytest
@@ -22,7 +23,7 @@ def test_tables_and_charts_are_written_in_every_format(section, tmp_path, hostil
         "bars.png",
         "bars.vl.json",
     ]
-    assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == sorted(path.name for path in paths)
+    assert sorted(path.name for path in (tmp_path / "toy").glob("[!.]*")) == sorted(path.name for path in paths)
     rows = json.loads(paths[1].read_text(encoding="utf-8"))
     assert rows[1]["Model"] == hostile
     assert rows[0]["R2_0.75"]["n"] == 5
@@ -68,3 +69,51 @@ def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"scores\.csv: No space left.*--out"):
         write_section(section, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def of(first, *names, documents=()):
+    """A section with a table and others of these names."""
+    section = Section("toy")
+    for name in (first, *names):
+        section.table(name, [{"a": 1}])
+    for name in documents:
+        section.document(name, "mine")
+    return section
+
+
+def there(folder):
+    return sorted(path.name for path in folder.glob("[!.]*"))
+
+
+def test_a_command_takes_its_predecessors_tables_and_figures_away(section, tmp_path):
+    write_section(section, tmp_path)
+    (tmp_path / "lines_of_mine.png").write_bytes(b"mine")
+    paths = write_section(of("scores", "ranking"), tmp_path)
+    assert there(tmp_path) == sorted(["lines_of_mine.png", *(path.name for path in paths)])
+
+
+def test_documents_and_what_belongs_to_another_table_stay(tmp_path):
+    write_section(of("one", "detail", documents=["one_2025.json"]), tmp_path)
+    write_section(of("two"), tmp_path)
+    write_section(of("one"), tmp_path)
+    assert there(tmp_path) == ["one.csv", "one.json", "one_2025.json", "two.csv", "two.json"]
+
+
+def test_a_figure_that_somebody_changed_is_theirs(tmp_path):
+    write_section(of("one", "detail"), tmp_path)
+    (tmp_path / "detail.csv").write_text("with my remarks")
+    write_section(of("one"), tmp_path)
+    assert there(tmp_path) == ["detail.csv", "one.csv", "one.json"]
+
+
+NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"one": 3}', f'{{"one": {{"../theirs.csv": "{NOTHING}"}}}}'])
+def test_a_list_that_is_not_ours_removes_nothing(tmp_path, text):
+    folder = tmp_path / "toy"
+    write_section(of("one", "detail"), folder)
+    (tmp_path / "theirs.csv").write_bytes(b"")
+    (folder / ".written.json").write_text(text)
+    write_section(of("one"), folder)
+    assert (tmp_path / "theirs.csv").exists() and "detail.csv" in there(folder)

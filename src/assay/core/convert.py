@@ -14,6 +14,10 @@ from assay.core.errors import UserError
 T = TypeVar("T")
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+ALIKE, AS_ALIKE = 0.5, 0.05
+"""How alike a name must be to be suggested, and how much less alike another beside it."""
+PART, FURTHER = 0.06, 0.02
+"""What it takes off that a part alone is alike, so that no part stands beside a whole name; and not the first part."""
 
 
 def convert(hint: Any, value: Any, *, what: str) -> Any:
@@ -54,10 +58,25 @@ def option_types(cls: type[Any]) -> dict[str, Any]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` or nothing; case does not matter, since specs and files spell differently."""
-    lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
-    return f" Did you mean '{lowered[close[0]]}'?" if close else ""
+    """` Did you mean 'x'?`, of several as near ` Did you mean 'x' or 'y'?`, or nothing. A name is near if it is spelled
+    alike, or a part of it is: of a long name one word is what people remember. Case does not matter, nor which dash."""
+    ranked = sorted(((_likeness(word, name), name) for name in set(known)), key=lambda pair: (-pair[0], pair[1]))
+    best = ranked[0][0] if ranked else 0.0
+    close = [f"'{name}'" for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
+    return f" Did you mean {' or '.join([', '.join(close[:-1]), close[-1]] if close[1:] else close)}?" if close else ""
+
+
+def _likeness(word: str, name: str) -> float:
+    """Of the whole, of what stands behind the last dot, or of words in a row of that."""
+    word, name = (re.sub(r"[- ]", "_", text.lower().lstrip("-")) for text in (word, name))
+    last = name.rpartition(".")[2].split("_")
+    rows = [(start, "_".join(last[start:end])) for start in range(len(last)) for end in range(start + 1, len(last) + 1)]
+    parts = [_ratio(word, row) - FURTHER * (start > 0) for start, row in rows if len(row) < len(name)]
+    return max([_ratio(word, name), *(part - PART for part in parts)])
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def integers(words: Sequence[str]) -> tuple[int, ...]:
@@ -120,7 +139,7 @@ def _scalar(hint: Any, value: Any, what: str) -> Any:
             raise ValueError
         made = hint(value)
         if isinstance(made, float) and not math.isfinite(made):
-            raise ValueError
+            raise UserError(f"{what}: expected a finite number, got {value!r}.")
         return made
     except (ValueError, TypeError, KeyError):
         name = getattr(hint, "__name__", str(hint))

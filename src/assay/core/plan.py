@@ -159,19 +159,39 @@ def _near(one: Run, other: Run) -> bool:
 
 
 def labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> its label, with what differs among runs of the same plug-ins: options, numerics, versions of code."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(_plugins(run), []).append(run)
+    """Run id -> its plug-ins, what differs between the runs, and its seed.
+
+    icl mqar attention mlp model.seq_mixer.conv=4 seed=0        another run of attention has another conv
+    icl mqar delta_net mlp model.seq_mixer.conv=4 seed=0        and so this one says its own
+    icl mqar model=none seed=0                                  what the others have a model for
+    """
     found = {}
-    for head, group in groups.items():
-        options = [_decisive(run) for run in group]
-        every = dict.fromkeys(key for one in options for key in one)
-        differ = [key for key in every if len({canonical(one.get(key)) for one in options}) > 1]
-        for run, one in zip(group, options, strict=True):
-            told = [f"{key}={one[key]}" for key in differ if key in one]
-            found[run.id] = " ".join([head, *told, f"seed={run.seed}"])
+    for study in dict.fromkeys(run.study for run in runs):
+        options = {run: _decisive(run) for run in runs if run.study == study}
+        varied, held = _varied(options), _prefixes(options.values())
+        for run, own in options.items():
+            told = [f"{key}={value}" for key, value in own.items() if key in varied and value is not None]
+            missing = [f"{key}=none" for key, value in own.items() if value is None and (key in held or key in varied)]
+            found[run.id] = " ".join([_plugins(run), *missing, *told, f"seed={run.seed}"])
     return found
+
+
+def _varied(options: Mapping[Run, Mapping[str, Any]]) -> set[str]:
+    """What tells runs of the same plug-ins apart: options, numerics, versions of code."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for run, own in options.items():
+        groups.setdefault(_plugins(run), []).append(own)
+    return {
+        key
+        for group in groups.values()
+        for key in {key for own in group for key in own}
+        if len({canonical(own.get(key)) for own in group}) > 1
+    }
+
+
+def _prefixes(options: Iterable[Mapping[str, Any]]) -> set[str]:
+    """`model` and `model.seq_mixer`, of `model.seq_mixer.conv`."""
+    return {key[:place] for own in options for key in own for place, char in enumerate(key) if char == "."}
 
 
 def _decisive(run: Run) -> dict[str, Any]:

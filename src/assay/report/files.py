@@ -1,7 +1,13 @@
-"""A section on disk: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from."""
+"""A section on disk: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from.
 
+Tables and charts are views of one command. The next command whose first table has the same name removes those that it
+does not write again, so that no figure stands beside a table it does not belong to. A small file in the folder lists
+what was written, by first table, with its hash: nothing else is ever removed.
+"""
+
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +17,44 @@ from assay.report.section import Chart, Section
 from assay.report.style import house_spec, vegalite_version
 
 PNG_SCALE = 2
+WRITTEN = ".written.json"
+"""{"icl": {"icl.csv": sha256, "mse_by_step.pdf": sha256, ...}}: the views in a folder, by their first table."""
 
 
 def write_section(section: Section, folder: Path) -> list[Path]:
-    """Write everything the section holds; the paths in the order of its tables, charts and files."""
-    return [_write(folder / name, data) for name, data in _contents(section, folder)] + [
-        _write(path, data) for path, data in section.files
-    ]
+    """Write everything the section holds; the paths in the order of its tables, documents, charts and files."""
+    paths, views = [], dict[str, str]()
+    for name, data in _contents(section, folder):
+        paths.append(_write(folder / name, data))
+        if name not in section.documents:
+            views[name] = _sha256(data)
+    if section.tables:
+        _replace_views(folder, section.tables[0].name, views)
+    return paths + [_write(path, data) for path, data in section.files]
+
+
+def _replace_views(folder: Path, first: str, views: Mapping[str, str]) -> None:
+    """Remove what the last command with that first table wrote, nobody changed since, and this one did not write."""
+    listed = _listed(folder)
+    others = {name for key, names in listed.items() if key != first for name in names}
+    for name, written in listed.get(first, {}).items():
+        path = folder / Path(name).name
+        if name not in views and name not in others and path.is_file() and _sha256(path.read_bytes()) == written:
+            with disk_errors(path):
+                path.unlink()
+    _write(folder / WRITTEN, f"{json.dumps({**listed, first: views}, indent=1)}\n".encode())
+
+
+def _listed(folder: Path) -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads((folder / WRITTEN).read_bytes())
+        return {str(first): dict(names) for first, names in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # not there, or no list of ours: then nothing is known, and nothing removed
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
