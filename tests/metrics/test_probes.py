@@ -14,6 +14,7 @@ from assay.metrics.probes import (
     r2,
     r2_per_output,
     ridge,
+    ridge_chosen,
     ridge_r2,
     standardiser,
 )
@@ -201,3 +202,36 @@ def test_a_wide_code_with_a_dead_unit_and_one_twice_is_no_obstacle(monkeypatch):
     whole = ridge(split)
     monkeypatch.setattr(probes, "WIDE", 1)
     torch.testing.assert_close(ridge(split).predict(split.z_test), whole.predict(split.z_test), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d", "noise"), [(400, 12, 1.0), (60, 40, 0.3), (30, 50, 1.0)])
+def test_a_chosen_penalty_is_the_best_of_the_grid_for_the_rows_it_is_chosen_on(n, d, noise):
+    split = make(n=n, d=d, noise=noise)
+    centre, gain = standardiser(split.z_fit)
+    z, y = (split.z_fit.double() - centre) * gain, split.y_fit.double() - split.y_fit.double().mean(dim=0)
+
+    def error(penalty: float) -> float:
+        weights = torch.linalg.solve(z.mT @ z / n + penalty * torch.eye(d, dtype=z.dtype), z.mT @ y / n)
+        guess = split.y_fit.double().mean(dim=0) + (split.z_test.double() - centre) * gain @ weights
+        return float((guess - split.y_test.double()).square().mean())
+
+    found = ridge_chosen(split)
+    assert error(found.penalty) == pytest.approx(min(map(error, PENALTIES)))
+    at_it = float((found.predict(split.z_test) - split.y_test.double()).square().mean())
+    assert at_it == pytest.approx(error(found.penalty))
+
+
+def test_units_that_fire_in_two_rows_do_not_throw_the_chosen_reader_off():
+    """Heavy tails: while fitting a unit fires weakly beside an outlier of the target, and afterwards strongly."""
+    rng = torch.Generator().manual_seed(0)
+    n, units = 600, 60
+    y = torch.randn(3 * n, 4, generator=rng)
+    z = torch.zeros(3 * n, units)
+    for part, size in ((0, 1.0), (1, 20.0), (2, 20.0)):
+        for unit in range(units):
+            z[part * n + torch.randint(n, (2,), generator=rng), unit] = size
+    fitted, choosing, last = ((z[i : i + n], y[i : i + n]) for i in (0, n, 2 * n))
+    chosen = ridge_chosen(Split(*fitted, *choosing)).predict(last[0])
+    crossed = ridge(Split(*fitted, *last)).predict(last[0])
+    assert r2(crossed, last[1]) < -1  # generalised cross-validation sees no harm in them
+    assert r2(chosen, last[1]) > -0.05

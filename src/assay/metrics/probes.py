@@ -5,10 +5,12 @@ Every probe here is ridge regression with an intercept, in float64, from one Gra
     W(lam) = (G + lam I)^-1 C        G = Z'Z/n,  C = Z'Y/n,  Z standardised and Y centred on the fit part
 
 lam minimises generalised cross-validation, GCV(lam) = RSS/n / (1 - df/n)^2 (Golub, Heath & Wahba 1979), which costs one
-eigendecomposition for the whole grid, or, of a wide code, a Cholesky factor for each penalty that is tried. Fitted in
-sample, a code of pure noise would score k/n; held out it scores 0.
+eigendecomposition for the whole grid, or, of a wide code, a Cholesky factor for each penalty that is tried. For sparse
+codes lam minimises the error on rows kept apart for that. Fitted in sample, a code of pure noise would score k/n; held
+out it scores 0.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,10 +115,38 @@ def standardiser(
 def ridge(split: Split) -> RidgeFit:
     """The linear reader of the whole code, fitted on the fit part."""
     moments = _moments(split)
-    solve = _search if len(moments.gram) > WIDE else _solve
-    weights, penalty, degrees = solve(moments.gram, moments.cross, moments.power, moments.n)
-    weights = rearrange(moments.gain, "d -> d 1") * weights
-    return RidgeFit(moments.centre, weights, moments.intercept, float(penalty), float(degrees))
+    gram, cross, power, n = moments.gram, moments.cross, moments.power, moments.n
+    if len(gram) <= WIDE:
+        return _reader(moments, _solve(gram, cross, power, n))
+
+    def generalised(found: _Solution) -> Tensor:
+        weights, penalty, degrees = found
+        left = power - (weights * cross).sum() - penalty * weights.square().sum()
+        return _gcv(left, degrees, power, n)
+
+    return _reader(moments, _search(gram, cross, generalised))
+
+
+def ridge_chosen(split: Split) -> RidgeFit:
+    """The linear reader of the whole code, fitted on the fit part, at the penalty with the least error on the other.
+
+    For sparse codes. GCV takes every row to be like every other; but a unit that fired in three rows is fitted to those
+    three, and throws off the row in which it fires next: codes of SmolLM2's activations that their own decoder left
+    .76 of unexplained came out at 1.17.
+    """
+    moments = _moments(split)
+    z, y = (split.z_test.double() - moments.centre) * moments.gain, split.y_test.double() - moments.intercept
+    gram, cross, power = z.mT @ z / len(z), z.mT @ y / len(z), _power(y)
+
+    def held_out(found: _Solution) -> Tensor:
+        return power - 2 * (found.weights * cross).sum() + (found.weights * (gram @ found.weights)).sum()
+
+    return _reader(moments, _search(moments.gram, moments.cross, held_out))
+
+
+def _reader(moments: _Moments, found: _Solution) -> RidgeFit:
+    weights = rearrange(moments.gain, "d -> d 1") * found.weights
+    return RidgeFit(moments.centre, weights, moments.intercept, float(found.penalty), float(found.degrees))
 
 
 def ridge_r2(split: Split) -> float:
@@ -187,31 +217,34 @@ def _solve(
     return found._replace(weights=axes @ found.weights)
 
 
-def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], power: Float[Tensor, ""], n: int) -> _Solution:
-    """`_solve` without eigenvectors: from every eighth penalty of the grid to the neighbours of the best, halving the
-    distance. GCV falls and then rises, so that this ends where the whole grid would."""
-    tried = {place: _factored(gram, cross, power, n, PENALTIES[place]) for place in range(0, len(PENALTIES), 8)}
+def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], error: Callable[[_Solution], Tensor]) -> _Solution:
+    """Ridge at the penalty with the least error, without eigenvectors: from every eighth penalty of the grid to the
+    neighbours of the best, halving the distance. The error falls and then rises, so that this ends where the whole grid
+    would."""
+    tried: dict[int, tuple[float, _Solution]] = {}
+
+    def attempt(places: Iterable[int]) -> None:
+        for place in places:
+            found = _factored(gram, cross, PENALTIES[place])
+            if found is not None:
+                tried[place] = float(error(found)), found
+
+    attempt(range(0, len(PENALTIES), 8))
     for distance in (4, 2, 1):
         best = min(tried, key=lambda place: tried[place][0])
-        for place in (best - distance, best + distance):
-            if 0 <= place < len(PENALTIES):
-                tried[place] = _factored(gram, cross, power, n, PENALTIES[place])
+        attempt(place for place in (best - distance, best + distance) if 0 <= place < len(PENALTIES))
     return min(tried.values(), key=lambda found: found[0])[1]
 
 
-def _factored(
-    gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], power: Float[Tensor, ""], n: int, penalty: float
-) -> tuple[float, _Solution]:
-    """Ridge at one penalty, and its GCV: with R = G + penalty, RSS/n = power - <W, C> - penalty |W|^2 and
-    df = 1 + d - penalty tr R^-1."""
+def _factored(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], penalty: float) -> _Solution | None:
+    """Ridge at one penalty, with df = 1 + d - penalty tr (G + penalty)^-1; None where rounding left no factor."""
     eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     root, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
-    weights = torch.cholesky_solve(cross, root)
-    left = power - (weights * cross).sum() - penalty * weights.square().sum()
+    if failed:
+        return None
     trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum()
     degrees = 1 + len(gram) - penalty * trace
-    gcv = float("inf") if failed else float(_gcv(left, degrees, power, n))
-    return gcv, _Solution(weights, gram.new_tensor(penalty), degrees)
+    return _Solution(torch.cholesky_solve(cross, root), gram.new_tensor(penalty), degrees)
 
 
 def _shrink(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from assay.core.errors import UserError
-from assay.metrics.probes import Split, ridge
+from assay.metrics.probes import Split, ridge, ridge_chosen
 
 FIRES = 1e-6
 """Of a unit's root mean square: less counts as silence. Exact zeros are silent at any scale; dense codes never are."""
@@ -37,10 +37,15 @@ class RidgeDecoder:
         return (code.double() @ self.W.double() + self.b.double()).to(code.dtype)
 
 
-def ridge_decoder(code: Float[Tensor, "n units"], x: Float[Tensor, "n d"]) -> RidgeDecoder:
-    """The linear decoder of a frozen code, its penalty chosen by generalised cross-validation: one eigendecomposition
-    of the units' correlations (metrics.probes has the formula)."""
-    found = ridge(Split(code, x, code[:1], x[:1]))
+def ridge_decoder(
+    code: Float[Tensor, "n units"],
+    x: Float[Tensor, "n d"],
+    *,
+    chosen_on: tuple[Float[Tensor, "m units"], Float[Tensor, "m d"]] | None = None,
+) -> RidgeDecoder:
+    """The linear decoder of a frozen code. Its penalty is the best for other rows, or, where there are none, chosen by
+    generalised cross-validation, which rare units lead astray (metrics.probes has the formulas)."""
+    found = ridge(Split(code, x, code[:1], x[:1])) if chosen_on is None else ridge_chosen(Split(code, x, *chosen_on))
     b = found.intercept - found.centre @ found.weights
     return RidgeDecoder(found.weights.to(code.dtype), b.to(code.dtype))
 

@@ -63,13 +63,12 @@ SYNTHETIC = (
 )  # fmt: skip
 """For 512 units: every kind from about 4 or 8 active units to 64 or 128, so that curves can be compared."""
 ACTIVATIONS = (
-    *levels("lse_infomax", "lambda_lse", (1e3, 1e4, 3e4, 1e5)), *levels("topk", "k", (12, 32, 80, 160)),
-    *levels("relu_l1", "l1", (1.5, 3.0, 6.0, 12.0)),
-    *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.3, 1.0, 3.0, 10.0, 30.0)),
-    *levels("gated", "l1", (3.0, 6.0, 12.0, 20.0)),
-    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e3, 1e4, 3e4, 1e5)),
-    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e3, 1e4, 3e4, 1e5)),
-    *levels("batch_topk", "k", (12, 32, 80, 160)), *levels("matryoshka", "k", (12, 32, 80, 160)),
+    *levels("lse_infomax", "lambda_lse", (1e3, 1e4, 1e5, 1e6)), *levels("topk", "k", (12, 32, 80, 160)),
+    *levels("relu_l1", "l1", (0.75, 1.5, 3.0, 6.0)), *levels("gated", "l1", (2.0, 4.0, 8.0, 16.0)),
+    *levels("jump_relu:bandwidth=1.0:threshold=1.0", "l0", (0.03, 0.3, 3.0, 30.0)),
+    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (1e4, 1e5, 1e6)),
+    *levels("lse_infomax:scale=hinge", "lambda_lse", (1e4, 1e5, 1e6)),
+    *levels("batch_topk", "k", (12, 32, 80)), *levels("matryoshka", "k", (12, 32, 80)),
     "random_relu",
 )  # fmt: skip
 """For 4608 units on rows with |x|^2 = 576, chosen on a small sample to have some 10 to 300 active ones; above 1e5 the
@@ -88,7 +87,7 @@ def parsed(words: Sequence[str]) -> tuple[SparseCoder, ...]:
 class Sae(Study):
     """Can a sparse code be learned without a decoder, and is it as good?"""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     question: ClassVar[str] = "Can a sparse code be learned without a decoder, and is it as good?"
     presets: ClassVar = {
         "demo": {},  # the defaults: the embedded digits, half a minute on two cores

@@ -55,7 +55,7 @@ def score(modules: Sequence[CoderModule], data: Vectors) -> Iterator[dict[str, A
 def _scores(module: CoderModule, z: Tensor, readers: "_Readers", data: Vectors) -> dict[str, Any]:
     train, validation, test = data.train, data.validation, data.test
     z_validation, z_test = (codes(module, part.x) for part in (validation, test))
-    decoder = sparsity.ridge_decoder(z, train.x)
+    decoder = sparsity.ridge_decoder(z, train.x, chosen_on=(z_validation, validation.x) if len(validation) else None)
     found: dict[str, Any] = {
         "l0": sparsity.l0(z_test),
         "dead": sparsity.dead(z_test),
