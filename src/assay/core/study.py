@@ -34,6 +34,10 @@ class Progress:
     total: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def share(self) -> float:
+        return self.done / max(1, self.total)
+
 
 @dataclass(frozen=True)
 class Context:
