@@ -5,6 +5,8 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,18 +29,8 @@ class MyEnc(nn.Module):
         {body}
 '''
 QUICK = [
-    "--seeds",
-    "0",
-    "1",
-    "--batch_eval",
-    "256",
-    "--retr_steps",
-    "20",
-    "--retr_train_steps",
-    "5",
-    "--jac_points",
-    "4",
-]
+    "--seeds", "0", "1", "--batch_eval", "256", "--retr_steps", "20", "--retr_train_steps", "5", "--jac_points", "4",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -53,6 +45,11 @@ def test_no_words_show_studies_and_verbs(cli: Cli) -> None:
     code, out, _ = cli()
     assert code == 0 and "expressivity" in out and "report" in out
     assert cli("--version")[1].startswith("assay 0.")
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    ran = subprocess.run([sys.executable, "-m", "assay", "shw"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and ran.stderr.startswith("assay: no command 'shw'. Did you mean 'show'?")
 
 
 def test_the_page_has_its_rows_in_the_order_of_the_terminal(cli: Cli, tmp_path: Path) -> None:
@@ -123,9 +120,11 @@ def test_a_study_of_several_commands_lists_them_with_their_questions(cli: Cli) -
         (["expressivity", "--tester", "None"], "no tester named 'None'"),
         (["show", "abc", "--out", "nowhere"], "no results folder 'nowhere'"),
         (["rm"], "no results folder"),
-        (["show", "--oot", "x"], "unrecognized arguments: --oot. `assay show --help`"),
+        (["show", "--oot", "x"], "no flag '--oot'. Did you mean '--out'? `assay show --help`"),
         (["check", "encoders"], "required: names. `assay check --help`"),
         (["rm", "--status", "lost"], "invalid choice: 'lost'"),
+        (["data", "list", "--jsn"], "no flag '--jsn'. Did you mean '--json'? `assay data list --help`"),
+        (["report", "all"], "'all': not known. `assay report --help`"),
         (["data", "pul"], "invalid choice: 'pul'"),
         (["check", "encoders", "gruu"], "Did you mean 'GRU'"),
     ],
@@ -346,11 +345,8 @@ def test_self_test_checks_the_chosen_encoders_and_the_generators(cli: Cli) -> No
 
 @pytest.mark.parametrize("words", [["list"], ["icl", "--choices"]])
 def test_a_reader_that_leaves_early_is_not_an_error(words: list[str]) -> None:
-    import subprocess
-    import sys
-
-    script = f"import sys; from assay.cli import entry; sys.argv = ['assay', *{words!r}]; entry()"
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+    command = [sys.executable, "-m", "assay", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
         assert ran.stdout and ran.stderr
         ran.stdout.close()
         assert ran.stderr.read() == b""
@@ -383,7 +379,6 @@ def test_a_piped_table_is_as_wide_as_the_documents_or_as_asked_for(
 @pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
 def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path) -> None:
     import pty
-    import sys
 
     chunks: list[bytes] = []
 
@@ -391,10 +386,7 @@ def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path) -> None:
         chunks.append(os.read(fd, 65536))
         return chunks[-1]
 
-    code = (
-        "import sys; from assay.cli import entry; sys.argv = ['assay', 'toy', '--plugin', "
-        f"{str(TOY)!r}, '--executor', 'serial', '--out', {str(tmp_path)!r}]; entry()"
-    )
-    status = pty.spawn([sys.executable, "-c", code], read)
+    words = ["toy", "--plugin", str(TOY), "--executor", "serial", "--out", str(tmp_path)]
+    status = pty.spawn([sys.executable, "-m", "assay", *words], read)
     text = b"".join(chunks).decode()
     assert status == 0 and "6/6" in text and "left" in text and "\x1b[" in text

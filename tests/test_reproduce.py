@@ -149,6 +149,8 @@ def test_a_seed_that_failed_is_a_miss_with_its_reason(cli: Cli, tmp_path: Path) 
         (["squares"], {"tolerance": None}, "target with its tolerance"),
         (["squares"], {"metrik": "x"}, "Did you mean 'metric'?"),
         (["squares", "--workers", "-1"], {}, "--workers -1"),
+        (["squares", "--workers", "many"], {}, "argument --workers: invalid int value: 'many'."),
+        (["squares", "--devise", "cpu"], {}, "no flag '--devise'. Did you mean '--device'?"),
     ],
 )
 def test_a_wrong_word_or_claim_is_one_message_before_anything_is_computed(

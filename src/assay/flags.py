@@ -1,15 +1,37 @@
-"""Flags into dataclasses: tyro reads them, and what it would refuse is refused before, in the words of the house."""
+"""Flags into dataclasses: tyro reads them, and what it would refuse is refused before, in the words of the house.
 
+Verbs, which take few flags and words without one, have argparse, held to the same: `Parser`.
+"""
+
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields, make_dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from assay.choices import not_known, type_at, words_by_flag
-from assay.core.convert import convert, integers
+from assay.core.convert import convert, integers, nearest
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
 
 HELP = frozenset(("-h", "--help"))
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a verb: refuses what it cannot read in one line, as studies do."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        read, lost = super().parse_known_args(args, namespace)
+        if not lost:
+            return read, lost
+        flags = [word.partition("=")[0] for word in lost if word.startswith("-")]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        raise self._refusal(f"no flag '{flags[0]}'.{nearest(flags[0], known)}" if flags else f"'{lost[0]}': not known.")
+
+    def error(self, message: str) -> NoReturn:
+        raise self._refusal(f"{message}.")
+
+    def _refusal(self, said: str) -> UserError:
+        return UserError(f"{said} `{self.prog} --help` says what there is.")
 
 
 def parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> Any:

@@ -14,6 +14,8 @@ from assay.core.run import Record
 from assay.core.words import printable
 
 Watch = Callable[[Event], None]
+SILENCE = 15.0
+"""Seconds without a line after which, off a terminal, a run under way says how far it is."""
 
 
 @contextmanager
@@ -29,8 +31,15 @@ def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iter
 
 
 def _lines(labels: Mapping[str, str], total: int) -> Watch:
-    """`[ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89`: one line per stored run."""
-    done, start = 0, time.monotonic()
+    """`[ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89`: one line per stored run; and, while nothing has been
+    said for a while, how far a run has come: `[ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41`."""
+    done = 0
+    start = said = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal said
+        said = time.monotonic()
+        say(f"[{done:>{len(str(total))}}/{total} {said - start:5.0f} s] {text}")
 
     def watch(event: Event) -> None:
         nonlocal done
@@ -38,8 +47,9 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
             say(f"waiting for another driver: {labels[event.run.id]}")
         if event.record:
             done += 1
-            clock = f"[{done:>{len(str(total))}}/{total} {time.monotonic() - start:5.0f} s]"
-            say(f"{clock} {event.record.verdict} {labels[event.run.id]}{_found(event.record)}")
+            tell(f"{event.record.verdict} {labels[event.run.id]}{_found(event.record)}")
+        elif event.progress and time.monotonic() - said >= SILENCE:
+            tell(f"{100 * event.progress.share:.0f} % of {labels[event.run.id]}{_brief(event.progress.metrics)}")
 
     return watch
 
@@ -67,7 +77,7 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
             nonlocal finished
             found = ""
             if event.progress:
-                partial[event.run.id] = event.progress.done / max(1, event.progress.total)
+                partial[event.run.id] = event.progress.share
                 found = _brief(event.progress.metrics)
             if event.record:
                 finished += 1

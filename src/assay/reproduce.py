@@ -9,7 +9,6 @@ number of some records, reduced over seeds, with its target; and tables of the s
 in the store: a second call computes nothing.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical, flat
 from assay.core.words import printable
+from assay.flags import Parser
 from assay.progress import say, shown
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Reproduction:
 
 def reproduce(words: list[str]) -> int:
     """Published claims, run and compared: `assay reproduce NAME ...`, or `all`; without a name, what there is."""
-    parser = argparse.ArgumentParser(prog="assay reproduce", description=reproduce.__doc__)
+    parser = Parser(prog="assay reproduce", description=reproduce.__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--file", type=Path, help="claims of your own, in the form of assay/reproductions.json")
     parser.add_argument("--out", default="results")

@@ -1,26 +1,19 @@
 """`assay VERB ...`: look at what there is and at what is stored."""
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.plugin import registries
 from assay.core.run import Record
 from assay.core.words import printable
+from assay.flags import Parser
 from assay.progress import say
 from assay.reproduce import reproduce
 from assay.study_command import print_verdicts, run_study
-
-
-class Parser(argparse.ArgumentParser):
-    """Refuses what it cannot read in one line, as studies do."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}. `{self.prog} --help` says what there is.")
 
 
 def _parser(verb: str, description: str) -> Parser:

@@ -111,3 +111,14 @@ def test_more_series_than_colours_differ_in_their_shapes_and_a_chart_uses_each_c
     assert len(set(looks(section.charts[0].spec).values())) == 35
     section.chart("mixed", lines("m0", *(f"n{i}" for i in range(6))))
     assert len({colour for colour, _ in looks(section.charts[1].spec).values()}) == 7
+
+
+def test_charts_about_a_setting_name_it():
+    import altair as alt
+
+    section, chart = Section("toy"), alt.Chart(alt.InlineData(values=[{"x": 1}])).mark_point()
+    for n, setting in enumerate(("P=7", "P=11", "")):
+        with section.about(setting):
+            section.chart(f"a{n}", chart, caption="By width.")
+    section.chart("b", chart, caption="All.")
+    assert [c.caption for c in section.charts] == ["P=7: By width.", "P=11: By width.", "By width.", "All."]

@@ -13,6 +13,8 @@ import pytest
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.encoders import encoders
+from assay.report.section import Section
+from assay.studies.expressivity.expressivity import Expressivity
 
 SPEC = [
     "Model", "k-params", "sec/run", "R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "RetrieveR2",
@@ -87,6 +89,10 @@ def test_a_grid_gives_a_column_and_each_row_its_own_ceiling(cli_json: Callable[.
     quiet, loud = (row for row in rows if row["Model"] == "StaticMLP")
     assert (quiet["noise"], loud["noise"]) == (0.03, 1.0)
     assert quiet["R2_ceiling"] > 0.99 > 0.8 > loud["R2_ceiling"] > loud["R2"]["mean"]
+    section = Section("expressivity")
+    Expressivity().report(Store(tmp_path).records("expressivity"), section)
+    settings = {chart.caption.partition(": ")[0] for chart in section.charts}
+    assert settings == {"noise=0.03", "noise=1.0"}, "a chart of one setting says which"
 
 
 def test_ambiguous_keys_show_their_low_ceiling(cli_json: Callable[..., Any], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The recipe: schedule, decay, exact resumption."""
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,6 +32,20 @@ def model(mixer: str = "attention", d_model: int = 16) -> SequenceModule:
 def trainer(steps: int = 6, **options: float) -> SingleTrainer:
     train = Train(max_steps=steps, micro_batch_size=8, validate_every=3)
     return SingleTrainer(model(), task(), train, Optimizer(**options), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"lr": math.nan}, "optimizer.lr=nan: it must be a finite number above 0."),
+        ({"lr": math.inf}, "optimizer.lr=inf: it must be a finite number above 0."),
+        ({"beta2": math.nan}, "optimizer.beta2=nan: it must be in"),
+        ({"weight_decay": math.nan}, "optimizer.weight_decay=nan: it must be a finite number, 0 or more."),
+    ],
+)
+def test_numbers_from_python_that_no_optimizer_can_take_are_refused(options: dict[str, float], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        Optimizer(**options)
 
 
 def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_zero() -> None:

@@ -1,6 +1,7 @@
 """A study asks one question: it plans runs, executes them, and reports from their records alone."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -32,6 +33,10 @@ class Progress:
     done: int
     total: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        return self.done / max(1, self.total)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ class Report(Protocol):
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """An Altair chart."""
+
+    def about(self, setting: str) -> AbstractContextManager[None]:
+        """Charts made inside are of this setting alone, and their captions begin with it."""
 
     def document(self, name: str, text: str) -> None:
         """A file in a form of the study's own, under its whole name."""

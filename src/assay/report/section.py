@@ -4,7 +4,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,15 @@ class Section:
         self.looks = Looks()
         self.documents: dict[str, str] = {}
         self.files: list[tuple[Path, bytes]] = []
+        self._setting = ""
+
+    @contextmanager
+    def about(self, setting: str) -> Iterator[None]:
+        before, self._setting = self._setting, setting
+        try:
+            yield
+        finally:
+            self._setting = before
 
     def table(
         self,
@@ -92,7 +102,8 @@ class Section:
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
-        self.charts.append(Chart(name, self.looks.wear(house_spec(chart)), caption))
+        told = ": ".join(part for part in (self._setting, caption) if part)
+        self.charts.append(Chart(name, self.looks.wear(house_spec(chart)), told))
 
     def document(self, name: str, text: str) -> None:
         _check_name(name, list(self.documents))

@@ -47,6 +47,18 @@ def test_any_list_of_widths_is_swept_and_reported(cli_json: Callable[..., Any], 
     }  # fmt: skip
 
 
+def test_charts_of_two_settings_are_told_apart_by_their_captions(tmp_path: Path) -> None:
+    small = {"batch": 9, "epochs": 2, "dimensions": (2, 3), "seeds": (0,), "device": "cpu", "executor": "serial"}
+    for P in (5, 7):
+        assay.run("modular.sweep", P=P, out=tmp_path, **small)
+    section = Section("modular.sweep")
+    Sweep().report(Store(tmp_path).records("modular.sweep"), section)
+    captions = {chart.name: chart.caption for chart in section.charts}
+    assert len(set(captions.values())) == len(captions)
+    for name in ("survival", "js_by_width", "frequencies_d3"):
+        assert {captions[f"{name}_{place}"].partition(": ")[0] for place in (1, 2)} == {"P=5", "P=7"}
+
+
 def test_a_record_has_its_curve_and_its_weights(cli: Cli, tmp_path: Path) -> None:
     assert cli("modular", "sweep", *TINY, "--dimensions", "3", "--seeds", "0", "--out", tmp_path)[0] == 0
     (record,) = records(tmp_path).values()

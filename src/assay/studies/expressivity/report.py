@@ -100,7 +100,9 @@ def report(records: Sequence[Record], out: Report) -> None:
     _ranking(rows, out)
     settings = list(dict.fromkeys(str(row.setting) for row in rows))
     for number, setting in enumerate(settings, start=1):
-        _figures([row for row in rows if str(row.setting) == setting], out, f"_{number}" if len(settings) > 1 else "")
+        own = [row for row in rows if str(row.setting) == setting]
+        with out.about(" ".join(f"{key}={value}" for key, value in own[0].setting.items())):
+            _figures(own, out, f"_{number}" if len(settings) > 1 else "")
 
 
 def _rows(found: list[Cell]) -> list[Row]:
@@ -197,26 +199,25 @@ def _letters(rivals: Sequence[Row], noise: Cell | None, metric: str) -> dict[str
 
 def _figures(rows: Sequence[Row], out: Report, suffix: str) -> None:
     """One set of charts per setting of a grid."""
-    where = "".join(f" {key}={value}" for key, value in rows[0].setting.items())
     shares = [(100 * share, f"R2_{share:.2f}") for share in SHARES]
     points = [(row.label, x, row.cell.values(metric)) for row in rows for x, metric in shares]
     chart = _lines(points, x_title="share of the code kept (%)")
     out.chart(
         f"r2_by_share{suffix}",
         chart,
-        caption=f"What a random share of the code still says about the global factors.{where}",
+        caption="What a random share of the code still says about the global factors.",
     )
     points = [(row.label, k, values) for row in rows for k, values in _component_scores(row.cell)]
     chart = _lines(points, x_title="principal components k", log_x=True)
     out.chart(
         f"r2_by_components{suffix}",
         chart,
-        caption=f"The same from its top k principal components: free of rotation.{where}",
+        caption="The same from its top k principal components: free of rotation.",
     )
     trained = [row for row in rows if row.cell.values("RetrieveR2_trained")]
     if trained:
         steps = trained[0].setup.end_to_end_steps
-        caption = f"Lookup by content after {steps} end-to-end steps.{where}"
+        caption = f"Lookup by content after {steps} end-to-end steps."
         out.chart(f"retrieval{suffix}", _lookup_bars(trained), caption=caption)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.core.run import Record, canonical
 from assay.metrics.intervals import Interval, student_t
-from assay.report.tuned import leave_one_out
+from assay.report.tuned import at_the_edge, leave_one_out, most_common
 
 Rates = Mapping[float, Mapping[int, Record]]
 
@@ -30,21 +30,24 @@ class Contender:
         return self.records[0].run.options
 
     @property
+    def chosen(self) -> tuple[float, ...]:
+        """The rate that each seed counts with."""
+        return tuple(rate_of(record) for record in self.records)
+
+    @property
     def rate(self) -> float:
-        """The rate that most seeds count with."""
-        chosen = [rate_of(record) for record in self.records]
-        return max(sorted(set(chosen)), key=chosen.count)
+        """The rate that most seeds count with; of equals, the lowest."""
+        return most_common(self.chosen)
 
     @property
     def at_the_edge(self) -> bool:
         """Whether a rate beyond those tried might have been better, for any of its seeds."""
-        edges = {min(self.tried), max(self.tried)}
-        return len(self.tried) > 1 and any(rate_of(record) in edges for record in self.records)
+        return at_the_edge(self.chosen, self.tried)
 
     @property
     def rates(self) -> str:
         """The rate that most seeds count with, how many that are if not all, and whether one is at the edge."""
-        count = [rate_of(record) for record in self.records].count(self.rate)
+        count = self.chosen.count(self.rate)
         share = "" if count == len(self.records) else f" ({count}/{len(self.records)})"
         return f"{self.rate:g}{share}" + (" edge" if self.at_the_edge else "")
 

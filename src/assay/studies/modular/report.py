@@ -102,10 +102,12 @@ def report(records: Sequence[Record], out: Report) -> None:
     _perfect(by_series, out)
     capacity({name: [p.cell for p in own] for name, own in by_series.items()}, out, good=GOOD)
     _chart(points, out, "effective_rank", "effective rank")
-    for place, own in enumerate(by_series.values(), start=1):
-        suffix = f"_{place}" if len(by_series) > 1 else ""
-        survival([p.cell for p in own], out, suffix=suffix)
-        maps([p.cell for p in own], out, suffix=suffix)
+    for place, (name, own) in enumerate(by_series.items(), start=1):
+        several = len(by_series) > 1
+        suffix = f"_{place}" if several else ""
+        with out.about(name if several else ""):
+            survival([p.cell for p in own], out, suffix=suffix)
+            maps([p.cell for p in own], out, suffix=suffix)
 
 
 def _row(point: Point) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Progress where there is no terminal: a line per stored run, and one of a run that has been silent for long."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from assay import progress
+from assay.core.drive import Event
+from assay.core.run import Record, Run
+from assay.core.study import Progress
+
+SLOW = Run("toy", {"x": 1}, 0, {})
+
+
+def test_a_run_off_a_terminal_says_how_far_it_is_after_a_silence_and_no_sooner(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock))
+
+    def lines_at(seconds: float, event: Event) -> list[str]:
+        nonlocal clock
+        clock = seconds
+        watch(event)
+        return capsys.readouterr().err.splitlines()
+
+    def at_work(done: int) -> Event:
+        return Event("progress", SLOW, progress=Progress(SLOW, done, 40, {"loss": 0.41}))
+
+    with progress.shown({SLOW.id: "toy x=1"}, 12) as watch:
+        assert lines_at(14.9, at_work(10)) == []
+        assert lines_at(15.0, at_work(11)) == ["[ 0/12    15 s] 28 % of toy x=1  loss 0.41"]
+        assert lines_at(29.0, at_work(20)) == [], "a line has just been there"
+        stored = Event("stored", SLOW, record=Record(SLOW, "done", {"loss": 0.25}))
+        assert lines_at(29.5, stored) == ["[ 1/12    30 s] done toy x=1  loss 0.25"]
+        assert lines_at(44.0, at_work(30)) == [], "a stored run breaks the silence too"
+        assert lines_at(50.0, at_work(40)) == ["[ 1/12    50 s] 100 % of toy x=1  loss 0.41"]
+    with progress.shown({SLOW.id: "toy x=1"}, 12, quiet=True) as watch:
+        assert lines_at(100.0, at_work(10)) == []
