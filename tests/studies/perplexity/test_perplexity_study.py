@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from assay.api import configure
 from assay.attention.base import Budget
 from assay.core.errors import UserError
 from assay.core.store import Store
@@ -264,6 +265,13 @@ def test_the_defaults_of_the_prefix_protocol_run_under_it():
         "dense", "h2o", "streaming_llm", "window",
     }  # fmt: skip
     assert "cab_v4" in {method.name for method in Perplexity().chosen()}
+
+
+def test_flags_beside_the_demo_are_heard():
+    demo = configure(Perplexity, "demo", {})
+    assert demo.points() == [(80, Budget(slots=20))]
+    sparser = configure(Perplexity, "demo", {"sparsity_levels": (0.5,)})
+    assert sparser.points() == [(80, Budget(sparsity=0.5)), (80, Budget(slots=20))]
 
 
 def test_a_context_that_is_not_measured_is_not_the_longest():
