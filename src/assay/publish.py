@@ -26,7 +26,8 @@ def publish(session: "Session", results: "Results", *, as_json: bool, quiet: boo
     study, out = session.plan.study, session.execution.out
     section = Section(study.name)
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
-    if settled and (study.shows_failures or any(record.status == "done" for record in settled)):
+    reported = settled and (study.shows_failures or any(record.status == "done" for record in settled))
+    if reported:
         study.report(settled, section)
     page = f"; `assay report --out {out}` makes the page"
     show(section, study.folder(out), as_json=as_json, quiet=quiet, page=page)
@@ -34,6 +35,8 @@ def publish(session: "Session", results: "Results", *, as_json: bool, quiet: boo
     for record in bad:
         reason = (record.error or "a number was not finite").strip().splitlines()[-1]
         say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
+    for path in () if reported else study.promised():
+        say(f"{path} was not written: no run came to its end.")
     return 1 if bad else 0
 
 

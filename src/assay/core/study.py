@@ -149,6 +149,11 @@ class Study(Plugin):
         """Tables and charts, from records alone: those that are done, and those that diverged."""
         raise NotImplementedError(f"{type(self).__name__}.report")
 
+    def promised(self) -> Sequence[Path]:
+        """Files that `report` writes because the command names them: where no run is done, it is said that they are
+        missing."""
+        return ()
+
     def parts(self) -> list[Plugin]:
         """The plug-ins a command has chosen: what `--self-test` checks."""
         return [part for part in plugins_in(self) if part is not self]

@@ -119,6 +119,16 @@ def test_a_model_that_diverges_is_a_record_and_the_others_go_on(
     assert {key: r.status for key, r in records(tmp_path).items()} == {(2, 0): "diverged", (3, 0): "done"}
 
 
+def test_a_file_that_no_model_is_there_for_is_said_to_be_missing(cli: Cli, tmp_path: Path) -> None:
+    saved = tmp_path / "all.safetensors"
+    asked = [*TINY, "--dimensions", "2", "3", "--seeds", "0", "--out", tmp_path, "--save", saved]
+    code, _, err = cli("modular", "sweep", *asked, "--lr", "1e30")
+    assert code == 1 and not saved.exists()
+    assert err.splitlines()[-1] == f"{saved} was not written: no run came to its end."
+    code, _, err = cli("modular", "sweep", *asked)
+    assert code == 0 and saved.is_file() and "not written" not in err
+
+
 def test_a_seed_that_diverged_counts_as_not_perfect(tmp_path: Path) -> None:
     """Two seeds of a width, one perfect after two epochs and one diverged: 1/2, and waiting to the end."""
     store, study = Store(tmp_path), Sweep(P=7, batch=9, epochs=8, dimensions=(2, 3), seeds=(0, 1))

@@ -97,6 +97,9 @@ class Sweep(Recipe, Study):
         with activate(ctx.numerics) as device:
             yield from train(runs, ctx, device)
 
+    def promised(self) -> Sequence[Path]:
+        return () if self.save is None else (self.save,)
+
     def report(self, records: Sequence[Record], out: Report) -> None:
         from assay.studies.modular.report import report
 
