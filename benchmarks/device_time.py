@@ -3,17 +3,21 @@
 device time       several calls captured in a CUDA graph, whose replays are timed by events: nothing waits for the host
 as called         events around the same calls, started one by one from Python: where the host needs longer to start a
                   kernel than the GPU to run it, this is the host's time
+busy              of a program that no graph holds: the time in which the GPU ran a kernel or a copy, by the profiler
 
-Both are the median of several rounds, per call, after a warm-up. Work that cannot be captured (because it waits for the
-GPU, say) has no device time; it is compared as called, and its row says why. Two sides of a ratio are timed alike.
+The first two are the median of several rounds, per call, after a warm-up. Work that cannot be captured (because it
+waits for the GPU, say) has no device time; it is compared as called, and its row says why. Two sides of a ratio are
+timed alike.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 Work = Callable[[], object]
 CALLS, ROUNDS, WARM_UP = 10, 9, 3
@@ -68,6 +72,67 @@ def fastest(contenders: Sequence[Times]) -> Times:
     """By device time if all of them have one, else as called."""
     captured_all = all(times.device is not None for times in contenders)
     return min(contenders, key=lambda times: times.best if captured_all else times.called)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Milliseconds of a program: by events, with the time the GPU waited for the host; and those it was busy."""
+
+    elapsed: float
+    busy: float | None
+    reason: str = ""
+    """Why there is no busy time."""
+
+    def per(self, parts: int) -> "Spent":
+        return Spent(self.elapsed / parts, None if self.busy is None else self.busy / parts, self.reason)
+
+    def over(self, other: "Spent") -> tuple[float, float | None]:
+        """How many times the other's: elapsed, and busy where both are known."""
+        known = self.busy is not None and other.busy
+        return self.elapsed / other.elapsed, self.busy / other.busy if known else None
+
+    def __str__(self) -> str:
+        busy = f"{self.busy:.4g} ms busy" if self.busy is not None else f"busy time not measured: {self.reason}"
+        return f"{self.elapsed:.4g} ms elapsed, {busy}"
+
+
+def mean(programs: Sequence[Spent]) -> Spent:
+    """Busy only if that of each is known."""
+    elapsed = fmean(one.elapsed for one in programs)
+    known = [one.busy for one in programs if one.busy is not None]
+    if len(known) == len(programs):
+        return Spent(elapsed, fmean(known))
+    return Spent(elapsed, None, next(one.reason for one in programs if one.busy is None))
+
+
+def spent(work: Work, rounds: int = 1) -> Spent:
+    """Elapsed: the best round after one that does not count; busy: of one more, under the profiler."""
+    return Spent(min(milliseconds(work, rounds)), *busy(work))
+
+
+def busy(work: Work) -> tuple[float | None, str]:
+    """Milliseconds in which the GPU ran something, or why they are not known."""
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            work()
+            torch.cuda.synchronize()
+        # A named region spans the kernels in it and the gaps between them.
+        on_gpu = [e for e in seen.events() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    except Exception as error:  # noqa: BLE001 - a profiler that does not work costs this column, and nothing else
+        said = str(error).strip().splitlines()
+        return None, said[0] if said else type(error).__name__
+    if not on_gpu:
+        return None, "the profiler saw no kernel"
+    return covered((e.time_range.start, e.time_range.end) for e in on_gpu) / 1e3, ""
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of their union: kernels that run side by side are counted once."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 def repeated(work: Work, calls: int) -> None:
