@@ -238,6 +238,52 @@ def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_pat
     assert code == 2 and "--protocol prefix" in err
 
 
+def test_rows_of_methods_that_do_not_take_a_flag_say_so(tiny, text, cli, tmp_path):
+    sizes = ["--max-samples", "2", "--max-windows", "1", "--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16"]
+    base = words(tiny, text, tmp_path, *sizes, methods=["streaming_llm", "window", "h2o"])
+    latest = tmp_path / "perplexity" / "perplexity_latest.json"
+    expected = {
+        ("--positions", "cache"): {
+            "dense": ("dense", "absolute", "online"),
+            "streaming_llm@cache": ("streaming_llm", "cache", "online"),
+            "window@cache": ("window", "cache", "online"),
+            "h2o": ("h2o (absolute positions)", "absolute", "online"),
+        },
+        ("--protocol", "chunked", "--chunk", "8"): {
+            "dense": ("dense", "absolute", "online"),
+            "streaming_llm": ("streaming_llm (absolute positions, online)", "absolute", "online"),
+            "window": ("window (online)", "absolute", "online"),
+            "h2o@chunk8": ("h2o (chunks of 8)", "absolute", "chunked"),
+        },
+    }
+    for more, rows in expected.items():
+        code, _, _ = cli(*base, *more)
+        found = json.loads(latest.read_text())["results"]["articles.txt"]
+        said = {key: tuple(one[name] for name in ("title", "positions", "protocol")) for key, one in found.items()}
+        assert code == 0 and said == rows
+        table = (tmp_path / "perplexity" / "perplexity_table_3.md").read_text()
+        assert all(f"| {title} |" in table for title, *_ in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("methods", "flag", "said"),
+    [
+        (["h2o"], ["--positions", "cache"], "for streaming_llm and window: it means nothing to dense, h2o."),
+        (["dense"], ["--positions", "cache"], "it means nothing to dense."),
+        (["window", "random"], ["--protocol", "chunked"], "such as h2o: it means nothing to dense, window, random."),
+        (["snapkv"], ["--protocol", "chunked"], "snapkv cuts down a prefix"),
+    ],
+)
+def test_a_flag_that_no_method_takes_is_refused_in_one_line(methods, flag, said, tiny, text, cli, tmp_path):
+    code, _, err = cli(*words(tiny, text, tmp_path, *flag, methods=methods))
+    assert code == 2 and said in err and len(err.splitlines()) == 1 and not (tmp_path / "perplexity").exists()
+
+
+def test_without_such_flags_rows_have_their_plain_names(results):
+    titles = {one["title"] for one in results[1]["results"]["articles.txt"].values()}
+    assert "h2o" in titles and not any("online" in title for title in titles)
+
+
 def test_the_copy_probe_is_a_dataset(tiny, cli, tmp_path):
     given = [
         "perplexity",

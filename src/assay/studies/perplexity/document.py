@@ -87,15 +87,18 @@ class Cell:
         marks[f"@chunk{self.options['chunk']}"] = self.options["protocol"] == "chunked"
         return attention.load(self.options["method"]).label + "".join(mark for mark, there in marks.items() if there)
 
-    @property
-    def title(self) -> str:
-        """The row's name: every departure from the published form shows."""
+    def title(self, sweeps: "Sweeps") -> str:
+        """The row's name: every departure from the published form shows, and from what the command asked for."""
+        positions, protocol = self.options["positions"], self.options["protocol"]
         method = attention.load(self.options["method"])
         said = [method.departure] if method.departure else []
-        if isinstance(method, Pattern) and method.published_in_cache and self.options["positions"] == "absolute":
+        in_cache = isinstance(method, Pattern) and method.published_in_cache
+        if positions == "absolute" and (in_cache or (sweeps.positions == "cache" and not self.is_dense)):
             said.append("absolute positions")
-        if self.options["protocol"] == "chunked":
+        if protocol == "chunked":
             said.append(f"chunks of {self.options['chunk']}")
+        elif protocol == "online" and sweeps.protocol == "chunked" and not self.is_dense:
+            said.append("online")
         if self.prefix:
             said.append("prefix")
         return f"{method.label} ({', '.join(said)})" if said else method.label
@@ -113,17 +116,25 @@ def cells_of(records: Iterable[Record]) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Which cells belong to which sweep; an empty sweep was left out."""
+    """Which cells belong to which sweep; an empty sweep was left out. And what the command asked of all of them, which
+    records of several commands do not tell."""
 
     context_lengths: tuple[int, ...]
     fixed_sparsity: float | None
     sparsity_levels: tuple[float, ...]
     budgets: tuple[int, ...]
     fixed_context_length: int
+    positions: str | None = None
+    protocol: str | None = None
 
     def fit(self, cells: Iterable[Cell]) -> bool:
         """Whether the cells are those of these sweeps; those of other commands, as on a page of everything, are not."""
+        cells = list(cells)
         levels, at_fixed = self.sparsity_levels, [cell for cell in cells if not self.by_context(cell)]
+        asked = {("positions", "absolute"), ("protocol", "online"), ("positions", self.positions)}
+        asked.add(("protocol", self.protocol))
+        if any((key, cell.options[key]) not in asked for cell in cells for key in ("positions", "protocol")):
+            return False
         return all(
             cell.options["context"] == self.fixed_context_length
             and (cell.is_dense or cell.budget.sparsity in levels or cell.budget.slots in self.budgets)
@@ -225,7 +236,8 @@ def _methods(cells: Sequence[Cell], sweeps: Sweeps) -> dict[str, Any]:
     for cell in cells:
         context, budget = cell.options["context"], cell.budget
         place = found.setdefault(cell.key, {"context_length_sweep": {}, "sparsity_sweep": {}, "budget_sweep": {}})
-        place["title"] = cell.title
+        place["title"] = cell.title(sweeps)
+        place |= {key: cell.options[key] for key in ("positions", "protocol")}
         entry = result(cell, dense.get((context, cell.prefix)), window.get((context, cell.prefix, budget)))
         if sweeps.by_context(cell):
             place["context_length_sweep"][str(context)] = entry

@@ -85,9 +85,11 @@ class Perplexity(Study):
     sparsity_sweep: bool = True
     """Sweep over sparsities, unless --no_sparsity_sweep is given."""
     positions: Literal["absolute", "cache"] = "absolute"
-    """cache: positions inside the cache, as StreamingLLM was published; for streaming_llm and window."""
+    """cache: positions inside the cache, as StreamingLLM was published; streaming_llm and window take it, the rows of
+    others say that their positions are absolute."""
     protocol: Literal["online", "chunked", "prefix"] = "online"
-    """Evict after every token, after every chunk, or once after a dense prefix, whose continuation is scored."""
+    """Evict after every token, after every chunk (methods that evict; the rows of others say online), or once after a
+    dense prefix, whose continuation is scored."""
     chunk: int = 128
     """Tokens between evictions, under the chunked protocol."""
     dtype: str = "auto"
@@ -181,6 +183,8 @@ class Perplexity(Study):
             self.sparsity_levels if self.sparsity_sweep else (),
             self.budgets,
             self.fixed,
+            self.positions,
+            self.protocol,
         )
 
     def plan(self) -> list[Run]:
@@ -198,6 +202,7 @@ class Perplexity(Study):
             for method in self.chosen()
             for shard in range(SHARDS)
         ]
+        self._check_heard()
         runs = [self.cell(seed=self.seed, **shared, **cell) for cell in cells]
         return list({run.id: run for run in runs}.values())
 
@@ -210,19 +215,27 @@ class Perplexity(Study):
 
     def lane(self, method: Method, budget: Budget) -> dict[str, Any]:
         """The options of a run that are the lane's: those that mean nothing to a method do not tell its runs apart."""
-        evicts, moves = isinstance(method, Evict), isinstance(method, Pattern) and method.cache(1 << 20) is not None
         if isinstance(method, Prefix) and self.protocol != "prefix":
             raise UserError(f"{method.label} cuts down a prefix: it runs under --protocol prefix alone.")
         if isinstance(method, Select) and self.protocol == "prefix":
             raise UserError(f"{method.label} selects anew for each query: --protocol prefix means nothing to it.")
-        protocol = self.protocol if evicts or self.protocol == "prefix" else "online"
+        protocol = self.protocol if isinstance(method, Evict) or self.protocol == "prefix" else "online"
         return {
             "method": method,
             "budget": {"sparsity": 0.0, "slots": None} if method.name == "dense" else vars(budget),
-            "positions": self.positions if moves else "absolute",
+            "positions": self.positions if _moves(method) else "absolute",
             "protocol": protocol,
             "chunk": self.chunk if protocol == "chunked" else 1,
         }
+
+    def _check_heard(self) -> None:
+        """A flag that no method takes is refused; where some take it, the others' rows say that they do not."""
+        methods = self.chosen()
+        named = ", ".join(method.label for method in methods)
+        if self.positions == "cache" and not any(map(_moves, methods)):
+            raise UserError(f"--positions cache is for streaming_llm and window: it means nothing to {named}.")
+        if self.protocol == "chunked" and not any(isinstance(method, Evict) for method in methods):
+            raise UserError(f"--protocol chunked is for methods that evict, such as h2o: it means nothing to {named}.")
 
     def cohort(self, run: Run) -> Hashable:
         """Lanes of one forward pass. Under the prefix protocol other tokens are scored."""
@@ -261,6 +274,11 @@ class Perplexity(Study):
 
         head = {"name": self.title, "description": self.description}
         report(records, out, **head, sweeps=self.sweeps(), verbose=self.verbose)
+
+
+def _moves(method: Method) -> bool:
+    """Whether positions can be counted inside its cache."""
+    return isinstance(method, Pattern) and method.cache(1 << 20) is not None
 
 
 def _needs_hub(runs: Sequence[Run]) -> bool:
