@@ -9,7 +9,7 @@ No number is typed by hand, and whether a claim of the spec holds is decided her
 """
 
 import argparse
-import re
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from findings_words import holds, ruled, shown, spread, tabled
+from findings_words import between, holds, ruled, shown, spread, tabled
 
 from assay.core.run import Record
 from assay.core.store import Store
@@ -34,7 +34,6 @@ from assay.studies.modular.source import settings
 from assay.studies.modular.sweep import saved_sweep
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
-BEGIN, END = "<!-- modular: begin -->", "<!-- modular: end -->"
 DIAGONAL = "JS of diagonal (bits)"
 SHOWN = (
     "TN",
@@ -70,7 +69,14 @@ def similarity_rows(whole: SweepResults, most: int, permutations: int) -> dict[s
     rng = np.random.default_rng(0)
     test = mantel(matrices["JS (bits)"], matrices[DIAGONAL], rng=rng, permutations=permutations)
     rows["JS (bits)"] |= {"r with diagonal": test.r, "p (diagonal)": test.p}
+    rows["JS (bits)"] |= {"diagonal, r with min(d, d')": rows[DIAGONAL]["r with min(d, d')"]}
     return rows
+
+
+def partial_correlation(r: float, one: float, other: float) -> float:
+    """What is left of the correlation of two once a third is held fixed, with which they have `one` and `other`."""
+    rest = (1 - one**2) * (1 - other**2)
+    return (r - one * other) / math.sqrt(rest) if rest > 0 else math.nan
 
 
 def alike_rows(whole: SweepResults, most: int) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -81,11 +87,12 @@ def alike_rows(whole: SweepResults, most: int) -> tuple[str, dict[str, dict[str,
         if len(found) >= 2:
             count = min(most, len(found))
             sweep = whole.only([found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)])
-            return what, _alike(sweep)
+            return what, _alike(sweep, len(found))
     return "", {}
 
 
-def _alike(sweep: SweepResults) -> dict[str, dict[str, Any]]:
+def _alike(sweep: SweepResults, there: int) -> dict[str, dict[str, Any]]:
+    """Of the models of a sweep, which were taken from as many as there are."""
     models, rows = weights_of(sweep.models, sweep.P), {}
     for measure in measures(4):
         if not set(measure.names) & set(SHOWN):
@@ -94,7 +101,7 @@ def _alike(sweep: SweepResults) -> dict[str, dict[str, Any]]:
             mean, pairs = mean_over_pairs(matrix), matrix[np.triu_indices(len(matrix), k=1)]
             rows[name] = {
                 "measure": name,
-                "models": len(models),
+                "models": len(models) if len(models) == there else f"{len(models)} of the {there}",
                 "pairs": mean.n,
                 "mean": mean,
                 "least": float(pairs.min()),
@@ -243,8 +250,10 @@ def _one_algorithm(image: Row, plain: Row) -> str:
 
 
 def _frequencies(js: Row) -> str:
-    """Whether it tells pairs apart as a law does that no eigensolver can turn."""
-    found = js["r with diagonal"] >= AGREE and js["p (diagonal)"] <= SURE
+    """Whether it tells pairs apart as a law does that no eigensolver can turn, beyond what both owe to width."""
+    r, one, other = (js[key] for key in ("r with diagonal", "r with min(d, d')", "diagonal, r with min(d, d')"))
+    left = partial_correlation(r, one, other)
+    found = left >= AGREE and js["p (diagonal)"] <= SURE
     within = (
         f"{js['same width']:.3f} bits per remainder within a width and {js['other widths']:.3f} between widths (beyond "
         f"strengths {js['beyond (width)']:.3f}, p = {js['p (width)']:.3f})"
@@ -252,11 +261,12 @@ def _frequencies(js: Row) -> str:
         else f"{js['all pairs']:.3f} bits per remainder over all pairs (no width has two models)"
     )
     return (
-        f"**{'Confirmed.' if found else 'No.'}** Over pairs it correlates {js['r with diagonal']:.2f} (p = "
-        f"{js['p (diagonal)']:.3f}) with the divergence of what depends on a + b alone, which no eigensolver can turn; "
-        f"{AGREE} or more would be agreement. It is {within}. Over all pairs it is {js['all pairs']:.3f}, of untrained "
-        f"ones {js['untrained']:.3f}; scrambled phases keep the power at every frequency, and with it "
-        f"{js['scrambled']:.3f}."
+        f"**{'Confirmed.' if found else 'No.'}** Over pairs it correlates {r:.2f} (p = "
+        f"{js['p (diagonal)']:.3f}) with the divergence of what depends on a + b alone, which no eigensolver can turn. "
+        f"With the narrower of the two widths they correlate {one:.3f} and {other:.3f}; given that width, {left:.2f} "
+        f"is left of their correlation, and {AGREE} or more would be agreement. It is {within}. Over all pairs it is "
+        f"{js['all pairs']:.3f}, of untrained ones {js['untrained']:.3f}; scrambled phases keep the power at every "
+        f"frequency, and with it {js['scrambled']:.3f}."
     )
 
 
@@ -373,17 +383,15 @@ def main(words: Sequence[str] | None = None) -> int:
         )
     try:
         page = args.page.read_text(encoding="utf-8")
-    except OSError as error:
-        parser.error(f"cannot read {args.page}: {error.strerror}")
-    marked = re.compile(f"{BEGIN}.*{END}", flags=re.DOTALL)
-    if not marked.search(page):
-        parser.error(f"{args.page} has no place for the section: it stands between {BEGIN} and {END}")
+        between(page, "modular", "")  # before anything is computed for it
+    except (OSError, ValueError) as error:
+        parser.error(f"{args.page}: {error}")
     records = [r for r in Store(args.results).records("modular.sweep") if r.status != "failed"]
     groups = sorted(settings(records), key=lambda group: -group[0].run.options["P"])
     if not groups:
         parser.error(f"no records of modular.sweep under {args.results}")
     text = "\n\n".join(section(group, args.most, args.permutations) for group in groups)
-    args.page.write_text(marked.sub(lambda _: f"{BEGIN}\n{text}\n{END}", page), encoding="utf-8")
+    args.page.write_text(between(page, "modular", text), encoding="utf-8")
     return 0
 
 

@@ -16,7 +16,6 @@ whether a claim holds is decided here by rules that are stated beside it.
 
 import argparse
 import math
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from statistics import fmean, linear_regression
 from typing import NamedTuple
 
 from findings_field import field_at_equal_l0, overcomplete, overcomplete_at_equal_l0
-from findings_words import holds, ruled, shown, spread, verdict, without_equal_n
+from findings_words import between, holds, ruled, shown, spread, verdict, without_equal_n
 
 from assay.core.run import Record
 from assay.core.store import Store
@@ -33,14 +32,6 @@ from assay.studies.sae.curves import Point, at_l0, chosen, rate_shown
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
-BEGIN, END = "<!-- sae: begin -->", "<!-- sae: end -->"
-HEAD = """## sae
-
-*Can a sparse code be learned without a decoder, and is it as good?* The claims of the paper on decoder-free coding by
-implicit EM, checked with five seeds, and the comparison it leaves out. C is its full loss, D the same without the
-log-sum-exp, B without decorrelation. Written by the commands at the top of `docs/findings_sae.py`.
-
-"""
 C, D, SAE = "lse_infomax", "lse_infomax:lambda_lse=0.0", "relu_l1:l1=0.01:form=spec"
 
 
@@ -349,6 +340,11 @@ def main() -> int:
     parser.add_argument("out", help="the results folder that has the records")
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
+    try:
+        page = args.page.read_text(encoding="utf-8")
+        between(page, "sae", "")  # before anything is computed for it
+    except (OSError, ValueError) as error:
+        parser.error(f"{args.page}: {error}")
     groups: dict[str, list[Record]] = {}
     for record in Store(args.out).records("sae"):
         if record.status in ("done", "diverged"):
@@ -362,13 +358,7 @@ def main() -> int:
     written_of = {name: section(name, groups[name]) for name in sorted(groups, key=_rank)}
     short = in_short({name: claims for name, (_, claims) in written_of.items()})
     body = "\n\n".join([not_run(groups), short, headline(groups), *(text for text, _ in written_of.values())])
-    text = args.page.read_text(encoding="utf-8") if args.page.is_file() else "# Findings\n"
-    written = f"{HEAD}{BEGIN}\n{body}\n{END}"
-    if BEGIN in text:
-        text = re.sub(r"^## sae\n.*?" + re.escape(END), lambda _: written, text, flags=re.DOTALL | re.MULTILINE)
-    else:
-        text = text.rstrip() + f"\n\n{written}\n"
-    args.page.write_text(text, encoding="utf-8")
+    args.page.write_text(between(page, "sae", body), encoding="utf-8")
     print(f"{args.page}: {len(groups)} data sets")
     return 0
 

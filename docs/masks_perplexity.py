@@ -6,10 +6,10 @@ One head over random queries and keys, the same for all. A row is a query, a col
 not. Every registered method is drawn, so that a new one has its picture by running this again.
 """
 
-import re
 from pathlib import Path
 
 import torch
+from findings_words import between
 
 from assay.attention import attention
 from assay.attention.base import BlockSelect, Budget, Evict, Layer, Pattern, Prefix, Select
@@ -17,7 +17,6 @@ from assay.attention.lanes import Lane, attended
 from assay.nn.random import stream
 
 PAGE = Path(__file__).parent / "perplexity.md"
-BEGIN, END = "<!-- masks: begin -->", "<!-- masks: end -->"
 TIME, SLOTS, WIDTH, ABREAST = 16, 4, 24, 5
 FAMILIES = (Prefix, Select, Evict, Pattern)
 """Pattern first."""
@@ -63,8 +62,7 @@ def drawn() -> str:
 
 
 def placed(page: str) -> str:
-    block = f"{BEGIN}\n```text\n{drawn()}\n```\n{END}"
-    return re.sub(f"{BEGIN}.*?{END}", lambda _: block, page, flags=re.DOTALL)
+    return between(page, "masks", f"```text\n{drawn()}\n```")
 
 
 if __name__ == "__main__":

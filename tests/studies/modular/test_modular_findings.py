@@ -150,7 +150,8 @@ def test_perfect_models_and_their_floors_are_of_the_same_pairs(
     assert seen and all(keys == perfect for keys in seen)
     matrix = symmetric_similarity_matrix(weights_of(whole.only(perfect).models, 7))
     assert rows["TN"]["mean"].mean == pytest.approx(matrix[np.triu_indices(3, 1)].mean())
-    assert findings.alike_rows(whole, 2)[1]["TN"]["pairs"] == 1
+    some = findings.alike_rows(whole, 2)
+    assert some[1]["TN"]["pairs"] == 1 and "The 1 pairs of 2 of the 3 perfect models have" in findings._answers(*some)
     one = replace(whole, val_accs=accuracies | dict.fromkeys(perfect[1:], 0.5))
     assert findings.alike_rows(one, 60)[0] == "models with a val acc of 0.95 or more"
 
@@ -158,10 +159,26 @@ def test_perfect_models_and_their_floors_are_of_the_same_pairs(
 def test_js_is_judged_by_a_law_that_no_solver_turns(findings: ModuleType) -> None:
     js = dict.fromkeys(("same width", "other widths", "beyond (width)", "p (width)", "untrained", "scrambled"), 0.1)
     js |= {"all pairs": 0.2, "r with diagonal": 0.7, "p (diagonal)": 0.001}
+    js |= {"r with min(d, d')": -0.1, "diagonal, r with min(d, d')": -0.2}
     assert "**Confirmed.**" in findings._frequencies(js)
     for other in ({"r with diagonal": 0.3}, {"p (diagonal)": 0.2}):
         assert "**No.**" in findings._frequencies(js | other)
+    both_fall = js | {"r with min(d, d')": -0.8, "diagonal, r with min(d, d')": -0.8}
+    said = findings._frequencies(both_fall)
+    assert "**No.**" in said and "it correlates 0.70" in said and "0.17 is left" in said, (
+        "what width explains is no sign"
+    )
     assert "no width has two models" in findings._frequencies(js | {"same width": None})
+
+
+def test_a_partial_correlation_is_that_of_what_a_third_does_not_explain(findings: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    third = rng.normal(size=200)
+    one, other = (rng.normal(size=200) + slope * third for slope in (1.0, -2.0))
+    rests = [x - np.polyval(np.polyfit(third, x, 1), third) for x in (one, other)]
+    r, first, second = (np.corrcoef(*pair)[0, 1] for pair in ((one, other), (one, third), (other, third)))
+    assert findings.partial_correlation(r, first, second) == pytest.approx(np.corrcoef(*rests)[0, 1])
+    assert np.isnan(findings.partial_correlation(1.0, 1.0, 1.0)), "nothing is left to correlate"
 
 
 def test_accuracy_is_confirmed_or_refuted_within_its_epochs(findings: ModuleType) -> None:

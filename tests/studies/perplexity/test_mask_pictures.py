@@ -13,7 +13,12 @@ def masks(script):
 def test_the_page_shows_what_the_methods_draw(masks):
     page = masks.PAGE.read_text(encoding="utf-8")
     assert masks.placed(page) == page, "run python docs/masks_perplexity.py"
-    assert page.count(masks.BEGIN) == page.count(masks.END) == 1
+    assert page.count("<!-- masks: begin -->") == page.count("<!-- masks: end -->") == 1
+
+
+def test_a_page_without_a_place_for_them_is_an_error(masks):
+    with pytest.raises(ValueError, match="there is no place for the section: it stands between <!-- masks: begin -->"):
+        masks.placed("a page")
 
 
 def test_every_method_has_a_picture_of_its_own(masks):

@@ -1,6 +1,7 @@
 """What docs/findings_sae.py says is decided by the numbers: every sentence, both ways."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -229,3 +230,18 @@ def test_overcomplete_codes_stand_together_with_every_difference_and_what_was_no
     assert page.overcomplete_at_equal_l0({}, page.KINDS).endswith(
         "Not run: known atoms (`dictionary`), SmolLM2's activations (`activations`)."
     )
+
+
+def test_a_page_without_a_place_for_the_section_is_an_error(
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "page.md"
+    monkeypatch.setattr("sys.argv", ["findings_sae.py", str(tmp_path), "--page", str(path)])
+    for text, said in ((None, "No such file"), ("no marks\n", "it stands between <!-- sae: begin -->")):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(SystemExit) as left:
+            page.main()
+        err = capsys.readouterr().err
+        assert left.value.code == 2 and "page.md" in err and said in err
+    assert path.read_text() == "no marks\n"
