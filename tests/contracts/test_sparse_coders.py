@@ -42,10 +42,13 @@ class Broken(EncoderModule):
 
     def encode(self, x):
         z = self.preactivations(x).relu()
-        return {"batch": z - z.mean(dim=1, keepdim=True), "constant": z * 0}.get(self.fault, z)
+        faults = {"batch": z - z.mean(dim=1, keepdim=True), "constant": z * 0, "unrectified": self.preactivations(x)}
+        return faults.get(self.fault, z)
 
     def loss(self, x):
         a = self.encode(x.flip(2) if self.fault == "another" else x)
+        if self.fault == "unrectified":
+            a = a.relu()
         total = a.square().sum(dim=(1, 2))
         if self.fault == "mixes":
             total = total + total.sum() / 10
@@ -107,6 +110,7 @@ def test_a_decoder_that_trains_another_code_is_noticed(fault, seen):
         ("mixes", contract.keeps_models_apart, "depends on who else"),
         ("rises", contract.training_lowers_its_loss, "the loss went from"),
         ("another", contract.codes_what_it_trains, "not the code of the loss"),
+        ("unrectified", contract.codes_what_it_trains, "move without moving the loss"),
     ],
 )
 def test_a_broken_promise_is_noticed(fault, promise, seen):

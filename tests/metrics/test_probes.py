@@ -204,21 +204,53 @@ def test_a_wide_code_with_a_dead_unit_and_one_twice_is_no_obstacle(monkeypatch):
     torch.testing.assert_close(ridge(split).predict(split.z_test), whole.predict(split.z_test), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("n", "d", "noise"), [(400, 12, 1.0), (60, 40, 0.3), (30, 50, 1.0)])
-def test_a_chosen_penalty_is_the_best_of_the_grid_for_the_rows_it_is_chosen_on(n, d, noise):
-    split = make(n=n, d=d, noise=noise)
+def errors_of_the_grid(split):
+    """On the other part, each penalty fitted by solving its equations."""
     centre, gain = standardiser(split.z_fit)
     z, y = (split.z_fit.double() - centre) * gain, split.y_fit.double() - split.y_fit.double().mean(dim=0)
 
     def error(penalty: float) -> float:
-        weights = torch.linalg.solve(z.mT @ z / n + penalty * torch.eye(d, dtype=z.dtype), z.mT @ y / n)
+        left = z.mT @ z / len(z) + penalty * torch.eye(z.shape[1], dtype=z.dtype)
+        weights = torch.linalg.solve(left, z.mT @ y / len(z))
         guess = split.y_fit.double().mean(dim=0) + (split.z_test.double() - centre) * gain @ weights
         return float((guess - split.y_test.double()).square().mean())
 
-    found = ridge_chosen(split)
-    assert error(found.penalty) == pytest.approx(min(map(error, PENALTIES)))
+    return {penalty: error(penalty) for penalty in PENALTIES}
+
+
+@pytest.mark.parametrize("wide", [1, probes.WIDE], ids=["searched", "whole"])
+@pytest.mark.parametrize(("n", "d", "noise"), [(400, 12, 1.0), (60, 40, 0.3), (30, 50, 1.0)])
+def test_a_chosen_penalty_is_the_best_of_the_grid_for_the_rows_it_is_chosen_on(n, d, noise, wide, monkeypatch):
+    split = make(n=n, d=d, noise=noise)
+    monkeypatch.setattr(probes, "WIDE", wide)
+    errors, found = errors_of_the_grid(split), ridge_chosen(split)
+    assert errors[found.penalty] == pytest.approx(min(errors.values()))
     at_it = float((found.predict(split.z_test) - split.y_test.double()).square().mean())
-    assert at_it == pytest.approx(error(found.penalty))
+    assert at_it == pytest.approx(errors[found.penalty])
+
+
+def test_a_code_that_is_not_wide_is_given_the_best_of_two_minima(monkeypatch):
+    """Two columns are almost the third. What they hold by their small differences is, held out, right for one and of
+    the wrong sign for the other, whose difference is smaller; so is what is held by all three. Penalties that shrink
+    the one and not the other are few, and the search, on its way from every eighth, does not see them."""
+    n, rng = 200, torch.Generator().manual_seed(0)
+    common, right, turned = torch.randn(3, 2 * n, 1, generator=rng, dtype=torch.float64)
+    z = torch.cat([common, common + 0.05 * right, common + 0.01 * turned], dim=1)
+    sign = torch.ones(2 * n, 1, dtype=torch.float64)
+    sign[n:] = -1
+    y = torch.cat([right, sign * turned, 0.4 * sign * common], dim=1)
+    split = Split(z[:n], y[:n], z[n:], y[n:])
+    errors = errors_of_the_grid(split)
+    assert errors[ridge_chosen(split).penalty] == min(errors.values())
+    monkeypatch.setattr(probes, "WIDE", 1)
+    assert errors[ridge_chosen(split).penalty] > 1.1 * min(errors.values())
+
+
+@pytest.mark.parametrize("wide", [1, probes.WIDE], ids=["searched", "whole"])
+def test_a_code_that_is_not_finite_is_refused_in_words(wide, monkeypatch):
+    monkeypatch.setattr(probes, "WIDE", wide)
+    with pytest.raises(AssertionError, match="not finite"):
+        ridge_chosen(recode(make(), lambda z: z * torch.inf))
 
 
 def test_units_that_fire_in_two_rows_do_not_throw_the_chosen_reader_off():

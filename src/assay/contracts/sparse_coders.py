@@ -74,7 +74,8 @@ def keeps_models_apart(coder: SparseCoder) -> None:
 def codes_what_it_trains(coder: SparseCoder) -> None:
     """`encode` gives the code of the loss. With a decoder: the term `mse` is what decode(encode(x)) leaves, summed or
     averaged over inputs, within 1 % (a batch may be cut otherwise than a row). Without one the loss sees x through
-    the code alone: its slope in x lies in the span of the code's."""
+    the code alone, and all of it: its slope in x lies in the span of the code's, and a unit that it feels on some rows
+    it feels on every row on which the unit moves."""
     if not isinstance(coder, TrainedCoder):
         return
     module, x = _disturbed(coder), _rows(1).requires_grad_()
@@ -89,9 +90,15 @@ def codes_what_it_trains(coder: SparseCoder) -> None:
     (slope,) = torch.autograd.grad(terms["total"].sum(), x)
     units = [torch.autograd.grad(unit.sum(), x, retain_graph=True)[0][0] for unit in code[0].unbind(1)]
     span = torch.stack(units, dim=2)  # row by row, what each unit sees of x
-    missed = slope[0] - (span @ torch.linalg.pinv(span) @ slope[0][:, :, None])[:, :, 0]
+    felt = (torch.linalg.pinv(span) @ slope[0][:, :, None])[:, :, 0]  # the loss's slope in each unit
+    missed = slope[0] - (span @ felt[:, :, None])[:, :, 0]
     share = (missed.norm() / slope.norm()).item()
     assert share < 1e-6, f"encode is not the code of the loss: {share:.1%} of its slope in x is not the code's"
+    # Per unit: a hinge on a unit's variance is flat on all rows alike, and is a loss of the code nonetheless.
+    most = felt.abs().amax(dim=0)
+    unfelt = (felt.abs() < 1e-9 * most) & (most > 1e-9 * most.max())
+    silent = (unfelt & (span.norm(dim=1) > 0)).double().mean().item()
+    assert silent == 0, f"encode is not the code of the loss: {silent:.1%} of it move without moving the loss"
 
 
 def training_lowers_its_loss(coder: SparseCoder) -> None:

@@ -44,6 +44,14 @@ def load_model(
     return model.to(device).eval()
 
 
+def outline(name: str) -> nn.Module:
+    """The modules of a model by its config, without weights: what they are called is known before anything is read."""
+    library = transformers()
+    with quiet(name), torch.device("meta"):
+        found: nn.Module = library.AutoModelForCausalLM.from_config(library.AutoConfig.from_pretrained(where(name)))
+    return found
+
+
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
     with quiet(name):
         return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision)

@@ -5,9 +5,9 @@ Every probe here is ridge regression with an intercept, in float64, from one Gra
     W(lam) = (G + lam I)^-1 C        G = Z'Z/n,  C = Z'Y/n,  Z standardised and Y centred on the fit part
 
 lam minimises generalised cross-validation, GCV(lam) = RSS/n / (1 - df/n)^2 (Golub, Heath & Wahba 1979), which costs one
-eigendecomposition for the whole grid, or, of a wide code, a Cholesky factor for each penalty that is tried. For sparse
-codes lam minimises the error on rows kept apart for that. Fitted in sample, a code of pure noise would score k/n; held
-out it scores 0.
+eigendecomposition for the whole grid, or, of a wide code, a Cholesky factor for each penalty that is tried: the grid is
+searched then. For sparse codes lam minimises the error on rows kept apart for that. Fitted in sample, a code of pure
+noise would score k/n; held out it scores 0.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,6 +27,7 @@ PENALTIES = tuple(10 ** (quarter / 4) for quarter in range(-40, 17))
 
 WIDE = 1024
 """Coordinates above which eigenvectors cost more than the factors of a search."""
+NO_FACTOR = "no penalty gave a Gram matrix that could be factored: the code is not finite, or too large for float64"
 QUIET = 0.1
 """Columns that move less than this share of the typical one are not scaled up to it."""
 
@@ -137,11 +138,35 @@ def ridge_chosen(split: Split) -> RidgeFit:
     moments = _moments(split)
     z, y = (split.z_test.double() - moments.centre) * moments.gain, split.y_test.double() - moments.intercept
     gram, cross, power = z.mT @ z / len(z), z.mT @ y / len(z), _power(y)
+    if len(gram) <= WIDE:
+        errors = _held_out(moments, gram, cross, power)
+        return _reader(moments, _first_factored(moments, errors.argsort(stable=True).tolist()))
 
     def held_out(found: _Solution) -> Tensor:
         return power - 2 * (found.weights * cross).sum() + (found.weights * (gram @ found.weights)).sum()
 
     return _reader(moments, _search(moments.gram, moments.cross, held_out))
+
+
+def _held_out(
+    fitted: _Moments, gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], power: Float[Tensor, ""]
+) -> Float[Tensor, " grid"]:
+    """The error at every penalty on rows of other moments. In the eigenbasis weights are C / (spectrum + penalty), so
+    that it is a quadratic form of 1 / (spectrum + penalty)."""
+    assert fitted.gram.isfinite().all(), NO_FACTOR
+    spectrum, axes = torch.linalg.eigh(fitted.gram)
+    own = axes.mT @ fitted.cross
+    gains = 1 / (spectrum.clamp_min(0) + rearrange(spectrum.new_tensor(PENALTIES), "g -> g 1"))
+    explained = (own * (axes.mT @ cross)).sum(dim=1)
+    spent = (axes.mT @ gram @ axes) * (own @ own.mT)
+    return power - 2 * gains @ explained + ((gains @ spent) * gains).sum(dim=1)
+
+
+def _first_factored(moments: _Moments, places: Iterable[int]) -> _Solution:
+    found = (_factored(moments.gram, moments.cross, PENALTIES[place]) for place in places)
+    best = next((solution for solution in found if solution is not None), None)
+    assert best is not None, NO_FACTOR
+    return best
 
 
 def _reader(moments: _Moments, found: _Solution) -> RidgeFit:
@@ -219,8 +244,8 @@ def _solve(
 
 def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], error: Callable[[_Solution], Tensor]) -> _Solution:
     """Ridge at the penalty with the least error, without eigenvectors: from every eighth penalty of the grid to the
-    neighbours of the best, halving the distance. The error falls and then rises, so that this ends where the whole grid
-    would."""
+    neighbours of the best, halving the distance. GCV in practice falls and then rises, and this ends where the whole
+    grid would; an error on rows kept apart need not, and then this may be a minimum among its neighbours alone."""
     tried: dict[int, tuple[float, _Solution]] = {}
 
     def attempt(places: Iterable[int]) -> None:
@@ -230,6 +255,7 @@ def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], error: Call
                 tried[place] = float(error(found)), found
 
     attempt(range(0, len(PENALTIES), 8))
+    assert tried, NO_FACTOR
     for distance in (4, 2, 1):
         best = min(tried, key=lambda place: tried[place][0])
         attempt(place for place in (best - distance, best + distance) if 0 <= place < len(PENALTIES))
@@ -240,7 +266,7 @@ def _factored(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], penalty: 
     """Ridge at one penalty, with df = 1 + d - penalty tr (G + penalty)^-1; None where rounding left no factor."""
     eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     root, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
-    if failed:
+    if failed or not root.isfinite().all():  # of NaN there is a factor, of NaN
         return None
     trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum()
     degrees = 1 + len(gram) - penalty * trace

@@ -61,8 +61,8 @@ class CoderModule(nn.Module):
 
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
         """Of the training batch, model by model, and of the code that `encode` gives: with a decoder, `mse` is the
-        squared error of that code; without one, x is seen through it alone. May change buffers (who fired when), never
-        parameters."""
+        squared error of that code; without one, x is seen through it alone, and all of it is seen. May change buffers
+        (who fired when), never parameters."""
         raise NotImplementedError(f"{type(self).__name__}.loss")
 
     def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:

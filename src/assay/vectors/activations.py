@@ -39,6 +39,9 @@ from assay.vectors.base import Part, VectorData, Vectors
 REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
 SPLICED = 64
 """Test sequences that a reconstruction is spliced into, at most: thousands of tokens, a pass for every coder."""
+CLEARLY = 0.2
+"""Nats by which a baseline must lie above the model's own cross entropy, for a share of the way between them to be
+given: a reconstruction moves it by tenths either way, below it too where the text is unlike what the model knows."""
 KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 
 
@@ -75,7 +78,7 @@ class Activations(VectorData):
 
     def locate(self) -> None:
         read_text(self.text)
-        find_model(self.model)
+        hooks.module_at(language_model.outline(find_model(self.model)), self.hook)
 
     def fingerprint(self, folder: Path | None = None) -> str | None:
         """Of the text and of the model's folder; names of the hub stand for one thing each."""
@@ -149,7 +152,8 @@ class Splice:
         self, mean: Float[Tensor, " d"], scale: Float[Tensor, ""], reconstruct: Callable[[Tensor], Tensor]
     ) -> dict[str, float]:
         """Cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at zero;
-        and the share of the way from zero (from the mean) back to the model's own that the reconstruction makes."""
+        and the share of the way from zero (from the mean) back to the model's own that the reconstruction makes, where
+        zero (the mean) is `CLEARLY` worse."""
         if not self.baselines:
             self.baselines = {
                 "ce": self.loss(lambda x: x),
@@ -163,7 +167,8 @@ class Splice:
 
         found = {**self.baselines, "ce_spliced": self.loss(through)}
         for name, worst in (("loss_recovered", "ce_zero"), ("loss_recovered_from_mean", "ce_mean")):
-            found[name] = (found[worst] - found["ce_spliced"]) / (found[worst] - found["ce"])
+            if found[worst] - found["ce"] >= CLEARLY:
+                found[name] = (found[worst] - found["ce_spliced"]) / (found[worst] - found["ce"])
         return found
 
     @torch.no_grad()
@@ -241,8 +246,18 @@ def _loaded_tokenizer(where: str, content: str | None) -> Any:
 
 
 def _fingerprint(name: str) -> str:
-    """Of the weights, so that a cache is not taken for another model's of the same name."""
-    return str(float(sum(p.detach().cpu().double().abs().sum() for p in _model(name).parameters())))
+    """So that a cache is not taken for another model's of the same name: of a folder's files, or, of a name on the
+    hub, which may come to mean other weights, of what was loaded."""
+    return language_model.fingerprint(find_model(name)) or _content(_model(name))
+
+
+def _content(model: nn.Module) -> str:
+    """Of the architecture's options and every weight, bit by bit, with its name."""
+    found = hashlib.sha256(str(getattr(model, "config", "")).encode())
+    for name, weight in model.state_dict().items():
+        found.update(f"{name} {weight.dtype} {tuple(weight.shape)} ".encode())
+        found.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _kinds(name: str) -> Int[Tensor, " vocabulary"]:

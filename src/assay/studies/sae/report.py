@@ -16,6 +16,7 @@ from assay.report.charts import interval_lines
 from assay.report.images import pictures, tiled
 from assay.report.tuned import Tuned
 from assay.studies.sae.curves import TARGETS, WIDEST, Point, at_equal_l0, chosen, rate_shown
+from assay.vectors.activations import CLEARLY
 
 FORMATS = {
     "L0": ".1f", "FVU": ".3f", "FVU own": ".3f", "probe": ".4f", "1 unit": ".3f", "5 units": ".3f", "dead": ".1f",
@@ -37,7 +38,8 @@ OPTIONAL = {
     "5 units": "",
     "atoms": "atoms: one-to-one matched |cosine| with the true atoms.",
     "firing F1": "firing F1: of the matched units, against the atoms' firing.",
-    "loss recovered": "loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder.",
+    "loss recovered": "loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
+    f"where that is {CLEARLY:g} nats at least.",
     "stability": "stability: one-to-one matched |cosine| of the units of two seeds; with more than 1,024 units, of "
     "1,024 evenly spaced ones of the first seed with any of the second.",
 }
