@@ -26,6 +26,7 @@ _hook = install_import_hook(
 )
 
 TOY = Path(__file__).parent / "toy.py"
+SHELF = Path(__file__).parent / "shelf.py"
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +73,12 @@ def toy() -> Any:
 
     load_source(read_source(TOY))
     return registries()["studies"]["toy"]
+
+
+@pytest.fixture
+def shelf() -> Path:
+    """The file of a study with parts, presets and old names, for `--plugin`."""
+    return SHELF
 
 
 @pytest.fixture
