@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ _hook = install_import_hook(
 )
 
 TOY = Path(__file__).parent / "toy.py"
+SHELF = Path(__file__).parent / "shelf.py"
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +74,34 @@ def toy() -> Any:
 
     load_source(read_source(TOY))
     return registries()["studies"]["toy"]
+
+
+@pytest.fixture
+def shelf() -> Path:
+    """The file of a study with parts, presets and old names, for `--plugin`."""
+    return SHELF
+
+
+@pytest.fixture(scope="session")
+def image() -> Callable[..., Any]:
+    """A bilinear model under a symmetry of addition mod P (metrics.automorphisms):
+
+    z'_r(a, b) = z_(kr + s + t)(ka + s, kb + t), with a and b exchanged if it swaps
+    """
+    import torch
+
+    from assay.metrics.similarity import Factors, Weights, weights
+
+    def of(model: Factors, multiplier: int = 1, shift_a: int = 0, shift_b: int = 0, swap: bool = False) -> Weights:
+        plain = weights(model)
+        assert math.gcd(multiplier, plain.P) == 1, f"multiplier {multiplier} and P={plain.P} share a factor"
+        r = multiplier * torch.arange(plain.P, device=plain.w_p.device)
+        first, second = (r + shift_a) % plain.P, plain.P + (r + shift_b) % plain.P
+        columns = torch.cat([second, first] if swap else [first, second])
+        outputs = (r + shift_a + shift_b) % plain.P
+        return Weights(plain.w_l[:, columns], plain.w_r[:, columns], plain.w_p[outputs])
+
+    return of
 
 
 @pytest.fixture

@@ -1,81 +1,22 @@
-"""The flags of every study command: presets with grids, words in any order, old names, wandb, choices and help."""
+"""The flags of every study command: presets with grids, words in any order, old names, switches."""
 
 import itertools
-import json
 import random
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import assay
 from assay.core.errors import UserError
+from assay.core.plugin import Plugin, registries
+from assay.core.study import Study
 
 Cli = Callable[..., tuple[int, str, str]]
 CliJson = Callable[..., Any]
-
-SHELF = '''
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-
-from assay.core.run import Record, Run
-from assay.core.study import Context, Outcome, Report, Study
-from assay.mixers import mixers
-from assay.mixers.base import Mixer
-from assay.studies import studies
-
-
-@dataclass(frozen=True)
-class Shape:
-    mixer: Mixer = field(default_factory=lambda: mixers.parse("attention"))
-    width: int = 8
-
-
-@studies.register("shelf")
-@dataclass(frozen=True, kw_only=True)
-class Shelf(Study):
-    """A mixer, a width, a rate."""
-
-    question = "Which?"
-    presets = {
-        "wide": {
-            "size": 7,
-            "grid": {"shape.mixer": ["attention", "gru"], "rate": ["0.1", "0.2"], "seed": ["0", "1"]},
-        },
-        "shapes": {"grid": {"shape": [Shape(width=1), Shape(width=2)]}},
-        "heads": {"grid": {"shape.mixer.num_heads": ["1", "2"]}},
-    }
-    renamed = {"shape.mixer.size": "size", "old_rate": "rate"}
-
-    shape: Shape = field(default_factory=Shape)
-    rate: float = 0.5
-    size: int = 3
-    seeds: tuple[int, ...] = (0,)
-
-    def plan(self) -> list[Run]:
-        return [self.cell(seed=seed, shape=self.shape, rate=self.rate, size=self.size) for seed in self.seeds]
-
-    def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
-        for run in list(runs):
-            ctx.progress(run, 5, 20, loss=0.5)
-            ctx.progress(run, 10, 20, loss=0.25)
-            if run.seed == 13:
-                raise ValueError("unlucky")
-            yield Outcome(run, {"loss": 0.25, "by": {"first": 1}, "solved": True, "curve": [1, 2], "note": "text"})
-
-    def report(self, records: Sequence[Record], out: Report) -> None:
-        out.table("shelf", [{"rate": r.run.options["rate"]} for r in records])
-'''
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    path = tmp_path / "shelf.py"
-    path.write_text(SHELF)
-    return path
 
 
 @pytest.fixture
@@ -238,7 +179,7 @@ def test_unknown_flags_and_words_name_the_nearest(cli: Cli, shelf: Path, word: s
 )
 def test_every_study_names_what_a_flag_may_have_meant(cli: Cli, study: str, flag: str, meant: str) -> None:
     code, _, err = cli(*study.split(), flag, "3")
-    assert code == 2 and f"Did you mean {meant}?" in err
+    assert code == 2 and f"no flag '{flag}'. Did you mean {meant}?" in err
 
 
 def test_several_plugins_of_one_field_stand_after_one_flag(cli: Cli) -> None:
@@ -257,7 +198,6 @@ def test_the_same_presets_work_from_python(shelf: Path, tmp_path: Path) -> None:
     assert ran(seeds=(3,), grid={"rate": [0.9]}) == {("attention", 0.9, 3), ("gru", 0.9, 3)}
     with pytest.raises(UserError, match="no option 'grid'"):
         from assay.api import configure
-        from assay.core.plugin import registries
 
         configure(registries()["studies"]["shelf"], None, {"grid": {}})
 
@@ -283,136 +223,60 @@ def test_words_and_flags_of_the_spec_come_in_any_order(cli_json: CliJson, tmp_pa
     assert [row["id"] for row in plain["rows"]] == ids[0]
 
 
-class FakeRun:
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given, self.rows, self.summary = given, list[tuple[int, dict[str, Any]]](), dict[str, Any]()
-        self.exit_code: int | None = None
-
-    def log(self, row: dict[str, Any], step: int, commit: bool) -> None:
-        assert self.exit_code is None and commit  # W&B writes a row left open over the summary when the run ends
-        self.rows.append((step, row))
-
-    def finish(self, exit_code: int) -> None:
-        self.exit_code = exit_code
+def test_a_switch_drops_the_axis_of_its_option(planned: Callable[..., Any]) -> None:
+    for words, left in (([], {(True,), (False,)}), (["--shape.no_bias"], {(False,)}), (["--shape.bias"], {(True,)})):
+        assert values(planned("--preset", "biases", *words), "shape.bias") == left
 
 
-class FakeWandb(ModuleType):
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.runs: list[FakeRun] = []
-        self.fails_at = -1
-
-    def init(self, **given: Any) -> FakeRun:
-        if len(self.runs) == self.fails_at:
-            raise ConnectionError("no API key configured")
-        self.runs.append(FakeRun(given))
-        return self.runs[-1]
+@pytest.mark.parametrize("words", [["--shape.bias=maybe"], ["--shape.no-bias", "maybe"], ["--shape.bais"]])
+def test_what_is_no_switch_is_refused(cli: Cli, shelf: Path, words: list[str]) -> None:
+    code, out, err = cli("shelf", "--plugin", shelf, "--dry-run", *words)
+    assert code == 2 and out == "" and len(err.splitlines()) == 1
+    assert words[-1].rpartition("=")[2] in err and f"mean '{words[-1]}'" not in err
 
 
-@pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    return fake
-
-
-@pytest.mark.parametrize("words", [["wandb:on"], ["--wandb", "on"]])
-def test_wandb_gets_one_run_per_run_with_its_progress_and_final_numbers(
-    cli: Cli, shelf: Path, tmp_path: Path, wandb: FakeWandb, words: list[str]
-) -> None:
-    command = ["shelf", "--plugin", shelf, *words, "--seeds", "0", "13", "--executor", "serial", "--out", tmp_path]
+def test_a_presets_tied_head_is_told_how_to_be_untied(cli: Cli, tmp_path: Path) -> None:
+    command = ["icl", "--preset", "quick", "task:regression", "--dry-run", "--device", "cpu", "--out", tmp_path]
     code, _, err = cli(*command)
-    assert code == 1 and "unlucky" in err  # seed 13 fails, and is told to W&B as failed
-    done, failed = wandb.runs
-    assert done.given["project"] == "assay-shelf" and done.given["reinit"] == "create_new"
-    assert done.given["name"] == "shelf attention seed=0" and done.given["id"] in cli("show", "--out", tmp_path)[1]
-    assert done.given["config"]["rate"] == 0.5 and done.given["config"]["seed"] == 0
-    assert done.rows == [(5, {"loss": 0.5}), (10, {"loss": 0.25})]
-    assert done.summary == {"loss": 0.25, "by.first": 1}
-    assert (done.exit_code, failed.exit_code) == (0, 1) and failed.given["config"]["seed"] == 13
+    assert code == 2 and "--model.no_tied" in err
+    assert cli(*command, "--model.no_tied")[0] == 0
 
 
-@pytest.mark.parametrize("word", ["wandb:None", "wandb:none", "--wandb=None"])
-def test_wandb_is_off_unless_asked_for_and_no_part_of_an_id(
-    cli: Cli, shelf: Path, tmp_path: Path, wandb: FakeWandb, word: str
-) -> None:
-    command = ["shelf", "--plugin", shelf, "--executor", "serial", "--out", tmp_path]
-    assert cli(*command, word)[0] == 0 and wandb.runs == []
-    assert "1 stored, nothing to run" in cli(*command, "wandb:on")[2] and wandb.runs == []
+def booleans(cls: Any) -> Iterator[str]:
+    """The dotted paths of a dataclass's booleans, plug-ins left out."""
+    for name, hint in get_type_hints(cls).items():
+        if hint is bool:
+            yield name
+        elif is_dataclass(hint) and not issubclass(hint, Plugin):  # type: ignore[arg-type]
+            yield from (f"{name}.{inner}" for inner in booleans(hint))
 
 
-def test_wandb_missing_or_without_a_login_is_said_before_anything_is_computed(
-    cli: Cli, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: FakeWandb
-) -> None:
-    command = ["shelf", "wandb:on", "--plugin", shelf, "--executor", "serial", "--out", tmp_path / "results"]
-    wandb.fails_at = 0
-    code, _, err = cli(*command, "--quiet")
-    assert code == 2 and "no API key configured. Mend that, set WANDB_MODE=offline" in err
-    for missing in (None, ModuleType("wandb")):  # not installed, and a folder of that name
-        monkeypatch.setitem(sys.modules, "wandb", missing)
-        code, out, err = cli(*command)
-        assert code == 2 and out == ""
-        assert err == "assay: wandb:on needs the package wandb: pip install 'assay-bench[wandb]', or leave it out.\n"
-    assert not (tmp_path / "results").exists()
+def settings_of_switches() -> list[tuple[str, str | None]]:
+    """Every study with the presets that set its switches, one for each way to set them."""
+    from assay.api import configure
+
+    found: dict[tuple[Any, ...], tuple[str, str | None]] = {}
+    for name in registries()["studies"].folder:
+        cls = registries()["studies"][name]
+        for preset in (None, *cls.presets) if issubclass(cls, Study) else ():
+            study = configure(cls, preset, {})
+            found.setdefault((name, *(attrgetter(path)(study) for path in booleans(cls))), (name, preset))
+    return [*found.values()]
 
 
-def test_a_connection_lost_on_the_way_stops_the_log_and_not_the_runs(
-    cli: Cli, shelf: Path, tmp_path: Path, wandb: FakeWandb
-) -> None:
-    wandb.fails_at = 1
-    code, _, err = cli(
-        "shelf", "wandb:on", "--plugin", shelf, "--seeds", "0..2", "--executor", "serial", "--out", tmp_path
-    )
-    assert code == 0 and len(wandb.runs) == 1 and err.count("nothing more goes to Weights & Biases") == 1
-    assert cli("show", "--out", tmp_path)[1].count(" done ") == 3
+@pytest.mark.parametrize(("name", "preset"), settings_of_switches())
+def test_a_switch_is_read_in_every_spelling_whatever_it_is_set_to(name: str, preset: str | None) -> None:
+    """Switches of the study, of what it holds, and of the command."""
+    from assay.api import Execution, configure
+    from assay.flags import parsed
+    from assay.study_command import Shell
 
-
-def test_an_interrupted_log_closes_what_is_open(toy: Any, wandb: FakeWandb) -> None:
-    from assay.wandb_log import logged
-
-    runs = toy(xs=(1, 2)).plan()
-    with pytest.raises(KeyboardInterrupt), logged(print, runs, {run.id: "label" for run in runs}):
-        raise KeyboardInterrupt
-    assert [run.exit_code for run in wandb.runs] == [1]
-
-
-def test_choices_lists_every_word_in_panels_80_columns_wide(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay.core.plugin import registries
-
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    code, out, _ = cli("icl", "--choices")
-    lines = out.splitlines()
-    assert code == 0 and "\x1b" not in out and {len(line) for line in lines} == {80}
-    fields = {"task": "tasks", "model.seq_mixer": "mixers", "model.state_mixer": "state_mixers"}
-    titles = [line for line in lines if line.startswith("╭")]
-    assert [title.split()[1] for title in titles] == list(fields) and all(" choices ─" in title for title in titles)
-    for path, folder in fields.items():
-        for name in registries()[folder].names():
-            assert f"│     {path}:{name} ".ljust(79) + "│" in lines
-    first = lines[: lines.index(titles[1])]
-    assert first[1].startswith("│ (default: task:mqar) ") and set(first[2]) == set("│ ─")
-    assert first[3].startswith("│ [{task:") and first[-1].startswith("╰")
-
-
-def test_choices_shows_what_a_preset_chooses_and_plugins_of_ones_own(cli: Cli, shelf: Path) -> None:
-    assert "(default: shape.mixer:attention)" in cli("shelf", "--plugin", shelf, "--choices")[1]
-    assert "(default: none named)" in cli("expressivity", "--choices")[1]
-
-
-def test_help_after_any_words_lists_the_options_of_the_plugins_chosen(cli: Cli) -> None:
-    code, out, _ = cli("icl", "task:mqar", "model.seq_mixer:attention", "--task.num_kv_pairs", "4", "--help")
-    assert code == 0 and "--preset NAME" in out and "Presets: " in out and "task:mqar is --task mqar" in out
-    end = out.partition("options of the chosen plug-ins:")[2]
-    assert "task mqar: --task." in end and "--task.num_kv_pairs 8" in end and "--model.seq_mixer.num_heads" in end
-    chosen = cli("icl", "-h", "task:boolean", "model.seq_mixer:gru")[1].partition("options of the chosen plug-ins:")[2]
-    assert "task boolean: " in chosen and "model.seq_mixer gru: " in chosen and "num_kv_pairs" not in chosen
-    assert "model.state_mixer mlp: " in chosen
-    code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "--help")
-    assert code == 0 and "models gru: " in out and "--models.heads 4" in out
-
-
-def test_dry_run_shows_a_presets_grid(cli: Cli, shelf: Path, tmp_path: Path) -> None:
-    code, out, _ = cli("shelf", "--plugin", shelf, "--preset", "wide", "--dry-run", "--json", "--out", tmp_path)
-    labels = [row["run"] for row in json.loads(out)["rows"]]
-    assert code == 0 and "shelf gru rate=0.2 seed=1" in labels and len(labels) == 8
+    parts = {"study": configure(registries()["studies"][name], preset, {}), "shell": Shell(), "execution": Execution()}
+    switches = [(key, *field.rpartition(".")) for key, part in parts.items() for field in booleans(type(part))]
+    assert ("shell", "", "", "dry_run") in switches
+    for spelling, wanted in {"{}{}{}": True, "{}{}no_{}": False, "{}{}{} True": True, "{}{}{}=no": False}.items():
+        words = [word for _, *path in switches for word in f"--{spelling.format(*path)}".split()]
+        read = parsed("assay", "", words, **parts)
+        assert {path: attrgetter("{}.{}{}{}".format(*path))(read) for path in switches} == dict.fromkeys(
+            switches, wanted
+        )

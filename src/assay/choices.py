@@ -36,6 +36,15 @@ def type_at(cls: type[Any], path: str) -> Any:
     return hint
 
 
+def switch_at(cls: type[Any], path: str) -> tuple[str, bool] | None:
+    """The boolean field that a flag sets, and to what: `model.no_tied` -> ("model.tied", False)."""
+    if type_at(cls, path) is bool:
+        return path, True
+    holder, dot, name = path.rpartition(".")
+    field = f"{holder}{dot}{name.removeprefix('no_')}"
+    return (field, False) if field != path and type_at(cls, field) is bool else None
+
+
 def plugin_fields(cls: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The dotted path and annotation of each field that holds a plug-in or several, in declaration order."""
     for name, hint in option_types(cls).items():
@@ -117,6 +126,9 @@ def describe(study: "Study") -> str:
             f"Words choose plug-ins, in any order: {path}:{name} is --{path} {name}; --choices lists them.",
             f"Options of plug-ins are dotted flags{example}; those of the plug-ins chosen stand at the end.",
         ]
+    lines += [
+        "Switches are read in every spelling, whatever the default: --x, --no_x, --x False; below a dot --a.no_x."
+    ]
     lines += [f"{flag}: {what}" for flag, what in cls.shorthands.items()]
     return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
 
@@ -133,12 +145,14 @@ def chosen_options(study: "Study") -> str:
 
 
 def flags_of(part: Any, prefix: str = "") -> Iterator[str]:
-    """The flags of a dataclass or an instance of one: `seeds`, `train.max_steps`, `no_context_sweep`."""
+    """The flags of a dataclass or an instance of one: `seeds`, `train.max_steps`, `no_context_sweep`. Of a boolean
+    it is the one spelling that changes what is held."""
     types = option_types(part if isinstance(part, type) else type(part))
     for option in fields(part):
         held = getattr(part, option.name, option.default)
         if is_dataclass(types[option.name]) and not is_plugin_type(types[option.name]):
-            yield from flags_of(types[option.name], f"{prefix}{option.name}.")
+            inner = held if isinstance(held, types[option.name]) else types[option.name]
+            yield from flags_of(inner, f"{prefix}{option.name}.")
         else:
             yield f"{prefix}{'no_' if held is True else ''}{option.name}"
 

@@ -4,12 +4,13 @@ Verbs, which take few flags and words without one, have argparse, held to the sa
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import MISSING, fields, make_dataclass
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
-from assay.choices import not_known, type_at, words_by_flag
-from assay.core.convert import convert, integers, nearest
+from assay.choices import flags_of, not_known, switch_at, type_at, words_by_flag
+from assay.core.convert import TRUTH, convert, integers, nearest
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
 
@@ -47,7 +48,7 @@ def parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> A
         make_dataclass("Command", shape, frozen=True),
         prog=prog,
         description=description,
-        args=flags,
+        args=_switched(flags, parts.values()),
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_constructors(),
         use_underscores=True,
@@ -58,6 +59,33 @@ def parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> A
         said = " ".join(not_known(lost, parts.values(), parts.get("study")))
         raise UserError(f"{said} `{prog} --help` lists all flags.")
     return made
+
+
+def _switched(flags: Sequence[str], parts: Collection[Any]) -> list[str]:
+    """Booleans as tyro knows them: it has the one spelling that changes what is held, and no value.
+
+    model.tied is True:   --model.tied  ->  nothing;   --model.no_tied, --model.tied False  ->  --model.no_tied
+    """
+    classes = [part if isinstance(part, type) else type(part) for part in parts]
+    rest, switches, words = list[str](), dict[str, bool](), deque(flags)
+    while words:
+        word = words.popleft()
+        flag, equals, value = word.partition("=")
+        path = flag.removeprefix("--").replace("-", "_")
+        found = next((found for cls in classes if (found := switch_at(cls, path))), None)
+        if not word.startswith("--") or found is None:
+            rest.append(word)
+            continue
+        if not equals:
+            value = words.popleft() if words and words[0].lower() in TRUTH else "true"
+        field, on = found
+        switches[field] = convert(bool, value, what=flag) is on
+    changing = {flag for part in parts for flag in flags_of(part)}
+    for field, on in switches.items():
+        holder, dot, name = field.rpartition(".")
+        spelled = field if on else f"{holder}{dot}no_{name}"
+        rest += [f"--{spelled}"] if spelled in changing else []
+    return rest
 
 
 def _refuse_misread(prog: str, flags: Sequence[str], parts: Iterable[Any]) -> None:

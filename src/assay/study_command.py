@@ -19,6 +19,7 @@ from assay.choices import (
     plugin_words,
     print_choices,
     require_one_choice,
+    switch_at,
     type_at,
 )
 from assay.core.convert import convert, nearest, option_types
@@ -175,7 +176,9 @@ def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapp
 
     cls = type(base)
     read = _tyro(base, flags)
-    plain = [_path(flag) for flag in flags if flag.startswith("--") and type_at(cls, _path(flag)) is not None]
+    named = [_path(flag) for flag in flags if flag.startswith("--")]
+    plain = [switch[0] if (switch := switch_at(cls, path)) else path for path in named]
+    plain = [path for path in plain if type_at(cls, path) is not None]
     grid = combined_grid(cls, preset, parse_grid(read.shell.grid), named=[*plain, *options])
     spread, rest = _below_axes(cls, grid, options)
     # A plain option below an axis is an axis of one value: it is set on each value of the one above.
@@ -231,7 +234,7 @@ def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[
                 value = "true" if bare else rest.popleft()
             options.append((path, value))
         elif word.startswith("--"):
-            flags.append(f"--{path}{equals}{value}")
+            flags.append(f"--{path}{equals}{value}" if _path(word) in cls.renamed else word)
             if type_at(cls, path) is str and not equals and rest:
                 flags.append(rest.popleft())  # whatever it looks like: `--model model:answer` names no plug-in
         elif chosen := _choice(cls, word):

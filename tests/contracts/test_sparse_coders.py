@@ -124,7 +124,6 @@ def test_a_broken_promise_is_noticed(fault, promise, seen):
     [
         ("lse_infomax:decorrelation=logdet", (12, 8, 31)),
         ("topk:k=9", (12, 8, 40)),
-        ("batch_topk:k=0", (12, 8, 40)),
         ("pca", (12, 13, 40)),
         ("dictionary_learning:k=13", (12, 20, 40)),
     ],
@@ -132,6 +131,20 @@ def test_a_broken_promise_is_noticed(fault, promise, seen):
 def test_sizes_that_cannot_be_are_refused(word, sizes):
     with pytest.raises(UserError):
         sparse_coders.parse(word).check(*sizes)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("topk:k=0", "batch_topk:k=-1", "matryoshka:k=0", "dictionary_learning:k=0", "topk:dead_after=-1"),
+        *("dictionary_learning:rows=0", "fast_ica:iterations=0", "fast_ica:rows=0"),
+        *("relu_l1:l1=-1", "gated:l1=-0.1", "jump_relu:l0=-1", "topk:auxk=-1", "matryoshka:auxk=-1"),
+        *("jump_relu:bandwidth=0", "jump_relu:threshold=-1", "batch_topk:threshold_rate=0"),
+    ],
+)
+def test_options_that_no_sizes_allow_are_refused_when_read(option):
+    with pytest.raises(UserError, match=option.partition(":")[2]):
+        sparse_coders.parse(option)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])

@@ -40,6 +40,7 @@ def test_an_item_that_does_not_fit_is_named():
         ("sped", ["max_speed", "min_speed", "top_speed"], " Did you mean 'max_speed', 'min_speed' or 'top_speed'?"),
         ("--zzzz", ["--seeds", "--noise"], ""),
         ("--x", [], ""),
+        ("--model.tied", ["--model.tied", "--seeds"], ""),
     ],
 )
 def test_a_name_is_near_if_it_or_a_part_of_it_is_spelled_alike(word: str, known: list[str], said: str) -> None:

@@ -13,6 +13,8 @@ from assay.core.errors import UserError
 
 T = TypeVar("T")
 
+TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+"""How a boolean may be written, in any case."""
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 ALIKE, AS_ALIKE = 0.5, 0.05
 """How alike a name must be to be suggested, and how much less alike another beside it."""
@@ -59,8 +61,9 @@ def option_types(cls: type[Any]) -> dict[str, Any]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?`, of several as near ` Did you mean 'x' or 'y'?`, or nothing. A name is near if it is spelled
-    alike, or a part of it is: of a long name one word is what people remember. Case does not matter, nor which dash."""
-    ranked = sorted(((_likeness(word, name), name) for name in set(known)), key=lambda pair: (-pair[0], pair[1]))
+    alike, or a part of it is: of a long name one word is what people remember. Case does not matter, nor which dash.
+    What was written is never what was meant."""
+    ranked = sorted(((_likeness(word, name), name) for name in {*known} - {word}), key=lambda pair: (-pair[0], pair[1]))
     best = ranked[0][0] if ranked else 0.0
     close = [f"'{name}'" for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
     return f" Did you mean {' or '.join([', '.join(close[:-1]), close[-1]] if close[1:] else close)}?" if close else ""
@@ -130,7 +133,7 @@ def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
 def _scalar(hint: Any, value: Any, what: str) -> Any:
     try:
         if hint is bool and isinstance(value, str):
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+            return TRUTH[value.lower()]
         if hint is bool or value is None:
             if not isinstance(value, hint):
                 raise ValueError

@@ -14,7 +14,6 @@ moves; then the inner products with all shifted forms are one correlation, by FF
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,32 +21,10 @@ from einops import rearrange
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from assay.core.errors import UserError
 from assay.metrics.similarity import Entries, Factors, Matrix, Weights, cosines, weights
 
 TOGETHER = 16
 """Models of a block of pairs: some 2 MB each at P = 64 over reachable entries, 7 over all."""
-
-
-@dataclass(frozen=True)
-class Automorphism:
-    """A change of inputs and outputs under which addition mod P stays what it is."""
-
-    multiplier: int = 1
-    shift_a: int = 0
-    shift_b: int = 0
-    swap: bool = False
-
-    def of(self, model: Factors) -> Weights:
-        """The image: z'_r(a, b) = z_(kr + s + t)(ka + s, kb + t), with a and b exchanged if it swaps."""
-        plain = weights(model)
-        if math.gcd(self.multiplier, plain.P) != 1:
-            raise UserError(f"multiplier {self.multiplier} and P={plain.P} share a factor: it is no symmetry.")
-        r = self.multiplier * torch.arange(plain.P, device=plain.w_p.device)
-        first, second = (r + self.shift_a) % plain.P, plain.P + (r + self.shift_b) % plain.P
-        columns = torch.cat([second, first] if self.swap else [first, second])
-        outputs = (r + self.shift_a + self.shift_b) % plain.P
-        return Weights(plain.w_l[:, columns], plain.w_r[:, columns], plain.w_p[outputs])
 
 
 def automorphism_similarity(model1: Factors, model2: Factors, *, entries: Entries = "reachable") -> float:

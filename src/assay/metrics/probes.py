@@ -82,12 +82,6 @@ def r2(prediction: Float[Tensor, "n r"], target: Float[Tensor, "n r"]) -> float:
     return float(_r2(prediction, target))
 
 
-def r2_per_output(prediction: Float[Tensor, "n r"], target: Float[Tensor, "n r"]) -> list[float]:
-    """r2 of each output alone: a pooled figure lets one easy output hide a dead one."""
-    columns = zip(torch.split(prediction, 1, dim=1), torch.split(target, 1, dim=1), strict=True)
-    return [r2(guess, truth) for guess, truth in columns]
-
-
 def _r2(prediction: Float[Tensor, "*sets n r"], target: Float[Tensor, "n r"]) -> Float[Tensor, "*sets"]:
     target = target.double()
     variance = target.var(dim=0).mean()

@@ -126,7 +126,10 @@ class SequenceModule(nn.Module):
         self.norm = Norm(width)
         self.outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
         if model.tied and not (isinstance(shape.inputs, Tokens) and shape.inputs == shape.outputs):
-            raise UserError("model.tied=True needs a task whose answers are tokens of its inputs: leave it out.")
+            raise UserError(
+                "a tied head needs a task whose answers are tokens of its inputs: untie it with --model.no_tied "
+                "(model.tied=False)."
+            )
         self.head = None if model.tied else nn.Linear(width, self.outputs, bias=False)
 
     def hidden(

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.core.errors import UserError
-from assay.core.plugin import Plugin, Registry
+from assay.core.plugin import Registry, Sized
 from assay.nn.random import initialised_from
 from assay.sparse_coders import sparse_coders
 
@@ -177,10 +177,24 @@ class FittedModule(CoderModule):
         return self.W_enc
 
 
-class SparseCoder(Plugin):
+class SparseCoder(Sized):
     """sparse_coders/<name>.py. The promises are in assay.contracts.sparse_coders."""
 
     registry: ClassVar[Registry] = sparse_coders
+    may_be_none: ClassVar[tuple[str, ...]] = ("dead_after",)
+    weights: ClassVar[tuple[str, ...]] = ()
+    """Options that weigh a penalty: 0 or more, since below 0 it would be a reward."""
+    scales: ClassVar[tuple[str, ...]] = ()
+    """Options that must be above 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.weights:
+            if (value := getattr(self, name)) < 0:
+                raise UserError(f"{self.label}: {name}={value} would reward what it should cost; 0 or more.")
+        for name in self.scales:
+            if (value := getattr(self, name)) <= 0:
+                raise UserError(f"{self.label}: {name}={value} must be above 0.")
 
     @property
     def level(self) -> float | None:

@@ -34,6 +34,8 @@ class BatchTopK(CountedCoder):
 
     version: ClassVar[int] = 2
     module: ClassVar = Module
+    weights: ClassVar = ("auxk",)
+    scales: ClassVar = ("threshold_rate",)
 
     threshold_rate: float = 0.01
     """How fast the threshold for rows alone follows the batches."""

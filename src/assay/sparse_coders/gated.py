@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from assay.core.errors import UserError
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
 
@@ -57,10 +56,7 @@ class Gated(TrainedCoder):
     module: ClassVar = Module
     columns: ClassVar = ("l1",)
     level_option: ClassVar = "l1"
+    weights: ClassVar = ("l1",)
 
     l1: float = 0.3
     """Weight of the penalty on the gates: more of it makes codes sparser."""
-
-    def __post_init__(self) -> None:
-        if self.l1 < 0:
-            raise UserError(f"{self.label}: l1={self.l1} would reward active units; 0 or more.")

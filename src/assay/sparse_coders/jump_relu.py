@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.core.errors import UserError
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
 
@@ -94,6 +93,8 @@ class JumpReLU(TrainedCoder):
     module: ClassVar = Module
     columns: ClassVar = ("l0",)
     level_option: ClassVar = "l0"
+    weights: ClassVar = ("l0",)
+    scales: ClassVar = ("bandwidth", "threshold")
 
     l0: float = 0.1
     """Price of an active unit, in squared error."""
@@ -101,7 +102,3 @@ class JumpReLU(TrainedCoder):
     """Inputs this near to a threshold say which way it should move."""
     threshold: float = 0.1
     """At the start. It is learned by its logarithm: from 0.01, short training does not take it anywhere."""
-
-    def __post_init__(self) -> None:
-        if self.l0 < 0:
-            raise UserError(f"{self.label}: l0={self.l0} would reward active units; 0 or more.")

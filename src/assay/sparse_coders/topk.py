@@ -53,6 +53,7 @@ class TopK(CountedCoder):
 
     version: ClassVar[int] = 2
     module: ClassVar = Module
+    weights: ClassVar = ("auxk",)
 
     auxk: float = 1 / 32
     """Weight of the silent units' share of the error."""

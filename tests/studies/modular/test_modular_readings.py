@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics.automorphisms import Automorphism
 from assay.metrics.intervals import Interval
 from assay.models.bilinear import constructive_model
 from assay.studies.modular import compression, files, measures, similarity
@@ -124,10 +123,10 @@ def test_a_reading_is_no_run() -> None:
         assay.run("modular.similarity")
 
 
-def test_the_best_image_finds_one_algorithm_at_other_frequencies() -> None:
+def test_the_best_image_finds_one_algorithm_at_other_frequencies(image: Callable[..., Any]) -> None:
     """The four units at frequencies 1, 2 and 3: unrelated by their weights, one under the symmetries of addition."""
     four = constructive_model(7)
-    models = [Automorphism(multiplier=k).of(four) for k in (1, 2, 3)]
+    models = [image(four, k) for k in (1, 2, 3)]
     matrices = {name: m for one in measures.measures(4) for name, m in zip(one.names, one.compute(models), strict=True)}
     off = ~np.eye(3, dtype=bool)
     np.testing.assert_allclose(matrices["TN, best image"], 1, atol=1e-6)

@@ -164,6 +164,7 @@ def test_the_theorem_is_exact_at_the_energies_and_not_through_a_relu(
         (["--coders", "pca", "--d_code", "65"], "64 inputs have 64 components"),
         (["--lrs", "0"], "rates above 0"),
         (["--batch", "5000"], "only 1197 rows"),
+        (["--coders", "topk:k=0", "--dry-run"], "k=0 is too small; the default is 8"),
         (["--coders", "relu_l1:l1=-1"], "0 or more"),
         (["--coders", "gated:l1=-1"], "0 or more"),
         (["theorem", "--batch-size", "0"], "1 or more"),

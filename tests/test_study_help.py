@@ -1,0 +1,51 @@
+"""What a study command says of itself: --choices, --help, --dry-run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def test_choices_lists_every_word_in_panels_80_columns_wide(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.core.plugin import registries
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, out, _ = cli("icl", "--choices")
+    lines = out.splitlines()
+    assert code == 0 and "\x1b" not in out and {len(line) for line in lines} == {80}
+    fields = {"task": "tasks", "model.seq_mixer": "mixers", "model.state_mixer": "state_mixers"}
+    titles = [line for line in lines if line.startswith("╭")]
+    assert [title.split()[1] for title in titles] == list(fields) and all(" choices ─" in title for title in titles)
+    for path, folder in fields.items():
+        for name in registries()[folder].names():
+            assert f"│     {path}:{name} ".ljust(79) + "│" in lines
+    first = lines[: lines.index(titles[1])]
+    assert first[1].startswith("│ (default: task:mqar) ") and set(first[2]) == set("│ ─")
+    assert first[3].startswith("│ [{task:") and first[-1].startswith("╰")
+
+
+def test_choices_shows_what_a_preset_chooses_and_plugins_of_ones_own(cli: Cli, shelf: Path) -> None:
+    assert "(default: shape.mixer:attention)" in cli("shelf", "--plugin", shelf, "--choices")[1]
+    assert "(default: none named)" in cli("expressivity", "--choices")[1]
+
+
+def test_help_after_any_words_lists_the_options_of_the_plugins_chosen(cli: Cli) -> None:
+    code, out, _ = cli("icl", "task:mqar", "model.seq_mixer:attention", "--task.num_kv_pairs", "4", "--help")
+    assert code == 0 and "--preset NAME" in out and "Presets: " in out and "task:mqar is --task mqar" in out
+    end = out.partition("options of the chosen plug-ins:")[2]
+    assert "task mqar: --task." in end and "--task.num_kv_pairs 8" in end and "--model.seq_mixer.num_heads" in end
+    chosen = cli("icl", "-h", "task:boolean", "model.seq_mixer:gru")[1].partition("options of the chosen plug-ins:")[2]
+    assert "task boolean: " in chosen and "model.seq_mixer gru: " in chosen and "num_kv_pairs" not in chosen
+    assert "model.state_mixer mlp: " in chosen
+    code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "--help")
+    assert code == 0 and "models gru: " in out and "--models.heads 4" in out
+
+
+def test_dry_run_shows_a_presets_grid(cli: Cli, shelf: Path, tmp_path: Path) -> None:
+    code, out, _ = cli("shelf", "--plugin", shelf, "--preset", "wide", "--dry-run", "--json", "--out", tmp_path)
+    labels = [row["run"] for row in json.loads(out)["rows"]]
+    assert code == 0 and "shelf gru rate=0.2 seed=1" in labels and len(labels) == 8
