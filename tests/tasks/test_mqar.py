@@ -164,7 +164,7 @@ def test_a_sequence_longer_than_the_vocabulary_has_distinct_pairs_and_its_filler
         ({"input_seq_len": 33}, "input_seq_len=33 must be even.*Use input_seq_len=34"),
         ({"input_seq_len": 30}, "input_seq_len=30 is too short for num_kv_pairs=8.*Use input_seq_len=32 or more"),
         ({"num_kv_pairs": 0}, "num_kv_pairs=0 must be at least 1"),
-        ({"vocab_size": 17}, "key_pool=all of vocab_size=17 holds 7 keys, fewer than num_kv_pairs=8.*Use vocab_size=36"),
+        ({"vocab_size": 17}, "key_pool=all of vocab_size=17 holds 7 keys, fewer.*Use vocab_size=18 or more"),
         (
             {"num_kv_pairs": 16, "vocab_size": 65, "key_pool": "train"},
             "key_pool=train of vocab_size=65 holds 15 keys, fewer than num_kv_pairs=16.*Use vocab_size=68",

@@ -61,7 +61,7 @@ class Mqar(Task):
         self.require(
             len(self.keys) >= pairs,
             f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
-            f"num_kv_pairs={pairs}. Use vocab_size={4 * pairs + 4} or more.",
+            f"num_kv_pairs={pairs}. Use vocab_size={(2 if self.key_pool == 'all' else 4) * (pairs + 1)} or more.",
         )
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
         if self.min_kv_pairs is not None:
