@@ -17,11 +17,15 @@ from typing import Any
 from findings_words import between, ruled, spread
 
 from assay.api import configure
+from assay.core.convert import convert
 from assay.core.run import Record, canonical
 from assay.core.store import Store
 from assay.metrics.intervals import Interval
 from assay.mixers import mixers
+from assay.models.sequence import SequenceModel
 from assay.report.section import Section, Table
+from assay.studies.icl.capacity import has_convolution
+from assay.studies.icl.contenders import Contender, contenders
 from assay.studies.icl.icl import InContext
 from assay.studies.icl.presets import PRESETS
 from assay.studies.icl.report import report
@@ -79,6 +83,35 @@ def _shown(value: Any, column: str) -> str:
     return f"`{text}`" if column == "seq_mixer" else text
 
 
+def lengths(records: Sequence[Record]) -> str:
+    """Recall at the lengths of the preset's task, a row per mixer that was asked at all of them, and who was not yet.
+    Models with a table of positions know no other length, and are never asked."""
+    asked = [str(n) for n in configure(InContext, "capacity", {}).task.longer()]
+    found = [c for c in contenders(records) if not convert(SequenceModel, c.options["model"], what="model").has_table]
+    there = {index for index, c in enumerate(found) if all(_has_all(record, asked) for record in c.finished)}
+    if not any(found[index].finished for index in there):
+        return f"Recall by length was not measured at {', '.join(asked[:-1])} and {asked[-1]} tokens yet."
+    parts = ["Share of right answers by length of the sequence."]
+    for convolved, title in ((True, TABLES["capacity_conv"]), (False, TABLES["capacity_no_conv"])):
+        shown = [
+            found[i] for i in sorted(there) if has_convolution(found[i].options["model"]["seq_mixer"]) == convolved
+        ]
+        rows = [
+            [f"`{_word(c)}`", *(spread(c.interval("by_length", n)) for n in asked), c.diverged or "-"] for c in shown
+        ]
+        parts += [title, ruled(["seq_mixer", *asked, "diverged"], rows)] if rows else []
+    missing = [_word(c) for index, c in enumerate(found) if index not in there]
+    return "\n\n".join([*parts, *([f"Not measured at these lengths yet: {_listed(missing)}."] if missing else [])])
+
+
+def _has_all(record: Record, asked: Sequence[str]) -> bool:
+    return set(asked) <= set(record.metrics.get("by_length", {}))
+
+
+def _word(c: Contender) -> str:
+    return str(mixers.load(c.options["model"]["seq_mixer"]))
+
+
 def section(records: Sequence[Record]) -> str:
     kept, said = chosen(records)
     found = Section("icl")
@@ -91,7 +124,7 @@ def section(records: Sequence[Record]) -> str:
         f"{f'; {diverged} diverged' if diverged else ''}. {said}"
     )
     parts = [f"{title}\n\n{markdown(tables[name])}" for name, title in TABLES.items() if name in tables]
-    return "\n\n".join([fill(head, 120, break_on_hyphens=False, break_long_words=False), *parts])
+    return "\n\n".join([fill(head, 120, break_on_hyphens=False, break_long_words=False), *parts, lengths(kept)])
 
 
 def main(words: Sequence[str] | None = None) -> int:

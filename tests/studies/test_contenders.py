@@ -1,7 +1,5 @@
 """Which learning rate a seed counts with, and what a row is made of."""
 
-import pytest
-
 from assay.core.run import Record, Run
 from assay.studies.icl.contenders import contenders
 
@@ -45,13 +43,13 @@ def test_a_seed_that_diverges_at_the_rate_the_others_chose_stays_without_a_score
         ]
     )  # fmt: skip
     # Seeds 1 and 2 see that 1e-2 lost seed 0, and count with 1e-3; seed 0 is told 1e-2 by the others, and diverged.
-    assert row.diverged == 1 and len(row.records) == 3
+    assert row.diverged == "1/3" and len(row.records) == 3
     assert row.values("accuracy") == {1: 0.5, 2: 0.5}
 
 
 def test_a_rate_at_which_every_seed_diverged_still_counts_as_tried() -> None:
     (row,) = contenders([record(s, lr, 0.5 if lr < 1 else None) for s in (0, 1) for lr in (1e-3, 3e-3, 1e30)])
-    assert sorted(row.tried) == [1e-3, 3e-3, 1e30] and row.diverged == 0
+    assert sorted(row.tried) == [1e-3, 3e-3, 1e30] and row.diverged is None
     (row,) = contenders([record(s, lr, lr if lr < 1 else None) for s in (0, 1) for lr in (1e-3, 3e-3, 1e30)])
     assert row.rate == 3e-3 and not row.at_the_edge, "beyond it all is lost"
 
@@ -59,4 +57,14 @@ def test_a_rate_at_which_every_seed_diverged_still_counts_as_tried() -> None:
 def test_mixers_are_told_apart_and_a_lone_seed_chooses_for_itself() -> None:
     found = contenders([record(0, 1e-3, 0.2), record(0, 3e-3, 0.4), record(0, 1e-3, 0.9, mixer="attention")])
     assert [row.rate for row in found] == [3e-3, 1e-3]
-    assert contenders([record(0, 1e-3, None)]) == [] and pytest.approx(0.0) == found[0].values("accuracy")[0]
+    assert found[0].values("accuracy") == {0: 0.0}
+
+
+def test_a_setting_of_which_every_seed_diverged_stays_without_scores_and_without_a_rate() -> None:
+    (row,) = contenders([record(seed, rate, None) for seed in (0, 1) for rate in (1e-3, 3e-3)])
+    assert row.diverged == "2/2" and len(row.records) == 2 and not row.finished and not row.first
+    assert row.values("accuracy") == {} and row.interval("accuracy") is None and row.rates is None
+    (crossed,) = contenders(
+        [record(0, 1e-3, 0.5), record(0, 3e-3, None), record(1, 1e-3, None), record(1, 3e-3, 0.5)],
+    )
+    assert crossed.diverged == "2/2" and crossed.rates == "0.001 (1/2) edge", "each was told a rate that lost it"

@@ -131,7 +131,7 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
     for record in by_name.values():
         assert set(record.metrics["by_size"]) == {"4", "8"}
         blind = record.run.options["model"]["seq_mixer"]["name"] == "attention"
-        assert set(record.metrics.get("by_length", {})) == (set() if blind else {"32", "64", "128"})
+        assert set(record.metrics.get("by_length", {})) == (set() if blind else {"32", "64", "128", "256"})
         assert abs(record.metrics["layer_params"] / 2 / 6000 - 1) < 0.02
 
 
@@ -142,6 +142,29 @@ def test_a_diverged_seed_is_a_record_and_counts_as_unsolved(cli: Cli, tmp_path: 
     row, found = json.loads(out)["rows"][0], json.loads(out)["tables"]["icl_rates"]
     assert row["lr"] == "0.001 edge" and row["solved"] == "0/2"
     assert [(rate["lr"], rate["seeds"], rate["diverged"]) for rate in found] == [("0.001", 2, 0), ("1e+30", 2, 2)]
+
+
+def test_a_setting_of_which_every_seed_diverged_keeps_its_row_and_the_column_that_names_it(
+    cli: Cli, tmp_path: Path
+) -> None:
+    words = ["--grid", "optimizer.weight_decay=1e35,0.1", "seed=0,1", "--executor", "serial", "--json", "--quiet"]
+    code, out, _ = cli("icl", *TINY, "--train.max_steps", "5", *words, "--out", tmp_path)
+    lost, kept, *_ = json.loads(out)["rows"]
+    assert code == 1 and lost["optimizer.weight_decay"] == 1e35 and kept["optimizer.weight_decay"] == 0.1
+    assert (lost["diverged"], kept["diverged"]) == ("2/2", None)
+    assert lost["accuracy"] is None and kept["accuracy"] is not None and lost["solved"] == kept["solved"] == "0/2"
+
+
+def test_a_mixer_of_which_every_seed_diverged_is_last_in_the_table_of_capacity(cli: Cli, tmp_path: Path) -> None:
+    grid = ["model.seq_mixer=delta_net:num_heads=1", "optimizer.lr=1e-3", "seed=0,1"]
+    for decay, rows in (("1e35", 1), ("1e35,0.1", 2)):
+        words = [*CAPACITY, "--grid", *grid, f"optimizer.weight_decay={decay}", "--json", "--out", tmp_path]
+        code, out, _ = cli("icl", *words)
+        found = json.loads(out)["tables"]["capacity_conv"]
+        lost = found[-1]
+        assert code == 1 and len(found) == rows and lost["diverged"] == "2/2"
+        assert lost["recalled bits"] is None and lost["K90"] is None and lost["lr"] is None
+    assert found[0]["diverged"] is None and found[0]["recalled bits"]["n"] == 2
 
 
 def test_keys_that_training_left_out_are_scored_apart(cli_json: Callable[..., Any], tmp_path: Path) -> None:

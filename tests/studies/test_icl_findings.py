@@ -21,7 +21,9 @@ def findings(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("docs/findings_icl.py")
 
 
-def stored(out: Path, *words: str, seeds: tuple[int, ...] = (0, 1), **options: int) -> Path:
+def stored(
+    out: Path, *words: str, seeds: tuple[int, ...] = (0, 1), by_length: dict[str, float] | None = None, **options: int
+) -> Path:
     """Records of models that hold 4 pairs with a convolution in front, and hardly anything else."""
     study = configure(InContext, "capacity", {"seeds": seeds, **options})
     for word in words:
@@ -37,7 +39,7 @@ def stored(out: Path, *words: str, seeds: tuple[int, ...] = (0, 1), **options: i
                     {
                         "accuracy": 0.5, "exact_match": 0.1, "by_size": accuracy, "params": 10, "layer_params": 10,
                         "flops_per_token": 10, "state_scalars": 2 * mixer.state_size(64, 1024),
-                        "curve": [{"step": 1, "accuracy": 0.5}],
+                        "curve": [{"step": 1, "accuracy": 0.5}], **({"by_length": by_length} if by_length else {}),
                     },
                 )
             )  # fmt: skip
@@ -72,6 +74,25 @@ def test_a_setting_that_the_preset_no_longer_has_stands_in_until_all_are_measure
     assert findings.main([str(tmp_path), "--page", str(page)]) == 0
     text = page.read_text()
     assert "\n4 models on cpu, seeds 0, 1.\n" in text and "preset" not in text and "| `retention` |" in text
+
+
+def test_recall_by_length_is_a_table_of_what_was_asked_at_every_length_of_the_task(
+    findings: ModuleType, tmp_path: Path
+) -> None:
+    page = stored(tmp_path, "mamba2:d_state=64:conv=4", by_length={"64": 0.9, "512": 0.8})
+    stored(tmp_path, "attention:num_heads=2:conv=0")
+    assert findings.main([str(tmp_path), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "\nRecall by length was not measured at 1024, 2048, 4096 and 8192 tokens yet.\n" in text
+    assert "0.8" not in text
+    stored(tmp_path, "gru:conv=4", by_length={"1024": 0.75, "2048": 0.5, "4096": 0.25, "8192": 0.125})
+    assert findings.main([str(tmp_path), "--page", str(page)]) == 0
+    _, _, text = page.read_text().partition("Share of right answers by length")
+    assert "With a short convolution:" in text and "Without one:" not in text
+    assert "| seq_mixer | 1024 | 2048 | 4096 | 8192 | diverged |" in text
+    row = "| `gru:conv=4` | 0.750 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 | 0.125 ± 0.000 | - |"
+    assert row in text and text.count("| `") == 1, "a table of positions knows no other length"
+    assert "Not measured at these lengths yet: `mamba2:" in text and "attention" not in text
 
 
 def test_other_runs_are_left_out_and_without_any_the_page_stays(

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from assay.api import configure
 from assay.core.errors import UserError
 from assay.nn.random import stream
+from assay.studies.icl.icl import InContext
 from assay.tasks.base import Batch
 from assay.tasks.mqar import Mqar
 
@@ -128,14 +130,32 @@ def test_a_mixture_has_a_part_for_every_doubling_at_its_share_of_the_length():
     assert torch.equal(whole.inputs, largest.inputs) and torch.equal(whole.targets, largest.targets)
 
 
-def test_longer_versions_keep_the_pairs_and_stay_below_the_vocabulary():
-    found = replace(SMALL, vocab_size=100).longer()
-    assert {n: (task.input_seq_len, task.num_kv_pairs) for n, task in found.items()} == {
-        n: (n, 2) for n in (16, 32, 64)
+def test_longer_versions_keep_the_pairs_and_may_be_longer_than_the_vocabulary():
+    assert {n: (task.input_seq_len, task.num_kv_pairs) for n, task in SMALL.longer().items()} == {
+        n: (n, 2) for n in (16, 32, 64, 128)
     }
-    mixed = replace(MIXED, vocab_size=1000)
-    assert {task.num_kv_pairs for task in mixed.longer().values()} == {4}
-    assert list(mixed.longer()) == [mixed.input_seq_len * times for times in (1, 2, 4, 8)], "beyond every part of it"
+    assert {task.num_kv_pairs for task in MIXED.longer().values()} == {4}
+    assert list(MIXED.longer()) == [MIXED.input_seq_len * times for times in (1, 2, 4, 8)], "beyond every part of it"
+
+
+@pytest.mark.parametrize("preset", ["quick", "small", "spec", "capacity"])
+def test_every_preset_is_scored_at_1_2_4_and_8_times_its_length(preset):
+    task = configure(InContext, preset, {}).task
+    assert list(task.longer()) == [times * task.input_seq_len for times in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_a_sequence_longer_than_the_vocabulary_has_distinct_pairs_and_its_filler_keeps_its_rule(filler):
+    """Down to the smallest vocabulary: as many keys and values as pairs."""
+    task = Mqar(input_seq_len=128, vocab_size=10, num_kv_pairs=4, filler=filler)
+    batch = draw(task, 512)
+    keys, values = batch.inputs[:, 0:8:2], batch.inputs[:, 1:8:2]
+    assert keys.sort().values.tolist() == [[1, 2, 3, 4]] * 512 and values.min() >= 5 and values.max() <= 9
+    assert all(len(set(row)) == 4 for row in values.tolist()) and torch.equal(values, batch.targets)
+    assert torch.equal(batch.inputs.gather(1, batch.positions), keys)
+    assert torch.equal(slow_lookup(task, batch), batch.targets)
+    found = set(batch.inputs[filler_of(task, batch)].tolist())
+    assert found == {"any": set(range(1, 10)), "no_keys": set(range(5, 10)), "zero": {0}}[filler]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +164,7 @@ def test_longer_versions_keep_the_pairs_and_stay_below_the_vocabulary():
         ({"input_seq_len": 33}, "input_seq_len=33 must be even.*Use input_seq_len=34"),
         ({"input_seq_len": 30}, "input_seq_len=30 is too short for num_kv_pairs=8.*Use input_seq_len=32 or more"),
         ({"num_kv_pairs": 0}, "num_kv_pairs=0 must be at least 1"),
-        ({"vocab_size": 64}, "vocab_size=64 must be larger than input_seq_len=64.*Use vocab_size=65"),
+        ({"vocab_size": 17}, "key_pool=all of vocab_size=17 holds 7 keys, fewer.*Use vocab_size=18 or more"),
         (
             {"num_kv_pairs": 16, "vocab_size": 65, "key_pool": "train"},
             "key_pool=train of vocab_size=65 holds 15 keys, fewer than num_kv_pairs=16.*Use vocab_size=68",

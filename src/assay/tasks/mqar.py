@@ -59,13 +59,9 @@ class Mqar(Task):
             f"for its question. Use input_seq_len={4 * pairs} or more, or num_kv_pairs={length // 4} or fewer.",
         )
         self.require(
-            self.vocab_size > length,
-            f"vocab_size={self.vocab_size} must be larger than input_seq_len={length}. Use vocab_size={length + 1}.",
-        )
-        self.require(
             len(self.keys) >= pairs,
             f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
-            f"num_kv_pairs={pairs}. Use vocab_size={4 * pairs + 4} or more.",
+            f"num_kv_pairs={pairs}. Use vocab_size={(2 if self.key_pool == 'all' else 4) * (pairs + 1)} or more.",
         )
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
         if self.min_kv_pairs is not None:
@@ -110,7 +106,7 @@ class Mqar(Task):
         most mixers hold."""
         base = self.only(self.sizes[len(self.sizes) // 3])
         lengths = [self.input_seq_len * times for times in (1, 2, 4, 8)]
-        return {n: replace(base, input_seq_len=n) for n in lengths if n < self.vocab_size}
+        return {n: replace(base, input_seq_len=n) for n in lengths}
 
     def unseen(self) -> Task | None:
         return replace(self, key_pool="eval") if self.key_pool == "train" else None

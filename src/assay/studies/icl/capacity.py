@@ -4,6 +4,7 @@ K90 is where accuracy falls through 90 %; recalled bits are the most, over the s
 values. Mixers with a short convolution are never ranked with those without one: the convolution does half the work.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -30,7 +31,7 @@ def capacity(found: Sequence[Contender], settings: Mapping[str, Sequence[Any]], 
     """Tables and charts, with and without the short convolution apart; nothing where nothing was scored by size.
     `settings` tell the contenders apart, besides their plug-ins."""
     own = [{key: values[index] for key, values in settings.items()} for index in range(len(found))]
-    sized = [(c, setting) for c, setting in zip(found, own, strict=True) if "by_size" in c.finished[0].metrics]
+    sized = [(c, setting) for c, setting in zip(found, own, strict=True) if c.scored("by_size")]
     for convolved, what in ((False, "without a short convolution"), (True, "with a short convolution")):
         members = [
             (c, setting) for c, setting in sized if has_convolution(c.options["model"]["seq_mixer"]) == convolved
@@ -46,15 +47,23 @@ def has_convolution(mixer: Mapping[str, Any]) -> bool:
 
 def _report(members: Sequence[Member], name: str, what: str, out: Report) -> None:
     names = _names(members)
-    groups = letters({label: _bits(c) for label, (c, _) in zip(names, members, strict=True)})
+    groups = letters({label: _bits(c) for label, (c, _) in zip(names, members, strict=True) if c.finished})
     mixers = labels([c.options["model"]["seq_mixer"] for c, _ in members])
     rows = [
-        _row(c, {"seq_mixer": mixer, **setting}, groups[label])
+        _row(c, {"seq_mixer": mixer, **setting}, groups.get(label))
         for (c, setting), mixer, label in zip(members, mixers, names, strict=True)
     ]
-    rows.sort(key=lambda row: -row["recalled bits"].mean)
-    out.table(f"capacity_{name}", rows, formats={"bits/state scalar": ".3f"}, note=f"Mixers {what}. {NOTE}")
-    out.chart(f"recall_by_pairs_{name}", _by_pairs(members, names), caption=f"Recall by number of pairs, {what}.")
+    rows.sort(key=lambda row: -row["recalled bits"].mean if row["recalled bits"] else math.inf)
+    kept = [key for key in rows[0] if key != "diverged" or any(row[key] for row in rows)]
+    shown = [{key: row[key] for key in kept} for row in rows]
+    out.table(f"capacity_{name}", shown, formats={"bits/state scalar": ".3f"}, note=f"Mixers {what}. {NOTE}")
+    trained = [(member, label) for member, label in zip(members, names, strict=True) if member[0].finished]
+    if trained:
+        _charts(trained, name, what, out)
+
+
+def _charts(trained: Sequence[tuple[Member, str]], name: str, what: str, out: Report) -> None:
+    out.chart(f"recall_by_pairs_{name}", _by_pairs(trained), caption=f"Recall by number of pairs, {what}.")
     published = (
         "; ○: published points (zoology, read off a figure; other sizes, a kernel-3 convolution before every mixer)"
         if name == "conv"
@@ -62,7 +71,7 @@ def _report(members: Sequence[Member], name: str, what: str, out: Report) -> Non
     )
     out.chart(
         f"recall_by_state_{name}",
-        _by_state(members, anchored=name == "conv"),
+        _by_state([member for member, _ in trained], anchored=name == "conv"),
         caption=f"Mean recall over all sizes against carried state, {what}{published}.",
     )
 
@@ -78,7 +87,7 @@ def _named(mixer: str, setting: Mapping[str, Any]) -> str:
 
 
 def _curves(c: Contender) -> tuple[list[int], list[list[float]]]:
-    sizes = sorted(map(int, c.finished[0].metrics["by_size"]))
+    sizes = sorted(map(int, c.first.get("by_size", {})))
     return sizes, [[record.metrics["by_size"][str(size)] for size in sizes] for record in c.finished]
 
 
@@ -90,23 +99,25 @@ def _bits(c: Contender) -> dict[int, float]:
     return {record.run.seed: best_recalled_bits(sizes, curve, vocab) for record, curve in pairs}
 
 
-def _row(c: Contender, titles: Mapping[str, Any], group: str) -> dict[str, Any]:
-    bits, first = list(_bits(c).values()), c.finished[0].metrics
+def _row(c: Contender, titles: Mapping[str, Any], group: str | None) -> dict[str, Any]:
+    """Without scores and sizes where every seed diverged."""
+    bits, first = list(_bits(c).values()), c.first
     return {
         **titles,
-        "K90": str(capacity_interval(*_curves(c))),
-        "recalled bits": student_t(bits),
+        "K90": str(capacity_interval(*_curves(c))) if first else None,
+        "recalled bits": student_t(bits) if first else None,
         "group": group,
-        "state bytes": 4 * first["state_scalars"],
-        "bits/state scalar": student_t([one / first["state_scalars"] for one in bits]),
-        "k-layer params": first["layer_params"] / 1000,
+        "state bytes": 4 * first["state_scalars"] if first else None,
+        "bits/state scalar": student_t([one / first["state_scalars"] for one in bits]) if first else None,
+        "k-layer params": first["layer_params"] / 1000 if first else None,
+        "diverged": c.diverged,
         "lr": c.rates,
     }
 
 
-def _by_pairs(members: Sequence[Member], names: Sequence[str]) -> Any:
+def _by_pairs(trained: Sequence[tuple[Member, str]]) -> Any:
     lines, dots = [], []
-    for (c, _), name in zip(members, names, strict=True):
+    for (c, _), name in trained:
         sizes, curves = _curves(c)
         for size, values in zip(sizes, zip(*curves, strict=True), strict=True):
             lines.append({"series": name, "pairs": size, "accuracy": share(list(values))})
@@ -123,7 +134,7 @@ def _by_state(members: Sequence[Member], *, anchored: bool) -> Any:
     for c, setting in members:
         means = [fmean(curve) for curve in _curves(c)[1]]
         series = _named(c.options["model"]["seq_mixer"]["name"], setting)
-        where = {"series": series, "state": 4 * c.finished[0].metrics["state_scalars"]}
+        where = {"series": series, "state": 4 * c.first["state_scalars"]}
         lines.append(where | {"accuracy": share(means)})
         dots += [where | {"accuracy": mean} for mean in means]
     lines.sort(key=lambda line: (line["series"], line["state"]))

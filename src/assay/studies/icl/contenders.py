@@ -1,7 +1,7 @@
 """Records pooled for a table: a record per seed, at the learning rate that the other seeds chose (report.tuned).
 
 The choice is made on validation, and the score is of a third split. A seed that diverged at the rate the others chose
-stays in the row: it has no score, and solved nothing.
+stays in the row: it has no score, and solved nothing. So does a setting of which every seed diverged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,19 +45,33 @@ class Contender:
         return at_the_edge(self.chosen, self.tried)
 
     @property
-    def rates(self) -> str:
-        """The rate that most seeds count with, how many that are if not all, and whether one is at the edge."""
+    def rates(self) -> str | None:
+        """The rate that most seeds count with, how many that are if not all, and whether one is at the edge; None
+        where no run at any rate came to an end, and so none was chosen."""
+        if not any(record.status == "done" for by_seed in self.tried.values() for record in by_seed.values()):
+            return None
         count = self.chosen.count(self.rate)
         share = "" if count == len(self.records) else f" ({count}/{len(self.records)})"
         return f"{self.rate:g}{share}" + (" edge" if self.at_the_edge else "")
 
     @property
-    def diverged(self) -> int:
-        return sum(record.status == "diverged" for record in self.records)
+    def diverged(self) -> str | None:
+        """How many seeds of how many have no score; None where all have one."""
+        count = len(self.records) - len(self.finished)
+        return f"{count}/{len(self.records)}" if count else None
 
     @property
     def finished(self) -> tuple[Record, ...]:
         return tuple(record for record in self.records if record.status == "done")
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """The metrics of one seed, for what all have in common; empty where every seed diverged."""
+        return self.finished[0].metrics if self.finished else {}
+
+    def scored(self, metric: str) -> bool:
+        """Whether that is a score of its task. Diverged runs say so too: they were validated on the way."""
+        return any(metric in record.metrics for record in self.records)
 
     def values(self, *path: str) -> dict[int, float]:
         """A number by seed, at a path into the metrics; without the seeds that lack it."""
@@ -70,13 +84,12 @@ class Contender:
 
 
 def contenders(records: Iterable[Record]) -> list[Contender]:
-    """The trained models among the records, in the order they come; without those of which every seed diverged."""
+    """The trained models among the records, in the order they come."""
     groups: dict[str, dict[float, dict[int, Record]]] = {}
     for record in records:
         if record.run.options.get("model") is not None:
             groups.setdefault(_key(record), {}).setdefault(rate_of(record), {})[record.run.seed] = record
-    found = [Contender(tuple(leave_one_out(group, validation).values()), group) for group in groups.values()]
-    return [contender for contender in found if contender.finished]
+    return [Contender(tuple(leave_one_out(group, validation).values()), group) for group in groups.values()]
 
 
 def rate_of(record: Record) -> float:

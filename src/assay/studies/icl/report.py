@@ -78,9 +78,9 @@ def _series(names: Sequence[Mapping[str, str]], settings: Mapping[str, Sequence[
 
 
 def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
-    first, n = c.finished[0].metrics, len(c.records)
+    first, n = c.first, len(c.records)
     speed = [record.cost["tokens_per_second"] for record in c.finished if "tokens_per_second" in record.cost]
-    solved = sum(accuracy >= SOLVED for accuracy in c.values("accuracy").values()) if "accuracy" in first else None
+    solved = sum(accuracy >= SOLVED for accuracy in c.values("accuracy").values()) if c.scored("accuracy") else None
     return {
         **names,
         "lr": c.rates if len(c.tried) > 1 else None,
@@ -88,14 +88,14 @@ def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
         "exact match": c.interval("exact_match"),
         "mse": c.interval("mse"),
         "unseen keys": c.interval("unseen_accuracy"),
-        "diverged": f"{c.diverged}/{n}" if c.diverged else None,
+        "diverged": c.diverged,
         "solved": f"{solved}/{n}" if solved is not None else None,
         "share solved": wilson(solved, n) if solved is not None and n > 1 else None,
         "steps to 90 %": c.interval("steps_to_90"),
         "steps to 98 %": c.interval("steps_to_98"),
-        "k-params": first["params"] / 1000,
-        "state bytes": BYTES * first["state_scalars"],
-        "FLOPs/token": first["flops_per_token"],
+        "k-params": first["params"] / 1000 if first else None,
+        "state bytes": BYTES * first["state_scalars"] if first else None,
+        "FLOPs/token": first.get("flops_per_token"),
         "tokens/s": fmean(speed) if speed else None,
     }
 
@@ -174,7 +174,7 @@ def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key:
     """Accuracy against a number: a line per contender that was scored so."""
     lines, dots = [], []
     for c, name in zip(found, series, strict=True):
-        for x in c.finished[0].metrics.get(key, {}):
+        for x in c.first.get(key, {}):
             values = c.values(key, x)
             lines.append({"series": name, "x": int(x), "accuracy": share(list(values.values()))})
             dots += [{"series": name, "x": int(x), "accuracy": v, "seed": seed} for seed, v in values.items()]
