@@ -71,6 +71,11 @@ def test_a_word_becomes_a_plugin_and_its_spec_leads_back_to_it(fruits: Registry)
     assert len({apple, fruits.parse("Apfel:seeds=7")}) == 1
 
 
+def test_a_record_is_named_also_where_its_plugin_is_not_known(fruits: Registry) -> None:
+    assert fruits.label_of({"name": "apple", "seeds": 7, "colour": "red"}) == "Apfel:seeds=7"
+    assert fruits.label_of({"name": "quince", "seeds": 9, "hairy": True}) == "quince:seeds=9:hairy=true"
+
+
 @pytest.mark.parametrize(
     ("word", "parts"),
     [

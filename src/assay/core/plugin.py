@@ -209,6 +209,14 @@ class Registry(Generic[P]):
         given = {key: value for key, value in spec.items() if key != "name"}
         return construct(cls, given, what=f"{self.kind} '{cls.name}'")
 
+    def label_of(self, spec: Mapping[str, Any]) -> str:
+        """The label of the plug-in of a record, which may be one whose file this command was not given."""
+        try:
+            return self.load(spec).label
+        except UserError:
+            options = (f"{key}={words.written(value)}" for key, value in spec.items() if key != "name")
+            return ":".join([spec["name"], *options])
+
     def _resolve(self, word: str) -> str:
         spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
         if word not in spellings:

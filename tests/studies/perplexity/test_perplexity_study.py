@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from assay.api import configure
+from assay.attention import attention
 from assay.attention.base import Budget
 from assay.core.errors import UserError
 from assay.core.store import Store
@@ -209,6 +210,15 @@ def test_the_page_is_made_from_the_same_records(results, cli):
     out, _ = results
     assert cli("report", "--out", out)[0] == 0
     assert "figure_8" in (out / "report.html").read_text() or "Figure 8" in (out / "report.html").read_text()
+
+
+def test_records_of_a_method_whose_file_is_not_given_stand_in_the_document(results, monkeypatch):
+    out, _ = results
+    known = attention.names()
+    monkeypatch.setattr(attention, "names", lambda: tuple(name for name in known if name != "h2o"))
+    (document,) = documents_of(Store(out).records("perplexity"), name="all")
+    found = document["results"]["articles.txt"]["h2o"]
+    assert found["title"] == "h2o" and found["sparsity_sweep"]["0.5"]["perplexity"] > 1
 
 
 def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_path):

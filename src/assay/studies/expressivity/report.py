@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from assay.core.errors import UserError
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.encoders import encoders
@@ -63,10 +62,7 @@ class Row:
         one name has run in several."""
         spec = self.cell.options["model"]
         pooled = self.cell.records[0].metrics.get("pool")
-        try:
-            name = spec["name"] if self.is_reference else encoders.load(spec).label
-        except UserError:  # a foreign encoder whose file this command was not given
-            name = ":".join([spec["name"], *(f"{key}={value}" for key, value in spec.items() if key != "name")])
+        name = spec["name"] if self.is_reference else encoders.label_of(spec)
         return name + (f" [{pooled}]" if pooled else "") + (f" @{self.version}" if self.version else "")
 
     @property

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.attention import attention
-from assay.attention.base import Budget, Pattern, Select
+from assay.attention.base import Budget, Method, Pattern, Select
 from assay.core.run import Record, canonical, finite
 from assay.metrics.bootstrap import ratio, ratio_difference
 from assay.metrics.intervals import Interval
@@ -81,17 +81,23 @@ class Cell:
         return self.options["protocol"] == "prefix"
 
     @property
+    def method(self) -> Method | None:
+        """None: one whose file this command was not given."""
+        spec = self.options["method"]
+        return attention.load(spec) if spec["name"] in attention.names() else None
+
+    @property
     def key(self) -> str:
         """The method as a JSON key: its name, and what of the protocol is not the default."""
         marks = {"@cache": self.options["positions"] == "cache", "@prefix": self.prefix}
         marks[f"@chunk{self.options['chunk']}"] = self.options["protocol"] == "chunked"
-        return attention.load(self.options["method"]).label + "".join(mark for mark, there in marks.items() if there)
+        return attention.label_of(self.options["method"]) + "".join(mark for mark, there in marks.items() if there)
 
     def title(self, sweeps: "Sweeps") -> str:
         """The row's name: every departure from the published form shows, and from what the command asked for."""
         positions, protocol = self.options["positions"], self.options["protocol"]
-        method = attention.load(self.options["method"])
-        said = [method.departure] if method.departure else []
+        method, label = self.method, attention.label_of(self.options["method"])
+        said = [method.departure] if method and method.departure else []
         in_cache = isinstance(method, Pattern) and method.published_in_cache
         if positions == "absolute" and (in_cache or (sweeps.positions == "cache" and not self.is_dense)):
             said.append("absolute positions")
@@ -101,7 +107,7 @@ class Cell:
             said.append("online")
         if self.prefix:
             said.append("prefix")
-        return f"{method.label} ({', '.join(said)})" if said else method.label
+        return f"{label} ({', '.join(said)})" if said else label
 
 
 def cells_of(records: Iterable[Record]) -> list[Cell]:
@@ -321,7 +327,7 @@ def _compared(cell: Cell, dense: Cell | None, window: Cell | None) -> dict[str, 
         "context_gain_kept": None,
     }
     # Of one sparsity a method that selects reads a share of what is in sight, a window a fixed number: not alike.
-    alike = cell.budget.sparsity is None or not isinstance(attention.load(cell.options["method"]), Select)
+    alike = cell.budget.sparsity is None or not isinstance(cell.method, Select | None)
     if window is not None and not window.error and alike:
         gain = ratio_difference(*_losses(window), *whole)
         # Where the window is not told to lose anything there is no gain to keep.
