@@ -12,10 +12,10 @@ demo: $(VENV)/.assay
 	@echo "For the assay command itself: source $(BIN)/activate"
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-full: lint
-	$(BIN)/pytest -n 2 -m "slow or not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "slow or not slow"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks docs notebooks

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from assay.attention import attention
 from assay.attention.base import Budget
 from assay.studies.perplexity.document import _compared, _recall
 from assay.studies.perplexity.figures import _reason
@@ -16,7 +17,7 @@ def cell(nll_per_token: float, *, method: str = "h2o", spread: float = 0.0, **co
     held = {"nll": losses, "tokens": TOKENS} | columns
     budget = Budget(slots=8) if "slots" in method else Budget(sparsity=0.5)
     name = method.removesuffix(" slots")
-    return SimpleNamespace(column=held.__getitem__, error=None, budget=budget, options={"method": {"name": name}})
+    return SimpleNamespace(column=held.__getitem__, error=None, budget=budget, method=attention.parse(name))
 
 
 def kept(mine: float, method: str = "h2o", **options: float) -> float | None:

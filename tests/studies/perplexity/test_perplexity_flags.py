@@ -1,0 +1,143 @@
+"""What `assay perplexity` refuses, asks and is given: flags, texts and contexts."""
+
+import json
+import os
+import shutil
+
+from perplexity_commands import METHODS, PLACE, words
+
+from assay.api import configure
+from assay.attention.base import Budget
+from assay.core.errors import UserError
+from assay.studies.perplexity.perplexity import Perplexity
+
+
+def test_the_copy_probe_is_a_dataset(tiny, cli, tmp_path):
+    given = [
+        "perplexity",
+        "--model",
+        tiny,
+        "--datasets",
+        "copy",
+        "--methods",
+        "dense",
+        "window",
+        "--context-lengths",
+        "64",
+    ]
+    assert (
+        cli(*given, "--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16", *PLACE, "--out", tmp_path)[0] == 0
+    )
+    document = json.loads((tmp_path / "perplexity" / "perplexity_latest.json").read_text())
+    cell = document["results"]["copy"]["window"]["budget_sweep"]["16"]
+    assert list(cell["cross_entropy_by_distance"]) == ["16", "32"] and cell["num_tokens"] == 2 * 8 * 15
+    assert cell["word_perplexity"] is None
+
+
+def test_the_defaults_of_the_prefix_protocol_run_under_it():
+    assert {method.name for method in Perplexity(protocol="prefix").chosen()} == {
+        "dense", "h2o", "streaming_llm", "window",
+    }  # fmt: skip
+    assert "cab_v4" in {method.name for method in Perplexity().chosen()}
+
+
+def test_flags_beside_the_demo_are_heard():
+    demo = configure(Perplexity, "demo", {})
+    assert demo.points() == [(80, Budget(slots=20))]
+    sparser = configure(Perplexity, "demo", {"sparsity_levels": (0.5,)})
+    assert sparser.points() == [(80, Budget(sparsity=0.5)), (80, Budget(slots=20))]
+
+
+def test_a_context_that_is_not_measured_is_not_the_longest():
+    given = {"context_lengths": (512, 768, 4096), "fixed_context_length": 512, "context_sweep": False}
+    assert Perplexity(**given, max_length=512).longest == 512
+
+
+def test_mistakes_are_one_line(tiny, text, cli, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    for more, said in (
+        (["--max-length", "32"], "a context of 64 is over --max-length 32"),
+        (["--datasets", "no-such"], "no dataset 'no-such'"),
+        (["--model", "./no-such"], "cannot load the model './no-such': there is no such folder"),
+        (["--sparsity-levels", "1.5"], "at least 0 and below 1"),
+        (["--model", tmp_path / "nowhere"], "cannot load the model"),
+        (["--context-lengths", "512"], "has 512 tokens"),
+        (["--context-lengths", "1024"], "has 512 positions (max_position_embeddings), fewer than a context of 1024"),
+        (["--context-lengths", "48", "64"], "48 does not divide the longest, 64"),
+        (["--dtype", "float8"], "--dtype float8: choose auto, float16"),
+        (["--model", bare], "the folder has no file of weights"),
+        (["--protocol", "prefix"], "cab_v4:block_size=8 selects anew for each query"),
+        (["--protocol", "prefix", "--positions", "cache"], "--positions cache is defined for the online protocol"),
+        (["--no-context-sweep", "--no-sparsity-sweep"], "nothing to measure"),
+    ):
+        code, _, err = cli(*words(tiny, text, tmp_path / "out"), *more)
+        assert code == 2 and said in err and "Traceback" not in err, (more, err)
+
+
+def test_a_hub_that_does_not_answer_is_one_line_that_names_offline(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    tries = []
+
+    def fetch(study, runs):
+        tries.append(os.environ["HF_HUB_OFFLINE"])
+        raise UserError("cannot load the model. Without the hub: --quick-test --offline.")
+
+    monkeypatch.setattr(Perplexity, "_fetch", fetch)
+    code, _, err = cli("perplexity", "--quick-test", "--quiet", "--out", tmp_path)
+    assert code == 2 and tries == ["1"], "the hub's libraries do not ask again"
+    assert "http://127.0.0.1:9 did not answer within 5 s" in err and "--offline" in err and len(err.splitlines()) == 1
+
+
+def test_refusals_read_as_refused_while_they_come_and_afterwards(tiny, text, cli, tmp_path):
+    given = words(tiny, text, tmp_path, "--max-samples", "2", "--context-lengths", "64", methods=METHODS[3:])
+    given.remove("--quiet")
+    _, _, err = cli(*given)
+    lines = [line for line in err.splitlines() if "cab_v4" in line]
+    refused = [line for line in lines if "budget below 4 blocks" in line]
+    assert len(refused) == 2 and all("] refused perplexity" in line for line in refused)
+    assert [line for line in lines if "] done perplexity" in line and "cross_entropy" in line]
+    assert cli("show", "--out", tmp_path)[1].count("refused") == 2
+
+
+def test_one_context_is_no_sweep(tiny, text, cli, tmp_path):
+    """It is where sparsities and budgets are measured, and nothing else is run."""
+    alone = Perplexity(context_lengths=(512,), sparsity_levels=(0.0, 0.5))
+    assert alone.points() == [(512, Budget(sparsity=0.0)), (512, Budget(sparsity=0.5))]
+    assert alone.sweeps().context_lengths == ()
+    slots = Perplexity(context_lengths=(512,), sparsity_sweep=False, budgets=(64,))
+    assert slots.points() == [(512, Budget(slots=64))]
+    only = Perplexity(context_lengths=(512,), sparsity_sweep=False, fixed_sparsity=0.7)
+    assert only.points() == [(512, Budget(sparsity=0.7))], "unless it is all there is to measure"
+    assert len(Perplexity(context_lengths=(256, 512)).points()) == 3
+
+
+def test_each_text_has_its_own_number_of_documents(tiny, text, cli, tmp_path):
+    other = tmp_path / "other.txt"
+    shutil.copy(text, other)
+    base = ["perplexity", "--model", tiny, "--datasets", text, other, "--methods", "dense", "--context-lengths", "64"]
+    assert cli(*base, "--max-samples", "3", f"{other}=5", *PLACE, "--out", tmp_path)[0] == 0
+    found = json.loads((tmp_path / "perplexity" / "perplexity_latest.json").read_text())["results"]
+    used = {name: found[name]["dense"]["sparsity_sweep"]["0.0"]["num_samples"] for name in found}
+    assert used == {"articles.txt": 3, "other.txt": 5}
+    for more, said in (
+        (["0"], "a number of at least 1"),
+        (["some"], "a number of at least 1"),
+        (["othr.txt=3"], "'othr.txt' is none of the texts"),
+        (["3", "4"], "a number for all texts twice"),
+    ):
+        code, _, err = cli(*base, "--max-samples", *more, *PLACE, "--out", tmp_path)
+        assert code == 2 and said in err, err
+
+
+def test_a_terminal_is_asked_before_a_long_run_unless_told_yes(tiny, text, cli, tmp_path, monkeypatch):
+    given = words(tiny, text, tmp_path, "--max-samples", "1", "--no-context-sweep", methods=["dense"])
+    given.remove("--quiet")
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda: "n")
+    code, _, err = cli(*given)
+    assert code == 2 and "Continue? [y/N]" in err and "nothing was started" in err
+    code, _, err = cli(*given, "--yes")
+    assert code == 0 and "Continue" not in err
