@@ -7,6 +7,7 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import state_scalars
+from assay.models.sequence import SequenceModel
 from assay.nn.random import initialised_from, stream
 
 D, TIME = 32, 20
@@ -109,3 +110,12 @@ def test_options_that_make_no_sense_are_refused(word, says):
 def test_rotary_positions_refuse_an_odd_number_of_channels():
     with pytest.raises(UserError, match="d_model 24 gives 3 to each of 8 heads"):
         mixers.parse("attention:positions=rotary").build(24, 8)
+
+
+@pytest.mark.parametrize(
+    "word", ["attention:num_heads=3", "gated_delta_net:num_heads=64", "hybrid:pattern=gru+(attention:num_heads=5)"]
+)
+def test_a_model_whose_heads_do_not_divide_it_is_refused(word):
+    with pytest.raises(UserError, match="heads do not divide model_dim=32"):
+        SequenceModel(seq_mixer=mixers.parse(word), model_dim=32)
+    SequenceModel(seq_mixer=mixers.parse(word), model_dim=960)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 from assay.mixers import mixers
 from assay.nn.attention import SoftmaxHeads
@@ -55,6 +56,13 @@ class Mixer(Sized):
         """The module for sequences of up to `max_len` tokens."""
         core = self.core(d_model, max_len)
         return Convolved(core, d_model, self.conv) if self.conv else core
+
+    def check_width(self, d_model: int) -> None:
+        """A UserError where its heads do not share a model of that width evenly. It can be built then, so that a
+        parameter budget can be met, but it is not what a name such as `attention` promises."""
+        heads = getattr(self, "num_heads", 1)
+        if d_model % heads:
+            raise UserError(f"{self}: {heads} heads do not divide model_dim={d_model}. Choose num_heads or model_dim.")
 
     def state_size(self, d_model: int, length: int) -> int:
         """Scalars in the state of one sequence after `length` tokens, those of the short convolution included."""

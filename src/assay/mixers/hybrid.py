@@ -34,6 +34,10 @@ class Hybrid(Mixer):
         if not self.pattern:
             raise UserError("hybrid: the pattern is empty. Write hybrid:pattern=sliding_window+linear_attention.")
 
+    def check_width(self, d_model: int) -> None:
+        for member in self.pattern:
+            member.check_width(d_model)
+
     def tells_order(self) -> bool:
         return self.conv > 1 or any(member.tells_order() for member in self.pattern)
 

@@ -44,12 +44,7 @@ class SequenceModel:
     def __post_init__(self) -> None:
         if self.model_dim < 1 or self.num_layers < 1:
             raise UserError(f"model_dim={self.model_dim}, num_layers={self.num_layers}: both must be at least 1.")
-        for mixer in getattr(self.seq_mixer, "pattern", (self.seq_mixer,)):
-            heads = getattr(mixer, "num_heads", 1)
-            if self.model_dim % heads:
-                raise UserError(
-                    f"{mixer}: {heads} heads do not divide model_dim={self.model_dim}. Choose num_heads or model_dim."
-                )
+        self.seq_mixer.check_width(self.model_dim)
 
     def build(self, shape: TaskShape) -> "SequenceModule":
         return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
