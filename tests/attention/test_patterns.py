@@ -5,8 +5,9 @@ import torch
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Layer
-from assay.attention.lanes import Lane, attended, realised_density
+from assay.attention.lanes import Lane, Usage, attend, attended, realised_density
 from assay.core.errors import UserError
+from assay.mixers import mixers
 
 
 def drawn(word, budget, time):
@@ -38,6 +39,73 @@ def test_a_pattern_is_its_drawing(word, slots, rows):
 def test_local_strided_never_takes_more_slots_than_it_has(time, slots):
     rows = drawn("local_strided", Budget(slots=slots), time)
     assert max(row.count("#") for row in rows) <= slots + 1
+
+
+STRIDED = "local_strided:pattern=strided"
+
+
+@pytest.mark.parametrize(
+    ("word", "slots", "window", "stride"),
+    [
+        (STRIDED, 48, 10, 10),  # the smallest l for which l + 399 // l - 1 keys fit
+        (f"{STRIDED}:stride=20", 400, 20, 20),
+        (f"{STRIDED}:local_window=7", 400, 7, 7),
+        (f"{STRIDED}:local_window=5:stride=30", 400, 5, 30),
+        ("local_strided:local_window=5:stride=30", 400, 5, 30),
+    ],
+)
+def test_local_strided_is_the_published_rule_or_the_spec_s_key_by_key(word, slots, window, stride):
+    fixed = "pattern=strided" not in word
+    rows = drawn(word, Budget(slots=slots), 400)
+    for i, row in enumerate(rows):
+        seen = {j for j in range(i + 1) if i - j <= window or (j if fixed else i - j) % stride == 0}
+        assert {j for j, mark in enumerate(row) if mark == "#"} == seen
+    assert max(row.count("#") for row in rows) <= slots + 1
+
+
+def test_the_strided_pattern_needs_about_twice_the_root_of_the_length():
+    method = attention.parse(STRIDED)
+    fits = [slots for slots in range(1, 400) if _fits(method, 400, slots)]
+    least = min(size + 399 // size - 1 for size in range(1, 400))
+    assert fits == list(range(least, 400)) and least == 38
+
+
+def _fits(method, time, slots):
+    try:
+        method.check(time, Budget(slots=slots))
+    except BudgetTooSmall:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("word", "title"),
+    [
+        ("local_strided", "local_strided (fixed columns)"),
+        (STRIDED, STRIDED),
+        (f"{STRIDED}:stride=8", "local_strided:stride=8:pattern=strided"),
+        (
+            f"{STRIDED}:local_window=4:stride=8",
+            "local_strided:local_window=4:stride=8:pattern=strided (window unlike the stride)",
+        ),
+    ],
+)
+def test_a_row_s_name_says_where_local_strided_is_not_as_published(word, title):
+    assert attention.parse(word).title == title
+
+
+def test_a_pattern_that_comes_back_to_keys_stores_them_all_and_cuts_no_prefix_and_is_no_mixer():
+    x = torch.randn(1, 1, 64, 4, generator=torch.Generator().manual_seed(0))
+    stored = {}
+    for word in ("local_strided", STRIDED):
+        usage = Usage()
+        attend([Lane(attention.parse(word), Budget(slots=32))], Layer(x, x, x), usage=[usage])
+        stored[word] = usage.vectors_stored
+    assert stored[STRIDED] == 2 * 64 > stored["local_strided"]
+    with pytest.raises(UserError, match="cuts no prefix down"):
+        Lane(attention.parse(STRIDED), Budget(slots=32), prefix=40).check(64)
+    with pytest.raises(UserError, match="use pattern=fixed"):
+        mixers.parse(f"sparse_attention:method=({STRIDED}:stride=8)")
 
 
 def test_a_pattern_that_does_not_fit_its_budget_is_refused():

@@ -11,7 +11,10 @@ from assay.contracts import attention as contract
 from assay.contracts.base import promises
 
 FAMILIES = (Pattern, Select, Evict, Prefix)
-VARIANTS = ("h2o:granularity=layer", "tova:granularity=kv_head", "keydiff:granularity=layer", "h2o:recent=0.0")
+VARIANTS = (
+    "h2o:granularity=layer", "tova:granularity=kv_head", "keydiff:granularity=layer", "h2o:recent=0.0",
+    "local_strided:pattern=strided",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("promise", promises("attention"), ids=lambda promise: promise.__name__)

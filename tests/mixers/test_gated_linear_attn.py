@@ -11,7 +11,7 @@ def test_outputs_follow_the_formula() -> None:
     with initialised_from(0, "gla"):
         module = mixers["gated_linear_attn"]().build(16, 10).double()
     x = torch.randn(10, 16, generator=stream(0, "tokens"), dtype=torch.float64)
-    heads, dk, dv = 4, 4, 2
+    heads, dk, dv = 4, 2, 4
     q, k, v = (x @ module.heads.qkv.weight.T).split([heads * dk, heads * dk, heads * dv], dim=-1)
     log_decay = logsigmoid(module.decay(x)) / 16
     rows = []

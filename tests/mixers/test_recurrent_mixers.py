@@ -45,7 +45,7 @@ def test_no_chunk_reads_the_future(name: str, t: int) -> None:
 @pytest.mark.parametrize(
     ("name", "scalars"),
     [
-        ("gated_linear_attn", 4 * 32 * 16),
+        ("gated_linear_attn", 4 * 16 * 32),
         ("retention", 4 * 32 * 64),
         ("delta_net", 4 * 32 * 32 + 3 * 128),
         ("gated_delta_net", 4 * 32 * 32 + 3 * 128),

@@ -149,8 +149,11 @@ class Method(Sized):
     """attention/<name>.py. The promises are in assay.contracts.attention; `replay.attended` runs methods."""
 
     registry: ClassVar[Registry] = attention
-    departure: ClassVar[str] = ""
-    """What differs from the published form: it stands in the row's name."""
+
+    @property
+    def departure(self) -> str:
+        """What differs from the published form: it stands in the row's name."""
+        return ""
 
     @property
     def title(self) -> str:
@@ -187,6 +190,11 @@ class Pattern(Method):
 
     published_in_cache: ClassVar[bool] = False
     """Whether its published form counts positions inside the cache: a row's name says where that was not done."""
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a key that one query does not see is seen by none after it, so that it need not be kept."""
+        return True
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int

@@ -1,4 +1,4 @@
-"""Blocks of keys by attention weight first, then by curvature (CAB V4: "hybrid"), in a causal form: see curvature.py.
+"""CAB V4 ("hybrid") chooses blocks of keys by attention weight first, then by curvature: see curvature.py.
 
     magnitude_ratio of the blocks besides the own one go to the highest weight that any query of the block before gave
     to any key of the block; the others, not chosen yet, by curvature
@@ -6,7 +6,9 @@
     query block 4, 3 blocks, magnitude_ratio=0.5     weight     0: .1   1: .6   2: .3   3: .2      -> 1
                                                      curvature  0: .7   1: .9   2: .5   3: .4      -> 0      4 1 0
 
-As published the weights of the whole matrix compete for one budget; here each row has its own, as in V3.
+Differs from the spec: nothing reads the future (rows say `causal`), as for cab_v3; weights too are those of the block
+before. Each row has a budget of its own, as in V3, where the code behind the spec lets the whole matrix compete for
+one; and a block that both rules choose is made up for by another, so that the budget is spent.
 """
 
 from dataclasses import dataclass

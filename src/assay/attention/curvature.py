@@ -16,7 +16,6 @@ the block before, with the extremes of the rows so far, by detours over the bloc
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -34,10 +33,12 @@ LEAST_BLOCKS = 4
 class CurvatureSelect(BlockSelect):
     """A block of queries chooses blocks of keys."""
 
-    departure: ClassVar[str] = "causal"
-
     lambda_redundancy: float = 0.3
     """Weight of the detours."""
+
+    @property
+    def departure(self) -> str:
+        return "causal"
 
     def choose(
         self,

@@ -1,9 +1,11 @@
-"""Every key that the model itself lets a query see: what the others are compared with.
+"""Dense attention reads every key that the model itself lets a query see: what the others are compared with.
 
 query 0  #
       1  # #
       2  # # #
       3  # # # #        whatever the budget
+
+No paper: it is the model as it comes.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Heavy hitters and the latest keys (H2O, Zhang et al. 2023, arXiv 2306.14048).
+"""H2O (Zhang et al. 2023, arXiv 2306.14048) keeps heavy hitters and the latest keys.
 
     score_j = sum of the attention that key j has received from every query since it came
     evict   argmin of score_j, the latest `recent` of the slots excepted
@@ -8,8 +8,13 @@
                                   2   weights .2 .5 .3      scores 2.1 .6 .3    3 keys in 2 slots: 2 is recent, 1 goes
                                   3   attends to 0, 2 and 3
 
-Sums are over attention within the cache, as in the paper's algorithm. The paper decides per head; where query heads
-share keys, the sum over the group decides for the head of keys, since nothing smaller can be evicted from a cache.
+Sums are over attention within the cache, half of the slots are for the latest keys, and a query attends before anything
+leaves: as in the paper's algorithm.
+
+Differs from the paper: it evicts from the first token on, where the paper reads a prompt densely and sums up its scores
+first (protocol `prefix` does). The paper decides per head; where query heads share keys, the sum over the group decides
+for the head of keys, since nothing smaller can be evicted from a cache. k slots are kept besides the new key, where the
+authors' simulation counts it among the latest. Of equal scores the oldest key goes.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,12 @@
-"""Keys unlike the others stay (KeyDiff, Park et al. 2025, arXiv 2504.15364); no attention weight is needed.
+"""KeyDiff (Park et al. 2025, arXiv 2504.15364) keeps the keys unlike the others; no attention weight is needed.
 
     anchor  = mean of k_j / |k_j| over the cache, the new key included
     score_j = -cos(k_j, anchor)          evict the key nearest to the anchor
 
     keys along  ->  ->  up     the anchor points mostly to the right: one of the two equal keys goes, the older
 
-The paper evicts after each block of a prompt; here, as for all Evict methods, after each token.
+Differs from the paper: it evicts after each token, as all Evict methods do online; the paper does so while it
+generates, and reads a prompt in blocks, after each of which it evicts (`--protocol chunked`).
 """
 
 from dataclasses import dataclass

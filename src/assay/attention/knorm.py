@@ -1,8 +1,11 @@
-"""Keys of small norm stay (Devoto et al. 2024, arXiv 2406.11430): they tend to receive the most attention.
+"""Knorm (Devoto et al. 2024, arXiv 2406.11430) keeps keys of small norm, which tend to receive the most attention.
 
 score_j = -|k_j|          known when the key comes; evict the longest key
 
 norms 3 1 2, slots=2: key 0 goes
+
+Differs from the paper: every layer evicts, where the authors' example leaves the first two as they are; and after every
+token, where they cut a cache down to a share of it once it is long enough.
 """
 
 from dataclasses import dataclass

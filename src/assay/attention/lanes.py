@@ -52,6 +52,8 @@ class Lane:
             raise UserError(f"{self.method.label} evicts nothing, so the chunked protocol means nothing to it.")
         if self.prefix and isinstance(self.method, Select):
             raise UserError(f"{self.method.label} selects anew for each query, so a prefix means nothing to it.")
+        if self.prefix and isinstance(self.method, Pattern) and not self.method.forgets:
+            raise UserError(f"{self.method.label} comes back to keys that it has left out, so it cuts no prefix down.")
         if self.prefix and self.positions == "cache":
             raise UserError("positions inside the cache are defined for the online protocol alone.")
 
@@ -182,7 +184,8 @@ class Usage:
         self.attended += attended
         self.visible += visible * layer.q.shape[1]
         self.vectors_read += method.vectors_read(visible * kv_heads, read)
-        self.vectors_stored += method.vectors_stored(everything * kv_heads if isinstance(method, Select) else last)
+        keeps_all = isinstance(method, Select) or (isinstance(method, Pattern) and not method.forgets)
+        self.vectors_stored += method.vectors_stored(everything * kv_heads if keeps_all else last)
         self.queries += layer.rows * kv_heads * (layer.time - since)
 
     def count_mask(

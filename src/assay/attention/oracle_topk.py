@@ -1,9 +1,11 @@
-"""The keys with the highest scores, per query and head: the best choice of single keys by weight.
+"""The oracle keeps the keys with the highest scores, per query and head: the best choice of single keys by weight.
 
     scores of query 3:  2.0  -1.0  0.5  0.1        slots=1 keeps keys 0 and 3 (its own key is always kept)
 
 It computes every score in order to leave most of them out, so it saves nothing: an upper bound for methods that guess
 the scores, in the weight kept; a lower loss at the same budget is still possible, since the values play a part too.
+
+No paper: it is a bound. Of equal scores the earlier key is kept.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,16 @@
-"""The pages of keys that may hold the highest scores (Quest, Tang et al. 2024, arXiv 2406.10774).
+"""Quest (Tang et al. 2024, arXiv 2406.10774) reads the pages of keys that may hold the highest scores.
 
     page p has the elementwise bounds m_p <= k <= M_p of its keys, so that for every key in it
     q . k  <=  sum_d max(q_d m_d, q_d M_d)          the page's worth: an upper bound of its best score
 
     page_size=2, 2 pages:     query 6   # # . . . . #       the query's own page, and the best other one
 
-Everything stays in memory, with two vectors per page on top; what is read shrinks. The first layers stay dense.
+Everything stays in memory, with two vectors per page on top; what is read shrinks. The first layers stay dense. Pages
+of 16 keys, 3 of them at least, two dense layers and a choice per query head are the authors'.
+
+Differs from the paper: the query's own page is always among those read, where the authors' code lets it compete; a
+budget that is no multiple of the page is rounded up to pages, theirs down. Every query chooses, from the first token
+on, where the paper reads a prompt densely.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Keys drawn at random for each query, from all it may see: the floor for every Select method.
+"""Random attention draws keys for each query, from all it may see: the floor for every Select method.
 
     sparsity=0.5     query 0  #                 query t attends to its own key and a random choice among the others,
                            1  . #               drawn anew for each query and each head
@@ -8,6 +8,8 @@
 The draw depends on the seed, the layer, the head and the places of query and key, counted from the sequence's start;
 not on what the sequences hold. A number is a hash of these, so that it is the same on every device, for every length,
 and whichever others are drawn with it.
+
+As in the spec. The query's own key is kept besides.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sinks, the latest half, and a random rest, evicted for good: the null that every eviction rule has to beat.
+"""This null keeps sinks, the latest half, and a random rest, evicted for good: every eviction rule has to beat it.
 
     score_j = a random number drawn when key j comes; evict argmin, sinks and the latest half excepted
 
@@ -6,6 +6,8 @@
 
 With one number per key, what is kept of the keys between is at any time a uniform choice among all of them
 (reservoir sampling). The draw depends on the seed, the layer, the head and the position alone.
+
+No paper: it is a null hypothesis.
 """
 
 from dataclasses import dataclass

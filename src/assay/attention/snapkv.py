@@ -1,4 +1,4 @@
-"""The end of a prompt chooses what is kept of it (SnapKV, Li et al. 2024, arXiv 2404.14469).
+"""SnapKV (Li et al. 2024, arXiv 2404.14469) lets the end of a prompt choose what is kept of it.
 
     worth_j = mean attention of the last `window_size` queries of the prefix to key j, averaged over kernel_size
               neighbours; the last window_size keys always stay
@@ -7,7 +7,11 @@
                                                8   . # # . . . # # #     1 and 2 by worth, 6 and 7 the window
                                                9   . # # . . . # # # #
 
-Where query heads share keys, the mean over the group decides. The constants are those of the authors' code.
+The window of 64, the kernel of 5 and the average are the defaults of the class in the authors' code.
+
+Differs from the paper: where query heads share keys, the mean over the group decides, since nothing smaller can leave a
+cache; the authors repeat the keys and decide per query head. Their experiments have windows of 16 to 32, and their code
+can also pool by the maximum. There is no prompt in a text: its first half, or `prefix` tokens, stands for one.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The first tokens, as sinks, and the latest (StreamingLLM, Xiao et al. 2023, arXiv 2309.17453).
+"""StreamingLLM (Xiao et al. 2023, arXiv 2309.17453) keeps the first tokens, as sinks, and the latest.
 
     slots=3, num_sink_tokens=1     query 0  #
                                          1  # #
@@ -9,6 +9,10 @@
 
 This file says which keys are attended to. In the published form positions are also counted inside the cache, which
 whoever turns queries and keys by their positions has to do.
+
+Differs from the paper: positions are those of the text unless `--positions cache` is given, and rows say so. The window
+is what the sinks leave of the budget, where the authors' code has 512. The 4 sinks, and attending to the cache and the
+new token before anything leaves, are as published.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,12 @@
-"""The key that the present query cares for least goes (TOVA, Oren et al. 2024, arXiv 2401.06104).
+"""TOVA (Oren et al. 2024, arXiv 2401.06104) evicts the key that the present query cares for least.
 
 score_j = attention of the present query to key j, averaged over all heads of the layer
 evict   argmin of score_j; nothing is protected, so that the newest key itself may go
 
 slots=2     query 2   weights .2 .5 .3    key 0 goes, however much earlier queries cared for it
                   3   attends to 1, 2 and 3
+
+As published. Of equal scores, on which the paper is silent, the oldest key goes.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The latest k keys and the query's own (Beltagy et al. 2020, arXiv 2004.05150): a cache that evicts the oldest.
+"""A window (Beltagy et al. 2020, arXiv 2004.05150) keeps the latest k keys and the query's own: it evicts the oldest.
 
     slots=2     query 0  #
                       1  # #
@@ -7,6 +7,9 @@
                       4  . . # # #
 
 On models whose first tokens serve as attention sinks it collapses as soon as these leave the cache (Xiao et al. 2023).
+
+Differs from the paper: one window for every layer and head, neither dilated nor with global tokens, put on models that
+were trained without it.
 """
 
 from dataclasses import dataclass

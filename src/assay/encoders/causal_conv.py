@@ -1,4 +1,4 @@
-"""Dilated causal convolutions with residuals, read at the last step (van den Oord et al. 2016; Bai et al. 2018).
+"""Dilated causal convolutions with residuals (van den Oord et al. 2016; Bai et al. 2018) are read at the last step.
 
     h^0_t = W_e x_t;   h^{i+1}_t = h^i_t + ReLU(W_i [h^i_{t - 2^i}, h^i_t] + b_i);   code = ReLU(W h^n_L)
 
@@ -6,6 +6,9 @@ Kernel 2 and dilations 1, 2, 4, ...: n = ceil(log2 L) layers see L steps. Read a
 at every 2^i-th step, so it is a kernel that merges neighbours, and the length halves from layer to layer:
 
     x1 x2 x3 x4 x5 x6 x7 x8   ->   x12 x34 x56 x78   ->   x1234 x5678   ->   x12345678
+
+Differs from the paper (Bai et al. 2018): one convolution in each residual block, not two; no weight normalisation and
+no dropout; as many layers as the length asks for. WaveNet's gates and skip connections are left out.
 """
 
 from dataclasses import dataclass

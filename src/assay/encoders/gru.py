@@ -1,9 +1,12 @@
-"""A gated recurrent unit, read after the last token (Cho et al. 2014).
+"""A gated recurrent unit (Cho et al. 2014) is read after the last token.
 
     r, z = sigmoid(W x_t + U h + b);   n = tanh(W_n x_t + r * (U_n h + c_n));   h <- (1 - z) n + z h
     code = ReLU(W_c h_L)
 
 25,157 parameters at d_in 24, d_code 32.
+
+Differs from the paper: the reset gate r multiplies U_n h + c_n, as in torch and cuDNN, where the paper multiplies h
+before U_n; there are biases, two for each gate.
 """
 
 from dataclasses import dataclass

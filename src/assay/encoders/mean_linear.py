@@ -1,9 +1,11 @@
-"""A linear map of the mean token: what needs no architecture at all.
+"""A linear map of the mean token is what needs no architecture at all.
 
     code = W mean_t(x_t) + b
 
 The global factors stand in every filled token, so averaging the noise away and keeping everything else linear loses
 little of them: an encoder with a lower R2 than this one loses it by its own nonlinearity.
+
+No paper: it is a baseline.
 """
 
 from dataclasses import dataclass

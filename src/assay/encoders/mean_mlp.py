@@ -1,8 +1,10 @@
-"""A perceptron on each token, averaged over time: blind to order (Deep Sets, Zaheer et al. 2017).
+"""A perceptron on each token, averaged over time, is blind to order (Deep Sets, Zaheer et al. 2017).
 
     code = ReLU(W mean over t of ReLU(W_2 ReLU(W_1 x_t + b_1) + b_2) + b)
 
 25,112 parameters at d_in 24, d_code 32.
+
+Differs from the paper: tokens are averaged, where the paper adds them up; what follows is one linear map and a ReLU.
 """
 
 from dataclasses import dataclass

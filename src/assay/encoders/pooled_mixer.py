@@ -1,9 +1,11 @@
-"""Any sequence mixer as an encoder: one residual layer of it, read at the last token.
+"""A pooled mixer makes an encoder of any sequence mixer: one residual layer of it, read at the last token.
 
     h_t = W_e x_t;   o = h + Mixer(RMSNorm(h));   code = ReLU(W o_L)
 
 `pooled_mixer:mixer=delta_net` takes any name of the mixers folder. With attention, 24,944 parameters at d_in 24,
 d_code 32.
+
+No paper: it is a harness around the mixers. There is no state mixer, and no norm before the code.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,11 @@
-"""One layer of softmax self-attention, read at the last token (Vaswani et al. 2017; the expressivity spec's SelfAttn).
+"""One layer of softmax self-attention (Vaswani et al. 2017) is read at the last token: the spec's SelfAttn.
 
     h_t = W_e x_t;   o = W_o concat over heads of sum_t softmax_t(q_L . k_t / sqrt(d)) v_t
     code = ReLU(W LayerNorm(o))
 
 No positions, no residual, no mask: the last token sees every token. 25,304 parameters at d_in 24, d_code 32.
+
+As in the spec.
 """
 
 import math

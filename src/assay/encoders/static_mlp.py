@@ -1,9 +1,11 @@
-"""A multilayer perceptron on the flattened sequence: every position has weights of its own (the spec's StaticMLP).
+"""A perceptron on the flattened sequence has weights of its own for every position: the spec's StaticMLP.
 
     width 0      code = ReLU(W vec(x) + b)                      24,608 parameters at L 32, d_in 24, d_code 32
     width > 0    code = ReLU(W_2 ReLU(W_1 vec(x) + b_1) + b_2)
 
 Its size grows with L; the others' does not, but for a layer of causal_conv per doubling.
+
+As in the spec. A hidden layer (width > 0) is ours.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,13 @@
-"""Causal softmax attention (Vaswani et al. 2017), with grouped queries (Ainslie et al. 2023) if asked.
+"""Causal softmax attention (Vaswani et al. 2017) lets each token read every token before it, and itself.
 
     o_t = sum_{s <= t} softmax_s(q_t . k_s / sqrt(d)) v_s        per head, d = d_model / num_heads
 
 State: every key and value so far, 2 * num_kv_heads * d scalars per token. Without positions it knows the order of
-tokens only through the mask; positions learned per token belong to the sequence model's embedding.
+tokens only through the mask; positions learned per token belong to the sequence model's embedding. `num_kv_heads` gives
+grouped queries (Ainslie et al. 2023).
+
+Differs from the paper: no dropout; no sinusoids, but positions learned in the embedding, or rotary ones (Su et al.
+2021). Groups of queries are trained from the start, not averaged out of a model with a key per head.
 """
 
 from dataclasses import dataclass

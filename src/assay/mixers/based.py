@@ -1,9 +1,13 @@
-"""Linear attention with the exponential to second order: the global half of Based (Arora et al. 2024).
+"""Based (Arora et al. 2024) has, for its global half, linear attention with the exponential to second order.
 
     w_ts = 1 + a + a^2 / 2,  a = q_t . k_s / sqrt(feature_dim);   o_t = sum_{s <= t} w_ts v_s / sum_{s <= t} w_ts
 
 State: 1 + f + f(f+1)/2 features (153 for f = 16) x (d_v + 1) scalars per head, whatever the length. Its local half, a
 sliding window, is a mixer of its own: `hybrid:pattern=sliding_window+based` puts them together.
+
+Differs from the paper: neither the window nor the gated short convolutions that its models alternate with this layer;
+8 heads, where the authors' layer has 12 and their recall sweeps 1; 1e-6, not 1e-12, is added to the denominator. Each
+product of two channels is kept once, where the authors keep it twice: the same weights from 153 features, not 273.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,18 @@
-"""Gated DeltaNet (Yang et al. 2025): the delta rule for one key, a decay for all of them at once.
+"""Gated DeltaNet (Yang et al. 2025) has the delta rule for one key, and a decay for all of them at once.
 
     S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)     per head
     q, k = swish(W x) / |swish(W x)|;   b_t = beta_max * sigmoid(W_b x_t)
     a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
 
-Its widths are those of delta_net, so that the two differ by the decay and the gate alone; published are values twice as
-wide as keys. Published with a short convolution of 4 tokens on q, k and v; here one stands in front of the layer.
 State: S, d_k x d_v scalars per head, whatever the length, and 3 d_model of the convolution.
+
+Differs from the paper:
+- the widths are those of delta_net, so that the two differ by the decay and the gate alone: keys and values of d_model
+  channels in 4 heads; published are keys of .75 d_model and values twice as wide (expand_v=2), in heads of 256 channels
+- one convolution of 4 tokens in front of the layer, x + conv(x), so that the gate, a_t and b_t see it too; published
+  are three, on q, k and v alone, each followed by a SiLU
+- v has no SiLU
+- exp(A) starts in 1 to 16, the authors' in 0 to 16; 1e-6 in the norm, not 1e-5
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,18 @@
-"""Gated linear attention (Yang et al. 2023): linear attention that forgets, each key channel at its own rate.
+"""Gated linear attention (Yang et al. 2023) is linear attention that forgets, each key channel at its own rate.
 
     S_t = diag(a_t) S_{t-1} + k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)                  per head
     log a_t = logsigmoid(W_2 W_1 x_t + b) / 16;   y = W_o (RMSNorm(o) * swish(W_g x))
 
-State: S, d_k x d_v scalars per head, whatever the length.
+State: S, d_k x d_v scalars per head, whatever the length. Widths (keys of d_model / 2 channels, values of d_model), the
+4 heads and the gate's rank and divisor are the authors'.
+
+Differs from the paper: RMSNorm for LayerNorm and no bias in W_g, as in the authors' code; 1e-6 in the norm, where they
+have 1e-5; weights start as torch starts a linear layer. If a convolution is asked for (conv=4), it stands in front of
+the layer, x + conv(x), where the authors' option has one on each of q, k and v, followed by a SiLU.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from einops import rearrange
 from jaxtyping import Float
@@ -26,7 +32,9 @@ from assay.nn.scan import MatrixHeads, OuterRecurrence
 class GatedLinearAttn(MatrixHeads, Mixer):
     """Linear attention whose every key channel forgets at its own, data-dependent rate."""
 
-    expand_v: float = 0.5
+    version: ClassVar[int] = 2
+
+    expand_k: float = 0.5
     gate_normalizer: float = 16.0
     """Divides the log decay, so that a new model remembers for about 20 tokens instead of 1."""
     gate_low_rank: int = 16

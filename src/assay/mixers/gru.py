@@ -1,9 +1,12 @@
-"""A gated recurrent unit (Cho et al. 2014), as wide as the model: the classical baseline.
+"""A gated recurrent unit (Cho et al. 2014), as wide as the model, is the classical baseline.
 
     r, z = sigmoid(W x_t + U h + b);   n = tanh(W_n x_t + r * (U_n h + c));   h <- (1 - z) n + z h;   y_t = h
 
 The new state depends on the old one through tanh, so there is no parallel form: `forward` loops over time, and only
 the products with W are taken all at once. State: h, d_model scalars.
+
+Differs from the paper: the reset gate r multiplies U_n h + c, as in torch and cuDNN, where the paper multiplies h
+before U_n; there are biases, two for each gate. Weights and biases start uniform in +-1/sqrt(d_model), as in torch.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Other mixers one after another, each on the sum of what came in and what those before it found.
+"""A hybrid runs other mixers one after another, each on the sum of what came in and what those before it found.
 
     y_1 = M_1(N_1(x));   y_2 = M_2(N_2(x + y_1));   ...   out = y_1 + y_2 + ...        N: RMSNorm
 
@@ -6,6 +6,9 @@ The default, a short window and a matrix for what is further back, is the idea o
 command line the members are joined by +:  hybrid:pattern=sliding_window+delta_net
 
 State: those of the members.
+
+No paper: published hybrids, Based among them, alternate whole layers, each with a feed-forward half; here the members
+share one layer, and the state mixer comes after the last.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,14 @@
-"""Linear attention (Katharopoulos et al. 2020): softmax's exp(q . k) becomes phi(q) . phi(k), and the past one matrix.
+"""Linear attention (Katharopoulos et al. 2020) has phi(q) . phi(k) for softmax's exp(q . k): the past is one matrix.
 
     S_t = S_{t-1} + phi(k_t) v_t^T;   o_t = S_t^T phi(q_t) / sqrt(d_k);   y = W_o RMSNorm(o)       per head
     normalize:  o_t is divided by sum_{s <= t} phi(q_t) . phi(k_s)
 
 State: S, features x d_v scalars per head, whatever the length; a column more with `normalize`, for the sum of phi(k).
+
+Differs from the paper: the defaults are those of the code behind the spec: phi a product of two learned maps, no
+denominator, an RMSNorm on every head's output. `feature_map=elu:normalize=True` gives the paper's weights; the RMSNorm,
+which the paper does not have, stays. A learned map is one for all heads of a layer, where hedgehog was published with
+one per head, and t2r has no bias. Weights start as torch starts a linear layer.
 """
 
 from dataclasses import dataclass

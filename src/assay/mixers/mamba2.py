@@ -1,12 +1,16 @@
-"""Mamba-2 (Dao and Gu 2024): a state space model with one data-dependent decay per head.
+"""Mamba-2 (Dao and Gu 2024) is a state space model with one data-dependent decay per head.
 
     u = swish(W_u x), cut into heads;   B = swish(W_B x), C = swish(W_C x), shared by the heads
     dt = softplus(W_t x + c);   S_t = exp(-exp(A) dt_t) S_{t-1} + B_t (dt_t u_t)^T;   o_t = S_t^T C_t + D u_t
     y = W_o RMSNorm(o * swish(W_z x))
 
-Published with a short convolution of 4 tokens, from which its recall comes (arXiv 2505.15105); here it stands in front
-of the layer instead of on u, B and C. State: S, expand * d_model * d_state scalars, whatever the length, and 3 d_model
-of the convolution.
+State: S, expand * d_model * d_state scalars, whatever the length, and 3 d_model of the convolution.
+
+Differs from the paper:
+- one convolution of 4 tokens in front of the layer, x + conv(x), so that the gate and dt see it too; published is one
+  on u, B and C alone, with a bias, before the SiLU, from which its recall comes (arXiv 2505.15105)
+- 4 heads whatever the width, where the authors' layer has heads of 64 channels; d_state 16, theirs 128
+- 1e-6 in the norm, not 1e-5
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,11 @@
-"""Causal softmax attention to the last `window` tokens, the present one included (Beltagy et al. 2020).
+"""A sliding window (Beltagy et al. 2020) is softmax attention to the last `window` tokens, the present one included.
 
     o_t = sum_{t - window < s <= t} softmax_s(q_t . k_s / sqrt(d)) v_s        per head, d = d_model / num_heads
 
 State: the keys and values of the last window - 1 tokens, all that the next token will see besides itself.
+
+Differs from the paper: one window of 16 tokens for all heads and layers, where its language models have windows that
+grow with depth, and are dilated in some heads of the upper layers; no tokens with global attention.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,14 @@
-"""Softmax attention to the keys that an attention method keeps: `sparse_attention:method=h2o:slots=32`.
+"""This mixer is softmax attention to the keys that an attention method keeps: `sparse_attention:method=h2o:slots=32`.
 
     o_t = sum over s in kept(t) of softmax_s(q_t . k_s / sqrt(d)) v_s
 
 State: what the method keeps. An evicting one carries its slots, each with a worth and a position; a pattern the keys
 that a later query may see; one that selects anew for each query carries everything. Decisions have no gradient; what is
 attended to has.
+
+No paper: the methods were published for models trained with full attention, and here a model is trained with them. What
+a method itself departs from stands in its own file; quest leaves no layer dense here, and positions are those of the
+text, for streaming_llm too.
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,13 @@
-"""Gated (Rajamanoharan et al. 2024): one linear map decides which units fire, a rescaled copy of it how strongly.
+"""Gated (Rajamanoharan et al. 2024) decides by one linear map which units fire, by a rescaled copy of it how strongly.
 
     p = W_enc (x - b_dec),   gate = 1[p + b_enc > 0],   size = relu(exp(r_mag) p + b_mag),   a = gate size
     |x - x'|^2 + l1 sum_j relu(p + b_enc)_j + |x - stop(decoder)(relu(p + b_enc))|^2
 
 The penalty falls on the gate alone, so sizes do not shrink; the third term gives the gate its gradient.
+
+Differs from the paper: the gradient of decoder rows along themselves is not removed (rows are brought back to length 1
+after each step), and dead units are not drawn anew. At the start b_dec is the mean of the training rows, and encoder
+rows are min(1, 2 d_in / d_code) times those of the decoder.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,14 @@
-"""JumpReLU (Rajamanoharan et al. 2024): a unit fires above a threshold of its own, and keeps its whole size.
+"""JumpReLU (Rajamanoharan et al. 2024) has a threshold for each unit, above which it fires and keeps its whole size.
 
     a_j = z_j 1[z_j > t_j],   |x - x'|^2 + l0 sum_j 1[z_j > t_j]
 
 Steps have no gradient; that with respect to the threshold is taken from the inputs within half a bandwidth of it:
-d/dt 1[z > t] = -1[|z - t| < w/2] / w.
+d/dt 1[z > t] = -1[|z - t| < w/2] / w. Decoder rows are brought back to length 1 after each step.
 
-z is what comes before any ReLU, so that a threshold below w/2 is not moved by every row in which its unit is off.
-Thresholds are above 0: rectifying first would give the same code. Departures from the paper: decoder rows are kept at
-norm 1, the bandwidth and the start of the thresholds suit short training, and the penalty is not warmed up.
+Differs from the paper: the bandwidth and the start of the thresholds are .1, where the paper has .001 for both, to suit
+short training; the penalty is not warmed up. z is what comes before any ReLU, where the paper's listing rectifies
+first: thresholds are above 0, so that the code is the same, but one below w/2 is not moved by every row in which its
+unit is off. b_dec starts at the mean of the training rows.
 """
 
 import math

@@ -1,7 +1,10 @@
-"""k-means: each row is its nearest centre, or how much nearer than usual each centre is.
+"""k-means codes each row by its nearest centre, or by how much nearer than usual each centre is.
 
 hard      a_j = 1[j is the nearest centre]                                one active unit
-triangle  a_j = max(0, mean_i |x - c_i| - |x - c_j|)                      about half of them (Coates & Ng 2011)
+triangle  a_j = max(0, mean_i |x - c_i| - |x - c_j|)                      about half of them (Coates, Ng & Lee 2011)
+
+Differs from the paper: rows are neither normalised nor whitened first, centres are learned from minibatches of 1,024
+from one start, and `hard` is the default where the paper finds `triangle` better.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Decoder-free coding by implicit EM with InfoMax: an encoder alone, a = relu(W x + b), trained on
+"""Decoder-free coding by implicit EM with InfoMax trains an encoder alone, a = relu(W x + b), on
 
     lambda_lse LSE + lambda_var VAR + lambda_tc TC + lambda_wr WR           (assay.nn.infomax has the terms)
 
@@ -6,6 +6,9 @@ Ablations A-D of the paper are its weights: `ABLATIONS`. Two things the paper le
 falls for ever as W grows; `unit_norm` codes with W's rows over their norms, `hinge` asks for a deviation of 1 and no
 more (VICReg). `decorrelation`: `logdet` is -log det of the shrunk correlation matrix, which sees more than pairs; it
 needs a batch of 4 units at least, below which the matrix is mostly sampling noise.
+
+As in the spec. LSE is a sum over the batch, as its code has it, where the paper writes it for one row; `scale` and
+`decorrelation` are ours, and off by default.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,13 @@
-"""Matryoshka (Bussmann et al. 2025): BatchTopK whose first units must reconstruct on their own.
+"""Matryoshka (Bussmann et al. 2025) is BatchTopK whose first units must reconstruct on their own.
 
 The loss is the mean of |x - x'_n|^2 over nested prefixes of the units, x'_n decoded from the first n alone: 1/16, 1/8,
 1/4, 1/2 and all of them. General features come first, and specific ones cannot absorb them.
 
 AuxK, as for TopK (sparse_coders.auxiliary), works on what all of them together missed.
 
-Departures from the paper: the prefixes are fixed shares of the units, and their errors are averaged, not summed.
+Differs from the paper: its prefixes are 1/32, 3/32, 7/32, 15/32 and all of the units; their errors are summed in its
+formula, and averaged here as in the authors' code. The threshold of rows alone, AuxK, b_dec at the start and the
+gradient of decoder rows differ as for batch_topk.
 """
 
 from dataclasses import dataclass

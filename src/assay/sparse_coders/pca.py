@@ -1,6 +1,8 @@
-"""Principal components: the code that loses the least of the variance, and is not sparse at all.
+"""Principal components are the code that loses the least of the variance, and is not sparse at all.
 
 a = V^T (x - mean),   V the d_code leading eigenvectors of the covariance
+
+No paper: this is the textbook form, on all training rows in float64.
 """
 
 from dataclasses import dataclass

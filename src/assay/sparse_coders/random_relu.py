@@ -1,6 +1,8 @@
-"""Random ReLU features: the encoder nobody trained, the floor under every trained one.
+"""Random ReLU features are the encoder nobody trained, the floor under every trained one.
 
 a = relu(W x + b),   W and b as nn.Linear draws them
+
+No paper: it is a control.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,15 @@
-"""The standard sparse autoencoder: a = relu(W_enc (x - b_dec) + b_enc), x' = a W_dec + b_dec, with an L1 penalty.
+"""The standard sparse autoencoder (Bricken et al. 2023) has ReLU units under an L1 penalty.
 
-    |x - x'|^2 + l1 sum_j a_j |W_dec_j|         (Bricken et al. 2023; the norm closes the way out of growing W_dec)
+    a = relu(W_enc (x - b_dec) + b_enc),   x' = a W_dec + b_dec
+    |x - x'|^2 + l1 sum_j a_j |W_dec_j|          the norm closes the way out of growing W_dec
 
 `form=spec` is the baseline of the paper on decoder-free coders: no norm in the penalty, both terms averaged over their
 units (mean |x - x'|^2 + l1 mean |a|), untied layers as nn.Linear makes them, b_dec not taken from the input.
+
+Differs from the paper: decoder rows are free and their norms weigh the penalty, as the same group has it since 2024
+(Templeton et al.), where the paper keeps them at length 1. Dead units are not drawn anew. At the start b_dec is the
+mean of the training rows, not their geometric median, and encoder rows are min(1, 2 d_in / d_code) times those of the
+decoder, not drawn by themselves. `form=spec` is as in the spec.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,15 @@
-"""TopK (Makhzani & Frey 2013; Gao et al. 2024): each row keeps its k largest units.
+"""TopK (Makhzani & Frey 2013; Gao et al. 2024) keeps the k largest units of each row.
 
     a = top_k(relu(W_enc (x - b_dec) + b_enc)),   |x - x'|^2 + auxk |e - e'|^2
 
 AuxK (sparse_coders.auxiliary) keeps units alive: silent ones learn from what the code missed.
 
-Departures from the paper of 2024: the encoder is not scaled at the start, and the gradient of decoder rows along
-themselves is not removed (rows are brought back to length 1 after each step).
+Differs from the paper of 2024:
+- at the start b_dec is the mean of the training rows, not their geometric median, and the encoder is not scaled
+- the error is summed over inputs, not divided by that of the mean
+- the gradient of decoder rows along themselves is not removed (rows are brought back to length 1 after each step)
+- AuxK as sparse_coders.auxiliary says: a silent unit counts below 0 too, and is silent after 200 steps
+- no average of the weights over steps, no second loss with more units (multi-TopK)
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,10 @@
-"""A perceptron with one hidden layer (the spec's default).
+"""A perceptron with one hidden layer is the spec's default.
 
     y = W_2 gelu(W_1 x + b_1) + b_2
 
 4 d_model hidden channels; gelu in its tanh form.
+
+Differs from the spec: weights start as torch starts a linear layer; the code behind the spec has N(0, .02^2).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""No state mixer: f(x) = 0, so that a residual layer x + f(x) passes x on."""
+"""This state mixer is none: f(x) = 0, so that a residual layer x + f(x) passes x on.
+
+No paper: recall sweeps such as zoology's have an identity here, which in their residual layer adds the normalised x to
+x once more; this one adds nothing.
+"""
 
 from dataclasses import dataclass
 

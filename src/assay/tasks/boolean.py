@@ -1,4 +1,4 @@
-"""In-context Boolean functions (Bhattamishra et al. 2023): predict the label of x_i from the pairs before it.
+"""In-context Boolean functions (Bhattamishra et al. 2023) ask for the label of x_i, given the pairs before it.
 
     d = 3, parity of coordinates 1 and 3:   (+ - -) - (- + -) + (+ + +) ?  ->  1      products: -, +, +
 
@@ -16,8 +16,11 @@ them. One function per sequence, n = `input_seq_len` pairs:
 
 A clause without literals is given one. Left alone conjunctions would be false, and disjunctions true, nearly always;
 so in the first four families 35 % of the x are overwritten to fulfil (of disjunctions: to break) every literal of a
-clause, one of three chosen at random in dnf3 and cnf3. The prior art takes the sum of the signs for parity, which does
-not depend on x, and leaves single clauses unbalanced: half of its sequences have one label throughout.
+clause, one of three chosen at random in dnf3 and cnf3.
+
+Differs from the spec: its code takes the sum of the signs for parity, which does not depend on x, and leaves single
+clauses unbalanced, so that half of its sequences have one label throughout; it overwrites x in dnf3 and cnf3 alone. Of
+the paper's families the sparse disjunctions and majorities are left out; 20 coordinates and 40 pairs are ours.
 """
 
 import math

@@ -1,10 +1,13 @@
-"""Disjoint sets (Arora et al. 2024): find the one token that two lists share.
+"""Disjoint sets (Arora et al. 2024) ask for the one token that two lists share.
 
     1 | 17 42 9 | 2 | 55 8 42 23 61 | 3  ->  42       read at the last token
 
 Token 1 opens the sequence, 2 stands between the lists, 3 asks; 4..V-1 are contents. All tokens of both lists are
 distinct, uniform among the contents, but for one: a uniform token of the short list replaces a uniform one of the long
 list, and is the answer. The short list comes first, so a small state can hold it while the long one passes.
+
+Differs from the paper: the short list always comes first, as in the spec, where the paper compares both orders; and the
+mask is causal throughout, where its own model reads the lists in both directions.
 """
 
 from dataclasses import dataclass

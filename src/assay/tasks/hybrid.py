@@ -1,4 +1,4 @@
-"""Slow global factors under fast local ones: which part of a sequence does a code keep?
+"""The hybrid task hides slow global factors under fast local ones: which part of a sequence does a code keep?
 
     g ~ N(0, I)                                        the global factors: one draw per sequence, and the target
     l_0 ~ N(0, I),  l_t = a l_{t-1} + sqrt(1-a^2) e_t  the local factors, AR(1) of unit variance: pure nuisance
@@ -10,6 +10,8 @@ The context says where the feature block is filled, L = 8:
     context 0   f f f f f f f f        everywhere
     context 1   . f . f . f . f        odd t
     context 2   . f f f . . . .        1 <= t < L/2
+
+As in the spec. W_g and W_l come from `weights_seed`, by themselves: the data do not depend on what was drawn before.
 """
 
 import math

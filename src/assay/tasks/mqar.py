@@ -1,4 +1,4 @@
-"""Multi-query associative recall (Arora et al. 2023): pairs first, then questions among filler.
+"""Multi-query associative recall (Arora et al. 2023) shows pairs first, then asks for them among filler.
 
     A 4 B 7 C 1 | . . B 7 . . A 4 C 1  ->  7, 4, 1      read where the query keys stand, before their values
 
@@ -14,6 +14,11 @@ questions into the first third of the slots.
 
 `min_kv_pairs=4` mixes sizes: `parts()` has 4, 8, 16, ..., num_kv_pairs pairs, each in its share L K / num_kv_pairs of
 the length, `task.only(K)`. Models are trained on them in turn; `sample` draws the largest.
+
+Differs from the paper: a question is followed by its value, as in the spec, where the authors' code leaves filler.
+So a value that has been shown can be ruled out for later questions: guessing among those not shown yet scores
+(1 + 1/2 + ... + 1/K) / K instead of 1/K. Filler never is 0 unless all of it is, theirs may be. Batches are drawn anew,
+where they go through a fixed set many times. `no_keys`, `key_pool` and `min_kv_pairs` are ours.
 """
 
 from dataclasses import dataclass, replace

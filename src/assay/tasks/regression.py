@@ -1,4 +1,4 @@
-"""In-context regression (Garg et al. 2022): predict y_i at x_i from the pairs before it.
+"""In-context regression (Garg et al. 2022) asks for y_i at x_i, given the pairs before it.
 
     d = 2, w = (1, -1):   (3, 1) (2, 0) (0, 4) (-4, 0) (1, 1) ?  ->  0       x1 y1 x2 y2 x3: w.x3 = 0
 
@@ -10,8 +10,9 @@ x ~ N(0, I) of `input_dim`, one w ~ N(0, I) per sequence, n = `input_seq_len` pa
     noisy           y = scale w.x + noise_std N(0, 1); `renormalize_noisy` brings its variance to input_dim
     outlier         linear, but with probability `outlier_prob` a pair is x = (1, ..., 1), y = 1
 
-Where the prior art differs: there `sparsity` counts the coordinates that are dropped; `renormalize_noisy` divides by
-the standard deviation of the sequence itself, so that early answers depend on later pairs (here: of the law); and
+Differs from the paper: no curriculum over dimensions and pairs; 5 coordinates of sparse_linear are kept, the paper's 3.
+From the spec's code: there `sparsity` counts the coordinates that are dropped; `renormalize_noisy` divides by the
+standard deviation of the sequence itself, so that early answers depend on later pairs (here: of the law); and
 `outlier_prob` is .9, so that nearly all pairs are outliers (here .1).
 """
 

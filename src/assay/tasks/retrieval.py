@@ -1,4 +1,4 @@
-"""Look a value up by its key, once.
+"""Retrieval asks for a value by its key, once.
 
     unique      . b2 . a7 c1 . | b?  ->  2       every key once, among distractors without a key (the default)
     ambiguous   a7 b2 c1 b5 a3 | b?  ->  2 or 5  keys repeat: no encoder can score above K/(L-1)
@@ -10,6 +10,9 @@ the query has the slot t = L-1 to itself: its key, a zero value, and 1 in the fi
 `ambiguous` is the expressivity spec's law. Of the keys at 0..L-2 the first K are a permutation, the rest uniform; the
 query asks for the value at a uniform position q. With probability 1/2 it stands at t = L-1, otherwise its key
 overwrites k_0. The best guess is the mean over the n copies of the key, so R2 is at most E[1/n] = K/(L-1).
+
+Differs from the spec: keys are unique by default, so that 1 is the best score at every length; `keys=ambiguous` is as
+in the spec.
 """
 
 from dataclasses import dataclass

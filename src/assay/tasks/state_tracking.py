@@ -1,4 +1,4 @@
-"""State tracking: the running product of group elements (Merrill et al. 2024; Grazzi et al. 2024).
+"""State tracking asks for the running product of group elements (Merrill et al. 2024; Grazzi et al. 2024).
 
     parity   1 1 0 1 0  ->  1 0 0 1 1         the number of ones so far, modulo 2
     s3       a b c ...  ->  a, ab, abc, ...   all 6 permutations of three things; a5: the 60 even ones of five
@@ -6,6 +6,9 @@
 A token is an element of the group, by its place in the lexicographic list of its permutations, so 0 is the identity;
 tokens are uniform and independent. The target at every position is the element x_1 x_2 ... x_t, where
 (p q)(i) = p(q(i)). Models are trained at `length` and scored at up to 256 tokens.
+
+Differs from the paper (Grazzi et al. 2024): models are trained at one length, 40, where the paper's parity has lengths
+up to 40; tests go to 256 tokens in both. Every position is scored.
 """
 
 from dataclasses import dataclass, replace

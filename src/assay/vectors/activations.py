@@ -1,4 +1,4 @@
-"""What a layer of a language model puts out, token by token: what sparse coders are made for.
+"""Activations are what a layer of a language model puts out, token by token: what sparse coders are made for.
 
     assay sae --data activations:model=smollm2-135m:hook=model.layers.15:text=pydoc --d_code 4608
 
@@ -12,6 +12,9 @@ Rows are centred and scaled by what is measured on the training rows: |x|^2 is d
 mean the same for every model. Attention sinks are left out first: at layer 15 of SmolLM2-135M one token in 1,900, next
 to the first of its sequence, is 140 times as long as the others, along one direction. Kept, those few rows are 94 % of
 the variance: the scale, the error and the explained variance would be theirs.
+
+Differs from the spec: a row is one token, where its code averages over the tokens of a text; rows are centred, scaled
+and without sinks (`longest=0` keeps them); the first token of a sequence is left out.
 """
 
 import hashlib

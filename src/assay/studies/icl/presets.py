@@ -11,7 +11,7 @@ MIXERS = (
     "sliding_window:num_heads=2:window=64",
     "linear_attention:num_heads=1",
     "based:num_heads=4:feature_dim=8",
-    "gated_linear_attn:num_heads=1:expand_v=1",
+    "gated_linear_attn:num_heads=1:expand_k=1",
     "retention:num_heads=4:expand_k=2",
     "delta_net:num_heads=1",
     "gated_delta_net:num_heads=1",
