@@ -102,7 +102,7 @@ def test_a_pattern_that_comes_back_to_keys_stores_them_all_and_cuts_no_prefix_an
         attend([Lane(attention.parse(word), Budget(slots=32))], Layer(x, x, x), usage=[usage])
         stored[word] = usage.vectors_stored
     assert stored[STRIDED] == 2 * 64 > stored["local_strided"]
-    with pytest.raises(UserError, match="cuts no prefix down"):
+    with pytest.raises(BudgetTooSmall, match="not of a prefix: local_strided:pattern=strided comes back"):
         Lane(attention.parse(STRIDED), Budget(slots=32), prefix=40).check(64)
     with pytest.raises(UserError, match="use pattern=fixed"):
         mixers.parse(f"sparse_attention:method=({STRIDED}:stride=8)")

@@ -25,6 +25,20 @@ def test_outputs_follow_the_formula() -> None:
     torch.testing.assert_close(module(x[None])[0], module.heads.out(torch.cat(rows, dim=-1)), rtol=1e-9, atol=1e-9)
 
 
+def test_its_widths_heads_and_gate_are_the_published_ones() -> None:
+    published = {
+        "num_heads": 4,
+        "expand_k": 0.5,
+        "expand_v": 1.0,
+        "gate_normalizer": 16.0,
+        "gate_low_rank": 16,
+        "conv": 0,
+    }
+    assert mixers["gated_linear_attn"]().spec() == {"name": "gated_linear_attn", **published}
+    heads = mixers["gated_linear_attn"]().build(128, 64).heads
+    assert (heads.key_dim, heads.value_dim) == (128 // 2 // 4, 128 // 4)
+
+
 def test_a_new_model_remembers_for_about_twenty_tokens() -> None:
     """logsigmoid(0) / 16 = -.043: what is written halves in 16 tokens."""
     with initialised_from(0, "gla"):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import flex
-from assay.attention.base import BlockSelect, Budget, Evict, Layer, Method, Pattern, Prefix, Select
+from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Evict, Layer, Method, Pattern, Prefix, Select
 from assay.attention.replay import alive, lifetimes
 from assay.core.errors import UserError
 
@@ -53,7 +53,8 @@ class Lane:
         if self.prefix and isinstance(self.method, Select):
             raise UserError(f"{self.method.label} selects anew for each query, so a prefix means nothing to it.")
         if self.prefix and isinstance(self.method, Pattern) and not self.method.forgets:
-            raise UserError(f"{self.method.label} comes back to keys that it has left out, so it cuts no prefix down.")
+            # With no number of slots would it be itself; the table says so, and the other lanes go on.
+            raise BudgetTooSmall(f"not of a prefix: {self.method.label} comes back to keys that it has left out.")
         if self.prefix and self.positions == "cache":
             raise UserError("positions inside the cache are defined for the online protocol alone.")
 
