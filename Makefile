@@ -29,7 +29,7 @@ bench: $(VENV)/.assay
 
 # Faults on the real command: kills, full disks, damaged records, lost nodes. About ten minutes on two cores.
 drill: $(VENV)/.dev
-	$(BIN)/python drills/run.py
+	$(BIN)/python drills/run.py --into docs/reliability.md
 
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py

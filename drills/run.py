@@ -1,6 +1,6 @@
 """`make drill`: break assay in every way we know, on the real command, and look at what is left.
 
-    python drills/run.py [--only NAME ...] [--seed N] [--table FILE]
+    python drills/run.py [--only NAME ...] [--seed N] [--into docs/reliability.md]
 
 Every drill ends with the same questions: does each record equal the one of an undisturbed run, byte for byte; was
 anything computed a second time without need; is any process left? Takes about ten minutes on two cores.
@@ -18,6 +18,8 @@ from pathlib import Path
 from bench import Missed, bench
 from cases import DRILLS, Cannot, Drill
 
+MARK = "<!-- make drill -->"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -33,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=sorted(DRILLS), default=list(DRILLS), help="some drills alone")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
-    parser.add_argument("--table", type=Path, help="write the table, as Markdown, into this file too")
+    parser.add_argument("--into", type=Path, help="put the table between the marks of this document, too")
     args = parser.parse_args()
     rows = []
     for name in args.only:
@@ -41,8 +43,9 @@ def main() -> int:
         print(f"{rows[-1].drill}: {rows[-1].result} ({rows[-1].seconds:.0f} s)", file=sys.stderr, flush=True)
     text = table(rows)
     print(text)
-    if args.table:
-        args.table.write_text(text + "\n")
+    if args.into:
+        before, _, rest = args.into.read_text().partition(MARK)
+        args.into.write_text(f"{before}{MARK}\n{text}\n{MARK}{rest.partition(MARK)[2]}")
     return 0 if all(row.held for row in rows) else 1
 
 
