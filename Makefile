@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench docs notebooks setup clean
+.PHONY: demo test test-full lint bench drill docs notebooks setup clean
 
 demo: $(VENV)/.assay
 	$(BIN)/assay demo
@@ -18,14 +18,18 @@ test-full: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "slow or not slow"
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs notebooks
-	$(BIN)/ruff format --check src tests benchmarks docs notebooks
+	$(BIN)/ruff check src tests benchmarks drills docs notebooks
+	$(BIN)/ruff format --check src tests benchmarks drills docs notebooks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.assay
 	missed=0; for script in $(filter-out %/measuring.py,$(wildcard benchmarks/*.py)); do \
 	  $(BIN)/python $$script || missed=1; done; exit $$missed
+
+# Faults on the real command: kills, full disks, damaged records, lost nodes. About ten minutes on two cores.
+drill: $(VENV)/.dev
+	$(BIN)/python drills/run.py --into docs/reliability.md
 
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py

@@ -1,0 +1,214 @@
+"""What every drill uses: the real command as processes, a watch on the store, and the comparison at the end.
+
+Nothing here imports assay: a store is read as the files it is, and processes are found through /proc, so that a fault
+of the code under test cannot hide itself.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+TOKEN = "ASSAY_DRILL"
+"""An environment variable that every process of a drill inherits: whoever still has it at the end was left behind."""
+
+Contents = dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]
+
+
+class Missed(AssertionError):
+    """A promise that a drill saw broken."""
+
+
+def expect(kept: object, what: str) -> None:
+    if not kept:
+        raise Missed(what)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that is over."""
+
+    code: int
+    out: str
+    err: str
+
+    def expect(self, *codes: int, said: str = "") -> "Ended":
+        """One of these exit codes, no traceback, and the words `said` among the messages."""
+        tail = " | ".join(self.err.strip().splitlines()[-3:])
+        expect(self.code in codes, f"exit code {self.code}, not {' or '.join(map(str, codes))}: {tail}")
+        expect("Traceback" not in self.out + self.err, f"a traceback: {tail}")
+        expect(said in self.err, f"'{said}' was not said: {tail}")
+        return self
+
+
+@dataclass
+class Bench:
+    """A folder and the processes of one drill."""
+
+    root: Path
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self, *words: str | Path, wrap: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """`assay WORDS` in a session of its own."""
+        command = [*wrap, sys.executable, "-m", "assay", *map(str, words)]
+        logs = {"stdout": self._log("out"), "stderr": self._log("err")}
+        # Whoever starts drills in a shell's background has Ctrl-C ignored, and so would their children.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        environment = os.environ | {TOKEN: self.token, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, start_new_session=True, preexec_fn=heed, env=environment, text=True, **logs)
+        process.logs = logs  # type: ignore[attr-defined]
+        return process
+
+    def finish(self, process: subprocess.Popen[str], seconds: float = 900) -> Ended:
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise Missed(f"a command hung for {seconds:.0f} s: {' '.join(map(str, process.args))[-100:]}") from None
+        texts = {name: Path(log.name).read_text(errors="replace") for name, log in process.logs.items()}  # type: ignore[attr-defined]
+        for log in process.logs.values():  # type: ignore[attr-defined]
+            log.close()
+        return Ended(code, texts["stdout"], texts["stderr"])
+
+    def run(self, *words: str | Path, wrap: Sequence[str] = ()) -> Ended:
+        return self.finish(self.start(*words, wrap=wrap))
+
+    def processes(self, *, but: Sequence[int] = ()) -> list[int]:
+        """The living processes that inherited this drill's token."""
+        mark = f"{TOKEN}={self.token}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                alive = (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+                if alive and mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except (OSError, IndexError):  # it ended while it was looked at
+                continue
+        return [pid for pid in found if pid not in but]
+
+    def expect_no_process_left(self, seconds: float = 10) -> None:
+        end = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        named = [" ".join(commandline(pid))[-60:] for pid in left]
+        for pid in left:
+            kill(pid)
+        expect(not left, f"{len(left)} processes left: {named}")
+
+    def _log(self, name: str) -> Any:
+        return tempfile.NamedTemporaryFile("w", dir=self.root, prefix=f"{name}-", delete=False)
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    root = Path(tempfile.mkdtemp(prefix="assay-drill-"))
+    made = Bench(root)
+    try:
+        yield made
+    finally:
+        for pid in made.processes():
+            kill(pid)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def commandline(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        expect(time.monotonic() < end, f"waited {seconds:.0f} s in vain for {what}")
+        time.sleep(0.05)
+
+
+def records(out: Path) -> dict[str, Path]:
+    """study/id -> its folder, for every run that has a record."""
+    found = (out / ".store").glob("*/*/record.json")
+    return {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in found}
+
+
+def contents(out: Path) -> Contents:
+    """What must not depend on a disturbance: status, metrics and the bytes of every artifact, by run."""
+    found: Contents = {}
+    for name, folder in records(out).items():
+        data = json.loads((folder / "record.json").read_text())
+        metrics = json.dumps(data["metrics"], sort_keys=True)
+        sums = tuple(
+            (artifact, hashlib.sha256((folder / artifact).read_bytes()).hexdigest()) for artifact in data["artifacts"]
+        )
+        found[name] = (data["status"], metrics, sums)
+    return found
+
+
+def expect_same(found: Contents, wanted: Contents) -> None:
+    missing, more = wanted.keys() - found.keys(), found.keys() - wanted.keys()
+    expect(not missing and not more, f"{len(missing)} records missing, {len(more)} too many")
+    other = [name for name in wanted if found[name] != wanted[name]]
+    expect(not other, f"{len(other)} records differ from the undisturbed run's: {other[:3]}")
+
+
+@dataclass
+class Watch:
+    """Looks at a store all the time: a record that is written a second time was computed twice."""
+
+    out: Path
+    seen: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+
+    def look(self) -> None:
+        for name, folder in records(self.out).items():
+            try:
+                data = json.loads((folder / "record.json").read_text())
+                stat = (folder / "record.json").stat()
+            except (OSError, ValueError):  # just being replaced
+                continue
+            if data["status"] != "failed":  # a failed run is to be tried again
+                self.seen.setdefault(name, set()).add((stat.st_ino, stat.st_mtime_ns))
+
+    @contextmanager
+    def looking(self) -> Iterator["Watch"]:
+        over = threading.Event()
+
+        def go_on() -> None:
+            while not over.wait(0.05):
+                self.look()
+
+        thread = threading.Thread(target=go_on, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
+            self.look()
+
+    @property
+    def twice(self) -> list[str]:
+        return [name for name, versions in self.seen.items() if len(versions) > 1]
+
+    def expect_once(self) -> None:
+        expect(not self.twice, f"{len(self.twice)} runs were computed twice: {self.twice[:3]}")
