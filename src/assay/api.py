@@ -12,10 +12,11 @@ from typing import Any, Literal
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
 from assay.core.errors import UserError
+from assay.core.estimate import estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.foreign import load_source, read_source
-from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, labels, make_plan, spelled
+from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store
 from assay.core.study import Study
@@ -101,7 +102,9 @@ class Session:
 
     def seconds_left(self) -> float | None:
         """From what like runs have cost; None if nothing like them is stored."""
-        return estimate(self.todo, self.store.records(self.plan.study.name), self.workers)
+        studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
+        stored = (record for study in studies for record in self.store.records(study))
+        return estimate(self.todo, stored, self.workers)
 
     @cached_property
     def labels(self) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The ids of every run that a preset plans, as one hash per preset: what is stored is found again by these.
 
-.venv/bin/python tests/golden/make_preset_ids.py     writes tests/golden/preset_ids.json; only where ids are meant to change
+.venv/bin/python tests/golden/make_preset_ids.py     writes preset_ids.json, where ids are meant to change
 """
 
 import hashlib

@@ -6,6 +6,7 @@ import math
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from assay.core import words
@@ -53,10 +54,11 @@ def construct(cls: type[T], given: Mapping[str, Any], *, what: str) -> T:
     return cls(**{key: convert(hints[key], value, what=f"{what}, option '{key}'") for key, value in given.items()})
 
 
-def option_types(cls: type[Any]) -> dict[str, Any]:
-    """Field name -> annotation, in declaration order."""
+@cache
+def option_types(cls: type[Any]) -> Mapping[str, Any]:
+    """Field name -> annotation, in declaration order. Kept, since a plan asks for every option of every run."""
     hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    return types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls)})
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

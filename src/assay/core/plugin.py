@@ -23,6 +23,7 @@ from assay.core import words
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.foreign import on_reload, read_source, source_of
+from assay.core.run import finite
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -55,16 +56,13 @@ class Plugin:
     @classmethod
     def component_version(cls) -> str:
         """What identifies the code behind the name: the hand-kept version, or the hash of a file that is not ours."""
-        if cls.__module__.startswith("assay."):
-            return str(cls.version)
-        source = source_of(cls.__module__)
-        file = getattr(sys.modules[cls.__module__], "__file__", None)
-        if source is None and (file is None or cls.__module__ == "__main__"):
-            raise UserError(
-                f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
-                "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
-            )
-        return (source or read_source(str(file))).sha256
+        return str(cls.version) if cls.__module__.startswith("assay.") else _foreign_version(cls)
+
+    @cached_property
+    def _settled(self) -> tuple[dict[str, Any], dict[str, str]]:
+        versions = {f"{self.registry.kind}/{self.name}": self.component_version()}
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return settled({"name": self.name} | options, versions), versions
 
 
 class Sized(Plugin):
@@ -97,6 +95,27 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def settled(value: Any, versions: dict[str, str]) -> Any:
+    """What of an option goes into a run's id: JSON; the versions of all plug-ins inside are added to those given. A
+    number that is not finite is a ValueError. What is kept of a plug-in is shared between runs: do not change it."""
+    if value is None or type(value) in (str, bool, int):  # first: most are
+        return value
+    if isinstance(value, Plugin):
+        plain, found = value._settled
+        versions |= found
+        return plain
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: settled(getattr(value, field.name), versions) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: settled(item, versions) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [settled(item, versions) for item in value]
+    plain, whole = finite(value)
+    if not whole:
+        raise ValueError("not a finite number")
+    return plain
 
 
 def plugins_in(value: Any) -> Iterator[Plugin]:
@@ -185,6 +204,8 @@ class Registry(Generic[P]):
 
     def __getitem__(self, word: str) -> type[P]:
         """The class behind a name or an alias."""
+        if word in self._classes:
+            return self._classes[word]
         name = self._resolve(word)
         if name not in self._classes and name in self.folder:
             importlib.import_module(self.folder[name].module)
@@ -244,6 +265,19 @@ def registries() -> dict[str, Registry[Any]]:
             module = ".".join(("assay", *init.parent.relative_to(root).parts))
             found[init.parent.name] = getattr(importlib.import_module(module), init.parent.name)
     return found
+
+
+@cache
+def _foreign_version(cls: type[Plugin]) -> str:
+    """The hash of the file that a class was loaded from, read once."""
+    source = source_of(cls.__module__)
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
+    if source is None and (file is None or cls.__module__ == "__main__"):
+        raise UserError(
+            f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
+            "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
+        )
+    return (source or read_source(str(file))).sha256
 
 
 def _same_origin(old: type, new: type) -> bool:

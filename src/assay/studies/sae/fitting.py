@@ -48,8 +48,8 @@ class Setting:
 
 def bank_key(run: Run) -> str:
     """What runs of one bank share: everything but the seed, the rate, and the coder's columns."""
-    coder = SparseCoder.registry.load(run.options["coder"])
-    if not isinstance(coder, TrainedCoder):
+    coder = SparseCoder.registry[run.options["coder"]["name"]]
+    if not issubclass(coder, TrainedCoder):
         return run.id
     fixed = {key: value for key, value in run.options["coder"].items() if key not in coder.columns}
     return canonical({**run.options, "coder": fixed, "lr": None})
