@@ -20,7 +20,7 @@ from assay.core.words import printable, written
 if TYPE_CHECKING:
     from assay.core.study import Study
 
-CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
+CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>.+)", re.DOTALL)
 """`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
 WIDTH = 80
 """Of what is printed where there is no terminal."""
@@ -201,7 +201,8 @@ def _word(plugin: Plugin) -> str:
 
 
 def _shown(value: Any) -> str:
-    return printable(written(value)) or "''"
+    """As it is typed behind a flag, where a text needs no quotes."""
+    return printable(value if isinstance(value, str) else written(value)) or "''"
 
 
 def _wrapped(text: str) -> str:

@@ -70,7 +70,7 @@ def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
             raise UserError(f"--grid '{word}': write key=value1,value2 (or key=0..4).")
         if key in grid:
             raise UserError(f"--grid names '{key}' twice: put all its values into one, {key}=value1,value2.")
-        grid[key] = [item for value in words.split(values, ",") for item in expand_range(value)]
+        grid[key] = [words.Word(item) for value in words.split(values, ",") for item in expand_range(value)]
     return grid
 
 

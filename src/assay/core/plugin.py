@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from assay.core import words
@@ -47,7 +47,7 @@ class Plugin:
     def label(self) -> str:
         """The shortest word that parses back to this plug-in, under the name a spec gave it where there is one."""
         values = {f: getattr(self, f.name) for f in dataclasses.fields(self)}
-        changed = [f":{f.name}={words.written(value)}" for f, value in values.items() if value != f.default]
+        changed = [f":{f.name}={words.written(value)}" for f, value in values.items() if not _same(value, f.default)]
         return (self.aliases or (self.name,))[0] + "".join(changed)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 def to_json(value: Any) -> Any:
-    """Plug-ins, dataclasses and tuples as plain JSON values."""
+    """Plug-ins, dataclasses, tuples and paths as plain JSON values."""
     if isinstance(value, Plugin):
         return value.spec()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -94,7 +94,7 @@ def to_json(value: Any) -> Any:
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
-    return value
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def settled(value: Any, versions: dict[str, str]) -> Any:
@@ -112,7 +112,7 @@ def settled(value: Any, versions: dict[str, str]) -> Any:
         return {key: settled(item, versions) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [settled(item, versions) for item in value]
-    plain, whole = finite(value)
+    plain, whole = finite(to_json(value))
     if not whole:
         raise ValueError("not a finite number")
     return plain
@@ -157,7 +157,7 @@ class Registry(Generic[P]):
         """Class decorator; the name is the file's stem."""
 
         if not words.is_name(name):
-            raise UserError(f"{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ).")
+            raise UserError(f'{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ) ".')
 
         def add(cls: type[P]) -> type[P]:
             other = self._classes.get(name)
@@ -222,13 +222,14 @@ class Registry(Generic[P]):
         for key, equals, _ in pairs:
             if not equals:
                 raise UserError(f"'{text}': '{key}' has no value. Write {name}:option=value")
-        return self.load({"name": name} | {key: value for key, _, value in pairs})
+        given = {key: words.Word(value) for key, _, value in pairs}
+        return construct(cls := self[name], given, what=f"{self.kind} '{cls.name}'")
 
     def load(self, spec: Mapping[str, Any]) -> P:
-        """The plug-in of a JSON spec, or of one whose values are still text."""
+        """The plug-in of a JSON spec; a value that is no text may be given as one: {"sizes": "0..4"}."""
         cls = self[spec["name"]]
         given = {key: value for key, value in spec.items() if key != "name"}
-        return construct(cls, given, what=f"{self.kind} '{cls.name}'")
+        return construct(cls, given, what=f"{self.kind} '{cls.name}'", exact=True)
 
     def label_of(self, spec: Mapping[str, Any]) -> str:
         """The label of the plug-in of a record, which may be one whose file this command was not given."""
@@ -318,6 +319,12 @@ def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
         if isinstance(target, ast.Name) and target.id == "aliases":
             return tuple(ast.literal_eval(statement.value))  # type: ignore[attr-defined]
     return ()
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option is at its default. -0.0 is not, where that is 0.0: they are equal, and two in JSON."""
+    signs = {words.written(either).count("-") for either in (value, default)}
+    return value is default or (bool(value == default) and len(signs) == 1)
 
 
 def _first_line(doc: str | None) -> str:
