@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from assay.core.convert import nearest, option_types
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, is_plugin_type
-from assay.core.words import printable, written
+from assay.core.words import printable, split, unwrapped, written
 
 if TYPE_CHECKING:
     from assay.core.study import Study
@@ -78,6 +78,16 @@ def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
     given = words_by_flag(flags)
     chosen = {field: (hint, given[field]) for field, hint in plugin_fields(cls) if given.get(field)}
     return {field: words if get_origin(hint) is tuple else words[0] for field, (hint, words) in chosen.items()}
+
+
+def options_in_words(cls: type[Any], said: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str, str]]:
+    """{"task": ["mqar:num_kv_pairs=4"]} -> ("task", "num_kv_pairs", "mqar:num_kv_pairs=4"): what words set."""
+    for path, words in said.items():
+        if not is_plugin_type(type_at(cls, path)):
+            continue
+        for word in (unwrapped(str(word)) for word in words):
+            for option in split(word, ":")[1:]:
+                yield path, option.partition("=")[0], word
 
 
 def require_one_choice(cls: type[Any], flags: Sequence[str]) -> None:
