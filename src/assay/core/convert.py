@@ -6,7 +6,6 @@ import math
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from assay.core import words
@@ -60,11 +59,15 @@ def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool 
     )
 
 
-@cache
 def option_types(cls: type[Any]) -> Mapping[str, Any]:
     """Field name -> annotation, in declaration order. Kept, since a plan asks for every option of every run."""
-    hints = get_type_hints(cls)
-    return types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls)})
+    if cls not in _TYPES:
+        hints = get_type_hints(cls)
+        _TYPES[cls] = types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls)})
+    return _TYPES[cls]
+
+
+_TYPES: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -56,7 +56,7 @@ class Plugin:
     @classmethod
     def component_version(cls) -> str:
         """What identifies the code behind the name: the hand-kept version, or the hash of a file that is not ours."""
-        return str(cls.version) if cls.__module__.startswith("assay.") else _foreign_version(cls)
+        return str(cls.version) if cls.__module__.startswith("assay.") else _foreign_version(cls)  # type: ignore[arg-type]
 
     @cached_property
     def _settled(self) -> tuple[dict[str, Any], dict[str, str]]:
