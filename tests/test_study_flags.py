@@ -148,6 +148,47 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(cli: Cli, shelf: Path, 
 
 
 @pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["--grid", "rate=1,2", "--rate", "3"], "'rate'"),
+        (["--rate=3", "--grid=rate=1,2"], "'rate'"),
+        (["--grid", "old_rate=1,2", "--rate", "3"], "'rate' is an axis of the grid and an option too (as 'old_rate'"),
+        (["--grid", "rate=1,2", "--old-rate", "3"], "'rate'"),
+        (["--grid", "seed=1,2", "--seeds", "3"], "'seeds'"),
+        (["--grid", "seeds=1,2", "--seeds", "3"], "'seeds'"),
+        (["--grid", "shape.bias=true,false", "--shape.no_bias"], "'shape.bias'"),
+        (["--grid", "shape.width=1,2", "--shape.width", "3"], "'shape.width'"),
+        (["--grid", "shape.mixer=gru,based", "shape.mixer:attention"], "'shape.mixer'"),
+        (["--grid", "shape.mixer.num_heads=1,2", "--shape.mixer.num_heads", "4"], "'shape.mixer.num_heads'"),
+        (["shape.mixer:attention:num_heads=2", "--shape.mixer.num_heads", "4"], "'attention:num_heads=2' sets"),
+        (["shape.mixer:attention:num_heads=2", "--grid", "shape.mixer.num_heads=1,2"], "'attention:num_heads=2' sets"),
+        (
+            ["--grid", "shape.mixer=gru,attention:num_heads=2", "--shape.mixer.num_heads", "4"],
+            "--shape.mixer.num_heads",
+        ),
+        (["--grid", "shape.mixer=gru,attention:num_heads=2", "shape.mixer.num_heads=1,4"], "--grid shape.mixer.num_h"),
+        (["--preset", "wide", "--grid", "rate=1,2", "--rate", "3"], "'rate'"),
+    ],
+)
+def test_an_option_that_is_said_twice_is_refused(cli: Cli, shelf: Path, words: list[str], path: str) -> None:
+    code, out, err = cli("shelf", "--plugin", shelf, "--dry-run", *words)
+    assert code == 2 and out == "" and path in err and "leave one of them out" in err and len(err.splitlines()) == 1
+
+
+def test_an_axis_below_a_word_and_a_flag_below_an_axis_say_two_things(planned: Callable[..., Any]) -> None:
+    runs = planned("shape.mixer:attention", "--grid", "shape.mixer.num_heads=1,2", "--shape.mixer.conv", "3")
+    assert values(runs, "shape.mixer.num_heads", "shape.mixer.conv") == {(1, 3), (2, 3)}
+    runs = planned("--grid", "shape.mixer=attention:conv=3,gru", "--shape.mixer.num_heads", "2")
+    assert values(runs, MIXER, "shape.mixer.num_heads") == {("attention", 2), ("gru", None)}
+
+
+def test_an_option_and_an_axis_of_it_are_refused_from_python_too(shelf: Path, tmp_path: Path) -> None:
+    for options, grid in (({"rate": 1.0}, {"old_rate": [2.0]}), ({"seeds": (1,)}, {"seed": [2]})):
+        with pytest.raises(UserError, match="an axis of the grid and an option too"):
+            assay.run("shelf", plugins=[shelf], out=tmp_path, grid=grid, **options)
+
+
+@pytest.mark.parametrize(
     ("word", "said"),
     [
         ("--shpe.mixer.num_heads", "Did you mean '--shape.mixer.num_heads'"),

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any, Literal
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
 from assay.core.errors import UserError
+from assay.core.estimate import estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.foreign import load_source, read_source
-from assay.core.plan import Grid, Plan, Retry, cohorts, estimate, labels, make_plan, spelled
+from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store
 from assay.core.study import Study
@@ -101,7 +102,9 @@ class Session:
 
     def seconds_left(self) -> float | None:
         """From what like runs have cost; None if nothing like them is stored."""
-        return estimate(self.todo, self.store.records(self.plan.study.name), self.workers)
+        studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
+        stored = (record for study in studies for record in self.store.records(study))
+        return estimate(self.todo, stored, self.workers)
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -152,10 +155,16 @@ class Results(Sequence[Record]):
 
     def to_pandas(self) -> Any:
         """One row per record: study, id, seed, status, the code's versions, then options, metrics and costs under
-        dotted names; ordered by study, plug-ins and seed."""
+        dotted names; ordered by study, plug-ins and seed. Where a study has an option and a metric of one name, that
+        is the metric's (`epochs`: how many it took), and the option is `options.epochs`; the first columns keep their
+        names, and what is called like one of them is `options.seed`, `metrics.seed`."""
         import pandas
 
-        return pandas.DataFrame([_row(record) for record in sorted(self.records, key=lambda record: record.run.label)])
+        ordered = sorted(self.records, key=lambda record: record.run.label)
+        measured: dict[str, set[str]] = {}  # over all records of a study: one that failed has no metrics
+        for record in ordered:
+            measured.setdefault(record.run.study, set()).update(flat(record.metrics))
+        return pandas.DataFrame([_row(record, measured[record.run.study]) for record in ordered])
 
 
 def run(
@@ -176,6 +185,7 @@ def run(
     types = option_types(Execution)
     placing = {key: convert(types[key], options.pop(key), what=key) for key in list(options) if key in types}
     configured = configure(studies[study], preset, options)
+    refuse_twice(studies[study], grid or {}, options)
     axes = combined_grid(studies[study], preset, grid or {}, named=options)
     return Session.open(configured, axes, replace(execution or Execution(), **placing)).compute(watch)
 
@@ -237,6 +247,15 @@ def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: It
     return {key: own.get(key, axis) for key, axis in start.items() if key in own or key not in replaced} | own
 
 
+def refuse_twice(cls: type[Study], grid: Grid, named: Iterable[str]) -> None:
+    """A UserError where an axis of one's own grid and an option set one thing: either would be dropped silently."""
+    flags = {field_path(cls, name): name for name in named}
+    for key in grid:
+        if (path := field_path(cls, key)) in flags:
+            spelled_so = "" if key == flags[path] == path else f" (as '{key}' and as '{flags[path]}')"
+            raise UserError(f"'{path}' is an axis of the grid and an option too{spelled_so}: leave one of them out.")
+
+
 def field_path(cls: type[Study], path: str) -> str:
     """One spelling per option: an old name is today's, and `seed` is `seeds`."""
     hint: Any = cls
@@ -270,9 +289,13 @@ def _executor(execution: Execution, gpus: tuple[int, ...]) -> Executor:
     return replace(chosen, **placed)
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: Record, measured: Set[str]) -> dict[str, Any]:
+    """`measured`: names that are metrics of its study."""
     run = record.run
     code = " ".join(f"{name}@{version[:8]}" for name, version in run.versions.items())
     head = {"study": run.study, "id": run.id, "seed": run.seed, "status": record.status, "code": code}
     head["device"] = run.numerics.device
-    return head | flat(run.options) | flat(record.metrics) | flat(record.cost, "cost")
+    taken = head.keys() | measured
+    options = {f"options.{key}" if key in taken else key: value for key, value in flat(run.options).items()}
+    metrics = {f"metrics.{key}" if key in head else key: value for key, value in flat(record.metrics).items()}
+    return head | options | metrics | flat(record.cost, "cost")

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from assay.core.convert import nearest, option_types
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, is_plugin_type
-from assay.core.words import printable, written
+from assay.core.words import printable, split, unwrapped, written
 
 if TYPE_CHECKING:
     from assay.core.study import Study
 
-CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>\S+)")
+CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>.+)", re.DOTALL)
 """`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
 WIDTH = 80
 """Of what is printed where there is no terminal."""
@@ -78,6 +78,16 @@ def plugin_words(cls: type[Any], flags: Sequence[str]) -> dict[str, Any]:
     given = words_by_flag(flags)
     chosen = {field: (hint, given[field]) for field, hint in plugin_fields(cls) if given.get(field)}
     return {field: words if get_origin(hint) is tuple else words[0] for field, (hint, words) in chosen.items()}
+
+
+def options_in_words(cls: type[Any], said: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str, str]]:
+    """{"task": ["mqar:num_kv_pairs=4"]} -> ("task", "num_kv_pairs", "mqar:num_kv_pairs=4"): what words set."""
+    for path, words in said.items():
+        if not is_plugin_type(type_at(cls, path)):
+            continue
+        for word in (unwrapped(str(word)) for word in words):
+            for option in split(word, ":")[1:]:
+                yield path, option.partition("=")[0], word
 
 
 def require_one_choice(cls: type[Any], flags: Sequence[str]) -> None:
@@ -201,7 +211,8 @@ def _word(plugin: Plugin) -> str:
 
 
 def _shown(value: Any) -> str:
-    return printable(written(value)) or "''"
+    """As it is typed behind a flag, where a text needs no quotes."""
+    return printable(value if isinstance(value, str) else written(value)) or "''"
 
 
 def _wrapped(text: str) -> str:

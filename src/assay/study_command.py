@@ -16,11 +16,13 @@ from assay.choices import (
     chosen_options,
     describe,
     is_plugin_option,
+    options_in_words,
     plugin_words,
     print_choices,
     require_one_choice,
     switch_at,
     type_at,
+    words_by_flag,
 )
 from assay.core.convert import convert, nearest, option_types
 from assay.core.errors import UserError
@@ -111,8 +113,34 @@ def run_study(name: str, words: list[str]) -> int:
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
-    require_one_choice(cls, separate(cls, words)[0])
+    _refuse_contradictions(cls, words)
     return max([_run_one(cls, command) for command in cls.commands(words)])
+
+
+def _refuse_contradictions(cls: type["Study"], words: Sequence[str]) -> None:
+    """A UserError where two words of a command line set one option, and one of them would be dropped silently. What a
+    preset or a file of options says is no word of the command line: flags win over it."""
+    from assay.api import field_path, refuse_twice
+    from assay.core.plan import parse_grid
+
+    flags, options = separate(cls, words)
+    require_one_choice(cls, flags)
+    grid = parse_grid(words_by_flag(flags).get("grid", []))
+    refuse_twice(cls, grid, [*_named(cls, flags), *dict(options)])
+    axes = {field_path(cls, key): values for key, values in grid.items()}
+    chosen = plugin_words(cls, flags)
+    said = {**axes, **{path: [held] if isinstance(held, str) else held for path, held in chosen.items()}}
+    for path, option, word in options_in_words(cls, said):
+        for other, what in ((dict(options), f"--{path}.{option}"), (axes, f"--grid {path}.{option}=...")):
+            if f"{path}.{option}" in other:
+                raise UserError(f"'{word}' sets {option}, and {what} sets it too: leave one of them out.")
+
+
+def _named(cls: type["Study"], flags: Sequence[str]) -> list[str]:
+    """The options of the study, or of a part of it, that flags set: `--shape.no_bias` sets shape.bias."""
+    paths = [_path(flag) for flag in flags if flag.startswith("--")]
+    plain = [switch[0] if (switch := switch_at(cls, path)) else path for path in paths]
+    return [path for path in plain if type_at(cls, path) is not None]
 
 
 def _run_one(cls: type["Study"], words: list[str]) -> int:
@@ -176,9 +204,7 @@ def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapp
 
     cls = type(base)
     read = _tyro(base, flags)
-    named = [_path(flag) for flag in flags if flag.startswith("--")]
-    plain = [switch[0] if (switch := switch_at(cls, path)) else path for path in named]
-    plain = [path for path in plain if type_at(cls, path) is not None]
+    plain = _named(cls, flags)
     grid = combined_grid(cls, preset, parse_grid(read.shell.grid), named=[*plain, *options])
     spread, rest = _below_axes(cls, grid, options)
     # A plain option below an axis is an axis of one value: it is set on each value of the one above.

@@ -1,12 +1,13 @@
 """Base x grid -> runs, each once; resuming is planning again."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from assay.core.errors import UserError
-from assay.core.plan import assign, cohorts, estimate, labels, make_plan, parse_grid
+from assay.core.plan import assign, cohorts, labels, make_plan, parse_grid
 from assay.core.plugin import registries
 from assay.core.run import Numerics, Run
 from assay.core.store import Store
@@ -80,24 +81,6 @@ def test_runs_of_one_key_are_one_cohort_halved_until_each_worker_has_one(toy: An
     assert len(cohorts(runs, 100)) == len(runs)
 
 
-def test_an_estimate_comes_from_stored_costs_of_the_same_device_or_not_at_all(toy: Any, tmp_path: Path) -> None:
-    store, runs = Store(tmp_path), make_plan(toy(), {}, Numerics()).runs
-    assert estimate(runs, store.records(), 2) is None
-    store.commit(Outcome(runs[0], {"a": 1.0}, {"seconds": 3.0}))
-    assert estimate(runs, store.records(), 2) == 3.0 * len(runs) / 2
-    assert estimate(make_plan(toy(), {}, Numerics(device="cuda")).runs, store.records(), 2) is None
-
-
-def test_runs_of_another_size_say_nothing_of_how_long_a_run_takes(tmp_path: Path) -> None:
-    def run(seed: int = 0, **options: float) -> Run:
-        return Run("s", {"steps": 5, "lr": 0.1} | options, seed, {"s": "1"}, Numerics())
-
-    store = Store(tmp_path)
-    store.commit(Outcome(run(), {"a": 1.0}, {"seconds": 3.0}))
-    assert estimate([run(1), run(lr=0.2)], store.records(), 1) == 6.0
-    assert estimate([run(steps=3000)], store.records(), 1) is None
-
-
 def test_labels_tell_apart_what_differs_in_numerics_or_code_alone() -> None:
     def run(device: str, version: str, **options: int) -> Run:
         return Run("s", options, 0, {"s": "1", "mixer/mine": version}, Numerics(device=device))
@@ -123,3 +106,35 @@ def test_labels_name_what_the_plan_varies_on_every_run_that_has_it_and_what_a_ru
         "t seed=1",
     ]
     assert labels([run(None)]).popitem()[1] == "s seed=0"
+
+
+def test_labels_tell_apart_numbers_that_are_equal_but_not_the_same_json() -> None:
+    runs = [Run("s", {"x": x, "ys": ys}, 0, {"s": "1"}) for x, ys in ((1, [1]), (1.0, [1.0]), (True, [True]))]
+    found = labels(runs)
+    assert [found[run.id] for run in runs] == [
+        "s x=1 ys=[1] seed=0",
+        "s x=1.0 ys=[1.0] seed=0",
+        "s x=True ys=[True] seed=0",
+    ]
+
+
+def test_a_plan_asks_a_study_for_its_defaults_once_not_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are words to be parsed: ten thousand runs would take minutes."""
+    from assay.studies.sae import sae
+
+    parsed, real = [], sae.parsed
+    monkeypatch.setattr(sae, "parsed", lambda words: parsed.append(words) or real(words))
+    study = registries()["studies"]["sae"](coders=real(["pca", "topk"]), seeds=tuple(range(40)))
+    runs = make_plan(study, {}, Numerics()).runs
+    assert len(runs) == 120 and len(cohorts(runs, 1)) == 41
+    assert len(parsed) <= 2
+
+
+def test_a_plan_is_linear_and_fast() -> None:
+    """Under 1 s of CPU for 10,000 runs on a quiet core (benchmarks/planning.py); a busy one takes longer."""
+    study = registries()["studies"]["modular.sweep"](dimensions=tuple(range(1, 51)), seeds=tuple(range(40)))
+    make_plan(study, {}, Numerics())
+    before = time.process_time()
+    runs = make_plan(study, {}, Numerics()).runs
+    assert len(labels(runs)) == sum(map(len, cohorts(runs, 2))) == 2000
+    assert time.process_time() - before < 2

@@ -1,9 +1,19 @@
 """Promises that several folders make, for their contracts to call."""
 
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
 import torch
 from torch import Tensor, nn
 
-from assay.core.plugin import Plugin
+from assay.core.convert import option_types
+from assay.core.plugin import Plugin, Registry
+from assay.core.run import canonical
 from assay.nn.random import stream
 
 
@@ -19,7 +29,68 @@ def assert_trains(module: nn.Module, output: Tensor) -> None:
         assert parameter.grad.abs().max() > 0, f"the gradient of {name} is exactly zero"
 
 
+TEXTS = (
+    "plain", "", " ", "a b", "c++", "/data/c++/a:b.txt", "a+b", "x=y", "a,b", "(", ")", "(a)", "a)b:c=1", '"', '"a"',
+    "'", "\\", 'a\\"', "none", "None", "true", "5", "-1.5e+3", "0..4", "two\nlines", "\x1b[31m", "\udcff", "naïve",
+)  # fmt: skip
+"""What a text option may hold, and a careless reader takes apart, or for a number, or for nothing."""
+VALUES: Mapping[type, Sequence[Any]] = {
+    str: TEXTS,
+    Path: tuple(Path(text) for text in TEXTS if text),
+    int: (0, 1, -1, 7, 10**20),
+    float: (0.0, -0.0, 0.1, 1e-7, 1e20, -1.5e300),
+    bool: (False, True),
+    type(None): (None,),
+}
+
+
 def assert_loads_back(plugin: Plugin) -> None:
-    """The JSON spec and the label lead back to an equal plug-in."""
-    assert plugin.registry.load(plugin.spec()) == plugin, f"{plugin.spec()} loaded as another {plugin.registry.kind}"
-    assert plugin.registry.parse(plugin.label) == plugin, f"{plugin.label} parsed as another {plugin.registry.kind}"
+    """The JSON spec and the label lead back to an equal plug-in; so they do with any value an option takes."""
+    for changed in (plugin, *hostile(plugin)):
+        kind, spec, label = plugin.registry.kind, changed.spec(), changed.label
+        for made, source in ((plugin.registry.load(spec), spec), (plugin.registry.parse(label), label)):
+            # Compared as JSON too, which is what ids are made of: 1, 1.0 and true are equal, and -0.0 is 0.0.
+            assert made == changed and canonical(made.spec()) == canonical(spec), f"{source} is read as another {kind}"
+
+
+def hostile(plugin: Plugin) -> Iterator[Plugin]:
+    """The plug-in with each option at values that are easily misread; those that it refuses are left out."""
+    for name, hint in option_types(type(plugin)).items():
+        for value in values_of(hint):
+            with suppress(Exception):
+                yield replace(plugin, **{name: value})
+
+
+def values_of(hint: Any) -> Iterator[Any]:
+    """Values of a type that are easily misread; of a tuple, with none, one and several members."""
+    origin, args = get_origin(hint), get_args(hint)
+    if registry := getattr(hint, "registry", None):
+        yield from _plugins_of(registry)
+    elif origin is Literal:
+        yield from args
+    elif origin in (Union, UnionType):
+        yield from (value for one in args for value in values_of(one))
+    elif origin is tuple and args[-1:] == (...,):
+        members = list(values_of(args[0]))
+        yield from [(), *((member,) for member in members), tuple(members)]
+    elif origin is tuple:
+        yield from zip(*(itertools.islice(itertools.cycle(values_of(one)), 30) for one in args), strict=True)
+    else:
+        yield from VALUES.get(hint, ())
+
+
+def _plugins_of(registry: Registry[Any]) -> Iterator[Plugin]:
+    """Every choice as it is, and with one option changed."""
+    for name in registry.names():
+        with suppress(Exception):  # a choice of another's that does not load is tried under its own name
+            plain = registry[name]()
+            yield plain
+            yield from itertools.islice((other for other in _flat_options(plain) if other != plain), 3)
+
+
+def _flat_options(plugin: Plugin) -> Iterator[Plugin]:
+    """Changed in options that hold no plug-in: those would be changed in turn, without an end."""
+    for name, hint in option_types(type(plugin)).items():
+        for value in VALUES.get(hint, ()):
+            with suppress(Exception):
+                yield replace(plugin, **{name: value})

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from assay.core import words
 from assay.core.errors import UserError
+from assay.core.words import Word
 
 T = TypeVar("T")
 
@@ -22,15 +23,18 @@ PART, FURTHER = 0.06, 0.02
 """What it takes off that a part alone is alike, so that no part stands beside a whole name; and not the first part."""
 
 
-def convert(hint: Any, value: Any, *, what: str) -> Any:
-    """`value` as an instance of `hint`; `what` names it in the error."""
+def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
+    """`value` as an instance of `hint`; `what` names it in the error. In JSON, which is `exact`, the text `none` is a
+    text and `5` no number, wherever a field may hold either."""
+    if isinstance(value, Word) and get_origin(hint) is not tuple and (text := value.text) is not None:
+        return convert(hint, text, what=what, exact=True)
     if hint is Any:
-        return value
+        return str(value) if isinstance(value, Word) else value
     if registry := getattr(hint, "registry", None):
         return _plugin(hint, registry, value)
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _union(args, value, what)
+        return _union(args, value, what, exact=exact)
     if origin is Literal:
         chosen = [option for option in args if option == value or str(option) == value]
         if not chosen:
@@ -39,24 +43,31 @@ def convert(hint: Any, value: Any, *, what: str) -> Any:
     if origin is tuple:
         return _tuple(args, value, what)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return value if isinstance(value, hint) else construct(hint, value, what=what)
+        return value if isinstance(value, hint) else construct(hint, value, what=what, exact=exact)
     return _scalar(hint, value, what)
 
 
-def construct(cls: type[T], given: Mapping[str, Any], *, what: str) -> T:
+def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool = False) -> T:
     """A dataclass from loose values, each converted by its field's annotation."""
     hints = option_types(cls)
     for key in given:
         if key not in hints:
             known = ", ".join(hints) or "no options"
             raise UserError(f"{what} has no option '{key}'.{nearest(key, hints)} It has: {known}.")
-    return cls(**{key: convert(hints[key], value, what=f"{what}, option '{key}'") for key, value in given.items()})
+    return cls(
+        **{key: convert(hints[key], item, what=f"{what}, option '{key}'", exact=exact) for key, item in given.items()}
+    )
 
 
-def option_types(cls: type[Any]) -> dict[str, Any]:
-    """Field name -> annotation, in declaration order."""
-    hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+def option_types(cls: type[Any]) -> Mapping[str, Any]:
+    """Field name -> annotation, in declaration order. Kept, since a plan asks for every option of every run."""
+    if cls not in _TYPES:
+        hints = get_type_hints(cls)
+        _TYPES[cls] = types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls)})
+    return _TYPES[cls]
+
+
+_TYPES: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -103,26 +114,28 @@ def _plugin(hint: Any, registry: Any, value: Any) -> Any:
     return registry.parse(value) if isinstance(value, str) else registry.load(value)
 
 
-def _union(options: tuple[Any, ...], value: Any, what: str) -> Any:
-    if type(None) in options and (value is None or (isinstance(value, str) and value.lower() == "none")):
+def _union(options: tuple[Any, ...], value: Any, what: str, *, exact: bool) -> Any:
+    if type(value) in options and (exact or not isinstance(value, str)):
+        return value
+    if type(None) in options and (value is None or (isinstance(value, str) and value.lower() == "none" and not exact)):
         return None
     errors = []
-    for option in options:
+    for option in sorted(options, key=lambda option: option is str):  # anything can be read as a text: last
         if option is not type(None):
             try:
-                return convert(option, value, what=what)
+                return convert(option, value, what=what, exact=exact)
             except UserError as error:
                 errors.append(str(error))
     raise UserError(" or ".join(errors) or f"{what}: cannot be {value!r}.")
 
 
 def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
-    """A lone value is a tuple of one; the text `0..4` is a tuple of five, and `a+b` one of two."""
+    """A lone value is a tuple of one; the text `0..4` is a tuple of five, `a+b` of two, and an empty text of none."""
     items = [value] if not isinstance(value, str | list | tuple) else list(value)
     if isinstance(value, str):
         # Behind a colon a plus belongs to the word there: `hybrid:pattern=a+b` is one item.
         parts = words.split(value, "+") if len(words.split(value, ":")) == 1 else [value]
-        items = [item for part in parts for item in expand(words.unwrapped(part))]
+        items = [type(value)(item) for part in parts if value for item in expand(words.unwrapped(part))]
     if len(args) == 2 and args[1] is Ellipsis:
         return tuple(convert(args[0], item, what=what) for item in items)
     if len(items) != len(args):

@@ -5,8 +5,7 @@ make_plan(Expressivity(), {"noise": ["0.01", "0.1"]}, Numerics())  ->  every run
 
 import dataclasses
 import itertools
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_origin
 
@@ -55,7 +54,7 @@ def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
     runs: dict[str, Run] = {}
     for values in itertools.product(*grid.values()):
         for run in assign(study, dict(zip(keys, values, strict=True))).plan():
-            placed = dataclasses.replace(run, numerics=numerics)
+            placed = Run(run.study, run.options, run.seed, run.versions, numerics)
             runs.setdefault(placed.id, placed)
     if not runs:
         raise UserError(f"{study.name}: nothing to run. Name at least one model, one seed and one value per grid key.")
@@ -71,7 +70,7 @@ def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
             raise UserError(f"--grid '{word}': write key=value1,value2 (or key=0..4).")
         if key in grid:
             raise UserError(f"--grid names '{key}' twice: put all its values into one, {key}=value1,value2.")
-        grid[key] = [item for value in words.split(values, ",") for item in expand_range(value)]
+        grid[key] = [words.Word(item) for value in words.split(values, ",") for item in expand_range(value)]
     return grid
 
 
@@ -113,10 +112,11 @@ def _assign_inside(held: Any, values: Mapping[str, Any], *, what: str) -> Any:
 
 def cohorts(runs: Sequence[Run], workers: int) -> list[list[Run]]:
     """Runs grouped by their study's key; the largest groups are halved until every worker has one."""
-    studies = registries()["studies"]
+    known = registries()["studies"]
+    studies = {name: known[name]() for name in {run.study for run in runs}}
     groups: dict[Any, list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.study, studies[run.study]().cohort(run)), []).append(run)
+        groups.setdefault((run.study, studies[run.study].cohort(run)), []).append(run)
     jobs = list(groups.values())
     while jobs and len(jobs) < workers and len(largest := max(jobs, key=len)) > 1:
         jobs.remove(largest)
@@ -129,35 +129,6 @@ def halves(runs: Sequence[Run]) -> list[list[Run]]:
     return [list(runs[:middle]), list(runs[middle:])]
 
 
-def estimate(runs: Sequence[Run], records: Sequence[Record], workers: int) -> float | None:
-    """Wall seconds for `runs`, from what runs that differ in their seed alone cost, or else runs of the same plug-ins
-    and about the same size, on this kind of device; None if nothing like them is stored."""
-    exact, alike = dict[str, list[float]](), dict[str, list[tuple[Run, float]]]()
-    for record in records:
-        if record.status == "done" and "seconds" in record.cost:
-            exact.setdefault(_setting(record.run), []).append(record.cost["seconds"])
-            alike.setdefault(_kind(record.run), []).append((record.run, record.cost["seconds"]))
-    found = [
-        exact.get(_setting(run)) or [seconds for other, seconds in alike.get(_kind(run), []) if _near(run, other)]
-        for run in runs
-    ]
-    if not runs or not all(found):
-        return None
-    return sum(statistics.median(seconds) for seconds in found) / max(1, min(workers, len(runs)))
-
-
-NEAR = 4.0
-"""By how much all sizes and counts together may differ, for one run to say how long another takes."""
-
-
-def _near(one: Run, other: Run) -> bool:
-    apart, (mine, theirs) = 1.0, (flat(dict(run.options)) for run in (one, other))
-    for key, value in mine.items():
-        if isinstance(value, int) and isinstance(held := theirs.get(key), int):
-            apart *= max(value, held, 1) / max(min(value, held), 1)
-    return apart <= NEAR
-
-
 def labels(runs: Sequence[Run]) -> dict[str, str]:
     """Run id -> its plug-ins, what differs between the runs, and its seed.
 
@@ -166,48 +137,48 @@ def labels(runs: Sequence[Run]) -> dict[str, str]:
     icl mqar model=none seed=0                                  what the others have a model for
     """
     found = {}
-    for study in dict.fromkeys(run.study for run in runs):
-        options = {run: _decisive(run) for run in runs if run.study == study}
-        varied, held = _varied(options), _prefixes(options.values())
-        for run, own in options.items():
+    by_study: dict[str, list[Run]] = {}
+    for run in runs:
+        by_study.setdefault(run.study, []).append(run)
+    for some in by_study.values():
+        named = [(run, run.label.rpartition(" ")[0], _decisive(run)) for run in some]
+        groups: dict[str, list[Mapping[str, Any]]] = {}
+        for _, plugins, own in named:
+            groups.setdefault(plugins, []).append(own)
+        varied = {key for group in groups.values() for key in _varied(group)}
+        held = _prefixes({key for _, _, own in named for key in own})
+        for run, plugins, own in named:
             told = [f"{key}={value}" for key, value in own.items() if key in varied and value is not None]
             missing = [f"{key}=none" for key, value in own.items() if value is None and (key in held or key in varied)]
-            found[run.id] = " ".join([_plugins(run), *missing, *told, f"seed={run.seed}"])
+            found[run.id] = " ".join([plugins, *missing, *told, f"seed={run.seed}"])
     return found
 
 
-def _varied(options: Mapping[Run, Mapping[str, Any]]) -> set[str]:
+def _varied(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What tells runs of the same plug-ins apart: options, numerics, versions of code."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for run, own in options.items():
-        groups.setdefault(_plugins(run), []).append(own)
-    return {
-        key
-        for group in groups.values()
-        for key in {key for own in group for key in own}
-        if len({canonical(own.get(key)) for own in group}) > 1
-    }
+    first = group[0]
+    for key in dict.fromkeys(key for own in group for key in own):
+        value = first.get(key)
+        if any(_differ(value, own.get(key)) for own in group):
+            yield key
 
 
-def _prefixes(options: Iterable[Mapping[str, Any]]) -> set[str]:
+def _differ(one: Any, other: Any) -> bool:
+    """As JSON, in which 1, 1.0 and true are three things; inside of lists too."""
+    if one is other:
+        return False
+    return type(one) is not type(other) or (
+        one != other if isinstance(one, str) else canonical(one) != canonical(other)
+    )
+
+
+def _prefixes(keys: Iterable[str]) -> set[str]:
     """`model` and `model.seq_mixer`, of `model.seq_mixer.conv`."""
-    return {key[:place] for own in options for key in own for place, char in enumerate(key) if char == "."}
+    return {key[:place] for key in keys for place, char in enumerate(key) if char == "."}
 
 
 def _decisive(run: Run) -> dict[str, Any]:
     """What decides a run's numbers, under dotted names, but for its seed."""
-    computed = flat(dataclasses.asdict(run.numerics), "numerics")
-    return flat(dict(run.options)) | computed | {f"code.{name}": version[:8] for name, version in run.versions.items()}
-
-
-def _setting(run: Run) -> str:
-    return canonical({**run.to_json(), "seed": None})
-
-
-def _kind(run: Run) -> str:
-    return f"{_plugins(run)} on {run.numerics.device}"
-
-
-def _plugins(run: Run) -> str:
-    """Its label without the seed."""
-    return run.label.rpartition(" ")[0]
+    decisive = flat(dict(run.options))
+    decisive |= {f"numerics.{key}": value for key, value in vars(run.numerics).items()}
+    return decisive | {f"code.{name}": version[:8] for name, version in run.versions.items()}

@@ -16,13 +16,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from assay.core import words
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.foreign import on_reload, read_source, source_of
+from assay.core.run import finite
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -46,7 +47,7 @@ class Plugin:
     def label(self) -> str:
         """The shortest word that parses back to this plug-in, under the name a spec gave it where there is one."""
         values = {f: getattr(self, f.name) for f in dataclasses.fields(self)}
-        changed = [f":{f.name}={words.written(value)}" for f, value in values.items() if value != f.default]
+        changed = [f":{f.name}={words.written(value)}" for f, value in values.items() if not _same(value, f.default)]
         return (self.aliases or (self.name,))[0] + "".join(changed)
 
     def __str__(self) -> str:
@@ -55,16 +56,13 @@ class Plugin:
     @classmethod
     def component_version(cls) -> str:
         """What identifies the code behind the name: the hand-kept version, or the hash of a file that is not ours."""
-        if cls.__module__.startswith("assay."):
-            return str(cls.version)
-        source = source_of(cls.__module__)
-        file = getattr(sys.modules[cls.__module__], "__file__", None)
-        if source is None and (file is None or cls.__module__ == "__main__"):
-            raise UserError(
-                f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
-                "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
-            )
-        return (source or read_source(str(file))).sha256
+        return str(cls.version) if cls.__module__.startswith("assay.") else _foreign_version(cls)  # type: ignore[arg-type]
+
+    @cached_property
+    def _settled(self) -> tuple[dict[str, Any], dict[str, str]]:
+        versions = {f"{self.registry.kind}/{self.name}": self.component_version()}
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return settled({"name": self.name} | options, versions), versions
 
 
 class Sized(Plugin):
@@ -87,7 +85,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 def to_json(value: Any) -> Any:
-    """Plug-ins, dataclasses and tuples as plain JSON values."""
+    """Plug-ins, dataclasses, tuples and paths as plain JSON values."""
     if isinstance(value, Plugin):
         return value.spec()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -96,7 +94,28 @@ def to_json(value: Any) -> Any:
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
-    return value
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def settled(value: Any, versions: dict[str, str]) -> Any:
+    """What of an option goes into a run's id: JSON; the versions of all plug-ins inside are added to those given. A
+    number that is not finite is a ValueError. What is kept of a plug-in is shared between runs: do not change it."""
+    if value is None or type(value) in (str, bool, int):  # first: most are
+        return value
+    if isinstance(value, Plugin):
+        plain, found = value._settled
+        versions |= found
+        return plain
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: settled(getattr(value, field.name), versions) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: settled(item, versions) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [settled(item, versions) for item in value]
+    plain, whole = finite(to_json(value))
+    if not whole:
+        raise ValueError("not a finite number")
+    return plain
 
 
 def plugins_in(value: Any) -> Iterator[Plugin]:
@@ -138,7 +157,7 @@ class Registry(Generic[P]):
         """Class decorator; the name is the file's stem."""
 
         if not words.is_name(name):
-            raise UserError(f"{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ).")
+            raise UserError(f'{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ) ".')
 
         def add(cls: type[P]) -> type[P]:
             other = self._classes.get(name)
@@ -185,6 +204,8 @@ class Registry(Generic[P]):
 
     def __getitem__(self, word: str) -> type[P]:
         """The class behind a name or an alias."""
+        if word in self._classes:
+            return self._classes[word]
         name = self._resolve(word)
         if name not in self._classes and name in self.folder:
             importlib.import_module(self.folder[name].module)
@@ -201,13 +222,14 @@ class Registry(Generic[P]):
         for key, equals, _ in pairs:
             if not equals:
                 raise UserError(f"'{text}': '{key}' has no value. Write {name}:option=value")
-        return self.load({"name": name} | {key: value for key, _, value in pairs})
+        given = {key: words.Word(value) for key, _, value in pairs}
+        return construct(cls := self[name], given, what=f"{self.kind} '{cls.name}'")
 
     def load(self, spec: Mapping[str, Any]) -> P:
-        """The plug-in of a JSON spec, or of one whose values are still text."""
+        """The plug-in of a JSON spec; a value that is no text may be given as one: {"sizes": "0..4"}."""
         cls = self[spec["name"]]
         given = {key: value for key, value in spec.items() if key != "name"}
-        return construct(cls, given, what=f"{self.kind} '{cls.name}'")
+        return construct(cls, given, what=f"{self.kind} '{cls.name}'", exact=True)
 
     def label_of(self, spec: Mapping[str, Any]) -> str:
         """The label of the plug-in of a record, which may be one whose file this command was not given."""
@@ -244,6 +266,19 @@ def registries() -> dict[str, Registry[Any]]:
             module = ".".join(("assay", *init.parent.relative_to(root).parts))
             found[init.parent.name] = getattr(importlib.import_module(module), init.parent.name)
     return found
+
+
+@cache
+def _foreign_version(cls: type[Plugin]) -> str:
+    """The hash of the file that a class was loaded from, read once."""
+    source = source_of(cls.__module__)
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
+    if source is None and (file is None or cls.__module__ == "__main__"):
+        raise UserError(
+            f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
+            "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
+        )
+    return (source or read_source(str(file))).sha256
 
 
 def _same_origin(old: type, new: type) -> bool:
@@ -284,6 +319,12 @@ def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
         if isinstance(target, ast.Name) and target.id == "aliases":
             return tuple(ast.literal_eval(statement.value))  # type: ignore[attr-defined]
     return ()
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option is at its default. -0.0 is not, where that is 0.0: they are equal, and two in JSON."""
+    signs = {words.written(either).count("-") for either in (value, default)}
+    return value is default or (bool(value == default) and len(signs) == 1)
 
 
 def _first_line(doc: str | None) -> str:

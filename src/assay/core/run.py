@@ -24,9 +24,12 @@ REFUSED = "refused"
 """The metric in which a run says why it gives no numbers: it is done, and there is nothing to try again."""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(value: Any) -> str:
     """One text per JSON value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Run:
             "options": dict(self.options),
             "seed": self.seed,
             "versions": dict(self.versions),
-            "numerics": asdict(self.numerics),
+            "numerics": dict(vars(self.numerics)),
         }
 
     @classmethod
@@ -172,9 +175,11 @@ def as_planned(records: Iterable[Record]) -> list[Record]:
 def finite(value: Any) -> tuple[Any, bool]:
     """The value with NaN and infinities as None, and whether it had none: they never reach JSON. Numbers of other
     libraries become Python's own."""
+    if value is None or type(value) in (str, bool, int):  # first, since a plan has many: asking an ABC takes long
+        return value, True
     if isinstance(value, numbers.Integral):
         return (value if isinstance(value, bool) else int(value)), True
-    if isinstance(value, numbers.Real):
+    if isinstance(value, float | numbers.Real):
         return (float(value), True) if math.isfinite(value) else (None, False)
     if isinstance(value, Mapping):
         pairs = {key: finite(item) for key, item in value.items()}
@@ -192,7 +197,10 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for key, item in value.items():
         path = key if not prefix else prefix if key == "name" else f"{prefix}.{key}"
-        joined |= flat(item, path)
+        if isinstance(item, dict):
+            joined |= flat(item, path)
+        else:
+            joined[path] = item
     return joined
 
 

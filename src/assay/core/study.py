@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from assay.core.errors import UserError
-from assay.core.plugin import Plugin, plugins_in, to_json
-from assay.core.run import Numerics, Provenance, Record, Run, finite
+from assay.core.plugin import Plugin, plugins_in, settled, to_json
+from assay.core.run import Numerics, Provenance, Record, Run
 
 CHECKPOINT = "checkpoint"
 
@@ -160,10 +160,15 @@ class Study(Plugin):
 
     def cell(self, *, seed: int, uses: Sequence[Plugin] = (), **options: Any) -> Run:
         """A run of this study: options as JSON, and the versions of every plug-in among them and among `uses`."""
+        return self.cells((seed,), uses=uses, **options)[0]
+
+    def cells(self, seeds: Sequence[int], *, uses: Sequence[Plugin] = (), **options: Any) -> list[Run]:
+        """Runs that differ in their seeds alone."""
         versions = {self.name: self.component_version()}
-        for plugin in (*plugins_in(options), *uses):
-            versions[f"{plugin.registry.kind}/{plugin.name}"] = plugin.component_version()
-        plain, whole = finite(to_json(options))
-        if not whole:
-            raise UserError(f"{self.name}: an option is not a finite number: {to_json(options)}.")
-        return Run(self.name, plain, seed, versions)
+        try:
+            plain = settled(options, versions)
+        except ValueError:
+            raise UserError(f"{self.name}: an option is not a finite number: {to_json(options)}.") from None
+        for plugin in uses:
+            settled(plugin, versions)
+        return [Run(self.name, plain, seed, versions) for seed in seeds]

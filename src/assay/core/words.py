@@ -1,27 +1,53 @@
 """Words: how a plug-in with its options is written in one piece, and taken apart again.
 
     hybrid:pattern=sliding_window+(linear_attention:num_heads=4):conv=4
+    activations:text="/data/c++:2.txt"
 
 A colon goes before each option, a plus between the members of a list; a word that holds either stands in parentheses
-inside another.
+inside another. A text that could be read as anything but itself stands in double quotes, as in JSON.
 """
 
+import json
 import re
+from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
-SEPARATORS = {":": re.compile(r":"), "+": re.compile(r"(?<![\d.][eE])\+"), ",": re.compile(r",")}
+EXPONENT = re.compile(r"[\d.][eE]")
 """The plus of `1e+3` separates nothing."""
-FORBIDDEN = re.compile(r"[\s:,=+()]")
+FORBIDDEN = re.compile(r"[\s:,=+()\"]")
+QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"(?=[:+,)]|$)", re.DOTALL)
+"""From a quote to the one that ends it, at the end of a value."""
+PLAIN = re.compile(r"[^\s:,+()\"]+")
+"""A text without anything that separates words."""
+NUMBER = re.compile(r"[-+]?[\d.][\d_.]*([eE][-+]?\d+)?|[-+]?(inf|infinity|nan)|none|true|false|yes|no", re.IGNORECASE)
+"""What options of another type are written as; a range of numbers is among them."""
+
+
+class Word(str):
+    """Text that was cut out of a word, and is still to be read: quotes around it are not part of what it says."""
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str | None:
+        """What is said between quotes; None where there are none."""
+        if not QUOTED.fullmatch(self):
+            return None
+        try:
+            return str(json.loads(self))
+        except ValueError:  # a backslash that means nothing in JSON: no quotes of ours
+            return None
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The parts between separators that stand outside parentheses: `a+(b:c=1+2)` -> `a`, `(b:c=1+2)`."""
+    """The parts between separators that stand outside parentheses and quotes: `a+(b:c=1+2)` -> `a`, `(b:c=1+2)`."""
     parts, start = [], 0
-    for found in SEPARATORS[separator].finditer(text):
-        before = text[: found.start()]
-        if before.count("(") == before.count(")"):
-            parts.append(text[start : found.start()])
-            start = found.end()
+    for place, char, depth in _outside_quotes(text):
+        if char != separator or depth != 0 or (char == "+" and EXPONENT.fullmatch(text, max(0, place - 2), place)):
+            continue
+        parts.append(text[start:place])
+        start = place + 1
     return [*parts, text[start:]]
 
 
@@ -29,9 +55,7 @@ def unwrapped(text: str) -> str:
     """Without the parentheses around it, if they belong together."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
-    depth = 0
-    for place, char in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(char, 0)
+    for place, _, depth in _outside_quotes(text):
         if depth == 0:
             return text[1:-1] if place == len(text) - 1 else text
     return text
@@ -40,7 +64,9 @@ def unwrapped(text: str) -> str:
 def written(value: Any) -> str:
     """A value as it stands inside a word."""
     if isinstance(value, list | tuple):
-        return "+".join(written(item) for item in value)
+        return "+".join(f"({written(item)})" if isinstance(item, list | tuple) else written(item) for item in value)
+    if isinstance(value, str | PurePath):
+        return _quoted(str(value))
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return f"({text})" if ":" in text or "+" in text.replace("e+", "") else text
 
@@ -53,3 +79,22 @@ def printable(text: str) -> str:
 def is_name(text: str) -> bool:
     """Whether a plug-in may be called so: printable, and nothing in it that separates words."""
     return bool(text) and text.isprintable() and not FORBIDDEN.search(text)
+
+
+def _quoted(text: str) -> str:
+    """Text as it is, or in quotes where it would be taken apart or taken for a number."""
+    if PLAIN.fullmatch(text) and text.isprintable() and not NUMBER.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
+    """Each character with its place and the depth of parentheses behind it. A quote begins where a value does."""
+    place, depth = 0, 0
+    while place < len(text):
+        if text[place] == '"' and (place == 0 or text[place - 1] in "=:+,(") and (end := QUOTED.match(text, place)):
+            place = end.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        yield place, text[place], depth
+        place += 1

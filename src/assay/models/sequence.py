@@ -8,6 +8,7 @@ models are bound by memory.
 """
 
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -51,8 +52,7 @@ class SequenceModel:
 
     def check(self, shape: TaskShape) -> None:
         """A UserError if it cannot be built for the task: shapes are enough to know."""
-        with torch.device("meta"):
-            self.build(shape)
+        _check(self, shape)
 
     @property
     def has_table(self) -> bool:
@@ -100,6 +100,13 @@ class Layer(nn.Module):
         if positions is not None:
             h = torch.gather(h, 1, positions[..., None].expand(-1, -1, h.shape[-1]))
         return h + self.state_mixer(self.norms[1](h))
+
+
+@lru_cache(maxsize=1024)
+def _check(model: SequenceModel, shape: TaskShape) -> None:
+    """Kept, since the points of a grid share their models: a thousand rates are one model to build."""
+    with torch.device("meta"):
+        model.build(shape)
 
 
 def _layer_parameters(model: SequenceModel, length: int) -> int:

@@ -55,6 +55,43 @@ def test_yaml_and_json_of_one_experiment_and_of_several(tmp_path):
     assert BenchmarkConfig.load(tmp_path / "copy.yaml") == several
 
 
+def test_an_experiments_own_seed_counts_whatever_it_is(tmp_path):
+    text = "global_seed: 5\nexperiments: [{name: own, seed: 42}, {name: unset}, {name: other, seed: 7}]"
+    found = BenchmarkConfig.from_text(text, what="x.yaml")
+    assert [one.seed for one in found.placed()] == [42, 5, 7]
+    found.to_yaml(tmp_path / "copy.yaml")
+    assert BenchmarkConfig.load(tmp_path / "copy.yaml").placed() == found.placed()
+    made = BenchmarkConfig(experiments=(ExperimentConfig(seed=42), ExperimentConfig()), global_seed=5)
+    assert [one.options()["seed"] for one in made.placed()] == [42, 5]
+    assert ExperimentConfig().options()["seed"] == 42
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        "sparsity_sweep: {sparsity_levels: []}",
+        "budgets: []",
+        "methods: []",
+        "context_length_sweep: {context_lengths: []}",
+    ],
+)
+def test_an_empty_list_means_the_same_from_python_and_the_command_line(empty, tmp_path, cli_json):
+    path = tmp_path / "one.yaml"
+    path.write_text(f"{{name: a, datasets: [pydoc], model: {{name: smollm2-135m, max_length: 512}}, {empty}}}")
+    (given,) = BenchmarkConfig.load(path).placed()
+    planned = construct(Perplexity, given.options(), what="one").plan()
+    rows = cli_json("perplexity", "--config", path, "--dry-run", "--device", "cpu", "--out", tmp_path)["rows"]
+    assert [row["id"] for row in rows] == [run.id for run in planned]
+
+
+def test_an_experiment_without_texts_is_refused_by_both(tmp_path, cli):
+    (tmp_path / "one.yaml").write_text("{datasets: [], model: {name: smollm2-135m, max_length: 512}}")
+    code, _, err = cli("perplexity", "--config", tmp_path / "one.yaml", "--dry-run", "--device", "cpu")
+    assert code == 2 and "nothing to run" in err
+    (given,) = BenchmarkConfig.load(tmp_path / "one.yaml").placed()
+    assert construct(Perplexity, given.options(), what="one").plan() == []
+
+
 def test_unknown_keys_are_errors_and_meaningless_ones_are_warned_of():
     with pytest.raises(UserError, match=r"no option 'metods'. Did you mean 'methods'"):
         BenchmarkConfig.from_text("metods: [dense]", what="x.yaml")

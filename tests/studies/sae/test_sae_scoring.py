@@ -13,6 +13,7 @@ from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import fitting, scoring
+from assay.studies.sae.clock import Spent, Trained
 from assay.studies.sae.scoring import score, together
 from assay.vectors import vectors
 from assay.vectors.base import Part, Vectors
@@ -61,7 +62,7 @@ def test_a_model_that_diverged_takes_nobodys_scores(digits: Vectors) -> None:
     runs = [Run("sae", {}, seed, {}) for seed in range(3)]
     expected = [found["fvu"] for found in score(models, digits)]
     next(models[1].parameters()).data[0, 0] = torch.nan
-    found = [*fitting._outcomes(runs, models, digits, [{"loss": [float(k)]} for k in range(3)], {})]
+    found = [*fitting._outcomes(runs, models, digits, [{"loss": [float(k)]} for k in range(3)], Trained(Spent()))]
     assert [outcome.diverged for outcome in found] == [False, True, False]
     assert [outcome.run.seed for outcome in found] == [0, 1, 2]
     assert [outcome.metrics["history"] for outcome in found] == [{"loss": [0.0]}, {"loss": [1.0]}, {"loss": [2.0]}]

@@ -53,8 +53,7 @@ class InContext(Study):
         if not self.references_only:
             self.model.check(self.task.shape())
         trained = () if self.references_only else self.seeds
-        models = [self.cell(seed=seed, **asked, **recipe) for seed in trained]
-        return models + [self.cell(seed=seed, **asked, model=None) for seed in self.seeds]
+        return self.cells(trained, **asked, **recipe) + self.cells(self.seeds, **asked, model=None)
 
     def cohort(self, run: Run) -> Hashable:
         """On a GPU, models that differ in seed and optimizer alone are trained together."""

@@ -22,6 +22,7 @@ from assay.core.errors import UserError
 
 PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
 OFFLINE = "quick_test_offline"
+SEED = 42
 
 
 class PerplexityDataset(StrEnum):
@@ -128,7 +129,8 @@ class ExperimentConfig:
 
     name: str = "perplexity"
     description: str = ""
-    seed: int = 42
+    seed: int | None = None
+    """None: that of the benchmark, or 42."""
     model: ModelConfig = ModelConfig()
     datasets: tuple[str, ...] = ("wikitext-103",)
     dataset_configs: Any = field(default_factory=dict)
@@ -194,7 +196,7 @@ class ExperimentConfig:
             "max_windows": self.max_windows,
             "output_dir": self.output_dir,
             "verbose": self.log_level.upper() == "DEBUG",
-            "seed": self.seed,
+            "seed": SEED if self.seed is None else self.seed,
         }
 
     def words(self) -> list[str]:
@@ -205,9 +207,9 @@ class ExperimentConfig:
                 words += {"context_sweep": [] if value else ["--no-context_sweep"],
                           "sparsity_sweep": [] if value else ["--no-sparsity_sweep"],
                           "verbose": ["--verbose"] if value else []}[key]  # fmt: skip
-            elif isinstance(value, tuple) and value:
+            elif isinstance(value, tuple):  # an empty one too: without the flag it would be the study's default
                 words += [f"--{key}", *map(str, value)]
-            elif not isinstance(value, tuple) and value not in (None, ""):
+            elif value not in (None, ""):
                 words += [f"--{key}", str(value)]
         return words
 
@@ -228,7 +230,7 @@ class BenchmarkConfig:
     """Several experiments, one after another."""
 
     experiments: tuple[ExperimentConfig, ...] = ()
-    global_seed: int = 42
+    global_seed: int = SEED
     global_output_dir: str = ""
     num_gpus: int = 1
     mixed_precision: bool = True
@@ -289,7 +291,7 @@ class BenchmarkConfig:
             replace(
                 one,
                 output_dir=one.output_dir or self.global_output_dir,
-                seed=self.global_seed if one.seed == 42 else one.seed,
+                seed=self.global_seed if one.seed is None else one.seed,
             )
             for one in self.experiments
         )

@@ -1,6 +1,5 @@
 """Train or fit the coders of one cohort and score them: what `assay sae` and its verbs have in common."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
 from assay.studies.sae import metrics as spec
+from assay.studies.sae.clock import Spent, Trained, stopwatch
 from assay.studies.sae.scoring import codes, score, together
 from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles
 from assay.vectors.base import VectorData, Vectors
@@ -48,8 +48,8 @@ class Setting:
 
 def bank_key(run: Run) -> str:
     """What runs of one bank share: everything but the seed, the rate, and the coder's columns."""
-    coder = SparseCoder.registry.load(run.options["coder"])
-    if not isinstance(coder, TrainedCoder):
+    coder = SparseCoder.registry[run.options["coder"]["name"]]
+    if not issubclass(coder, TrainedCoder):
         return run.id
     fixed = {key: value for key, value in run.options["coder"].items() if key not in coder.columns}
     return canonical({**run.options, "coder": fixed, "lr": None})
@@ -70,34 +70,36 @@ def load(data: VectorData, device: torch.device) -> Vectors:
 
 
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    first = Setting.of(runs[0])
+    first, lap = Setting.of(runs[0]), stopwatch()
     data = load(first.data, device)
+    loading = lap().share(len(runs))
     if isinstance(first.coder, FittedCoder):
         for run in runs:
-            setting = Setting.of(run)
+            setting, lap = Setting.of(run), stopwatch()
             setting.coder.check(data.d_in, setting.d_code, len(data.train))
             module = setting.coder.fit(data.train.x, setting.d_code, run.seed)  # type: ignore[attr-defined]
-            yield from _outcomes([run], [module], data, [{}], {})
+            yield from _outcomes([run], [module], data, [{}], Trained(lap() + loading))
         return
     for places in rectangles([run.seed for run in runs]):
-        yield from _train([runs[place] for place in places], ctx, data)
+        yield from _train([runs[place] for place in places], ctx, data, loading)
 
 
-def _train(runs: Sequence[Run], ctx: Context, data: Vectors) -> Iterator[Outcome]:
+def _train(runs: Sequence[Run], ctx: Context, data: Vectors, loading: Spent) -> Iterator[Outcome]:
     settings = [Setting.of(run) for run in runs]
     recipe, coders = settings[0].recipe, [setting.coder for setting in settings]
     assert recipe is not None
     rates = [float(setting.lr or 0) for setting in settings]
-    begin = time.perf_counter(), time.process_time()
+    lap = stopwatch()
     seeds = [run.seed for run in runs]
     bank = CoderBank(coders, seeds, rates, data.train.x, settings[0].d_code, recipe)  # type: ignore[arg-type]
     histories: list[dict[str, list[Any]]] = [{} for _ in runs]
-    spent = [0.0, 0.0]
+    spent = Spent()
     checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
     if checkpoint and checkpoint.exists() and (notes := bank.load_if(checkpoint, owners)) is not None:
-        histories, spent = notes["histories"], notes["spent"]
+        histories, spent = notes["histories"], Spent(*notes["spent"])
     every = max(1, recipe.epochs // SIGNS)
     for epoch in bank.run():
+        spent += lap()
         _note(histories, epoch.terms)
         if epoch.number % LOOKS == 0:
             _look(bank, histories, data)
@@ -105,20 +107,15 @@ def _train(runs: Sequence[Run], ctx: Context, data: Vectors) -> Iterator[Outcome
             for place, run in enumerate(runs):
                 ctx.progress(run, epoch.number, recipe.epochs, loss=epoch.terms["total"][place])
             if checkpoint and epoch.number < recipe.epochs:
-                bank.save(checkpoint, owners, {"histories": histories, "spent": _since(begin, spent)})
-    seconds, cpu_seconds = _since(begin, spent)
-    # Models that were trained together share the time.
-    cost = {"train_seconds": seconds / len(runs), "train_cpu_seconds": cpu_seconds / len(runs)}
-    cost["trained_together"] = len(runs)
+                bank.save(checkpoint, owners, {"histories": histories, "spent": [spent.seconds, spent.cpu_seconds]})
+    training = (spent + lap()).share(len(runs))
+    notes = {"train_seconds": training.seconds, "train_cpu_seconds": training.cpu_seconds}
+    trained = Trained(training + loading, {**notes, "trained_together": len(runs)})
     size = together(data, settings[0].d_code)
     for begins in range(0, len(runs), size):
         some = range(len(runs))[begins : begins + size]
-        models = [bank.model(place) for place in some]
-        yield from _outcomes([runs[place] for place in some], models, data, [histories[place] for place in some], cost)
-
-
-def _since(begin: tuple[float, float], before: Sequence[float]) -> list[float]:
-    return [time.perf_counter() - begin[0] + before[0], time.process_time() - begin[1] + before[1]]
+        models, told = [bank.model(place) for place in some], [histories[place] for place in some]
+        yield from _outcomes([runs[place] for place in some], models, data, told, trained)
 
 
 def _note(histories: Sequence[dict[str, list[Any]]], terms: dict[str, list[float]]) -> None:
@@ -141,17 +138,21 @@ def _outcomes(
     modules: Sequence[CoderModule],
     data: Vectors,
     histories: Sequence[dict[str, list[Any]]],
-    cost: dict[str, float],
+    trained: Trained,
 ) -> Iterator[Outcome]:
     """Of models that are scored together; those that diverged are left out."""
+    lap = stopwatch()
     sound = [all(value.isfinite().all() for value in module.state_dict().values()) for module in modules]
     scores = score([module for module, is_sound in zip(modules, sound, strict=True) if is_sound], data)
+    fitting = lap().share(len(runs))
     for run, module, history, is_sound in zip(runs, modules, histories, sound, strict=True):
+        lap()  # what was done with the last outcome is not this one's
         if not is_sound:
-            yield Outcome(run, {"history": history}, cost, diverged=True)
+            yield Outcome(run, {"history": history}, trained.cost(fitting), diverged=True)
             continue
         metrics = next(scores) | {"history": history}
-        yield Outcome(run, metrics, cost, {WEIGHTS: _weights(module, codes(module, data.test.x))})
+        kept = {WEIGHTS: _weights(module, codes(module, data.test.x))}
+        yield Outcome(run, metrics, trained.cost(fitting + lap()), kept)
 
 
 def _weights(module: CoderModule, z: Tensor) -> bytes:

@@ -9,6 +9,7 @@ runs of the verbs (ablation, benchmark, dynamics) are runs of this study: what o
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -188,7 +189,13 @@ def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: f
     fixed: dict[str, Any] = {"lr": lr, "recipe": recipe}
     if isinstance(coder, FittedCoder):
         fixed = {"lr": None, "recipe": None}
-    return Sae().cell(seed=seed, **coded._asdict(), coder=coder, d_code=d_code, **fixed)
+    return _study().cell(seed=seed, **coded._asdict(), coder=coder, d_code=d_code, **fixed)
+
+
+@cache
+def _study() -> Sae:
+    """One, whose defaults are read once: a plan makes a thousand runs."""
+    return Sae()
 
 
 def check_sizes(runs: Sequence[Run]) -> None:

@@ -42,13 +42,17 @@ def codes(module: CoderModule, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d
 
 @torch.no_grad()
 def score(modules: Sequence[CoderModule], data: Vectors) -> Iterator[dict[str, Any]]:
-    """Metrics of each of some models of one size; those of the spec under its names."""
+    """Metrics of each of some models of one size; those of the spec under its names. Their probes are fitted together,
+    and at once; the rest is done as each is asked for."""
+    if not modules:
+        return iter(())
     rows = max(1, FITTED_ON // modules[0].d_code)
     train, validation, test = (_first(part, rows) for part in (data.train, data.validation, data.test))
     data = replace(data, train=train, validation=validation, test=test)
     z = [codes(module, data.train.x) for module in modules]
-    for module, own, readers in zip(modules, z, _fitted(z, data), strict=True):
-        yield _scores(module, own, readers, data)
+    return (
+        _scores(module, own, readers, data) for module, own, readers in zip(modules, z, _fitted(z, data), strict=True)
+    )
 
 
 @torch.no_grad()

@@ -1,0 +1,165 @@
+"""How long runs will take, from what stored ones have cost: each run is compared with those most like it.
+
+    the same options, another seed          ->  the median of what those took
+    the same plug-ins and about the size    ->  the same
+    one plug-in another, or more of them    ->  the same, of those with about the size elsewhere
+
+Records are read once and compared within their kind, so that neither a plan nor a store can be too long for it.
+"""
+
+import bisect
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+from assay.core.run import Run, canonical, flat
+
+NEAR = math.log(4.0)
+"""By how much all sizes and counts together may differ, as a logarithm, for one run to say how long another takes."""
+SAMPLE = 5000
+"""Records of one kind that are looked at: a random sample, since the store lists them by id, which is a hash."""
+COMPARED = 16
+"""Sizes that one run is compared with, on either side of its own."""
+
+
+class Cost(Protocol):
+    """A record, or the summary of one."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def cost(self) -> Mapping[str, Any]: ...
+
+
+class Kind(NamedTuple):
+    """What runs must share to be compared at all: study, device, and their plug-ins by dotted path."""
+
+    study: str
+    device: str
+    plugins: tuple[tuple[str, str], ...]
+
+
+def estimate(runs: Sequence[Run], records: Iterable[Cost], workers: int) -> float | None:
+    """Wall seconds for `runs` on this kind of device; None if there is one that nothing stored is like."""
+    taken: dict[Kind, list[tuple[Run, float]]] = {}
+    for record in records:
+        seconds = record.cost.get("seconds")
+        if record.status == "done" and isinstance(seconds, int | float):
+            known = taken.setdefault(_kind(record.run), [])
+            if len(known) < SAMPLE:
+                known.append((record.run, float(seconds)))
+    samples: dict[Kind, list[Sample]] = {}
+    total = 0.0
+    for run in runs:
+        kind = _kind(run)
+        if kind not in samples:
+            samples[kind] = list(_samples(run, taken))
+        guess = next((seconds for sample in samples[kind] if (seconds := sample.of(run)) is not None), None)
+        if guess is None:
+            return None
+        total += guess
+    return total / max(1, min(workers, len(runs))) if runs else None
+
+
+@dataclass
+class Sample:
+    """Runs with what they took, to be asked about runs like them. Of runs of other kinds only `shared` sizes count."""
+
+    taken: Sequence[tuple[Run, float]]
+    shared: frozenset[str] | None = None
+    _found: dict["Sizes", float | None] = field(default_factory=dict)
+
+    def of(self, run: Run) -> float | None:
+        if self.shared is None and (exact := self._by_setting.get(_setting(run))) is not None:
+            return exact
+        sizes = _sizes(run, self.shared)
+        if sizes not in self._found:
+            own = self._by_size.get(sizes)
+            near = list(self._beside(sizes)) if own is None else [own]
+            self._found[sizes] = statistics.median(near) if near else None
+        return self._found[sizes]
+
+    @cached_property
+    def _by_setting(self) -> dict[str, float]:
+        return _medians((_setting(run), seconds) for run, seconds in self.taken)
+
+    @cached_property
+    def _by_size(self) -> dict["Sizes", float]:
+        return _medians((_sizes(run, self.shared), seconds) for run, seconds in self.taken)
+
+    @cached_property
+    def _sorted(self) -> list[tuple[float, "Sizes"]]:
+        return sorted((sum(size for _, size in sizes), sizes) for sizes in self._by_size)
+
+    def _beside(self, sizes: "Sizes") -> Iterator[float]:
+        """What runs of about these sizes took: those that are near in all have a sum that is near."""
+        place = bisect.bisect(self._sorted, (sum(size for _, size in sizes), sizes))
+        mine = dict(sizes)
+        for _, other in self._sorted[max(0, place - COMPARED) : place + COMPARED]:
+            if sum(abs(mine[key] - size) for key, size in other if key in mine) <= NEAR:
+                yield self._by_size[other]
+
+
+Sizes = tuple[tuple[str, float], ...]
+"""Whole numbers by their dotted names, as logarithms."""
+
+
+def _samples(run: Run, taken: Mapping[Kind, list[tuple[Run, float]]]) -> Iterator[Sample]:
+    """The runs of its kind; then, for each plug-in, those with another in its place; then those with more plug-ins,
+    which take longer if anything."""
+    kind = _kind(run)
+    if kind in taken:
+        yield Sample(taken[kind])
+    own, sizes = dict(kind.plugins), [key for key, _ in _sizes(run, None)]
+    others = [other for other in taken if other[:2] == kind[:2] and other != kind]
+    for path in own:
+        alike = [other for other in others if _but(other, path) == _but(kind, path) and path in dict(other.plugins)]
+        shared = frozenset(key for key in sizes if not key.startswith(f"{path}."))
+        if alike:
+            yield Sample([pair for other in alike for pair in taken[other]], shared)
+    larger = [other for other in others if own.items() < dict(other.plugins).items()]
+    if larger:
+        yield Sample([pair for other in larger for pair in taken[other]], frozenset(sizes))
+
+
+def _but(kind: Kind, path: str) -> list[tuple[str, str]]:
+    return [pair for pair in kind.plugins if pair[0] != path]
+
+
+def _kind(run: Run) -> Kind:
+    return Kind(run.study, run.numerics.device, tuple(sorted(_plugins(run.options))))
+
+
+def _plugins(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The outermost plug-ins among nested options, each under its path."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            if "name" in value:
+                yield f"{prefix}{key}", value["name"]
+            else:
+                yield from _plugins(value, f"{prefix}{key}.")
+
+
+def _sizes(run: Run, shared: frozenset[str] | None) -> Sizes:
+    return tuple(
+        (key, math.log(max(value, 1)))
+        for key, value in sorted(flat(dict(run.options)).items())
+        if isinstance(value, int) and (shared is None or key in shared)
+    )
+
+
+def _setting(run: Run) -> str:
+    """What decides a run's numbers, but for its seed."""
+    return canonical([run.options, run.versions, vars(run.numerics)])
+
+
+def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
+    groups: dict[Any, list[float]] = {}
+    for key, seconds in pairs:
+        groups.setdefault(key, []).append(seconds)
+    return {key: statistics.median(group) for key, group in groups.items()}
