@@ -20,6 +20,8 @@ from assay.data import hub, smollm2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+NO_CODE = {"trust_remote_code": False}
+"""Said at every loading: left unsaid, transformers asks on the terminal, and `yes |` would run a model's own code."""
 
 
 def transformers() -> Any:
@@ -40,21 +42,32 @@ def load_model(
         raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
     wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
     with quiet(name):
-        model = transformers().AutoModelForCausalLM.from_pretrained(where(name), dtype=wanted, revision=revision)
+        model = transformers().AutoModelForCausalLM.from_pretrained(
+            where(name), dtype=wanted, revision=revision, **NO_CODE
+        )
     return model.to(device).eval()
 
 
-def outline(name: str) -> nn.Module:
+def outline(name: str, *, revision: str | None = None) -> nn.Module:
     """The modules of a model by its config, without weights: what they are called is known before anything is read."""
     library = transformers()
     with quiet(name), torch.device("meta"):
-        found: nn.Module = library.AutoModelForCausalLM.from_config(library.AutoConfig.from_pretrained(where(name)))
+        config = library.AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
+        found: nn.Module = library.AutoModelForCausalLM.from_config(config, **NO_CODE)
     return found
+
+
+def load_config(name: str, *, revision: str | None = None, fetch: bool = True) -> Any:
+    """The options of a model's architecture; without `fetch` from a folder or the hub's cache alone."""
+    with quiet(name):
+        return transformers().AutoConfig.from_pretrained(
+            where(name), revision=revision, local_files_only=not fetch, **NO_CODE
+        )
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
     with quiet(name):
-        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision)
+        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision, **NO_CODE)
 
 
 def where(name: str) -> str:
@@ -92,6 +105,11 @@ def quiet(name: str) -> Iterator[None]:
         with hub.silent():
             yield
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"cannot load the model '{name}': it comes with Python code of its own, which assay never runs. Choose "
+                "a model whose architecture is in transformers."
+            ) from None
         missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
         raise UserError(
             f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "
