@@ -7,6 +7,7 @@ a folder, or a name on the hub         as transformers knows them; it is in the 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,53 @@ def outline(name: str, *, revision: str | None = None) -> nn.Module:
     return found
 
 
-def load_config(name: str, *, revision: str | None = None, fetch: bool = True) -> Any:
-    """The options of a model's architecture; without `fetch` from a folder or the hub's cache alone."""
+def load_config(name: str, *, revision: str | None = None) -> Any:
+    """The options of a model's architecture."""
     with quiet(name):
-        return transformers().AutoConfig.from_pretrained(
-            where(name), revision=revision, local_files_only=not fetch, **NO_CODE
+        return transformers().AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
+
+
+def is_here(name: str, *, revision: str | None = None) -> bool:
+    """Whether its config can be read without fetching anything: in a folder, or in a cache."""
+    if name in KNOWN_WITHOUT_THE_HUB:
+        return smollm2.is_converted()
+    if Path(name).is_dir():
+        return True
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+    except (ImportError, ValueError):  # no name that the hub could have
+        return False
+
+
+def check_context(name: str, context: int, *, option: str, revision: str | None = None) -> None:
+    """Refuse a context that is longer than the model has positions for."""
+    most = getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
+    if most is not None and context > most:
+        raise UserError(
+            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
+            f"Give {option} up to {most}."
         )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a language model: what its config says."""
+
+    weights: int
+    vocab: int
+    width: int
+    heads: int
+
+
+@lru_cache(maxsize=64)
+def sizes(name: str, content: str | None, revision: str | None = None) -> Sizes:
+    """From the config, without weights; kept for the process until a folder's content is another."""
+    model = outline(name, revision=revision)
+    text = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return Sizes(weights, text.vocab_size, text.hidden_size, text.num_attention_heads)
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:

@@ -50,9 +50,9 @@ class SequenceModel:
         return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
 
     def check(self, shape: TaskShape) -> None:
-        """A UserError if it cannot be built for the task: shapes are enough to know."""
+        """A UserError if it cannot be built for the task: shapes of one layer are enough to know."""
         with torch.device("meta"):
-            self.build(shape)
+            replace(self, num_layers=1).build(shape)
 
     @property
     def has_table(self) -> bool:
