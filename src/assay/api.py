@@ -74,6 +74,7 @@ class Session:
         import torch
 
         from assay.train.device import gpus_of, numerics_for
+        from assay.train.memory import check_memory
 
         if execution.compile and not study.compiles:
             raise UserError(f"--compile means nothing to {study.name}: leave it out.")
@@ -87,6 +88,8 @@ class Session:
             torch.cuda.set_device(gpus[0])  # workers see one device each; this process sees them all
         executor = _executor(execution, gpus)
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
+        check_memory(study, todo, executor)
+        study.check(todo)
         return cls(plan, store, executor, executor.slots(), stored, todo, execution)
 
     def describe(self) -> str:

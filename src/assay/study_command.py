@@ -357,6 +357,8 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
     for row in rows:
         print(f"{row['id']}  {'stored' if row['stored'] else 'to run':<6}  {printable(str(row['run']))}")
     print(session.describe())
+    if unfetched := session.plan.study.unfetched(session.todo):
+        print(unfetched)
     return 0
 
 

@@ -17,6 +17,8 @@ T = TypeVar("T")
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 """How a boolean may be written, in any case."""
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+LONGEST_RANGE = 1_000_000
+"""Values of `0..9`: more would fill memory before anything is planned."""
 ALIKE, AS_ALIKE = 0.5, 0.05
 """How alike a name must be to be suggested, and how much less alike another beside it."""
 PART, FURTHER = 0.06, 0.02
@@ -105,6 +107,8 @@ def expand(word: str) -> list[str]:
     first, last = int(found[1]), int(found[2])
     if last < first:
         raise UserError(f"the range '{word}' is empty: write the smaller number first.")
+    if last - first >= LONGEST_RANGE:
+        raise UserError(f"the range '{word}' has over {LONGEST_RANGE:,} values: write a shorter one.")
     return [str(number) for number in range(first, last + 1)]
 
 

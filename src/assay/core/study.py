@@ -133,6 +133,23 @@ class Study(Plugin):
     def prepare(self, runs: Sequence[Run]) -> None:
         """Once in the driver, before anything is computed: find or fetch what the runs need, or say what to do."""
 
+    lowered: ClassVar[Mapping[str, str]] = {}
+    """Dotted options of runs, or what holds them -> what people set them by, where that is not `--option`:
+    {"d_hidden": "--dimensions", "model": "--models"}. The memory guard names them."""
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """A UserError for what the runs would refuse by their options alone: asked before `--dry-run` prints a plan and
+        before anything is computed. It fetches nothing and loads no data."""
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        """Bytes that one run holds at once, by what holds them, from shapes alone; {} where that is not known. Asked of
+        every run before anything is allocated (train.memory), so what takes long is kept for runs of one size."""
+        return {}
+
+    def unfetched(self, runs: Sequence[Run]) -> str:
+        """What `prepare` will fetch first and a dry run leaves unfetched and unchecked, as a sentence, or nothing."""
+        return ""
+
     def plan(self) -> list[Run]:
         """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""
         raise NotImplementedError(f"{type(self).__name__}.plan")

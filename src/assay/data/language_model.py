@@ -7,6 +7,7 @@ a folder, or a name on the hub         as transformers knows them; it is in the 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from assay.data import hub, smollm2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+NO_CODE = {"trust_remote_code": False}
+"""Said at every loading: left unsaid, transformers asks on the terminal, and `yes |` would run a model's own code."""
 
 
 def transformers() -> Any:
@@ -40,21 +43,73 @@ def load_model(
         raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
     wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
     with quiet(name):
-        model = transformers().AutoModelForCausalLM.from_pretrained(where(name), dtype=wanted, revision=revision)
+        model = transformers().AutoModelForCausalLM.from_pretrained(
+            where(name), dtype=wanted, revision=revision, **NO_CODE
+        )
     return model.to(device).eval()
 
 
-def outline(name: str) -> nn.Module:
+def outline(name: str, *, revision: str | None = None) -> nn.Module:
     """The modules of a model by its config, without weights: what they are called is known before anything is read."""
     library = transformers()
     with quiet(name), torch.device("meta"):
-        found: nn.Module = library.AutoModelForCausalLM.from_config(library.AutoConfig.from_pretrained(where(name)))
+        config = library.AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
+        found: nn.Module = library.AutoModelForCausalLM.from_config(config, **NO_CODE)
     return found
+
+
+def load_config(name: str, *, revision: str | None = None) -> Any:
+    """The options of a model's architecture."""
+    with quiet(name):
+        return transformers().AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
+
+
+def is_here(name: str, *, revision: str | None = None) -> bool:
+    """Whether its config can be read without fetching anything: in a folder, or in a cache."""
+    if name in KNOWN_WITHOUT_THE_HUB:
+        return smollm2.is_converted()
+    if Path(name).is_dir():
+        return True
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+    except (ImportError, ValueError):  # no name that the hub could have
+        return False
+
+
+def check_context(name: str, context: int, *, option: str, revision: str | None = None) -> None:
+    """Refuse a context that is longer than the model has positions for."""
+    most = getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
+    if most is not None and context > most:
+        raise UserError(
+            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
+            f"Give {option} up to {most}."
+        )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a language model: what its config says."""
+
+    weights: int
+    vocab: int
+    width: int
+    heads: int
+
+
+@lru_cache(maxsize=64)
+def sizes(name: str, content: str | None, revision: str | None = None) -> Sizes:
+    """From the config, without weights; kept for the process until a folder's content is another."""
+    model = outline(name, revision=revision)
+    text = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return Sizes(weights, text.vocab_size, text.hidden_size, text.num_attention_heads)
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
     with quiet(name):
-        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision)
+        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision, **NO_CODE)
 
 
 def where(name: str) -> str:
@@ -92,6 +147,11 @@ def quiet(name: str) -> Iterator[None]:
         with hub.silent():
             yield
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"cannot load the model '{name}': it comes with Python code of its own, which assay never runs. Choose "
+                "a model whose architecture is in transformers."
+            ) from None
         missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
         raise UserError(
             f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "

@@ -8,6 +8,7 @@ import fcntl
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from assay.core.errors import UserError
 from assay.data.packages import Carried
@@ -59,7 +60,7 @@ def convert(source: Path, target: Path) -> None:
     except ImportError as error:
         raise UserError(f"{NAME} needs {error.name}: pip install 'assay-bench[lm]'.") from None
     print(f"converting {source.name}, once ...", file=sys.stderr, flush=True)
-    where = {"gguf_file": source.name}
+    where: dict[str, Any] = {"gguf_file": source.name, "trust_remote_code": False}
     loaded = AutoModelForCausalLM.from_pretrained(str(source.parent), dtype=torch.float32, **where)
     options = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     plain = LlamaForCausalLM(LlamaConfig(**options))

@@ -26,7 +26,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, Layer, Method, Select
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.core.errors import UserError
-from assay.data.language_model import WEIGHTS, quiet, transformers, where
+from assay.data.language_model import WEIGHTS, check_context, transformers
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
@@ -44,14 +44,7 @@ def check_model(name: str, *, context: int, revision: str | None = None) -> None
     is longer than the model has positions for."""
     if Path(name).is_dir() and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
-    with quiet(name):
-        config = transformers().AutoConfig.from_pretrained(where(name), revision=revision)
-    most = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if most is not None and context > most:
-        raise UserError(
-            f"'{name}' has {most} positions (max_position_embeddings), fewer than a context of {context}. "
-            f"Give --context-lengths up to {most}."
-        )
+    check_context(name, context, option="--context-lengths", revision=revision)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class SequenceModel:
         return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
 
     def check(self, shape: TaskShape) -> None:
-        """A UserError if it cannot be built for the task: shapes are enough to know."""
+        """A UserError if it cannot be built for the task: shapes of one layer are enough to know."""
         _check(self, shape)
 
     @property
@@ -104,9 +104,9 @@ class Layer(nn.Module):
 
 @lru_cache(maxsize=1024)
 def _check(model: SequenceModel, shape: TaskShape) -> None:
-    """Kept, since the points of a grid share their models: a thousand rates are one model to build."""
+    """Raise what building one layer raises. Cached, since the points of a grid share their models."""
     with torch.device("meta"):
-        model.build(shape)
+        replace(model, num_layers=1).build(shape)
 
 
 def _layer_parameters(model: SequenceModel, length: int) -> int:

@@ -259,7 +259,8 @@ def stack(coders: Sequence[TrainedCoder], d_in: int, d_code: int) -> CoderModule
     for coder in coders:
         assert type(coder) is type(first), f"{coder} and {first} cannot be one module"
         assert fixed == {name: getattr(coder, name) for name in fixed}, f"{coder} and {first} differ in more"
-    columns = {name: torch.tensor([getattr(coder, name) for coder in coders]) for name in first.columns}
+    # On the CPU also where a module is built for its shapes alone: some read their columns.
+    columns = {name: torch.tensor([getattr(coder, name) for coder in coders], device="cpu") for name in first.columns}
     made: Any = type(first).module
     return made(len(coders), d_in, d_code, **fixed, **columns)
 

@@ -83,6 +83,25 @@ class Activations(VectorData):
         read_text(self.text)
         hooks.module_at(language_model.outline(find_model(self.model)), self.hook)
 
+    def check(self, folder: Path | None = None) -> None:
+        """The module and the context, where the model needs not be fetched."""
+        if (model := self._here(folder)) is not None:
+            hooks.module_at(language_model.outline(model), self.hook)
+            language_model.check_context(model, self.context, option=f"{self.name}:context")
+
+    def memory(self) -> int:
+        """Every row twice, as it is and scaled; the model, and the logits of a batch."""
+        if (model := self._here(None)) is None:
+            return 0
+        found = language_model.sizes(model, language_model.fingerprint(model))
+        rows = self.sequences * (self.context - 1)
+        return 4 * (2 * rows * found.width + found.weights + self.batch * self.context * found.vocab)
+
+    def _here(self, folder: Path | None) -> str | None:
+        """Where the model is, unless it would have to be fetched."""
+        name = model_folder(self.model, folder) or self.model
+        return name if language_model.is_here(name) else None
+
     def fingerprint(self, folder: Path | None = None) -> str | None:
         """Of the text and of the model's folder; names of the hub stand for one thing each."""
         file = text_file(self.text, folder)

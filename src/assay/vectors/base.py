@@ -59,6 +59,10 @@ class VectorData(Plugin):
     def locate(self) -> None:
         """Find the files, or say what to do; nothing where there are none to find."""
 
+    def check(self, folder: Path | None = None) -> None:
+        """A UserError for what loading would refuse by the options alone, and by files in the folder that are small;
+        nothing is fetched."""
+
     def fingerprint(self, folder: Path | None = None) -> str | None:
         """A hash of the files behind the options, looked for in the folder: part of a run's identity, so that files of
         one name are not taken for one another. None where the options alone say what is coded, or a file is absent."""
@@ -67,6 +71,11 @@ class VectorData(Plugin):
     def shape(self) -> tuple[int, int] | None:
         """Rows to train on and inputs, where they are known without loading anything."""
         return None
+
+    def memory(self) -> int:
+        """Bytes that it holds at once while it is loaded, about; 0 where that is not known before."""
+        rows, d_in = self.shape() or (0, 0)
+        return 6 * rows * d_in  # in float32; what is chosen and reported on is about half as much as what trains
 
     def load(self) -> Vectors:
         """The data, the same every time; float32 on the CPU."""

@@ -51,6 +51,10 @@ class Dictionary(VectorData):
     def shape(self) -> tuple[int, int]:
         return self.rows, self.d_in
 
+    def memory(self) -> int:
+        """With the draws of the last part, and what fired of every part."""
+        return 4 * self.atoms * self.d_in + super().memory() + (4 * 2 + 6) * self.rows * self.atoms
+
     def load(self) -> Vectors:
         rng = stream(self.draw, "dictionary", "atoms")
         atoms = normalize(torch.randn(self.atoms, self.d_in, generator=rng), dim=1)

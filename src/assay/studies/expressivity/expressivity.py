@@ -1,6 +1,6 @@
 """How much of a sequence survives a tight code, and can the encoder look things up by content?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from assay.encoders.budget import fit_width
 from assay.nn.random import initialised_from
 from assay.studies import studies
 from assay.studies.expressivity.config import Config, Setup
+from assay.studies.expressivity.memory import memory
 from assay.studies.expressivity.references import REFERENCES, Reference
 from assay.studies.expressivity.registration import STANDARD, ModuleEncoder, testers
 from assay.train.device import activate
@@ -36,6 +37,8 @@ class Expressivity(Setup, Study):
         },
         "spec": {"models": ("SelfAttn", "StaticMLP"), "keys": "ambiguous", "retr_train_steps": 0, "seeds": (42,)},
     }
+
+    lowered: ClassVar[Mapping[str, str]] = {"model": "--models"}
 
     models: tuple[Encoder, ...] = ()
     """Encoders to compare, such as SelfAttn or gru:width=64; if none is named, all and yours from --plugin."""
@@ -74,6 +77,9 @@ class Expressivity(Setup, Study):
 
     def parts(self) -> list[Plugin]:
         return [*self.chosen(), *self.worlds()]
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        return memory(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

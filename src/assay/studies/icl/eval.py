@@ -31,6 +31,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
 from assay.nn.random import initialised_from, stream
 from assay.studies import studies
+from assay.studies.icl.memory import memory
 from assay.studies.icl.references import score_references
 from assay.studies.icl.scoring import Answer, score
 from assay.tasks import tasks
@@ -75,6 +76,9 @@ class Eval(Study):
         return [
             self.cell(seed=seed, **asked, model=model) for model in (located(self.model), None) for seed in self.seeds
         ]
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        return memory(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

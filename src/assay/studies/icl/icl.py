@@ -9,6 +9,7 @@ from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.models.sequence import SequenceModel
 from assay.studies import studies
+from assay.studies.icl.memory import memory
 from assay.studies.icl.presets import PRESETS
 from assay.studies.icl.references import score_references
 from assay.studies.icl.training import train_and_score
@@ -60,6 +61,9 @@ class InContext(Study):
         if run.numerics.device == "cpu" or run.numerics.backend != "torch":
             return run.id  # on a CPU there is nothing to gain, and foreign kernels know no models' axis
         return canonical({key: value for key, value in run.options.items() if key != "optimizer"})
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        return memory(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

@@ -28,8 +28,11 @@ from assay.studies.modular.files import SweepResults, check_path, check_writable
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
 from assay.train.checkpoint import SAVING, checkpoints, save_checkpoint
 from assay.train.device import activate
+from assay.train.memory import TRAINED
 
 WEIGHTS = "weights.safetensors"
+ALL_WIDTHS = 4096
+"""Widths up to which `--dimensions` may be left out."""
 SIGNS = 50
 """Signs of life of each model."""
 
@@ -58,6 +61,8 @@ class Sweep(Recipe, Study):
         },
     }
 
+    lowered: ClassVar[Mapping[str, str]] = {"d_hidden": "--dimensions"}
+
     P: int = 64
     """The modulus."""
     dimensions: tuple[int, ...] | None = None
@@ -73,6 +78,8 @@ class Sweep(Recipe, Study):
 
     def plan(self) -> list[Run]:
         self.sizes(self.P)
+        if self.dimensions is None and self.P > ALL_WIDTHS:
+            raise UserError(f"--P {self.P}: as many widths are too many to train. Lower it, or name some --dimensions.")
         dimensions = tuple(range(1, self.P + 1)) if self.dimensions is None else self.dimensions
         if not dimensions or not self.seeds:
             raise UserError("--dimensions, --seeds: name at least one width and one seed.")
@@ -89,9 +96,20 @@ class Sweep(Recipe, Study):
         """All widths and seeds of a recipe."""
         return setting(run)
 
-    def prepare(self, runs: Sequence[Run]) -> None:
+    def check(self, runs: Sequence[Run]) -> None:
         if self.save is not None:
             check_writable(self.save)
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        """Training and scoring take turns: a model is scored on all P^2 pairs at once, its inputs one-hot."""
+        P, width = run.options["P"], run.options["d_hidden"]
+        val = recipe_of(run.options).sizes(P)[1]
+        batch = 4 * run.options["batch"] * (2 * P + 4 * width)
+        trained = {"the pairs of an epoch": 8 * 5 * P**2, "the logits of a step": batch, "validation": 4 * val * P}
+        scored = {"the one-hot inputs of all P^2 pairs": 32 * P**3}
+        return {"weights, gradients and optimizer state": TRAINED * 5 * P * width} | max(
+            trained, scored, key=lambda need: sum(need.values())
+        )
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

@@ -9,22 +9,24 @@ context and shard are lanes of one forward pass.
 
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Method, Pattern, Prefix, Select
+from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
-from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB
+from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.document import Sweeps
-from assay.studies.perplexity.execution import COPY, execute, located, spans_for
-from assay.studies.perplexity.windows import read_limits
+from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
+from assay.studies.perplexity.memory import memory
+from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
 
 SHARDS = 2
@@ -58,6 +60,8 @@ class Perplexity(Study):
             "max_windows": 1,
         }
     }
+
+    lowered: ClassVar[Mapping[str, str]] = {"context": "--context-lengths"}
 
     datasets: tuple[str, ...] = ("wikitext-103",)
     """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, copy (a probe of random words), a file, a folder."""
@@ -257,13 +261,32 @@ class Perplexity(Study):
             raise UserError(f"{said}: {error}") from None
 
     def _fetch(self, runs: Sequence[Run]) -> None:
-        for spec in {canonical(run.options["model"]): run.options["model"] for run in runs}.values():
-            contexts = [run.options["context"] for run in runs if run.options["model"] == spec]
-            check_model(spec["name"], context=max(contexts), revision=spec["revision"])
+        for spec, context in _models(runs):
+            check_model(spec["name"], context=context, revision=spec["revision"])
         for run in {canonical([run.options["dataset"], run.options["model"]]): run for run in runs}.values():
             spans_for(
                 canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
             )
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """Methods at their contexts; and models that are here: others are looked at once they are fetched."""
+        for options in {canonical({**run.options, "shard": 0}): run.options for run in runs}.values():
+            if options["dataset"]["name"] == COPY:
+                check_copy(options["context"])
+            with suppress(BudgetTooSmall):  # a row of the table says so
+                lane_of(options).check(options["context"])
+        for spec, context in _models(runs):
+            if is_here(spec["name"], revision=spec["revision"]):
+                check_model(spec["name"], context=context, revision=spec["revision"])
+
+    def unfetched(self, runs: Sequence[Run]) -> str:
+        away = [spec["name"] for spec, _ in _models(runs) if not is_here(spec["name"], revision=spec["revision"])]
+        return (
+            f"not here yet, and not fetched by a dry run: {', '.join(away)}; its limits are not known." if away else ""
+        )
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        return memory(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
@@ -279,6 +302,15 @@ class Perplexity(Study):
 def _moves(method: Method) -> bool:
     """Whether positions can be counted inside its cache."""
     return isinstance(method, Pattern) and method.cache(1 << 20) is not None
+
+
+def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
+    """The models of the runs, each with its longest context."""
+    found: dict[str, tuple[Mapping[str, Any], int]] = {}
+    for run in runs:
+        key, context = canonical(run.options["model"]), run.options["context"]
+        found[key] = run.options["model"], max(context, found[key][1] if key in found else 0)
+    return list(found.values())
 
 
 def _needs_hub(runs: Sequence[Run]) -> bool:

@@ -185,13 +185,18 @@ def bigrams(tokens: Int[Tensor, " time"]) -> list[tuple[int, int]]:
     return list(pairwise(plain))
 
 
+def check_copy(context: int) -> None:
+    """Refuse a context without room for the segment, its copy and something between them."""
+    if context < 3 * COPIED:
+        raise UserError(f"the copy probe needs a context of at least {3 * COPIED} tokens, not {context}.")
+
+
 def copy_spans(tokenizer: Any, *, context: int, seed: int) -> Spans:
     """Random words A, others, and A again at the end, at several distances: no text that a model can have seen. Only
     the second A is scored, without its first token, which nothing foretells."""
+    check_copy(context)
     words, rng = torch.tensor(whole_words(tokenizer)), stream(seed, "copy", context)
     room = context - 2 * COPIED
-    if room < COPIED:
-        raise UserError(f"the copy probe needs a context of at least {3 * COPIED} tokens, not {context}.")
     distances = [d for d in (2**power for power in range(4, 20)) if d < room] + [room]
     found = list[Span]()
     for distance in distances:

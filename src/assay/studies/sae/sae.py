@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from assay.core.errors import UserError
-from assay.core.run import Record, Run
+from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data.places import FOLDER, HUB, folders, is_hub
 from assay.sparse_coders import sparse_coders
@@ -126,6 +126,8 @@ class Sae(Study):
         },
     }  # fmt: skip
 
+    lowered: ClassVar[Mapping[str, str]] = {"recipe.batch": "--batch", "coder": "--coders"}
+
     data: VectorData = field(default_factory=lambda: vectors.parse("digits"))
     """What is coded."""
     coders: tuple[SparseCoder, ...] = field(default_factory=lambda: parsed(DEMO))
@@ -157,7 +159,14 @@ class Sae(Study):
     def prepare(self, runs: Sequence[Run]) -> None:
         look_in(self.data_dir, self.data)
         self.data.locate()
-        check_sizes(runs)
+
+    def check(self, runs: Sequence[Run]) -> None:
+        check_sizes(runs, self.data_dir)
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        from assay.studies.sae.memory import memory
+
+        return memory(run)
 
     def cohort(self, run: Run) -> Hashable:
         """Levels, rates and seeds of one kind of coder are trained together."""
@@ -198,20 +207,24 @@ def _study() -> Sae:
     return Sae()
 
 
-def check_sizes(runs: Sequence[Run]) -> None:
-    """Refuse what no coder or recipe can do with the data, where its size is known before it is loaded."""
+def check_sizes(runs: Sequence[Run], folder: Path | None) -> None:
+    """Refuse what no coder or recipe can do with the data, and no model with its context, where that is known before
+    anything is loaded."""
+    kinds = {canonical([run.options[key] for key in ("data", "coder", "d_code", "recipe")]): run for run in runs}
+    for data in {canonical(run.options["data"]): run.options["data"] for run in runs}.values():
+        VectorData.registry.load(data).check(folder)
+    for run in kinds.values():
+        _check_size(run)
+
+
+def _check_size(run: Run) -> None:
     from assay.studies.sae.fitting import Setting
 
-    seen = set()
-    for run in runs:
-        setting = Setting.of(run)
-        key = setting.data, setting.coder, setting.d_code, setting.recipe
-        shape = setting.data.shape()
-        if shape is None or key in seen:
-            continue
-        seen.add(key)
-        for size in set(setting.recipe.sizes(shape[0])) if setting.recipe else {shape[0]}:
-            setting.coder.check(shape[1], setting.d_code, size)
+    setting = Setting.of(run)
+    if (shape := setting.data.shape()) is None:
+        return
+    for size in set(setting.recipe.sizes(shape[0])) if setting.recipe else {shape[0]}:
+        setting.coder.check(shape[1], setting.d_code, size)
 
 
 def look_in(folder: Path | None, data: VectorData) -> None:

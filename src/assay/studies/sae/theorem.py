@@ -6,7 +6,7 @@ dL/da_j = r_j is an identity of log-sum-exp and holds to rounding. What trains t
 that is off has a = 0, the least energy and so the largest responsibility there is, and gets none of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -60,6 +60,11 @@ class Theorem(Study):
             key: getattr(self, key) for key in ("batch_size", "input_dim", "hidden_dim", "activation")
         }
         return [self.cell(seed=seed, **sizes) for seed in self.seeds]
+
+    def memory(self, run: Run) -> Mapping[str, int]:
+        """In float64: the encoder with its gradient, the rows, and what autograd keeps of their codes."""
+        rows, inputs, units = (run.options[key] for key in ("batch_size", "input_dim", "hidden_dim"))
+        return {"the encoder": 16 * units * inputs, "the rows and their codes": 8 * rows * (inputs + 10 * units)}
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:

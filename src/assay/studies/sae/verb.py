@@ -1,10 +1,10 @@
 """What the spec's verbs share: a YAML file, and runs of the study `sae` that it asks for."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, finite
@@ -19,6 +19,13 @@ from assay.vectors.mnist import Mnist
 @dataclass(frozen=True, kw_only=True)
 class FromConfig(Study):
     """Options that a YAML file gives, unless a flag does."""
+
+    lowered: ClassVar[Mapping[str, str]] = {
+        "d_code": "model.hidden_dim of --config",
+        "recipe.batch": "training.batch_size of --config",
+        "data": "--dataset",
+        "coder": "--config",
+    }
 
     config: str = "default"
     """A YAML file, or the name of one that ships with assay."""
@@ -59,11 +66,15 @@ class FromConfig(Study):
         data = self.vectors(config)
         look_in(self.searched(config), data)
         data.locate()
+
+    def check(self, runs: Sequence[Run]) -> None:
+        config = self.loaded()
+        data = self.vectors(config)
         shape = data.shape()
         wanted = (config.own.get("model") or {}).get("input_dim")
         if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
             raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
-        check_sizes(runs)
+        check_sizes(runs, self.searched(config))
 
     def one(
         self, config: Config, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = ""

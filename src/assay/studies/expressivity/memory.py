@@ -1,0 +1,78 @@
+"""What a run of `expressivity` holds at once, from the sizes of its setup and its encoder."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+
+import torch
+
+from assay.core.run import Run, canonical
+from assay.encoders import encoders
+from assay.metrics.probes import PENALTIES
+from assay.studies.expressivity.config import CACHED_LOOKUPS, Config, Setup
+from assay.studies.expressivity.references import REFERENCES
+from assay.studies.expressivity.registration import ModuleEncoder
+from assay.train.memory import TRAINED, passing, stored
+
+COPIES = 2
+"""Of an encoder, beside the one that a probe trains."""
+SHORT = 32
+"""Tokens that are enough to see what an encoder holds of each."""
+
+
+def memory(run: Run) -> Mapping[str, int]:
+    options = {f.name: run.options[f.name] for f in fields(Setup)}
+    return _memory(canonical([run.options["model"], options]))
+
+
+@lru_cache(maxsize=4096)
+def _memory(text: str) -> Mapping[str, int]:
+    """Probes take turns: the largest counts, with the encoder, which is there all along."""
+    model, options = json.loads(text)
+    cfg = Config(**options)
+    tokens = CACHED_LOOKUPS * cfg.batch_eval * cfg.L
+    code = cfg.D_z
+    probes = [
+        # In float64, three at a time: Gram matrices by mask, and shrinkages by prefix of the code and penalty.
+        {
+            "readers of the code": 8 * (3 * max(cfg.masks, len(PENALTIES)) * code**2),
+            "the law of the local factors": 12 * cfg.L**2,
+        },
+        {
+            "sequences to look things up in": 4 * tokens * (cfg.D_in + cfg.V_dim),
+            "the activations of their encoding": tokens * _per_token(canonical(model), cfg.D_in, code),
+        },
+        {
+            "the head's weights and optimizer state": TRAINED * 2 * cfg.retr_hid * (code + cfg.V_dim),
+            "the head's order of rows": 4 * cfg.head_steps * cfg.batch_train,
+        },
+        {"the batch of a step": 4 * 2 * cfg.batch_train * cfg.L * cfg.D_in},
+    ]
+    if cfg.jac_points and model["name"] not in REFERENCES:
+        probes += [{"Jacobians": (4 + 8) * cfg.jac_points * code * cfg.L * cfg.D_in}]
+    return _encoder(model, cfg) | max(probes, key=lambda need: sum(need.values()))
+
+
+def _encoder(model: Mapping[str, object], cfg: Config) -> dict[str, int]:
+    """Its weights, and those of the copy that is trained."""
+    if model["name"] in REFERENCES:
+        return {}
+    encoder = encoders.load(model)
+    if isinstance(encoder, ModuleEncoder):
+        return {}  # somebody's own class, which may do anything when it is built
+    with torch.device("meta"):
+        weights = stored(encoder.build(cfg.L, cfg.D_in, cfg.D_z))
+    return {"the encoder's weights, gradients and optimizer state": (TRAINED + 4 * COPIES) * weights}
+
+
+@lru_cache(maxsize=4096)
+def _per_token(model: str, d_in: int, d_code: int) -> int:
+    """Bytes that pass through the encoder's largest operation for each token: all sequences go at once."""
+    options = json.loads(model)
+    if options["name"] in REFERENCES or isinstance(encoder := encoders.load(options), ModuleEncoder):
+        return 0
+    with torch.device("meta"):
+        module = encoder.build(SHORT, d_in, d_code)
+        few, many = (passing(module, torch.empty(batch, SHORT, d_in)) for batch in (64, 128))
+    return (many - few) // (64 * SHORT)  # weights, which are in both, do not grow with the batch

@@ -1,0 +1,41 @@
+"""What a run of `perplexity` holds at once: a model, and a window of the text as two lanes of a forward pass."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from assay.core.run import Run
+from assay.data.language_model import DTYPES, is_here, sizes
+from assay.studies.perplexity import scoring
+
+LANES = 2
+"""The run's own, and the dense one that it is compared with."""
+HELD = 6
+"""Vectors of the model's width that a layer holds of each token while it runs."""
+
+
+def memory(run: Run) -> Mapping[str, int]:
+    """Of a model that is not here yet only what every model has is known."""
+    spec, context = run.options["model"], run.options["context"]
+    precision = _precision(run.options["dtype"], run.numerics.device)
+    return _memory(spec["name"], spec["sha256"], spec["revision"], context, precision)
+
+
+@lru_cache(maxsize=4096)
+def _memory(name: str, content: str | None, revision: str | None, context: int, precision: int) -> Mapping[str, int]:
+    visible = context**2  # one byte for each pair of a query and a key
+    if not is_here(name, revision=revision):
+        return {"the keys that each query sees": visible}
+    model = sizes(name, content, revision)
+    return {
+        "the model's weights": precision * model.weights,
+        "the hidden states of a window": precision * LANES * HELD * context * model.width,
+        "the keys that each query sees": visible * model.heads,
+        # Of the run and of the dense model: as the head gives them, and their logarithms in float32.
+        "logits": LANES * (precision + 4) * min(context, scoring.TOKENS_AT_ONCE) * model.vocab,
+    }
+
+
+def _precision(dtype: str, device: str) -> int:
+    if dtype == "auto":
+        return 4 if device == "cpu" else 2
+    return DTYPES[dtype].itemsize
