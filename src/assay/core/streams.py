@@ -1,0 +1,43 @@
+"""Standard output and error whose reader may leave (`| head -3`) without ending the work that is under way."""
+
+import errno
+import os
+from typing import Any, TextIO
+
+
+class Forgiving:
+    """A text stream that goes silent once nobody reads it any more, and knows that it did (`lost`). Other errors, such
+    as a full disk behind it, are raised."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = False
+
+    def write(self, text: str) -> int:
+        try:
+            return len(text) if self.lost else self._stream.write(text)
+        except OSError as error:
+            return self._lose(error) or len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        try:
+            if not self.lost:
+                self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        if error.errno not in (errno.EPIPE, errno.EIO):  # no reader at the other end, or no terminal any more
+            raise error
+        self.lost = True
+        # Python flushes what is left in its buffer at exit, and would report the broken pipe there.
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, self._stream.fileno())
+        os.close(sink)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
