@@ -14,6 +14,7 @@ import secrets
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +44,10 @@ class Ray(Executor):
             return super().slots()  # a Ray of our own is started with as many
         with self.connected() as ray:
             found = ray.cluster_resources()
-        return max(1, int(min(found.get("CPU", 0), found.get("GPU", 0) if self.gpus else found.get("CPU", 0))))
+        scarce = min(("CPU", "GPU") if self.gpus else ("CPU",), key=lambda kind: found.get(kind, 0))
+        if found.get(scarce, 0) < 1:
+            warnings.warn(f"the Ray cluster has no {scarce} now: jobs wait until a node with one joins", stacklevel=2)
+        return max(1, int(found.get(scarce, 0)))
 
     def run(
         self,
@@ -214,13 +218,12 @@ def _start_here(ray: Any, slots: int, gpus: tuple[int, ...]) -> None:
 def _connect(ray: Any, trouble: str, **how: Any) -> None:
     try:
         ray.init(**how, logging_level=logging.ERROR, log_to_driver=False)
-    except ray.exceptions.AuthenticationError as error:
-        reason = str(error).partition(". ")[0]
-        raise UserError(
-            f"{trouble} takes us: {reason}. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as it does."
-        ) from None
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"{trouble}: {error}. Start a cluster with `ray start --head`.") from None
+    except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        remedy = (
+            "Start a cluster with `ray start --head`; if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        )
+        raise UserError(f"{trouble}: {reason}. {remedy}.") from None
 
 
 @functools.cache
