@@ -293,3 +293,14 @@ def test_a_store_of_a_newer_version_is_refused_untouched(
     path.write_text(newer)
     code, _, err = cli(*words)
     assert code == 2 and "newer assay" in err and path.read_text() == newer
+
+
+def test_an_error_after_the_last_run_is_said_and_the_exit_code_is_1(
+    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "x=2").write_text("twice always")
+    toy = Path(__file__).parent / "toy.py"
+    words = ["toy", "--plugin", toy, "--trap", tmp_path, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
+    code, out, err = cli(*words)
+    assert code == 1 and "warning: toy raised an error after its last run" in err and "gave an outcome twice" in err
+    assert [record.status for record in Store(tmp_path).records()] == ["done"] * 3 and "square" in out

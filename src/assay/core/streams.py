@@ -15,9 +15,11 @@ class Forgiving:
 
     def write(self, text: str) -> int:
         try:
-            return len(text) if self.lost else self._stream.write(text)
+            if not self.lost:
+                self._stream.write(text)
         except OSError as error:
-            return self._lose(error) or len(text)
+            self._lose(error)
+        return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:

@@ -151,7 +151,7 @@ class _Pool:
 
     def look(self) -> list[_Worker]:
         """Busy workers, once one of them has sent something or a tick is over."""
-        wait([worker.pipe for worker in self.busy], TICK)
+        wait([worker.pipe.fileno() for worker in self.busy], TICK)
         return list(self.busy)
 
     def rest(self, worker: _Worker) -> None:
