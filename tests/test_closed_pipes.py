@@ -101,3 +101,11 @@ def test_a_broken_pipe_elsewhere_is_not_taken_for_a_reader_that_left(
     monkeypatch.setattr(toy, "report", report)
     with pytest.raises(BrokenPipeError, match="something else"):
         main(sweep(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_to_a_full_disk_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "assay", "list"]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2 and ran.stderr == "assay: cannot write to <stdout>: No space left on device.\n"

@@ -155,7 +155,7 @@ def test_a_killed_driver_resumes_with_exactly_the_unfinished_runs(tmp_path: Path
     assert before.items() <= metrics_of(sweep.out).items()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_driver_takes_its_workers_and_their_children_along_even_held_in_c(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import FrameType
 from typing import TextIO, cast
 
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _forgiving_streams(), _sigterm_raises(), warnings.catch_warnings():
         warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
         try:
-            return _dispatch(words)
+            code = _dispatch(words)
+            sys.stdout.flush()
+            return code
         except UserError as error:
             say(f"assay: {error}")
             return 2
@@ -57,7 +59,8 @@ def _forgiving_streams() -> Iterator[None]:
         try:
             yield
         finally:
-            out.flush()
+            with suppress(UserError):  # said already
+                out.flush()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from assay.core.executors.base import Ended, call
+from assay.core.guard import guard
 from assay.core.pipe import Pipe
 from assay.core.time_limit import RunTimeoutError, TimeLimit
 
@@ -132,3 +134,16 @@ def test_a_job_outside_the_main_thread_has_no_alarm() -> None:
 def _nap() -> None:
     with TimeLimit(0.01):
         time.sleep(0.1)
+
+
+def test_a_guard_kills_the_groups_that_are_left_when_its_input_ends() -> None:
+    quiet, left, child = (subprocess.Popen(["sleep", "600"], start_new_session=alone) for alone in (True, True, False))
+    try:
+        guard([f"+{quiet.pid}\n", f"+{left.pid}\n", f"-{quiet.pid}\n"])
+        assert left.wait(60) == -signal.SIGKILL
+        assert quiet.poll() is None and child.poll() is None
+        guard([f"+{left.pid}\n"])  # it has gone already
+    finally:
+        for process in (quiet, left, child):
+            process.kill()
+            process.wait()
