@@ -27,13 +27,9 @@ from assay.study_command import run_study
 from assay.verbs import VERBS
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM has come: the same clean end as after Ctrl-C."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    with _forgiving_streams(), _sigterm_raises(), warnings.catch_warnings():
+    with _forgiving_streams(), _sigterm_interrupts() as terminated, warnings.catch_warnings():
         warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
         try:
             code = _dispatch(words)
@@ -42,9 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except UserError as error:
             say(f"assay: {error}")
             return 2
-        except KeyboardInterrupt as interrupt:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut off the last words
-            ended, code = ("terminated", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)
+        except KeyboardInterrupt:
+            if terminated:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut off the last words
+            ended, code = ("terminated", 143) if terminated else ("interrupted", 130)
             say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
             return code
         except SystemExit as exit:  # argparse and tyro leave this way
@@ -64,17 +61,21 @@ def _forgiving_streams() -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
+def _sigterm_interrupts() -> Iterator[list[int]]:
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list that is not empty once it has come:
+    the exception does not tell, since Ray catches it and raises one of its own."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
-        yield
+        yield received
         return
 
     def terminate(signum: int, frame: FrameType | None) -> None:
-        raise Terminated
+        received.append(signum)
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
+        yield received
     finally:
         signal.signal(signal.SIGTERM, before)
 
