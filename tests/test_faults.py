@@ -1,7 +1,8 @@
 """Fault drills on the real command, with real processes: what is stored is never lost, and nothing is done twice.
 
 The encoder of a drill leaves a file `seed-<seed>.<pid>` when it is built and waits until a file `go-<seed>` is there,
-so a test knows which process holds which run, and decides when it may go on.
+so a test knows which process holds which run, and decides when it may go on. Where there is a file `hold`, it starts a
+child, leaves `child-<seed>.<pid>`, and stays in C code for good, where no signal handler runs.
 """
 
 import errno
@@ -23,7 +24,9 @@ from assay.core.run import canonical
 from assay.core.store import Store
 
 DRILL = """
-import os, time
+import os, subprocess, time
+from collections import deque
+from itertools import repeat
 from pathlib import Path
 from assay.studies.expressivity import register, Config, nn
 
@@ -35,6 +38,10 @@ class Drill(nn.Module):
         super().__init__()
         self.net = nn.Linear(cfg.D_in, cfg.D_z)
         (FOLDER / f"seed-{{cfg.seed}}.{{os.getpid()}}").touch()
+        if (FOLDER / "hold").exists():
+            child = subprocess.Popen(["sleep", "600"])
+            (FOLDER / f"child-{{cfg.seed}}.{{child.pid}}").touch()
+            deque(repeat(None), maxlen=0)
         while not (FOLDER / f"go-{{cfg.seed}}").exists():
             time.sleep(0.02)
     def forward(self, x):
@@ -69,8 +76,15 @@ class Sweep:
 
     def holder(self, seed: int) -> int:
         """The process that holds a run."""
-        wait_for(lambda: self.starts()[seed] > 0)
-        (path,) = self.folder.glob(f"seed-{seed}.*")
+        return self._process(f"seed-{seed}.*")
+
+    def child(self, seed: int) -> int:
+        """The process that a run has started."""
+        return self._process(f"child-{seed}.*")
+
+    def _process(self, name: str) -> int:
+        wait_for(lambda: list(self.folder.glob(name)))
+        (path,) = self.folder.glob(name)
         return int(path.suffix[1:])
 
     def stored(self) -> set[int]:
@@ -130,7 +144,7 @@ def test_a_killed_driver_resumes_with_exactly_the_unfinished_runs(tmp_path: Path
     holders = [sweep.holder(2), sweep.holder(3)]
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate()
-    wait_for(lambda: not any(map(alive, holders)), 10)
+    wait_for(lambda: not any(map(alive, holders)))
     before = metrics_of(sweep.out)
     sweep.go(2, 3)
     again = sweep.start("--workers", "2")
@@ -141,19 +155,51 @@ def test_a_killed_driver_resumes_with_exactly_the_unfinished_runs(tmp_path: Path
     assert before.items() <= metrics_of(sweep.out).items()
 
 
-def test_ctrl_c_leaves_a_clean_store_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_driver_takes_its_workers_and_their_children_along_even_held_in_c(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    sweep = Sweep(tmp_path, seeds=2)
+    (tmp_path / "hold").touch()
+    driver = sweep.start("--workers", "2")
+    left = [sweep.holder(0), sweep.holder(1), sweep.child(0), sweep.child(1)]
+    assert all(map(alive, left))
+    os.kill(driver.pid, number)
+    driver.communicate(timeout=60)
+    wait_for(lambda: not any(map(alive, left)))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_ctrl_c_and_sigterm_leave_a_clean_store_and_say_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, code: int, said: str
+) -> None:
     sweep = Sweep(tmp_path, seeds=3)
     sweep.go(0)
     driver = sweep.start("--workers", "1")
     held = sweep.holder(1)
-    os.killpg(driver.pid, signal.SIGINT)
-    _, err = driver.communicate(timeout=30)
-    assert driver.returncode == 130 and "Repeat the command" in err and "Traceback" not in err
+    os.killpg(driver.pid, number)
+    _, err = driver.communicate(timeout=60)
+    assert driver.returncode == code and f"{said}; every finished run is stored. Repeat the command" in err
+    assert "Traceback" not in err and "Error" not in err
     assert sweep.stored() == {0} and not alive(held)
     assert not [path for path in sweep.out.rglob("*") if path.name.startswith(".record")]
     sweep.go(1, 2)
     again = sweep.start("--workers", "2")
     assert "1 stored" in again.communicate(timeout=120)[1] and sweep.starts() == {0: 1, 1: 2, 2: 1}
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_sweep_on_ray_too(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, seeds=2)
+    sweep.go(0)
+    driver = sweep.start("--executor", "ray", "--workers", "1")
+    held = sweep.holder(1)
+    os.kill(driver.pid, signal.SIGTERM)
+    _, err = driver.communicate(timeout=120)
+    assert driver.returncode == 143 and "terminated; every finished run is stored" in err and "Traceback" not in err
+    wait_for(lambda: not alive(held))
 
 
 @pytest.fixture
@@ -247,3 +293,14 @@ def test_a_store_of_a_newer_version_is_refused_untouched(
     path.write_text(newer)
     code, _, err = cli(*words)
     assert code == 2 and "newer assay" in err and path.read_text() == newer
+
+
+def test_an_error_after_the_last_run_is_said_and_the_exit_code_is_1(
+    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "x=2").write_text("twice always")
+    toy = Path(__file__).parent / "toy.py"
+    words = ["toy", "--plugin", toy, "--trap", tmp_path, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
+    code, out, err = cli(*words)
+    assert code == 1 and "warning: toy raised an error after its last run" in err and "gave an outcome twice" in err
+    assert [record.status for record in Store(tmp_path).records()] == ["done"] * 3 and "square" in out

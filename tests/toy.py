@@ -2,8 +2,11 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from assay.core.run import Record, Run
@@ -42,6 +45,8 @@ class Toy(Study):
             yield outcome
             if value == "twice":
                 yield outcome
+            if value == "after":
+                os.kill(os.getpid(), 9)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         out.table("squares", [{"x": r.run.options["x"], "square": r.metrics["square"]} for r in records])
@@ -57,15 +62,21 @@ def spring(run: Run) -> object:
         trap.unlink()
     if "raise" in what:
         raise ValueError(f"trapped at {run.options['x']}")
-    if "kill" in what:
+    if "kill" in what and "after" not in what:
         os.kill(os.getpid(), 9)
     if "stall" in what:
         time.sleep(60)
+    if "deaf" in what:  # to whatever is raised to stop it
+        while True:
+            with suppress(BaseException):
+                time.sleep(60)
+    if "held" in what:  # in C code, and not letting go of the interpreter
+        deque(repeat(None), maxlen=0)
     if "print" in what:
         print("hello from a plug-in")
     if "numpy" in what:
         import numpy
 
         return numpy.float32(1.5)
-    values = {"nan": float("nan"), "object": object(), "twice": "twice"}
+    values = {"nan": float("nan"), "object": object(), "twice": "twice", "after": "after"}
     return next((value for word, value in values.items() if word in what), None)

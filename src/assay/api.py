@@ -47,7 +47,7 @@ class Execution:
     retry: Retry = "failed"
     """Which stored runs to try again: failed ones, diverged ones too, or none."""
     timeout_per_run: float | None = None
-    """Seconds after which a run counts as failed."""
+    """Seconds after which a run counts as failed and is stopped; serial stops only what heeds an interruption."""
 
     def __post_init__(self) -> None:
         if self.workers < 0:
@@ -63,7 +63,6 @@ class Session:
     plan: Plan
     store: Store
     executor: Executor
-    workers: int
     stored: list[Record]
     todo: list[Run]
     execution: Execution
@@ -90,7 +89,12 @@ class Session:
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
         check_memory(study, todo, executor)
         study.check(todo)
-        return cls(plan, store, executor, executor.slots(), stored, todo, execution)
+        return cls(plan, store, executor, stored, todo, execution)
+
+    @cached_property
+    def workers(self) -> int:
+        """How many jobs are worked on at once; asked when it is needed, since a cluster has to be asked."""
+        return self.executor.slots()
 
     def describe(self) -> str:
         """`60 planned, 42 stored, 18 to run in 3 cohorts (about 40 s)`."""
@@ -130,7 +134,7 @@ class Session:
         before = dict(os.environ)
         try:
             self.plan.study.prepare(self.todo)
-            return Results(drive(self.todo))
+            return Results(drive(self.todo), drive.errors)
         finally:  # what `prepare` says to workers in the environment is not for whoever comes next in this process
             for name in os.environ.keys() - before.keys():
                 del os.environ[name]
@@ -142,6 +146,8 @@ class Results(Sequence[Record]):
     """Records, with a table view."""
 
     records: list[Record] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """Tracebacks of what was raised after the last run of a cohort was stored: of no record, but not to be missed."""
 
     def __getitem__(self, index: Any) -> Any:
         return self.records[index]

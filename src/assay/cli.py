@@ -4,18 +4,24 @@
     assay list encoders | assay check encoders mine --plugin mine.py | assay show ID | assay report
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 a run failed or a promise is
-broken, 2 the command needs mending, 130 interrupted.
+broken, 2 the command needs mending, 130 interrupted (Ctrl-C), 141 nobody read the tables (`| head`), 143 terminated
+(SIGTERM, which schedulers send).
 """
 
-import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from types import FrameType
+from typing import TextIO, cast
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.foreign import load_source, read_source
 from assay.core.plugin import Entry, registries
+from assay.core.streams import Forgiving
 from assay.progress import say
 from assay.study_command import run_study
 from assay.verbs import VERBS
@@ -23,22 +29,55 @@ from assay.verbs import VERBS
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    with _forgiving_streams(), _sigterm_interrupts() as terminated, warnings.catch_warnings():
+        warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
+        try:
+            code = _dispatch(words)
+            sys.stdout.flush()
+            return code
+        except UserError as error:
+            say(f"assay: {error}")
+            return 2
+        except KeyboardInterrupt:
+            if terminated:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut off the last words
+            ended, code = ("terminated", 143) if terminated else ("interrupted", 130)
+            say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
+            return code
+        except SystemExit as exit:  # argparse and tyro leave this way
+            return exit.code if isinstance(exit.code, int) else 2
+
+
+@contextmanager
+def _forgiving_streams() -> Iterator[None]:
+    """Whoever reads our output may leave (`| head`): what is computed is computed to the end all the same."""
+    out, err = (cast(TextIO, Forgiving(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield
+        finally:
+            with suppress(UserError):  # said already
+                out.flush()
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[list[int]]:
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list that is not empty once it has come:
+    the exception does not tell, since Ray catches it and raises one of its own."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
+        yield received
+        return
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
-            return _dispatch(words)
-    except UserError as error:
-        say(f"assay: {error}")
-        return 2
-    except KeyboardInterrupt:
-        say("assay: interrupted; every finished run is stored. Repeat the command to go on from there.")
-        return 130
-    except BrokenPipeError:
-        # The reader of our output left (`| head`): not an error, but Python would report it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except SystemExit as exit:  # argparse and tyro leave this way
-        return exit.code if isinstance(exit.code, int) else 2
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def entry() -> None:

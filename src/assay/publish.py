@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PIPED = 118
 """Columns of a table that goes into a file or a program, unless COLUMNS says otherwise; machines take --json."""
+UNREAD = 141
+"""The exit code of a program that writes into a pipe whose reader has left, as the shell reports it."""
 NAMED = 4
 """Files a command was asked for by name that are named again when they are there, at most."""
 
@@ -37,7 +39,10 @@ def publish(session: "Session", results: "Results", *, as_json: bool, quiet: boo
         say(f"{record.status}: {session.labels[record.run.id]}: {reason} (assay show {record.run.id} --out {out})")
     for path in () if reported else study.promised():
         say(f"{path} was not written: no run came to its end.")
-    return 1 if bad else 0
+    if getattr(sys.stdout, "lost", False):  # assay.core.streams
+        say(f"assay: nobody read the tables to their end. Every run is stored; the files are in {study.folder(out)}.")
+        return UNREAD
+    return 1 if bad or results.errors else 0
 
 
 def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:
@@ -50,9 +55,9 @@ def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: 
         tables = {table.name: section.json_rows(table) for table in section.tables}
         first = next(iter(tables.values()), [])
         found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
-        print(json.dumps(found, allow_nan=False))
+        print(json.dumps(found, allow_nan=False), flush=True)
         return
-    print("\n\n".join(render(table, _width()) for table in section.tables))
+    print("\n\n".join(render(table, _width()) for table in section.tables), flush=True)
     if not quiet:
         asked = files[len(files) - len(section.files) :] if files else []
         say(f"{len(files) - len(asked)} files in {folder}{page}")

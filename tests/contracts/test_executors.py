@@ -1,9 +1,12 @@
 """What every executor promises, run on each of them."""
 
+import itertools
 import os
+import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,10 @@ from typing import Any
 import pytest
 
 from assay.core.errors import UserError
-from assay.core.executors import executors
-from assay.core.executors.base import Ended, Executor
+from assay.core.executors import executors, local
+from assay.core.executors import ray as ray_executor
+from assay.core.executors.base import Began, Ended, Executor
+from assay.core.time_limit import TimeLimit
 
 NAMES = executors.names()
 
@@ -22,10 +27,11 @@ def one_ray_cluster() -> Iterator[None]:
     """Starting Ray takes seconds: one cluster for the module. An executor uses a connection that is already there."""
     import ray
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers cannot import a test module
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+    environment = dict(os.environ)
+    with executors["ray"](workers=2).connected():
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers cannot import a test module
+        assert dict(os.environ) == environment
+        yield
 
 
 def collect(name: str, fn: Callable[..., None], jobs: Any, **options: Any) -> dict[Any, list[Any]]:
@@ -158,3 +164,131 @@ def test_a_local_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def tell_gpu(job: int, emit: Callable[[Any], None]) -> None:
     time.sleep(0.05)
     emit(os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+def go_on_for_ever(job: str, emit: Callable[[Any], None]) -> None:
+    emit(Began())
+    emit("started")
+    while job == "deaf":
+        time.sleep(1)
+    if job == "held":  # in C code, where it hears no signal and lets no other thread run
+        deque(itertools.repeat(None), maxlen=0)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "serial"])
+@pytest.mark.parametrize("kind", ["deaf", "held"])
+def test_a_job_that_does_not_stop_at_its_limit_is_killed_once_and_the_others_finish(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (local, ray_executor):
+        monkeypatch.setattr(module, "GRACE", 1.0)
+    seen: dict[str, list[Any]] = {kind: []}
+    executors[name](workers=2).run(
+        go_on_for_ever,
+        [kind, "a", "b", "c"],
+        lambda job, message: seen.setdefault(job, []).append(message),
+        limit=lambda job: 1.0 if job == kind else None,
+    )
+    assert seen.pop(kind)[-1] == Ended.overdue(1.0)
+    assert seen == {job: ["started", Ended("finished")] for job in "abc"}
+
+
+def flood(job: int, emit: Callable[[Any], None]) -> None:
+    """More than the pipe holds, until the alarm."""
+    with TimeLimit(1.0) as limit:
+        send = limit.guard(emit)
+        while True:
+            send(b"x" * 20_000)
+
+
+def test_a_time_limit_that_falls_into_a_message_ends_its_job_alone() -> None:
+    received: list[Any] = []
+
+    def busy(job: int, message: Any) -> None:
+        if not received:
+            time.sleep(2.5)  # the worker fills the pipe and waits, and its time runs out there
+        received.append(message)
+
+    executors["local"](workers=1).run(flood, [0], busy)
+    *blocks, ended = received
+    assert ended.status == "failed" and "over its limit of 1 s" in ended.detail
+    assert blocks and set(blocks) == {b"x" * 20_000}
+
+
+def fork_and_die(job: str, emit: Callable[[Any], None]) -> None:
+    """Leave a child that holds the worker's end of the pipe, as children of fork do; once."""
+    if not Path(job).exists():
+        Path(job).touch()
+        if os.fork() == 0:
+            time.sleep(600)
+        os.kill(os.getpid(), 9)
+    emit("second try")
+
+
+def test_a_dead_worker_is_noticed_although_its_child_holds_the_pipe(tmp_path: Path) -> None:
+    job = str(tmp_path / "tried")
+    assert collect("local", fork_and_die, [job])[job] == ["second try", Ended("finished")]
+
+
+def test_ray_has_as_many_slots_as_its_cluster_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert executors["ray"]().slots() == 2
+    with pytest.warns(UserWarning, match="has no GPU now: jobs wait"):
+        assert executors["ray"](gpus=(0,)).slots() == 1
+    assert executors["ray"](workers=7).slots() == 7
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets of processes from /proc")
+def test_a_ray_of_our_own_listens_on_loopback_alone() -> None:
+    listening = sockets_listening()
+    assert len(listening) > 3 and {address for address, _ in listening} <= {
+        "0100007F",  # 127.0.0.1, as /proc writes it
+        "0000000000000000FFFF00000100007F",  # the same within IPv6
+    }
+
+
+def sockets_listening() -> list[tuple[str, str]]:
+    """Address and port, of this process and its descendants."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    addresses = {line[9]: tuple(line[1].split(":")) for line in lines if line[3] == "0A"}
+    parents = {int(path.parent.name): parent_of(path) for path in Path("/proc").glob("[0-9]*/stat")}
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    found = []
+    for descriptor in (path for pid in ours for path in Path(f"/proc/{pid}/fd").glob("*")):
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue
+        if (inode := target.removeprefix("socket:[").rstrip("]")) in addresses:
+            found.append(addresses[inode])
+    return found  # type: ignore[return-value]
+
+
+def parent_of(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+PROBE = """
+import sys
+from ray._raylet import GcsClient
+print("inside:", GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=60))
+"""
+
+
+def test_nobody_reaches_a_ray_of_our_own_without_its_token(tmp_path: Path) -> None:
+    import ray
+
+    def knock(**token: str) -> subprocess.CompletedProcess[str]:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        command = [sys.executable, "-c", PROBE, ray.get_runtime_context().gcs_address]
+        environment = {**plain, "HOME": str(tmp_path), **token}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    refused, known = knock(), knock(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=ray_executor._token())
+    assert "inside" in known.stdout, known.stderr
+    assert "inside" not in refused.stdout and "oken" in refused.stderr and refused.returncode != 0

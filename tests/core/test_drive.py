@@ -9,7 +9,7 @@ import pytest
 from assay.core import store as store_module
 from assay.core.drive import Drive, Event
 from assay.core.errors import UserError
-from assay.core.executors import executors
+from assay.core.executors import executors, local
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record
 from assay.core.store import Store
@@ -74,10 +74,24 @@ def test_numbers_of_numpy_are_numbers(toy: Any, tmp_path: Path) -> None:
     assert records[0].metrics == {"square": 1.5} and records[0].status == "done"
 
 
-def test_an_outcome_given_twice_is_the_jobs_failure(toy: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["serial", "local"])
+def test_an_error_after_the_last_outcome_is_said_and_the_outcome_is_kept(
+    toy: Any, tmp_path: Path, executor: str
+) -> None:
     (tmp_path / "x=1").write_text("twice always")
-    records, _ = drive(plan_of(toy(trap=str(tmp_path), seeds=(0,))), Store(tmp_path))
+    plan, store = plan_of(toy(trap=str(tmp_path), seeds=(0,))), Store(tmp_path)
+    go = Drive(plan, store, executors[executor](workers=2), workers=2)
+    with pytest.warns(UserWarning, match="toy raised an error after its last run(.|\n)*gave an outcome twice"):
+        records = go(plan.runs)
     assert [r.status for r in records] == ["done"] * 3
+    assert len(go.errors) == 1 and "gave an outcome twice" in go.errors[0]
+
+
+def test_a_worker_killed_after_its_last_outcome_is_no_error(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "x=1").write_text("kill after always")
+    plan, store = plan_of(toy(trap=str(tmp_path), xs=(1,), seeds=(0,))), Store(tmp_path)
+    go = Drive(plan, store, executors["local"](workers=1))
+    assert [r.status for r in go(plan.runs)] == ["done"] and not go.errors
 
 
 @pytest.mark.parametrize("executor", ["serial", "local"])
@@ -143,6 +157,19 @@ def test_a_run_over_its_time_is_failed_and_says_so(toy: Any, tmp_path: Path, exe
     records, _ = drive(plan, Store(tmp_path), executor, timeout_per_run=0.5)
     assert [r.status for r in records] == ["failed", "done"]
     assert "TimeoutError" in (records[0].error or "") and "--timeout-per-run" in (records[0].error or "")
+
+
+@pytest.mark.parametrize("trap", ["deaf", "held"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_run_that_does_not_stop_at_its_limit_is_killed_and_the_others_go_on(
+    toy: Any, tmp_path: Path, trap: str, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "GRACE", 1.0)
+    (tmp_path / "x=1").write_text(f"{trap} always")
+    plan = plan_of(toy(trap=str(tmp_path), xs=(1, 2), seeds=(0,), grouped=grouped))
+    records, _ = drive(plan, Store(tmp_path), "local", timeout_per_run=1.0)
+    assert [r.status for r in records] == ["failed", "done"]
+    assert "over its limit of 1 s (--timeout-per-run) and did not stop: killed" in (records[0].error or "")
 
 
 def test_a_run_that_another_driver_holds_is_waited_for_and_not_computed_twice(toy: Any, tmp_path: Path) -> None:

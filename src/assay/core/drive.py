@@ -1,6 +1,7 @@
 """The driver: from a plan to stored records. It alone writes the store, and it says what happens as events."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Drive:
     force: bool = False
     timeout_per_run: float | None = None
     watch: Callable[[Event], None] = lambda event: None
+    errors: list[str] = field(default_factory=list)
+    """Raised by jobs after the last of their runs was stored: they are no run's, so no record tells of them."""
     _locks: dict[str, ExitStack] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
     _smaller: list[list[Run]] = field(default_factory=list)
@@ -49,7 +52,7 @@ class Drive:
             while left:
                 groups = self._smaller or cohorts(left, self.workers)
                 self._smaller = []
-                self.executor.run(execute, self._jobs(groups), self._receive)
+                self.executor.run(execute, self._jobs(groups), self._receive, limit=lambda job: job.limit)
                 left = [run for run in left if run.id not in self._settled]
                 if left and not self._smaller:
                     self._wait_for_one_of(left)
@@ -106,8 +109,12 @@ class Drive:
                 self._settle(record)
             case Ended(status="finished") if job.runs:
                 self._fail(job, f"{job.study} yielded no outcome for this run")
-            case Ended(status="failed" | "lost"):
+            case Ended(status="failed" | "lost") if job.runs:
                 self._fail(job, message.detail)
+            case Ended(status="failed" | "lost"):
+                self.errors.append(message.detail)
+                said = f"{job.study} raised an error after its last run, whose result is stored and kept"
+                warnings.warn(f"{said}:\n{message.detail.rstrip()}", stacklevel=2)
 
     def _fail(self, job: Job, error: str) -> None:
         """A run that failed alone is a failed record; a group is tried again in halves, so that one run that raises,

@@ -3,22 +3,23 @@
 `python -m assay.core.worker FD` is a worker process of the `local` executor, at the other end of a pipe.
 """
 
-import os
 import signal
+import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from types import FrameType
+from typing import Any, TextIO, cast
 
-from assay.core.executors.base import call
+from assay.core.executors.base import Began, call
 from assay.core.foreign import Source, load_source
+from assay.core.pipe import Pipe
 from assay.core.plugin import registries
 from assay.core.run import Provenance, Run, canonical, finite
+from assay.core.streams import Forgiving
 from assay.core.study import Context, Outcome, Progress
+from assay.core.time_limit import TimeLimit
 
 Message = Outcome | Progress
 
@@ -35,17 +36,24 @@ class Job:
     scratch: str | None = None
     """The store's folder, where workers share its disk: a run may keep a checkpoint beside its record-to-be."""
 
+    @property
+    def limit(self) -> float | None:
+        """Seconds it may take: runs of a cohort are computed together, so their time is pooled."""
+        return self.timeout_per_run and self.timeout_per_run * len(self.runs)
 
-def execute(job: Job, emit: Callable[[Message], None]) -> None:
+
+def execute(job: Job, emit: Callable[[Any], None]) -> None:
     """Run a job; an exception is the caller's to record."""
+    if not job.runs:  # its worker died after the last outcome, and it was sent again
+        return
     for source in job.sources:
         load_source(source)
     study = registries()["studies"][job.study]()
-    limit = job.timeout_per_run and job.timeout_per_run * len(job.runs)
-    emit = uninterrupted(emit)
     missing, provenance = set(job.runs), Provenance.here()
     before = time.perf_counter(), time.process_time()
-    with time_limit(limit), redirect_stdout(sys.stderr):
+    with TimeLimit(job.limit) as limit, redirect_stdout(sys.stderr):
+        emit = limit.guard(emit)
+        emit(Began())
         # A copy: in one process the driver strikes runs off the same list while the study goes through it.
         for outcome in study.execute(tuple(job.runs), Context(job.runs[0].numerics, emit, job.scratch)):
             now = time.perf_counter(), time.process_time()
@@ -58,55 +66,18 @@ def execute(job: Job, emit: Callable[[Message], None]) -> None:
             before = now
 
 
-def uninterrupted(emit: Callable[[Message], None]) -> Callable[[Message], None]:
-    """`emit`, with the alarm of a time limit held back: half a message would leave the pipe unreadable."""
-
-    def send(message: Message) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-        try:
-            emit(message)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    return send
-
-
-@contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise TimeoutError in a block that takes longer. Signals need the main thread, where workers run their jobs."""
-    if not seconds or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def expire(signum: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"over its limit of {seconds:g} s (--timeout-per-run)")
-
-    previous = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-def serve(pipe: Connection) -> None:
+def serve(pipe: Pipe) -> None:
     """Run whatever comes through the pipe until it closes."""
-    sys.path[:], driver = pipe.recv()
-    threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
-    fn = pipe.recv()
+    sys.path[:] = pipe.receive()
+    fn = pipe.receive()
     while True:
-        pipe.send(call(fn, pipe.recv(), pipe.send))
-
-
-def _end_with(driver: int) -> None:
-    """End when the driver does, even killed, rather than finish a job that nobody will store."""
-    while os.getppid() == driver:
-        time.sleep(0.5)
-    os._exit(1)
+        pipe.send(call(fn, pipe.receive(), pipe.send))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError):
-        serve(Connection(int(sys.argv[1])))
+    end = socket.socket(fileno=int(sys.argv[1]))
+    end.set_inheritable(False)  # what a plug-in starts must not hold the pipe open
+    sys.stderr = cast(TextIO, Forgiving(sys.stderr))  # a plug-in may print when nobody reads any more
+    with suppress(EOFError, ConnectionError):  # the driver is gone
+        serve(Pipe(end))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from perplexity_commands import METHODS, words
@@ -22,6 +23,7 @@ from assay.studies.perplexity import (
 )
 from assay.studies.perplexity.document import documents_of
 from assay.studies.perplexity.figures import _letters
+from assay.studies.perplexity.perplexity import Perplexity
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +289,8 @@ def test_output_dir_is_where_everything_goes(tiny, text, cli, tmp_path):
     assert (tmp_path / "here" / "perplexity_latest.json").is_file() and not (tmp_path / "out" / "perplexity").exists()
 
 
-def test_the_python_api_gives_the_same_document(results, tiny, text, tmp_path):
-    config = ExperimentConfig(
+def experiment(tiny, text):
+    return ExperimentConfig(
         datasets=[str(text)],
         methods=["dense", "h2o"],
         model=ModelConfig(name=str(tiny), max_length=64),
@@ -296,7 +298,31 @@ def test_the_python_api_gives_the_same_document(results, tiny, text, tmp_path):
         context_length_sweep={"enabled": False},
         max_windows=1,
     )
+
+
+def test_the_python_api_gives_the_same_document(results, tiny, text, tmp_path):
+    config = experiment(tiny, text)
     found = run_benchmark(config, out=tmp_path, device="cpu")["results"]["articles.txt"]["h2o"]["sparsity_sweep"]["0.8"]
     before = results[1]["results"]["articles.txt"]["h2o"]["sparsity_sweep"]["0.8"]
     assert found["cross_entropy"] == pytest.approx(before["cross_entropy"], rel=1e-5)
     assert (tmp_path / "perplexity" / "perplexity_latest.json").is_file()
+
+
+def test_the_python_api_places_runs_as_the_command_does(tiny, text, tmp_path, monkeypatch):
+    """On the chosen GPUs, and with the environment as it was found."""
+    chosen, seen = [], {}
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("assay.train.device.gpus_of", lambda device: (1,))
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+
+    def prepare(self, runs):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        seen.update(os.environ)
+
+    monkeypatch.setattr(Perplexity, "prepare", prepare)
+    before = dict(os.environ)
+    run_benchmark(experiment(tiny, text), out=tmp_path, device="cpu")
+    assert chosen == [1] and seen["HF_HUB_OFFLINE"] == "1" and dict(os.environ) == before
+    seen.clear()
+    run_benchmark(experiment(tiny, text), out=tmp_path, device="cpu")
+    assert not seen, "what is stored is not prepared for again"

@@ -8,8 +8,18 @@ from typing import Any, ClassVar, Literal
 
 from assay.core.executors import executors
 from assay.core.plugin import Plugin, Registry
+from assay.core.time_limit import RunTimeoutError
 
 Emit = Callable[[Any], None]
+Limit = Callable[[Any], float | None]
+
+GRACE = 10.0
+"""Seconds between a job's time limit, at which it is interrupted, and its worker's end, should that not stop it."""
+
+
+@dataclass(frozen=True)
+class Began:
+    """The message that a job is loaded and its time begins: for the executor, which does not pass it on."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +29,19 @@ class Ended:
     status: Literal["finished", "failed", "lost"]
     detail: str = ""
 
+    @classmethod
+    def overdue(cls, seconds: float) -> "Ended":
+        """Of a job that did not stop at its limit."""
+        return cls("failed", f"{RunTimeoutError.__name__}: {RunTimeoutError(seconds)} and did not stop: killed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Executor(Plugin):
     """The contract (tests/contracts/test_executors.py): every job's messages reach `emit(job, message)` in the calling
     process, in the order they were sent, and the last is one `Ended`. An exception is not retried; a lost worker is,
-    `retries` times. Jobs are pulled when there is room for them. Leaving `run` early stops the workers."""
+    `retries` times. Jobs are pulled when there is room for them. Leaving `run` early stops the workers. A job for which
+    `limit` gives a number of seconds and that goes on `GRACE` seconds longer, counted from its `Began`, ends as failed
+    together with its worker, unless it runs in the driver's own process."""
 
     registry: ClassVar[Registry] = executors
 
@@ -40,7 +57,14 @@ class Executor(Plugin):
         """How many jobs it can work on at once."""
         return self.workers or len(self.gpus) or os.cpu_count() or 1
 
-    def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
+    def run(
+        self,
+        fn: Callable[[Any, Emit], None],
+        jobs: Iterable[Any],
+        emit: Callable[[Any, Any], None],
+        *,
+        limit: Limit = lambda job: None,
+    ) -> None:
         raise NotImplementedError(f"{type(self).__name__}.run")
 
 
@@ -48,6 +72,6 @@ def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
     """Run one job here; what it raised becomes text, since exceptions do not always survive a pipe."""
     try:
         fn(job, emit)
-    except (Exception, SystemExit):  # noqa: BLE001 - whatever a study raises is that run's result
+    except (Exception, SystemExit, RunTimeoutError):  # noqa: BLE001 - whatever a study raises is that run's result
         return Ended("failed", traceback.format_exc())
     return Ended("finished")

@@ -5,19 +5,27 @@ ProcessPoolExecutor would break whole). Workers are started as `python -m`, not 
 notebook that calls `assay.run` needs no `if __name__ == "__main__"` guard.
 """
 
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import wait
 from typing import Any
 
+from assay.core import guard
 from assay.core.executors import executors
-from assay.core.executors.base import Emit, Ended, Executor
+from assay.core.executors.base import GRACE, Began, Emit, Ended, Executor, Limit
+from assay.core.pipe import Pipe
+
+TICK = 1.0
+"""Seconds between looks at workers that say nothing: one may be dead, or over its time."""
 
 
 @executors.register("local")
@@ -25,7 +33,14 @@ from assay.core.executors.base import Emit, Ended, Executor
 class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
-    def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
+    def run(
+        self,
+        fn: Callable[[Any, Emit], None],
+        jobs: Iterable[Any],
+        emit: Callable[[Any, Any], None],
+        *,
+        limit: Limit = lambda job: None,
+    ) -> None:
         pool = _Pool(fn, self.slots(), self.gpus)
         queue, again = iter(jobs), deque[tuple[Any, int]]()
 
@@ -39,21 +54,25 @@ class Local(Executor):
         try:
             while True:
                 while pool.has_room and (item := take()):
-                    pool.give(*item)
+                    pool.give(*item, limit(item[0]))
                 if not pool.busy:
                     return
-                for worker in pool.ready():
+                for worker in pool.look():
                     job, losses = pool.busy[worker]
-                    message = worker.receive()
-                    if message is None:
+                    messages, alive = worker.hear()
+                    if messages and isinstance(messages[-1], Ended):
+                        pool.rest(worker)
+                    elif not alive:
                         pool.bury(worker)
                         if losses < self.retries:
                             again.append((job, losses + 1))
-                            continue
-                        message = Ended("lost", f"its worker died {losses + 1} times ({worker.obituary()})")
-                    elif isinstance(message, Ended):
-                        pool.rest(worker)
-                    emit(job, message)
+                        else:
+                            messages.append(Ended("lost", f"its worker died {losses + 1} times ({worker.obituary()})"))
+                    elif worker.overdue:
+                        pool.bury(worker)
+                        messages.append(Ended.overdue(worker.limit))
+                    for message in messages:
+                        emit(job, message)
         finally:
             pool.stop()
 
@@ -61,8 +80,10 @@ class Local(Executor):
 class _Worker:
     """One child process and this side of its pipe."""
 
-    def __init__(self, fn: Callable[..., None], environment: dict[str, str]) -> None:
-        self.pipe, theirs = Pipe()
+    def __init__(self, environment: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        self.pipe = Pipe(ours)
+        self.limit, self.deadline = 0.0, math.inf
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "assay.core.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -71,15 +92,29 @@ class _Worker:
             start_new_session=True,  # Ctrl-C reaches the driver alone, which then stops the workers itself
         )
         theirs.close()
-        self.pipe.send((sys.path, os.getpid()))
-        self.pipe.send(fn)
 
-    def receive(self) -> Any:
-        """The next message, or None when the process is gone."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):  # also in the middle of a message
-            return None
+    def send(self, message: Any) -> None:
+        with suppress(ConnectionError):  # It died: `hear` says so, and the job is sent again.
+            self.pipe.send(message)
+
+    def give(self, job: Any, limit: float | None) -> None:
+        self.limit, self.deadline = limit or math.inf, math.inf
+        self.send(job)
+
+    def hear(self) -> tuple[list[Any], bool]:
+        """The messages that have come, and whether more may.
+
+        Whether the process lives is asked first, so that nothing it has sent is missed; and it is asked at all because
+        a child of a dead worker may hold the other end of the pipe open."""
+        alive = self.process.poll() is None
+        messages, is_open = self.pipe.arrived()
+        if any(isinstance(message, Began) for message in messages):
+            self.deadline = time.monotonic() + self.limit + GRACE
+        return [message for message in messages if not isinstance(message, Began)], alive and is_open
+
+    @property
+    def overdue(self) -> bool:
+        return time.monotonic() > self.deadline
 
     def obituary(self) -> str:
         code = self.process.wait()
@@ -93,27 +128,31 @@ class _Worker:
 
 
 class _Pool:
-    """Workers that are busy with a job, and workers that rest; started when first needed."""
+    """Workers that are busy with a job, and workers that rest; started when first needed. A guard (core/guard.py) kills
+    them should this process be killed."""
 
     def __init__(self, fn: Callable[..., None], count: int, gpus: tuple[int, ...]) -> None:
         self.fn, self.count, self.gpus = fn, count, gpus
         self.idle: list[_Worker] = []
         self.busy: dict[_Worker, tuple[Any, int]] = {}
         self.slots: dict[_Worker, int] = {}
+        self.guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     @property
     def has_room(self) -> bool:
         return len(self.busy) < self.count
 
-    def give(self, job: Any, losses: int) -> None:
+    def give(self, job: Any, losses: int, limit: float | None) -> None:
         worker = self.idle.pop() if self.idle else self._start()
         self.busy[worker] = (job, losses)
-        with suppress(ConnectionError):  # It died while resting: reading from it says so, and the job is sent again.
-            worker.pipe.send(job)
+        worker.give(job, limit)
 
-    def ready(self) -> list[_Worker]:
-        pipes = {worker.pipe: worker for worker in self.busy}
-        return [pipes[pipe] for pipe in wait(list(pipes)) if isinstance(pipe, Connection)]
+    def look(self) -> list[_Worker]:
+        """Busy workers, once one of them has sent something or a tick is over."""
+        wait([worker.pipe.fileno() for worker in self.busy], TICK)
+        return list(self.busy)
 
     def rest(self, worker: _Worker) -> None:
         del self.busy[worker]
@@ -122,16 +161,29 @@ class _Pool:
     def bury(self, worker: _Worker) -> None:
         del self.busy[worker], self.slots[worker]
         worker.stop()
+        self._tell_guard(f"-{worker.process.pid}")
 
     def stop(self) -> None:
-        for worker in (*self.idle, *self.busy):
+        for worker in self.slots:
             worker.stop()
+            self._tell_guard(f"-{worker.process.pid}")
+        self.guard.communicate()
 
     def _start(self) -> _Worker:
         slot = min(set(range(self.count)) - set(self.slots.values()))
-        worker = _Worker(self.fn, {"OMP_NUM_THREADS": "1"} | _gpu(slot, self.gpus))
+        worker = _Worker({"OMP_NUM_THREADS": "1"} | _gpu(slot, self.gpus))
         self.slots[worker] = slot
+        self._tell_guard(
+            f"+{worker.process.pid}"
+        )  # before it is given anything to do: until then its pipe's end ends it
+        worker.send(sys.path)
+        worker.send(self.fn)
         return worker
+
+    def _tell_guard(self, line: str) -> None:
+        assert self.guard.stdin is not None
+        with suppress(BrokenPipeError):  # somebody killed it: workers are still stopped by a driver that ends itself
+            print(line, file=self.guard.stdin, flush=True)
 
 
 def _gpu(slot: int, gpus: tuple[int, ...]) -> dict[str, str]:

@@ -1,11 +1,14 @@
-"""Jobs one after another in this process: the plain reference, and the one to use under a debugger."""
+"""Jobs one after another in this process: the plain reference, and the one to use under a debugger.
+
+There is no other process to kill a job that ignores its time limit.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from assay.core.executors import executors
-from assay.core.executors.base import Emit, Executor, call
+from assay.core.executors.base import Began, Emit, Executor, Limit, call
 
 
 @executors.register("serial")
@@ -16,11 +19,20 @@ class Serial(Executor):
     def slots(self) -> int:
         return 1
 
-    def run(self, fn: Callable[[Any, Emit], None], jobs: Iterable[Any], emit: Callable[[Any, Any], None]) -> None:
+    def run(
+        self,
+        fn: Callable[[Any, Emit], None],
+        jobs: Iterable[Any],
+        emit: Callable[[Any, Any], None],
+        *,
+        limit: Limit = lambda job: None,
+    ) -> None:
         for job in jobs:
             refused: list[BaseException] = []
 
             def send(message: Any, job: Any = job, refused: list[BaseException] = refused) -> None:
+                if isinstance(message, Began):
+                    return
                 try:
                     emit(job, message)
                 except BaseException as error:

@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.convert import construct, convert
-from assay.core.drive import Drive
 from assay.core.errors import UserError
 from assay.core.executors.base import Executor
-from assay.core.plan import make_plan
 from assay.core.run import Record
-from assay.core.store import Store
 from assay.report.files import write_section
 from assay.report.section import Section
 from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig
 from assay.studies.perplexity.document import documents_of
 from assay.studies.perplexity.perplexity import Perplexity
-from assay.train.device import numerics_for
 
 
 @dataclass
@@ -43,13 +39,11 @@ class PerplexityBenchmarkRunner:
 
     def run(self) -> dict[str, Any]:
         """The document of the spec; its JSON, figures and tables are written besides."""
-        plan, store = make_plan(self.study, {}, numerics_for(self.device)), Store(self.out)
+        from assay.api import Execution, Session
+
         executor = convert(Executor, self.executor, what="executor")
-        stored, todo = plan.split(store)
-        if todo:
-            self.study.prepare(todo)
-            stored = Drive(plan, store, executor, workers=executor.slots())(todo)
-        self.records = list(stored)
+        execution = Execution(executor=executor, device=self.device, out=Path(self.out))
+        self.records = list(Session.open(self.study, {}, execution).compute())
         section = Section(self.study.name)
         self.study.report(self.records, section)
         write_section(section, self.study.folder(Path(self.out)))

@@ -1,0 +1,29 @@
+"""A small process beside a driver that kills its workers, and what they have started, once the driver is gone.
+
+A driver that is killed (SIGKILL, out of memory) stops nobody, and a worker held in C code notices nothing. This process
+reads `+GROUP` and `-GROUP`, process groups that start and end, from a pipe that only the driver holds; the pipe's end
+is the driver's. A child that a run has put into a session of its own is not found.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+
+def guard(lines: Iterable[str]) -> None:
+    groups = set[int]()
+    for line in lines:
+        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+    for group in groups:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # a scheduler sends these to all processes of a job; it has to outlive them
+    guard(sys.stdin)

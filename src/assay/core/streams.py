@@ -1,0 +1,47 @@
+"""Standard output and error whose reader may leave (`| head -3`) without ending the work that is under way."""
+
+import errno
+import os
+from typing import Any, TextIO
+
+from assay.core.errors import UserError
+
+
+class Forgiving:
+    """A text stream that goes silent once nobody reads it any more, and knows that it did (`lost`). Other errors, such
+    as a full disk behind it, are said."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = False
+
+    def write(self, text: str) -> int:
+        try:
+            if not self.lost:
+                self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        try:
+            if not self.lost:
+                self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self.lost = True
+        # Python flushes what is left in its buffer at exit, and would report the error there once more.
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, self._stream.fileno())
+        os.close(sink)
+        if error.errno not in (errno.EPIPE, errno.EIO):  # no reader at the other end, or no terminal any more
+            raise UserError(f"cannot write to {self._stream.name}: {error.strerror}.") from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

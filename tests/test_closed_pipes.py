@@ -1,0 +1,111 @@
+"""A reader that leaves (`| head -3`): tables may be lost, but what a command computes is computed, stored and told."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from assay.cli import main
+from assay.core.store import Store
+
+TOY = Path(__file__).parent / "toy.py"
+
+
+@pytest.fixture
+def closed() -> Callable[[], TextIO]:
+    """A stream whose reader has left."""
+
+    def open_closed() -> TextIO:
+        reading, writing = os.pipe()
+        os.close(reading)
+        return os.fdopen(writing, "w", buffering=1)
+
+    return open_closed
+
+
+def sweep(out: Path, *words: str) -> list[str]:
+    return ["toy", "--plugin", str(TOY), "--executor", "serial", "--seeds", "0", "--out", str(out), *words]
+
+
+def stored(out: Path) -> list[tuple[int, str]]:
+    return sorted((record.run.options["x"], record.status) for record in Store(out).records())
+
+
+@pytest.fixture
+def two_commands(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command line that stands for two, one after the other."""
+    both = classmethod(lambda cls, words: [[*words, "--xs", "1"], [*words, "--xs", "2"]])
+    monkeypatch.setattr(toy, "commands", both)
+
+
+def test_a_sweep_goes_on_without_a_reader_and_says_so(
+    two_commands: None, tmp_path: Path, closed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stdout", closed())
+    assert main(sweep(tmp_path)) == 141
+    assert stored(tmp_path) == [(1, "done"), (2, "done")]
+    assert "nobody read the tables to their end. Every run is stored" in capsys.readouterr().err
+
+
+def test_a_failed_run_is_named_although_nobody_reads_the_tables(
+    tmp_path: Path, closed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "x=2").write_text("raise always")
+    monkeypatch.setattr(sys, "stdout", closed())
+    assert main(sweep(tmp_path, "--trap", str(tmp_path))) == 141
+    assert stored(tmp_path) == [(1, "done"), (2, "failed"), (3, "done")]
+    assert "ValueError: trapped at 2" in capsys.readouterr().err
+
+
+def test_a_sweep_goes_on_when_nobody_reads_its_progress(
+    two_commands: None, tmp_path: Path, closed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x=1").write_text("print always")
+    monkeypatch.setattr(sys, "stdout", closed())
+    monkeypatch.setattr(sys, "stderr", closed())
+    assert main(sweep(tmp_path, "--trap", str(tmp_path))) == 141
+    assert stored(tmp_path) == [(1, "done"), (2, "done")]
+
+
+def test_a_worker_whose_plugin_prints_to_nobody_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "x=1").write_text("print always")
+    words = sweep(tmp_path, "--trap", str(tmp_path), "--xs", "1", "--executor", "local", "--workers", "1")
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = subprocess.run([sys.executable, "-m", "assay", *words], stdout=writing, stderr=writing, check=False)
+    os.close(writing)
+    assert ran.returncode == 141 and stored(tmp_path) == [(1, "done")]
+
+
+def test_a_listing_without_a_reader_stays_quiet(
+    tmp_path: Path, closed: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(sweep(tmp_path)) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdout", closed())
+    assert main(["show", "--out", str(tmp_path)]) == 0
+    assert main(sweep(tmp_path, "--dry-run")) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_broken_pipe_elsewhere_is_not_taken_for_a_reader_that_left(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report(self: Any, records: Any, out: Any) -> None:
+        raise BrokenPipeError("of something else")
+
+    monkeypatch.setattr(toy, "report", report)
+    with pytest.raises(BrokenPipeError, match="something else"):
+        main(sweep(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_to_a_full_disk_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "assay", "list"]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2 and ran.stderr == "assay: cannot write to <stdout>: No space left on device.\n"
