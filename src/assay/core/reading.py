@@ -102,6 +102,8 @@ def _check(found: Mapping[str, Any]) -> None:
     _typed(run["numerics"], _NUMERICS, required=False, where="run.numerics.")
     if not ID.match(found["id"]):
         raise NotARecord("its id is none")
+    if not (run["study"].isprintable() and found["finished"].isprintable()):
+        raise NotARecord("its study or its time cannot be printed")
     if found["status"] not in get_args(Status):
         raise NotARecord(f"its status is none of {', '.join(get_args(Status))}")
     for name, texts in (("run.versions", run["versions"]), ("provenance", found["provenance"])):
