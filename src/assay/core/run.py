@@ -130,9 +130,10 @@ _DEVICE: dict[str, str] = {}
 
 @contextmanager
 def computing_on(**device: str) -> Iterator[None]:
-    """While it lasts, `Provenance.here` names this device: its `gpu`, `driver` and `cuda`. The core knows no device
-    library; whoever chooses a device says which."""
+    """While it lasts, `Provenance.here` names this device: its `gpu`, `driver` and `cuda`; none for a CPU. The core
+    knows no device library; whoever chooses a device says which."""
     before = dict(_DEVICE)
+    _DEVICE.clear()
     _DEVICE.update(device)
     try:
         yield
@@ -142,10 +143,10 @@ def computing_on(**device: str) -> Iterator[None]:
 
 
 @cache
-def cpu_model() -> str:
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """`Intel(R) Xeon(R) Platinum 8480C`; of an ARM core on Linux, which has no name there, maker and part numbers."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = cpuinfo.read_text()
     except OSError:
         text = ""
     facts = dict(re.findall(r"^([^:\n]+?)\s*: *(.+)$", text, re.MULTILINE))

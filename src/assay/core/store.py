@@ -133,8 +133,11 @@ class Store:
     def drop_checkpoint(self, run: Run) -> None:
         """The run is stored, or starts anew."""
         with disk_errors(self.folder(run)):
-            for name in (CHECKPOINT, CHECKPOINT + SET_ASIDE):
-                (self.folder(run) / name).unlink(missing_ok=True)
+            for path in (self.folder(run) / name for name in (CHECKPOINT, CHECKPOINT + SET_ASIDE)):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
 
     def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
         """Where records may be, ordered by study and id."""

@@ -62,16 +62,13 @@ def _gpu() -> dict[str, str]:
 
 
 @cache
-def _driver() -> str:
-    """The version of NVIDIA's kernel module, as Linux shows it; elsewhere the CUDA version that the driver supports."""
+def _driver(version: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """The version of NVIDIA's kernel module, as Linux shows it; elsewhere nothing, since torch does not know it."""
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", version.read_text())
     except OSError:
-        found = None
-    if found:
-        return found[1]
-    number = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
-    return f"for CUDA {number // 1000}.{number % 1000 // 10}"
+        return ""
+    return found[1] if found else ""
 
 
 def _check_backend(device: str, backend: str) -> None:
