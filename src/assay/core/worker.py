@@ -49,7 +49,7 @@ def execute(job: Job, emit: Callable[[Any], None]) -> None:
     for source in job.sources:
         load_source(source)
     study = registries()["studies"][job.study]()
-    missing, provenance = set(job.runs), Provenance.here()
+    missing = set(job.runs)
     before = time.perf_counter(), time.process_time()
     with TimeLimit(job.limit) as limit, redirect_stdout(sys.stderr):
         emit = limit.guard(emit)
@@ -62,7 +62,7 @@ def execute(job: Job, emit: Callable[[Any], None]) -> None:
                 raise ValueError(f"{job.study} gave an outcome twice, or one it was not asked for: {outcome.run.label}")
             missing.remove(outcome.run)
             canonical([finite(outcome.metrics)[0], finite(cost)[0]])  # what is not JSON is this run's error
-            emit(replace(outcome, cost=cost, provenance=provenance))
+            emit(replace(outcome, cost=cost, provenance=Provenance.here()))  # the study names its device by now
             before = now
 
 
