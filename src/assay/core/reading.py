@@ -41,5 +41,5 @@ def is_there(path: str | Path, *, folder: bool = False) -> bool:
 def reason(error: Exception) -> str:
     """What went wrong, in one line of at most 200 characters, without the full stop."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    first = said.strip().partition("\n")[0]
-    return (first if len(first) <= 200 else f"{first[:200]}...").rstrip(".") or type(error).__name__
+    line = " ".join(said.split())
+    return (line if len(line) <= 200 else f"{line[:200]}...").rstrip(".") or type(error).__name__
