@@ -1,9 +1,13 @@
-"""What tests share: shape checking of every annotated function, a small study without torch, and the CLI in process."""
+"""What tests share: a machine without a past, shape checking of every annotated function, a small study without torch,
+and the CLI in process."""
 
 import importlib.util
 import json
 import math
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +15,35 @@ from typing import Any
 
 import pytest
 from jaxtyping import install_import_hook
+
+EMPTY = {
+    "HOME": "home",
+    "XDG_CACHE_HOME": "home/.cache",
+    "XDG_CONFIG_HOME": "home/.config",
+    "XDG_DATA_HOME": "home/.local/share",
+    "ASSAY_CACHE": "home/.cache/assay",
+    "HF_HOME": "home/.cache/huggingface",
+    "HF_HUB_CACHE": "home/.cache/huggingface/hub",
+    "HF_DATASETS_CACHE": "home/.cache/huggingface/datasets",
+}
+"""Where a test may find what the user pulled, trained or configured before: folders that are not there yet."""
+UNSET = ("ASSAY_DATA", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+_MACHINE = Path(tempfile.mkdtemp(prefix="assay-tests-"))
+_counted = iter(range(sys.maxsize))
+
+
+def _fresh() -> tuple[Path, dict[str, str]]:
+    """A folder nobody was in, with an empty home and an empty place to work; and the environment that leads there."""
+    root = _MACHINE / str(next(_counted))
+    (root / "home").mkdir(parents=True)
+    (root / "work").mkdir()
+    return root, {name: str(root / place) for name, place in EMPTY.items()}
+
+
+# Fixtures of a module and libraries that read the environment when they are imported come before any test.
+os.environ.update(_fresh()[1])
+for _name in UNSET:
+    os.environ.pop(_name, None)
 
 # jaxtyping's shapes are checked by beartype in tests, and cost nothing in production.
 _hook = install_import_hook(
@@ -28,6 +61,23 @@ _hook = install_import_hook(
 
 TOY = Path(__file__).parent / "toy.py"
 SHELF = Path(__file__).parent / "shelf.py"
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_MACHINE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def a_machine_without_a_past(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, cache, data folder, hub cache and working folder for each test, and for the processes it starts:
+    what the user has pulled, or another test has left, changes nothing."""
+    root, environment = _fresh()
+    for name, place in environment.items():
+        monkeypatch.setenv(name, place)
+    for name in UNSET:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(root / "work")  # data is looked for in ./data, and results are written to ./results
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ SECTIONS = {
     for section in re.split(r"^## ", README, flags=re.MULTILINE)
     if (blocks := re.findall(r"```(bash|python)(?: (\S+))?\n(.*?)```", section, re.DOTALL))
 }
-ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def run(command: str | list[str], folder: Path) -> str:
@@ -23,7 +23,7 @@ def run(command: str | list[str], folder: Path) -> str:
         command,
         shell=isinstance(command, str),
         cwd=folder,
-        env=ENVIRONMENT,
+        env=os.environ | {"PATH": PATH},
         capture_output=True,
         text=True,
         check=False,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
+from assay.core.files import read_file
 from assay.core.run import Record, Run, canonical, flat
 from assay.core.words import printable
 from assay.flags import Parser
@@ -132,9 +133,11 @@ def reproductions(path: Path | None = None) -> dict[str, Reproduction]:
     """By name: those that come with assay, or those of a file."""
     source = path or files("assay").joinpath("reproductions.json")
     try:
-        data = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(read_file(path) if path else source.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read claims from '{source}': {error}. Give a JSON file with --file.") from None
+    if not isinstance(data, dict):
+        raise UserError(f"cannot read claims from '{source}': expected a JSON object, a reproduction by its name.")
     return {name: construct(Reproduction, given, what=f"reproduction '{name}'") for name, given in data.items()}
 
 

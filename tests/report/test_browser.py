@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 from assay.report.page import build_page
 
 QUIET = ("no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync")
+PATIENCE = 60_000
+"""Milliseconds: a busy machine is slow, not wrong."""
 CHROMIUM = shutil.which("chromium")
 if not CHROMIUM and os.environ.get("REQUIRE_BROWSER") != "1":
     pytest.skip("no chromium here: the browser tests are skipped", allow_module_level=True)
@@ -36,6 +38,14 @@ class Visit:
         for figure in self.page.locator("figure.chart").all():
             figure.locator(".plot svg.marks").wait_for()
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Of what the page has told us: looked at again while the browser works, for as long as it takes under load."""
+        for _ in range(PATIENCE // 50):
+            if condition():
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"waited in vain; the page complained of {self.problems}")
+
     def column(self, number: int) -> list[str]:
         return self.page.locator(f"#study-1 tbody td:nth-child({number})").all_inner_texts()
 
@@ -57,7 +67,7 @@ def browser() -> Iterator[Any]:
 def visit(browser: Any, section: Any, record: Any, hostile: str, tmp_path: Path) -> Iterator[Visit]:
     """The page of a section in which everything that has a name has a hostile one."""
     page = browser.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE)
     visit = Visit(page)
     failed = record(status="failed", error=f"Traceback\nValueError: {hostile}", model={"name": hostile})
     visit.open(tmp_path / "report.html", build_page([("toy", hostile, section)], [failed], title=hostile))
@@ -109,9 +119,8 @@ def test_even_injected_markup_could_not_run_or_fetch(visit):
         "const script = document.createElement('script');"
         "script.textContent = 'window.__hacked = 1'; document.body.append(script);"
     )
-    visit.page.wait_for_timeout(200)
+    visit.wait_until(lambda: sum("Content Security Policy" in problem for problem in visit.problems) >= 2)
     assert visit.page.evaluate("window.__hacked") is None
-    assert any("Content Security Policy" in problem for problem in visit.problems)
 
 
 def test_wide_tables_scroll_in_their_own_box_on_a_phone(visit):
@@ -120,19 +129,25 @@ def test_wide_tables_scroll_in_their_own_box_on_a_phone(visit):
 
 
 def test_a_table_that_is_cut_says_so_until_its_end_is_seen(visit):
+    def wait_for(classes: str) -> None:
+        """By a locator: `wait_for_function` evaluates text once it has to poll, which the page's policy forbids."""
+        visit.page.locator(f"#study-1 div.table{classes}").first.wait_for(state="attached")
+
     box = visit.page.locator("#study-1 div.table").first
     visit.page.set_viewport_size({"width": 1600, "height": 640})
-    visit.page.wait_for_function("!document.querySelector('#study-1 div.table').matches('.wide, .more')")
+    wait_for(":not(.wide):not(.more)")
     visit.page.set_viewport_size({"width": 240, "height": 640})
-    visit.page.wait_for_function("document.querySelector('#study-1 div.table').matches('.wide.more')")
+    wait_for(".wide.more")
     note = "getComputedStyle(document.querySelector('#study-1 .note'), '::before').content"
     assert "scroll the table" in visit.page.evaluate(note)
     box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
-    visit.page.wait_for_function("document.querySelector('#study-1 div.table').matches('.wide:not(.more)')")
+    wait_for(".wide:not(.more)")
 
 
 def test_the_empty_page_opens_cleanly(browser, tmp_path):
-    visit = Visit(browser.new_page())
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
+    visit = Visit(page)
     visit.open(tmp_path / "report.html", build_page([], []))
     assert "make demo" in visit.page.locator("main").inner_text()
     assert visit.problems == []

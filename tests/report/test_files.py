@@ -7,8 +7,9 @@ import pytest
 
 from assay.core import store
 from assay.core.errors import UserError
+from assay.metrics.intervals import Interval
 from assay.report.files import write_section
-from assay.report.section import Section
+from assay.report.section import Chart, Section
 
 
 def test_tables_and_charts_are_written_in_every_format(section, tmp_path, hostile):
@@ -50,13 +51,13 @@ def test_a_chart_is_drawn_again_only_when_its_spec_changed_or_a_picture_is_gone(
     assert len(drawn) == 4
 
 
-def test_a_chart_that_would_fetch_something_is_refused(tmp_path):
+def test_a_chart_that_would_fetch_something_is_not_drawn(tmp_path):
     import altair as alt
 
     section = Section("toy")
     section.chart("remote", alt.Chart(alt.UrlData(url="https://example.com/x.json")).mark_point())
-    with pytest.raises(ValueError, match=r"example\.com"):
-        write_section(section, tmp_path)
+    with pytest.warns(UserWarning, match=r"the chart remote cannot be drawn \(.*example\.com"):
+        assert write_section(section, tmp_path) == []
 
 
 def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
@@ -117,3 +118,30 @@ def test_a_list_that_is_not_ours_removes_nothing(tmp_path, text):
     (folder / ".written.json").write_text(text)
     write_section(of("one"), folder)
     assert (tmp_path / "theirs.csv").exists() and "detail.csv" in there(folder)
+
+
+def named(name: str) -> Section:
+    from assay.report.charts import interval_bars
+
+    rows = [{"Model": each, "R": Interval(0.5, 0.4, 0.6, 3)} for each in (name, "other")]
+    section = Section("toy")
+    section.table("scores", rows)
+    section.chart("bars", interval_bars(rows, label="Model", value="R", dots=[], references={}))
+    return section
+
+
+def test_a_name_that_the_renderer_aborts_at_is_drawn_all_the_same(tmp_path):
+    """A character that XML has not is a Rust panic that ends the process: no exception, no table, no report."""
+    name = "a\0\x07\x1b[31m\ufffe\udcffb"
+    found = [path.name for path in write_section(named(name), tmp_path)]
+    assert found == ["scores.csv", "scores.json", "bars.pdf", "bars.png", "bars.vl.json"]
+    assert json.loads((tmp_path / "scores.json").read_bytes())[0]["Model"] == name
+    assert "\\ufffdb" in (tmp_path / "bars.vl.json").read_text()
+
+
+def test_a_chart_that_cannot_be_drawn_is_named_and_loses_nothing_else(tmp_path):
+    section = named("a")
+    section.charts.insert(0, Chart("broken", {"mark": 7}))
+    with pytest.warns(UserWarning, match=r"the chart broken cannot be drawn \(.+\); the tables are whole"):
+        found = [path.name for path in write_section(section, tmp_path)]
+    assert found == ["scores.csv", "scores.json", "bars.pdf", "bars.png", "bars.vl.json"]

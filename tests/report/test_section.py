@@ -122,3 +122,15 @@ def test_charts_about_a_setting_name_it():
             section.chart(f"a{n}", chart, caption="By width.")
     section.chart("b", chart, caption="All.")
     assert [c.caption for c in section.charts] == ["P=7: By width.", "P=11: By width.", "By width.", "All."]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", " =1", "\uff1d1", "-a"])
+def test_text_that_a_spreadsheet_would_run_is_marked_as_text(text):
+    rows = list(csv.reader(io.StringIO(table([{text: text, "R2": -0.5}]).csv())))
+    assert rows == [[f"'{text}", "R2"], [f"'{text}", "-0.5"]]
+
+
+def test_numbers_and_dashes_in_csv_stay_as_they_are():
+    cells = ["-0.5", "+1e3", "-", "a=b", "", "-.5E-3"]
+    rows = list(csv.reader(io.StringIO(table([{"x": cell, "y": -1e-9} for cell in cells]).csv())))
+    assert rows[1:] == [[cell, "-1e-09"] for cell in cells]

@@ -11,6 +11,9 @@ from typing import BinaryIO
 
 from assay.core.errors import UserError
 
+TEXT = 1 << 20
+"""Bytes that a config or a manifest may have: the longest that ship with assay are a hundredth of it."""
+
 
 class NotPlain(ValueError):
     """A link, a pipe, a folder or a device stands where a file is expected."""
@@ -41,9 +44,9 @@ def open_plain(path: Path) -> BinaryIO:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise NotPlain("it is no plain file") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotPlain("it is no plain file")
+        raise NotPlain(f"it is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
@@ -54,6 +57,32 @@ def read_plain(path: Path, limit: int | None = None) -> bytes:
         if limit is not None and size > limit:
             raise NotPlain(f"it has {size} bytes, more than the {limit} that are read")
         return file.read()
+
+
+def read_file(path: str | Path, *, limit: int | None = None) -> bytes:
+    """The bytes of a file that a user names, through links: a regular file of a bounded size, or an OSError that says
+    what it is instead. A pipe would make the reader wait for ever, and a device would fill the memory."""
+    try:
+        return read_plain(Path(os.path.realpath(path)), limit)
+    except NotPlain as error:
+        raise OSError(errno.EINVAL, str(error)) from None
+    except ValueError:  # a NUL, or a surrogate that no file name has
+        raise OSError(errno.EINVAL, "no file can have that name") from None
+
+
+def is_there(path: str | Path, *, folder: bool = False) -> bool:
+    """Whether it is a file (a folder) here; False too for words that no path can be, which `Path` raises for."""
+    try:
+        return Path(path).is_dir() if folder else Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in one line of at most 200 characters, without the full stop."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    line = " ".join(said.split())
+    return (line if len(line) <= 200 else f"{line[:200]}...").rstrip(".") or type(error).__name__
 
 
 @contextmanager

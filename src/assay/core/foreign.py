@@ -42,7 +42,7 @@ def read_source(path: str | Path) -> Source:
     """The file as text, or a UserError."""
     try:
         return Source(str(path), Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # text that is no UTF-8, or a name with a NUL
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file with --plugin.") from None
 

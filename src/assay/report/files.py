@@ -7,11 +7,13 @@ what was written, by first table, with its hash: nothing else is ever removed.
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.files import reason
 from assay.core.store import disk_errors, write_file
 from assay.report.section import Chart, Section
 from assay.report.style import house_spec, vegalite_version
@@ -59,13 +61,23 @@ def _sha256(data: bytes) -> str:
 
 def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
     for table in section.tables:
-        yield f"{table.name}.csv", table.csv().encode()
+        yield f"{table.name}.csv", _utf8(table.csv())
         text = json.dumps(table.json_rows(), indent=1, ensure_ascii=False, allow_nan=False)
-        yield f"{table.name}.json", f"{text}\n".encode()
+        yield f"{table.name}.json", _utf8(f"{text}\n")
     for name, text in section.documents.items():
-        yield name, text.encode()
+        yield name, _utf8(text)
     for chart in section.charts:
-        yield from _pictures(chart, folder)
+        try:
+            yield from _pictures(chart, folder)
+        except (ValueError, RuntimeError) as error:  # what vl-convert raises; the tables are worth more than a chart
+            warnings.warn(
+                f"the chart {chart.name} cannot be drawn ({reason(error)}); the tables are whole", stacklevel=2
+            )
+
+
+def _utf8(text: str) -> bytes:
+    """A file name that is no UTF-8 reaches Python as lone surrogates: written as \\udcff, which JSON reads back."""
+    return text.encode(errors="backslashreplace")
 
 
 def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -79,13 +91,10 @@ def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
         yield from zip(names, there, strict=True)
         return
 
-    version, nowhere = vegalite_version(), list[str]()
-    yield names[0], vl_convert.vegalite_to_pdf(chart.spec, vl_version=version, allowed_base_urls=nowhere)
-    yield (
-        names[1],
-        vl_convert.vegalite_to_png(chart.spec, vl_version=version, scale=PNG_SCALE, allowed_base_urls=nowhere),
-    )
-    yield names[2], spec
+    options: dict[str, Any] = {"vl_version": vegalite_version(), "allowed_base_urls": list[str]()}
+    drawn = [vl_convert.vegalite_to_pdf(chart.spec, **options)]
+    drawn += [vl_convert.vegalite_to_png(chart.spec, scale=PNG_SCALE, **options)]
+    yield from zip(names, [*drawn, spec], strict=True)  # all of a chart, or nothing of it
 
 
 def drawn(chart: Any, suffix: str) -> bytes:
@@ -99,7 +108,10 @@ def drawn(chart: Any, suffix: str) -> bytes:
     }
     if suffix not in draws:
         raise UserError(f"a figure cannot end in '{suffix}': name it .pdf, .png or .svg.")
-    return draws[suffix](house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]())
+    try:
+        return draws[suffix](house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]())
+    except (ValueError, RuntimeError) as error:  # what vl-convert raises
+        raise UserError(f"the figure cannot be drawn: {reason(error)}.") from None
 
 
 def _write(path: Path, data: bytes) -> Path:

@@ -44,7 +44,7 @@ def build_page(
     if any(section.charts for _, _, section in sections):
         scripts.insert(0, _vega())
     known = {study for study, _, _ in sections}
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         title=title,
         policy=CONTENT_POLICY.format(scripts=" ".join(map(_hash, scripts))),
         style=_asset("page.css"),
@@ -55,6 +55,7 @@ def build_page(
         provenance=_provenance(records) if records else {},
         json_block=json_block,
     )
+    return page.encode(errors="backslashreplace").decode()  # a file name that is no UTF-8 brings lone surrogates
 
 
 def json_block(value: Any) -> str:
@@ -92,7 +93,7 @@ def _table(table: Table) -> dict[str, Any]:
         "note": table.note,
         "columns": list(zip(table.columns, numeric, strict=True)),
         "rows": rows,
-        "csv": base64.b64encode(table.csv().encode()).decode(),
+        "csv": base64.b64encode(table.csv().encode(errors="backslashreplace")).decode(),
     }
 
 

@@ -15,6 +15,9 @@ from assay.metrics.intervals import Interval
 from assay.report.style import Looks, house_spec
 
 CEILING = "_ceiling"
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a spreadsheet takes for the beginning of a formula; the last four are wide forms of the first."""
+NUMBER = re.compile(r"[+-](\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|-", re.ASCII | re.IGNORECASE)
 Value = str | int | float | Interval | None
 
 
@@ -49,12 +52,13 @@ class Table:
         return [{key: _json(value) for key, value in row.items()} for row in self.rows]
 
     def csv(self) -> str:
-        """A column X of intervals becomes X, X_low, X_high, X_n."""
+        """A column X of intervals becomes X, X_low, X_high, X_n. Text that a spreadsheet would run as a formula begins
+        with an apostrophe, which spreadsheets read as "this is text"; numbers stay numbers."""
         spread = {key for row in self.rows for key, value in row.items() if isinstance(value, Interval)}
         header = [name for key in self.keys for name in (_spread_names(key) if key in spread else (key,))]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
+        writer.writerow([_text(name) for name in header])
         for row in self.rows:
             writer.writerow([item for key in self.keys for item in _csv(row[key], spread=key in spread)])
         return text.getvalue()
@@ -140,4 +144,11 @@ def _csv(value: Value, *, spread: bool) -> list[Any]:
         items: list[Any] = [value.mean, value.low, value.high, value.n]
     else:
         items = [value, None, None, None] if spread else [value]
-    return [None if isinstance(item, float) and not math.isfinite(item) else item for item in items]
+    return [None if isinstance(item, float) and not math.isfinite(item) else _text(item) for item in items]
+
+
+def _text(item: Any) -> Any:
+    """A cell that is text and looks like a formula, as text; `-0.5`, `+1e3` and a lone dash are none."""
+    if not isinstance(item, str) or not item.lstrip(" \0").startswith(FORMULA):
+        return item
+    return item if NUMBER.fullmatch(item) else f"'{item}"

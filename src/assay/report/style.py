@@ -1,5 +1,6 @@
 """How every assay chart looks, whoever drew it: sizes that stay legible in a paper's column, colours all can tell."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,9 @@ HOUSE: Mapping[str, Any] = {
 }
 
 
+UNDRAWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
 def house_spec(chart: Any) -> dict[str, Any]:
     """The Vega-Lite spec of an Altair chart, in the house style where the chart does not say otherwise."""
     spec: dict[str, Any] = chart.to_dict()
@@ -51,7 +55,17 @@ def house_spec(chart: Any) -> dict[str, Any]:
         else value
         for key, value in {**HOUSE, **own}.items()
     }
-    return {**spec, "config": merged}
+    return _drawable({**spec, "config": merged})
+
+
+def _drawable(value: Any) -> Any:
+    """The same, without characters that XML has no place for: the renderer aborts the whole process at one of them, and
+    names come from files of others."""
+    if isinstance(value, str):
+        return UNDRAWABLE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {_drawable(key): _drawable(item) for key, item in value.items()}
+    return [_drawable(item) for item in value] if isinstance(value, list) else value
 
 
 class Looks:

@@ -18,6 +18,7 @@ and without sinks (`longest=0` keeps them); the first token of a sequence is lef
 """
 
 import hashlib
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from assay.core.errors import UserError
+from assay.core.files import is_there, read_file, reason
 from assay.core.run import canonical
 from assay.data import language_model, places, text
 from assay.data.packages import sha256
@@ -215,13 +217,16 @@ class Splice:
 def text_file(name: str, folder: Path | None = None) -> Path | None:
     """In a data folder, or anywhere."""
     there = (places.found(name, folder=folder, remedy=REMEDY), Path(name))
-    return next((path for path in there if path and path.is_file()), None)
+    return next((path for path in there if path and is_there(path)), None)
 
 
 def read_text(name: str) -> str:
     """Of a file, as it is; of a named text, its documents."""
     if file := text_file(name):
-        return file.read_text(encoding="utf-8")
+        try:
+            return io.TextIOWrapper(io.BytesIO(read_file(file)), encoding="utf-8").read()  # every line ends in \n
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"'{file}' is not text in UTF-8: {reason(error)}.") from None
     if not text.is_known(name):
         raise UserError(f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`.")
     return "\n\n".join(text.load_corpus(name).documents)

@@ -240,7 +240,7 @@ def test_numbers_in_yaml_are_numbers() -> None:
         ("training: {optimizer: adamw}", "expected one of adam, sgd"),
         ("configurations: [1]", "each with a name"),
         ("- a", "expected sections"),
-        ("a: [", "is not YAML"),
+        ("a: [", "neither YAML nor JSON"),
     ],
 )
 def test_a_mistake_in_yaml_is_named(text: str, said: str) -> None:

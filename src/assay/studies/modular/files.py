@@ -4,35 +4,42 @@
     sweep.json          P, the models with their accuracies, how they were trained, the sha256 of the tensors
     sweep.pkl           {"P": 64, "val_accs": {d: accuracy}, "models": {d: state dict}}: one model per width
 
-A pickle may run any code when it is read. Here it is read by an unpickler that knows tensors and the plain containers
-around them, and refuses whatever else a file asks for.
+A pickle may run any code when Python reads it. Here it is read as data (studies/modular/pickles.py): tensors and the
+plain containers around them; whatever else a file asks for is refused, by name.
 """
 
 import hashlib
-import io
 import json
 import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from assay import __version__
 from assay.core.errors import UserError
+from assay.core.files import TEXT, read_file, reason
 from assay.core.store import disk_errors, write_file
+from assay.core.words import printable
+from assay.studies.modular import pickles
 
 Key = int | tuple[int, int]
 """A width; or a width and a seed, in a sweep with several seeds."""
 State = Mapping[str, Tensor]
 NAMES = ("bi_linear.weight", "projection.weight")
 FORMAT = 1
+LARGEST = 2**31
+"""Of a modulus or a width: what a file says is printed, and multiplied, before it can be believed."""
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a manifest of another shape raises."""
+FLOATS = {"torch.float16", "torch.bfloat16", "torch.float32", "torch.float64"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class SweepResults:
             for name in NAMES:
                 weight = state[name].detach().cpu().contiguous()
                 found.update(f"{key} {name} {tuple(weight.shape)} {weight.dtype}".encode())
-                found.update(weight.numpy().tobytes())
+                found.update(weight.view(torch.uint8).numpy().data)  # numpy has no bfloat16
         return found.hexdigest()
 
     def of_seed(self, seed: int | None) -> "SweepResults":
@@ -165,7 +172,7 @@ def load(path: str | Path) -> SweepResults:
     if path.suffix == ".json" and path.with_suffix(".safetensors").exists():
         raise UserError(f"{path} is the manifest of a sweep: give {path.with_suffix('.safetensors')}.")
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise UserError(
             f"cannot read the sweep {path}: {error.strerror}. `assay modular sweep --save {path}` makes one."
@@ -176,9 +183,10 @@ def load(path: str | Path) -> SweepResults:
 def _from_tensors(path: Path, data: bytes) -> SweepResults:
     beside = path.with_suffix(".json")
     try:
-        manifest = json.loads(beside.read_bytes())
+        manifest = json.loads(read_file(beside, limit=64 * TEXT))
         if manifest["format"] > FORMAT:
-            raise UserError(f"{beside} was written by a newer assay (format {manifest['format']}): upgrade to read it.")
+            newer = _shown(manifest["format"])
+            raise UserError(f"{beside} was written by a newer assay (format {newer}): upgrade to read it.")
         if manifest["sha256"] != hashlib.sha256(data).hexdigest():
             raise UserError(f"{beside} is not the manifest of {path}: one of them was changed. Save the sweep again.")
         tensors, entries = safetensors.torch.load(data), manifest["models"]
@@ -192,21 +200,26 @@ def _from_tensors(path: Path, data: bytes) -> SweepResults:
             manifest["P"],
             dict(zip(keys, states, strict=True)),
             dict(zip(keys, accuracies, strict=True)),
-            manifest["recipe"],
+            dict(manifest["recipe"]),
             None if several else next(iter(seeds), None),
         )
     except OSError as error:
         raise UserError(f"cannot read {beside}, the manifest of {path}: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} with its manifest {beside.name} is no saved sweep: {_said(error)}.") from None
+    except (*DAMAGE, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} with its manifest {beside.name} is no saved sweep: {reason(error)}.") from None
     return _checked(found, path)
 
 
 def _unpickled(path: Path, data: bytes) -> SweepResults:
     try:
-        found = _Unpickler(io.BytesIO(data)).load()
-    except STUMBLES as error:
-        raise UserError(f"{path} is no saved sweep: {_said(error)}.") from None
+        found = pickles.read(data)
+    except pickles.Unknown as error:
+        raise UserError(
+            f"{path} was not read: {printable(str(error))}, which no saved sweep needs. "
+            "A file like that can run any code; do not open it by other means either."
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{path} is no saved sweep: {printable(reason(error))}.") from None
     models = found.get("models", found.get("models_state")) if isinstance(found, dict) else None
     if not isinstance(models, dict):
         raise UserError(f"{path} is no saved sweep: it has no 'models'.")
@@ -214,10 +227,10 @@ def _unpickled(path: Path, data: bytes) -> SweepResults:
     if not isinstance(accuracies, dict):
         raise UserError(f"{path} is no saved sweep: its accuracies are a {type(accuracies).__name__}, not a dict.")
     try:
-        known = {d: float(accuracies.get(d, float("nan"))) for d in models}
-        P = int(found.get("P", 64))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{path} is no saved sweep: {error}.") from None
+        known = {d: _number(accuracies.get(d, float("nan"))) for d in models}
+        P = int(_number(found.get("P", 64)))
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{path} is no saved sweep: {reason(error)}.") from None
     return _checked(SweepResults(P, models, known), path)
 
 
@@ -225,57 +238,34 @@ def _checked(results: SweepResults, path: Path) -> SweepResults:
     """Weights of the shapes that P and the widths ask for, or an error that names the model."""
     if not results.models:
         raise UserError(f"{path} is a sweep without models.")
-    if not isinstance(results.P, int) or results.P < 2:
-        raise UserError(f"{path} is no saved sweep: P={results.P!r} is no modulus.")
+    if not _is_width(results.P) or results.P < 2:
+        raise UserError(f"{path} is no saved sweep: P={_shown(results.P)} is no modulus.")
     if not (all(map(_is_width, results.models)) or all(map(_is_replicate, results.models))):
-        shown = ", ".join(map(repr, list(results.models)[:4]))
+        shown = ", ".join(map(_shown, list(results.models)[:4]))
         raise UserError(f"{path}: models are named {shown}, where widths belong, or (width, seed) for all of them.")
     for key, state in results.models.items():
         d = width_of(key)
         if not isinstance(state, Mapping):
             raise UserError(f"{path}: the model of width {key} is a {type(state).__name__}, where its weights belong.")
-        expected = {NAMES[0]: (2 * d, 2 * results.P), NAMES[1]: (results.P, d)}
-        found = {name: tuple(weight.shape) for name, weight in state.items() if isinstance(weight, Tensor)}
+        weights = {_shown(name): weight for name, weight in state.items() if isinstance(weight, Tensor)}
+        expected = {repr(NAMES[0]): (2 * d, 2 * results.P), repr(NAMES[1]): (results.P, d)}
+        found = {name: tuple(weight.shape) for name, weight in weights.items()}
         if found != expected:
-            raise UserError(f"{path}: the model of width {key} has weights {found}, where {expected} belong.")
+            listed = ", ".join(f"{name}: {shape}" for name, shape in islice(found.items(), 4)) or "none"
+            wanted = ", ".join(f"{name}: {shape}" for name, shape in expected.items())
+            raise UserError(f"{path}: the model of width {key} has the weights {listed}, where {wanted} belong.")
+        if odd := {str(weight.dtype) for weight in weights.values()} - FLOATS:
+            raise UserError(f"{path}: the weights of width {key} are {min(odd)}, where floating-point numbers belong.")
     return results
 
 
-def _storage(data: bytes) -> Any:
-    """A tensor's numbers, which a pickle holds as a pickle of its own: torch's own reader of weights alone reads it."""
-    return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-
-
-_NUMBER = np.float64(0).__reduce__()[0]
-ALLOWED: Mapping[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
-    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
-    ("torch.storage", "_load_from_bytes"): _storage,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "scalar"): _NUMBER,
-    ("numpy._core.multiarray", "scalar"): _NUMBER,
-}
-"""What a saved sweep is made of: tensors, plain containers, numbers."""
-
-
-STUMBLES = (
-    pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ImportError,
-    RuntimeError, AssertionError, MemoryError,
-)  # fmt: skip
-"""What a damaged or foreign pickle makes pickle and torch stumble over."""
-
-
-class _Unpickler(pickle.Unpickler):
-    """Anything that is not allowed is refused by name, before it is called."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise UserError(
-                f"the pickle asks for {module}.{name}, which no saved sweep needs: it was not read. "
-                "A file like that can run any code; do not open it by other means either."
-            )
-        return ALLOWED[module, name]
+def _number(value: Any) -> float:
+    """Of a plain number, or a tensor of one."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if not isinstance(value, int | float):
+        raise ValueError(f"it has a {type(value).__name__} where a number belongs")
+    return float(value)
 
 
 def width_of(key: Key) -> int:
@@ -283,13 +273,16 @@ def width_of(key: Key) -> int:
 
 
 def _is_width(key: Any) -> bool:
-    return type(key) is int and key >= 1
+    return type(key) is int and 1 <= key < LARGEST
 
 
 def _is_replicate(key: Any) -> bool:
     return isinstance(key, tuple) and len(key) == 2 and _is_width(key[0]) and type(key[1]) is int
 
 
-def _said(error: Exception) -> str:
-    """The first line of an error that may have many, or its kind where it says nothing."""
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+def _shown(value: Any) -> str:
+    """A name or number from a file, short enough for a line."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    short = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST) or _is_replicate(value)
+    return repr(value) if short else f"a {type(value).__name__}"

@@ -19,6 +19,8 @@ from typing import Any, Self
 from assay.attention import attention
 from assay.core.convert import construct, nearest, option_types
 from assay.core.errors import UserError
+from assay.core.files import TEXT, is_there, read_file, reason
+from assay.data import yaml_text
 
 PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
 OFFLINE = "quick_test_offline"
@@ -241,7 +243,7 @@ class BenchmarkConfig:
     def load(cls, source: str | Path) -> Self:
         """A YAML or JSON file, or the name of a config that comes with assay."""
         path: Any = Path(source)
-        if not path.is_file():
+        if not (own := is_there(path)):
             shipped = files("assay.studies.perplexity").joinpath("configs")
             names = sorted(Path(one.name).stem for one in shipped.iterdir() if one.name.endswith(".yaml"))
             if str(source) not in names:
@@ -249,19 +251,14 @@ class BenchmarkConfig:
                 raise UserError(f"--config {source}: no such file, nor one of {known}.{nearest(str(source), names)}")
             path = shipped.joinpath(f"{source}.yaml")
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_file(path, limit=TEXT).decode() if own else path.read_text(encoding="utf-8")
         except (UnicodeDecodeError, OSError) as error:
-            raise UserError(f"--config {source}: not text in UTF-8: {error}.") from None
+            raise UserError(f"--config {source}: not text in UTF-8: {reason(error)}.") from None
         return cls.from_text(text, what=str(source))
 
     @classmethod
     def from_text(cls, text: str, *, what: str) -> Self:
-        import yaml
-
-        try:
-            data = yaml.safe_load(text)  # JSON is YAML
-        except yaml.YAMLError as error:
-            raise UserError(f"{what}: neither YAML nor JSON: {str(error).splitlines()[0]}") from None
+        data = yaml_text.parse(text, what=what)
         if not isinstance(data, dict):
             raise UserError(f"{what}: expected an experiment, or `experiments:` with several.")
         whole = data if "experiments" in data else {"experiments": [data]}

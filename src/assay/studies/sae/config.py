@@ -13,6 +13,8 @@ from typing import Any
 
 from assay.core.convert import construct, convert, nearest
 from assay.core.errors import UserError
+from assay.core.files import TEXT, is_there, read_file, reason
+from assay.data import yaml_text
 from assay.sparse_coders.base import SparseCoder
 from assay.sparse_coders.lse_infomax import LseInfomax
 from assay.sparse_coders.relu_l1 import ReluL1
@@ -34,6 +36,8 @@ KEYS: Mapping[str, Any] = {
     "seeds": None,
 }
 """Sections of a file and what may stand in each."""
+LISTS = ("configurations", "models")
+"""Sections that are lists of entries."""
 WORDS = ("name", "type", "dataset", "data_dir", "activation", "optimizer")
 """Keys whose values are words, digits or not."""
 # YAML 1.1 wants a dot in a number with an exponent and reads 1e-6 as text; people write 1e-6.
@@ -83,7 +87,9 @@ class Config:
         if name == "mnist":
             return Mnist(validation=0)
         if name == "synthetic":
-            return Dictionary(d_in=int(self.get("model", "input_dim", 64)))
+            return Dictionary(
+                d_in=convert(int, self.get("model", "input_dim", 64), what=f"{self.where}: model.input_dim")
+            )
         return vectors.parse(name)
 
     def encoder(self, weights: Mapping[str, Any] | None = None) -> LseInfomax:
@@ -104,7 +110,8 @@ class Config:
                 case "encoder":
                     found[str(given["name"])] = self.encoder()
                 case "sae":
-                    found[str(given["name"])] = ReluL1(l1=float(given.get("l1_weight", 0.01)), form="spec")
+                    l1 = convert(float, given.get("l1_weight", 0.01), what=f"{self.where}: l1_weight")
+                    found[str(given["name"])] = ReluL1(l1=l1, form="spec")
                 case _:
                     found[str(given["name"])] = SparseCoder.registry.parse(kind)
         return found
@@ -122,13 +129,17 @@ def load_config(name: str) -> Config:
     }
     path = Path(name)
     source: Any = path if path.suffix in (".yaml", ".yml") or "/" in name else shipped.get(name)
-    if path.parts[-2:-1] == ("config",) and not path.exists() and path.stem in shipped:  # the spec's own commands
+    if path.parts[-2:-1] == ("config",) and not is_there(path) and path.stem in shipped:  # the spec's own commands
         warnings.warn(f"there is no {name} here: the {path.stem}.yaml that ships with assay is used", stacklevel=2)
         source = shipped[path.stem]
-    if source is None or not source.is_file():
+    if source is None or (source is path and not is_there(path)):
         known = ", ".join(sorted(shipped))
         raise UserError(f"no config '{name}'.{nearest(name, shipped)} Give a YAML file, or one of: {known}.")
-    found = parse_config(source.read_text(encoding="utf-8"), where=name)
+    try:
+        text = read_file(path, limit=TEXT).decode() if source is path else source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the config {name}: {reason(error)}. Give a YAML file in UTF-8.") from None
+    found = parse_config(text, where=name)
     # What a file leaves out is what default.yaml says.
     default = parse_config(shipped["default"].read_text(encoding="utf-8"), where="default")
     whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.sections.items()}
@@ -136,20 +147,21 @@ def load_config(name: str) -> Config:
 
 
 def parse_config(text: str, *, where: str) -> Config:
-    import yaml
-
-    try:
-        read = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{where} is not YAML: {str(error).splitlines()[0]}.") from None
+    read = yaml_text.parse(text, what=where)
     if not isinstance(read, Mapping):
         raise UserError(f"{where}: expected sections such as model, loss and training.")
     sections = _numbers(read)
     for section, content in sections.items():
         if section not in KEYS:
+            section = str(section)
             raise UserError(f"{where} has no section '{section}'.{nearest(section, KEYS)} Known: {', '.join(KEYS)}.")
-        entries = content if isinstance(content, list) else [content]
-        for key in (key for entry in entries if isinstance(entry, Mapping) for key in entry):
+        if section == "seeds" or content is None:
+            continue
+        entries = content if section in LISTS else [content]
+        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+            kind = "a list of entries, each with a name" if section in LISTS else "keys with values"
+            raise UserError(f"{where}: '{section}' must be {kind}.")
+        for key in (str(key) for entry in entries for key in entry):
             if key not in KEYS[section]:
                 known = ", ".join(KEYS[section])
                 raise UserError(

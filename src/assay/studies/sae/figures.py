@@ -6,9 +6,11 @@ fig1_theorem, fig2_ablation, fig3_benchmark, fig4a_loss, fig4b_convergence, and 
 decoder-free encoder, fig6 the standard sparse autoencoder. A file that is not there is named, and its figure left out.
 """
 
+import io
 import json
 import pickle
 import warnings
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from assay.core.errors import UserError
+from assay.core.files import read_file, reason
 from assay.core.study import Reading, Report
 from assay.report.files import drawn
 from assay.studies import studies
@@ -40,6 +43,19 @@ GRIDS = {
     "6": ("fig6_sae_features", "encoder.weight", ("sae",)),
 }
 """Figures of units' weights: their name, the tensor, and which checkpoints they are drawn from."""
+DAMAGE = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+)
+"""What torch raises for a file that is no checkpoint. It reads weights alone, and calls nothing that a file names."""
 
 
 @studies.register("sae.figures")
@@ -85,23 +101,26 @@ class Figures(Reading):
             warnings.warn(f"{path} is not there, so its figure is left out; {remedy}", stacklevel=2)
             return None
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            return json.loads(read_file(path))
+        except (OSError, ValueError, RecursionError) as error:
             remedy = f"Run `assay sae {path.parent.name}` again."
-            raise UserError(f"{path} is not JSON, or cut short: {error}. {remedy}") from None
+            raise UserError(f"{path} is not JSON, or cut short: {reason(error)}. {remedy}") from None
 
     def _grids(self) -> dict[str, Any]:
         """The first checkpoint of each kind, if its units are images."""
         found: dict[str, Any] = {}
         for path in sorted(self.results_dir.glob("*/checkpoints/*/model.pt")):
             try:
-                state = torch.load(path, weights_only=True)
-            except (pickle.UnpicklingError, RuntimeError, EOFError):
+                state = torch.load(io.BytesIO(read_file(path)), map_location="cpu", weights_only=True)
+                units = {
+                    key: value for key, value in state.items() if isinstance(value, torch.Tensor) and value.ndim == 2
+                }
+            except DAMAGE:
                 raise UserError(f"{path} is no checkpoint that assay or the spec's scripts write.") from None
             for number, (name, key, words) in GRIDS.items():
                 wanted = self.figure in ("all", number) and any(word in path.parent.name for word in words)
-                if wanted and key in state and name not in found:
-                    grid = feature_grid(state[key].numpy())
+                if wanted and key in units and name not in found:
+                    grid = feature_grid(units[key].detach().float().numpy())
                     found |= {} if grid is None else {name: grid}
         return found
 

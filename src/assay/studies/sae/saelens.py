@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import UserError
+from assay.core.files import TEXT, is_there, read_file, reason
 from assay.core.store import disk_errors, write_file
 from assay.metrics.sparsity import RidgeDecoder
 from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule
@@ -32,6 +33,13 @@ from assay.sparse_coders.topk import Module as TopKModule
 from assay.sparse_coders.topk import TopK
 
 WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
+VECTORS = {
+    "standard": ("b_enc",),
+    "topk": ("b_enc",),
+    "jumprelu": ("b_enc", "threshold"),
+    "gated": ("b_gate", "b_mag", "r_mag"),
+}
+"""One number per unit, by architecture."""
 SIZES = ("architecture", "d_in", "d_sae", "k", "apply_b_dec_to_input")
 """Keys of cfg.json that are followed."""
 HARMLESS = (
@@ -132,10 +140,7 @@ def _exported(module: EncoderModule, decoder: RidgeDecoder | None) -> tuple[str,
 def load_saelens(folder: str | Path) -> DecoderModule:
     """The coder of a SAELens folder, with its decoder. Inputs must come as that coder's `cfg.json` says they do."""
     path = Path(folder)
-    if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
-        raise UserError(f"'{path}' is no SAELens folder: it needs {CONFIG} and {WEIGHTS}.")
-    config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    found = safetensors.torch.load((path / WEIGHTS).read_bytes())
+    config, found = _folder(path)
     _refuse_what_is_not_followed(config, path)
     module = _fresh(config, path)
     state = {name: value[None].float() for name, value in found.items()}
@@ -150,6 +155,28 @@ def load_saelens(folder: str | Path) -> DecoderModule:
     for name, parameter in module.named_parameters():
         parameter.copy_(state[name])
     return module
+
+
+def _folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The options and weights of a SAELens folder, if each weight has the shape that the options ask for."""
+    if not is_there(path / CONFIG) or not is_there(path / WEIGHTS):
+        raise UserError(f"'{path}' is no SAELens folder: it needs {CONFIG} and {WEIGHTS}.")
+    try:
+        config = json.loads(read_file(path / CONFIG, limit=TEXT))
+        found = safetensors.torch.load(read_file(path / WEIGHTS))
+        d_in, d_sae = int(config["d_in"]), int(config["d_sae"])
+        shapes = {"W_enc": (d_in, d_sae), "W_dec": (d_sae, d_in), "b_dec": (d_in,)}
+        shapes |= dict.fromkeys(VECTORS.get(str(config.get("architecture", "standard")), ()), (d_sae,))
+        for name, shape in shapes.items():
+            if tuple(found[name].shape) != shape or not found[name].is_floating_point():
+                raise ValueError(f"{name} is {found[name].dtype} {tuple(found[name].shape)}, where {shape} belongs")
+        if config.get("architecture") == "topk" and not 1 <= int(config["k"]) <= d_sae:
+            raise ValueError(f"k={config['k']} of {d_sae} units")
+    except KeyError as error:
+        raise UserError(f"'{path}' is no SAELens folder: {error} is missing.") from None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
+        raise UserError(f"'{path}' is no SAELens folder: {reason(error)}.") from None
+    return config, found
 
 
 def _refuse_what_is_not_followed(config: dict[str, Any], path: Path) -> None:
