@@ -1,6 +1,9 @@
 """Promises that several folders make, for their contracts to call."""
 
+from collections.abc import Callable
+
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.core.plugin import Plugin
@@ -17,6 +20,18 @@ def assert_trains(module: nn.Module, output: Tensor) -> None:
         assert parameter.grad is not None, f"{name} got no gradient: the forward pass does not use it"
         assert torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
         assert parameter.grad.abs().max() > 0, f"the gradient of {name} is exactly zero"
+
+
+def training_reach(
+    module: nn.Module, x: Float[Tensor, "batch time d"], chosen: Callable[[Tensor], Tensor]
+) -> Bool[Tensor, "batch time"]:
+    """The inputs that have a gradient from the chosen outputs in training mode, where batch statistics mix inputs."""
+    given = x.clone().requires_grad_()
+    y = chosen(module.train()(given))
+    (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
+    module.eval()
+    assert given.grad is not None
+    return given.grad.ne(0).any(dim=2)
 
 
 def assert_loads_back(plugin: Plugin) -> None:

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from assay.attention import attention
 from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Select, Step
 from assay.attention.lanes import Lane, attended
-from assay.attention.replay import shared
+from assay.attention.replay import arrival_of, score_of
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule, SoftmaxMixer
@@ -171,7 +171,7 @@ class EvictingAttention(MethodAttention):
         """What the new key is worth, where it stands at place t."""
         padded = torch.nn.functional.pad(k, (0, 0, t, 0))
         layer = Layer(padded, padded, padded, index=self.depth)
-        return shared(self.method, self.method.arrival(layer))[..., -1:].to(k.dtype)
+        return arrival_of(self.method, layer)[..., -1:].to(k.dtype)
 
     def updated(self, q: Heads, keys: Heads, values: Heads, worth: Tensor) -> Float[Tensor, "batch kv_heads slots"]:
         """After this query; the cache is a short sequence of its own."""
@@ -180,8 +180,8 @@ class EvictingAttention(MethodAttention):
         everything = torch.ones_like(places, dtype=torch.bool)[:, :, None]
         last = keys.shape[2] - 1
         step = Step(layer, places, everything, lambda: layer.scores_between(last, last + 1))
-        after = self.method.score(worth, step)
-        return worth if after is worth else shared(self.method, after)
+        after = score_of(self.method, worth, step)
+        return worth if after is None else after
 
     def evicted(self, keys: Heads, values: Heads, worth: Tensor, places: Tensor, t: int) -> tuple[Tensor, ...]:
         """Without the one of lowest worth, the oldest of equals: slots are in the order of their places."""
