@@ -45,6 +45,19 @@ def check(folder: str, plugin: Plugin) -> list[Verdict]:
         return [_try(promise, plugin) for promise in promises(folder)]
 
 
+def made(folder: str, word: str) -> tuple[Plugin | str, list[Verdict]]:
+    """The plug-in of a word; or the word, and the verdict that says why it makes none. Options that are refused are the
+    person's to mend."""
+    registry = registries()[folder]
+    registry[word.partition(":")[0]]
+    try:
+        return registry.parse(word), []
+    except Exception as error:  # noqa: BLE001 - one that cannot be made has broken its promise, and others are checked yet
+        if isinstance(error, UserError) and ":" in word:
+            raise
+        return word, [Verdict("It can be made with these options.", False, f"{type(error).__name__}: {error}")]
+
+
 def _try(promise: Promise, plugin: Plugin) -> Verdict:
     text = (promise.__doc__ or promise.__name__).strip()
     try:
