@@ -29,7 +29,7 @@ _hook = install_import_hook(
     ],
     "beartype.beartype",
 )
-_studies_hook = install_import_hook("assay.studies", "typechecking.with_integers_as_floats")
+_studies_hook = install_import_hook("assay.studies", "typechecking.shapes")
 
 TOY = Path(__file__).parent / "toy.py"
 SHELF = Path(__file__).parent / "shelf.py"

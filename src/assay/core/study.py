@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, plugins_in, to_json
@@ -59,7 +59,6 @@ class Context:
         return folder / CHECKPOINT
 
 
-@runtime_checkable
 class Report(Protocol):
     """Where a study writes what it found; `assay.report` prints it, saves it and puts it on the page."""
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ class Setting:
     eval_size: int
 
     @classmethod
-    def of(cls, run: Run) -> "Setting":
+    def of(cls, run: Run) -> Self:
         hints = {"task": Task, "model": SequenceModel, "train": Train, "optimizer": Optimizer, "eval_size": int}
         return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
 

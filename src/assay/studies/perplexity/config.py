@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from assay.attention import attention
 from assay.core.convert import construct, nearest, option_types
@@ -236,7 +236,7 @@ class BenchmarkConfig:
     without_meaning = ("num_gpus", "mixed_precision")
 
     @classmethod
-    def load(cls, source: str | Path) -> "BenchmarkConfig":
+    def load(cls, source: str | Path) -> Self:
         """A YAML or JSON file, or the name of a config that comes with assay."""
         path: Any = Path(source)
         if not path.is_file():
@@ -253,7 +253,7 @@ class BenchmarkConfig:
         return cls.from_text(text, what=str(source))
 
     @classmethod
-    def from_text(cls, text: str, *, what: str) -> "BenchmarkConfig":
+    def from_text(cls, text: str, *, what: str) -> Self:
         import yaml
 
         try:
@@ -270,7 +270,7 @@ class BenchmarkConfig:
         return found
 
     @classmethod
-    def from_yaml(cls, path: str | Path) -> "BenchmarkConfig":
+    def from_yaml(cls, path: str | Path) -> Self:
         return cls.load(path)
 
     from_json = from_yaml

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import safetensors.torch
 import torch
@@ -40,7 +40,7 @@ class Setting:
     """A rate and a recipe, unless the coder is fitted at once."""
 
     @classmethod
-    def of(cls, run: Run) -> "Setting":
+    def of(cls, run: Run) -> Self:
         hints: dict[str, Any] = {"data": VectorData, "coder": SparseCoder, "d_code": int}
         hints |= {"lr": float | None, "recipe": CoderRecipe | None}
         return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
