@@ -76,7 +76,9 @@ def _plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
         raise UserError(f"'{path}' has no plug-in: a class under @attention.register('name') is one.")
     for word in names:
         if (name := word.partition(":")[0]) not in spellings:
-            raise UserError(f"'{path}' has no plug-in '{name}'.{nearest(name, spellings)} It has {', '.join(spellings)}.")
+            raise UserError(
+                f"'{path}' has no plug-in '{name}'.{nearest(name, spellings)} It has {', '.join(spellings)}."
+            )
     if names:
         return [(spellings[word.partition(":")[0]][0], word) for word in names]
     chosen = [(folder, entry.name) for folder, entry in found if has_contract(folder)]

@@ -194,7 +194,10 @@ class Blocks(BlockSelect):
         (Cuts(fault="short"), r"worth must be \(rows, kv_heads, prefix\) = \(2, 2, 160\), got \(2, 2, 159\)"),
         (Sees(fault="numbers"), "sees must be booleans, got torch.int32"),
         (Sees(fault="short"), r"sees must be \(rows, query, key\) = .* got \(2, 320, 319\)"),
-        (Blocks(block_size=48, fault="short"), r"chosen must be \(rows, heads, block, block of keys\) = \(2, 4, 7, 7\)"),
+        (
+            Blocks(block_size=48, fault="short"),
+            r"chosen must be \(rows, heads, block, block of keys\) = \(2, 4, 7, 7\)",
+        ),
     ],
     ids=str,
 )
@@ -233,7 +236,10 @@ CULPRITS = {
     "option": ("size: int", "missing 1 required keyword-only argument: 'size'"),
     "construction": ("def __post_init__(self): raise RuntimeError('not today')", "not today"),
     "score": ("def score(self, before, step): raise RuntimeError('no score')", "no score"),
-    "shape": ("def arrival(self, layer): return layer.k[..., 0, 0]", r"culprit: arrival must be (rows, kv_heads, time)"),
+    "shape": (
+        "def arrival(self, layer): return layer.k[..., 0, 0]",
+        r"culprit: arrival must be (rows, kv_heads, time)",
+    ),
 }
 
 

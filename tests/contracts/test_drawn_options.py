@@ -1,7 +1,7 @@
 """Every plug-in keeps its promises with drawn options, not with its defaults alone.
 
-Options are drawn from the types of the fields. What a plug-in refuses in words (a UserError) is fine; anything else that
-it raises, and every broken promise, is a fault. The draws are the same on every machine.
+Options are drawn from the types of the fields. What a plug-in refuses in words (a UserError) is fine; anything else
+that it raises, and every broken promise, is a fault. The draws are the same on every machine.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from assay.attention.base import Budget, BudgetTooSmall, Layer
@@ -54,6 +54,13 @@ def keeps_its_mask(method: Any) -> None:
         assert close, f"{budget}: density {real:.4f}, expected_density says {expected:.4f}"
 
 
+def steps_as_it_runs_in_parallel(mixer: Any) -> None:
+    """In float64: norms over heads of one or two channels make much of the rounding of float32."""
+    module, x = mixers._module(mixer).double(), mixers._sequences(3).double()
+    worst = (module(x) - mixers._stepped(module, x)[0]).abs().max().item()
+    assert worst < 1e-8, f"the two forms differ by {worst:.1e}"
+
+
 CHEAP: dict[str, list[Callable[[Any], None]]] = {
     "attention": [keeps_its_mask],
     "encoders": [
@@ -65,7 +72,7 @@ CHEAP: dict[str, list[Callable[[Any], None]]] = {
     "mixers": [
         mixers.keeps_the_shape_for_any_length,
         mixers.does_not_read_the_future,
-        mixers.steps_as_it_runs_in_parallel,
+        steps_as_it_runs_in_parallel,
         mixers.carries_the_state_it_declares,
         mixers.mixes_each_sequence_alone,
         mixers.loads_back,
@@ -140,7 +147,12 @@ def keeps(folder: str, plugin: Plugin) -> None:
 
 def tried(folder: str, name: str, examples: int) -> None:
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # looking for a simpler fault takes minutes, and options are few
     )
     @given(st.data())
     def draws(data: st.DataObject) -> None:
@@ -176,5 +188,5 @@ def test_a_fault_that_shows_with_other_options_alone_is_found(monkeypatch: pytes
         return build(self, d_model)
 
     monkeypatch.setattr(cls, "build", broken)
-    with pytest.raises(AssertionError, match="mlp:inner=.*RuntimeError: too narrow"):
+    with pytest.raises(AssertionError, match=r"mlp:inner=.*RuntimeError: too narrow"):
         tried("state_mixers", "mlp", MANY)

@@ -155,7 +155,7 @@ def test_a_level_that_takes_one_value_only_is_no_level():
             if self.price != 0.1:
                 raise UserError("no other")
 
-    with pytest.raises(AssertionError, match="no value of price but 0.1"):
+    with pytest.raises(AssertionError, match=r"no value of price but 0\.1"):
         contract.keeps_models_apart(Fixed())
 
 

@@ -27,9 +27,7 @@ class MethodFault(UserError):
     """A method gave what it may not give. The message names it and says what was expected."""
 
 
-def expect(
-    found: Any, owner: Plugin, what: str, shape: dict[str, int], like: Tensor, *, mask: bool = False
-) -> Tensor:
+def expect(found: Any, owner: Plugin, what: str, shape: dict[str, int], like: Tensor, *, mask: bool = False) -> Tensor:
     """`found`, if it is a tensor of this shape on the device of `like`: of numbers, or, for a mask, of booleans."""
     if not isinstance(found, Tensor):
         raise MethodFault(f"{owner.label}: {what} must be a tensor, got {type(found).__name__}.")

@@ -52,7 +52,7 @@ def made(folder: str, word: str) -> tuple[Plugin | str, list[Verdict]]:
     registry[word.partition(":")[0]]
     try:
         return registry.parse(word), []
-    except Exception as error:  # noqa: BLE001 - one that cannot be made has broken its promise, and others are checked yet
+    except Exception as error:
         if isinstance(error, UserError) and ":" in word:
             raise
         return word, [Verdict("It can be made with these options.", False, f"{type(error).__name__}: {error}")]

@@ -159,6 +159,7 @@ def _fresh(coders: list[TrainedCoder], seeds: list[int], dtype: torch.dtype = to
 
 def _of_another_level(coder: TrainedCoder) -> TrainedCoder:
     """The coder with other values of the options in which the models of one module may differ."""
+    coder.check(D_IN, D_CODE, BATCH)
     for column in coder.columns:
         value = getattr(coder, column)
         for another in (2 * value, value + 1, value - 1, value // 2):

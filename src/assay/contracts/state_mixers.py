@@ -16,8 +16,8 @@ def keeps_the_shape(mixer: StateMixer) -> None:
 
 
 def works_on_each_position_alone(mixer: StateMixer) -> None:
-    """An output depends on its own position of its own sequence alone: in evaluation within 1e-6, and in training, where
-    no other input has a gradient."""
+    """An output depends on its own position of its own sequence alone, within 1e-6; in training no other input has a
+    gradient."""
     module, x = _module(mixer), _tokens(3, 5)
     along = torch.cat([module(token) for token in torch.split(x, 1, dim=1)], dim=1)
     across = torch.cat([module(sequence) for sequence in torch.split(x, 1)])
