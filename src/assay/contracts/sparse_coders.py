@@ -69,8 +69,8 @@ def keeps_models_apart(coder: SparseCoder) -> None:
     for _ in range(2):
         terms = _step(together, x)
         for place, module in enumerate(alone):
-            own = seeds[place]
-            for name, term in _step(module, x[own : own + 1]).items():
+            group = seeds[place]
+            for name, term in _step(module, x[group : group + 1]).items():
                 assert torch.equal(term[0], terms[name][place]), f"{name} of the loss depends on who else is trained"
             for name, parameter in module.named_parameters():
                 mine, shared = parameter.grad, together.get_parameter(name).grad
