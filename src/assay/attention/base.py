@@ -30,8 +30,7 @@ from assay.attention.checks import expect, look
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 
-WORTHS_AT_ONCE = 2**22
-"""Of queries and keys, sorted together."""
+WORTHS_AT_ONCE = 2**22  # of queries and keys, sorted together
 
 
 class BudgetTooSmall(UserError):
@@ -247,8 +246,8 @@ class BlockSelect(Select):
         return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, mask=True)
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        chosen = self.chosen_blocks(layer, budget)
-        every = repeat(chosen, "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
+        size, chosen = self.block_size, self.chosen_blocks(layer, budget)
+        every = repeat(chosen, "r h i j -> r h (i q) (j k)", q=size, k=size)
         return every[..., : layer.time, : layer.time] & layer.visible[:, None]
 
 
@@ -334,8 +333,8 @@ class Prefix(Method):
         length = self.length(layer.time)
         slots = torch.tensor([budget.cache(length)], device=layer.q.device)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
-        worth = expect(self.worth(layer, length), self, "worth", shape, layer.k)
-        chosen = highest(worth, slots, layer.exists[:, None, :length])
+        known = expect(self.worth(layer, length), self, "worth", shape, layer.k)
+        chosen = highest(known, slots, layer.exists[:, None, :length])
         kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
         kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
         return kept
@@ -380,8 +379,7 @@ def highest(
     worth: Float[Tensor, "*rows choice"], count: Int[Tensor, "*#rows 1"], among: Bool[Tensor, "*#rows choice"]
 ) -> Bool[Tensor, "*rows choice"]:
     """The `count` choices of highest worth in each row; of equals, the first."""
-    worth = worth.masked_fill(~among, float("-inf"))
-    look(worth)
+    look(worth := worth.masked_fill(~among, float("-inf")))
     order = worth.argsort(dim=-1, descending=True, stable=True)
     taken = torch.arange(worth.shape[-1], device=worth.device) < count
     return torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, taken.expand(order.shape)) & among
