@@ -55,9 +55,14 @@ _hook = install_import_hook(
         "assay.metrics",
         "assay.sparse_coders",
         "assay.train",
+        "assay.mixers",
+        "assay.state_mixers",
+        "assay.models",
+        "assay.vectors",
     ],
     "beartype.beartype",
 )
+_studies_hook = install_import_hook("assay.studies", "typechecking.shapes")
 
 TOY = Path(__file__).parent / "toy.py"
 SHELF = Path(__file__).parent / "shelf.py"

@@ -363,10 +363,13 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:
+    """Print a line per promise; 1 if one is broken. A word stands for the plug-in that it makes, if it makes one."""
     from assay.contracts.base import check as verdicts_of
+    from assay.contracts.base import made
 
-    verdicts = verdicts_of(folder, plugin)
-    print(f"{folder}: {plugin.label}")
+    plugin, verdicts = made(folder, plugin) if isinstance(plugin, str) else (plugin, [])
+    verdicts = verdicts or verdicts_of(folder, plugin)
+    print(f"{folder}: {plugin if isinstance(plugin, str) else plugin.label}")
     said = set[str]()
     for verdict in verdicts:
         print(f"  {'pass' if verdict.kept else 'FAIL'}  {verdict.promise}")

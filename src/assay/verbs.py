@@ -7,6 +7,7 @@ from typing import Any
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
+from assay.core.foreign import load_source, read_source
 from assay.core.plugin import registries
 from assay.core.run import Record
 from assay.core.words import printable
@@ -48,13 +49,45 @@ def list_(words: list[str]) -> int:
 
 
 def check(words: list[str]) -> int:
-    """Whether a plug-in keeps the promises of its folder: `assay check encoders NAME --plugin FILE`."""
-    parser = _parser("check", check.__doc__ or "")
-    parser.add_argument("kind")
-    parser.add_argument("names", nargs="+", help="words such as self_attn or self_attn:heads=4")
+    """Whether plug-ins keep the promises of their folder: `assay check FILE` tries each in a file."""
+    from assay.contracts.base import has_contract
+
+    kinds = ", ".join(folder for folder in registries() if has_contract(folder))
+    parser = _parser("check", f"{check.__doc__} FILE NAME tries one of them, KIND NAME one that is known by its name.")
+    parser.add_argument("kind", metavar="FILE|KIND", help=f"a Python file with plug-ins, or one of: {kinds}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="words such as self_attn or self_attn:heads=4")
     args = parser.parse_args(words)
+    if args.kind.endswith(".py") or Path(args.kind).is_file():
+        return max(print_verdicts(folder, word) for folder, word in _plugins_of(args.kind, args.names))
     folder = _folder_name(args.kind)
-    return max(print_verdicts(folder, registries()[folder].parse(name)) for name in args.names)
+    if not args.names:
+        parser.error("the following arguments are required: names")
+    return max(print_verdicts(folder, name) for name in args.names)
+
+
+def _plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """(folder, word) of the plug-ins in a file: all that have promises to keep, or those named."""
+    from assay.contracts.base import has_contract
+
+    module = load_source(read_source(path)).__name__
+    found = [(folder, e) for folder, known in registries().items() for e in known.entries() if e.module == module]
+    spellings = {spelled: (folder, e.name) for folder, e in found for spelled in (e.name, *e.aliases)}
+    if not found:
+        raise UserError(f"'{path}' has no plug-in: a class under @attention.register('name') is one.")
+    for word in names:
+        if (name := word.partition(":")[0]) not in spellings:
+            raise UserError(
+                f"'{path}' has no plug-in '{name}'.{nearest(name, spellings)} It has {', '.join(spellings)}."
+            )
+    if names:
+        return [(spellings[word.partition(":")[0]][0], word) for word in names]
+    chosen = [(folder, entry.name) for folder, entry in found if has_contract(folder)]
+    for folder, entry in found:
+        if not has_contract(folder):
+            say(f"{folder}: {entry.name} is left out: {folder} make no promises that can be checked.")
+    if not chosen:
+        raise UserError(f"'{path}' has nothing to check.")
+    return chosen
 
 
 def show(words: list[str]) -> int:

@@ -1,13 +1,16 @@
 """Every attention method keeps every promise, and the promises notice methods that do not."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from assay.attention import attention
-from assay.attention.base import Evict, Pattern, Prefix, Select, best
+from assay.attention.base import BlockSelect, Evict, Pattern, Prefix, Select, best
+from assay.attention.checks import MethodFault, numbers
 from assay.contracts import attention as contract
+from assay.contracts import base
 from assay.contracts.base import promises
 
 FAMILIES = (Pattern, Select, Evict, Prefix)
@@ -88,6 +91,173 @@ def test_no_two_names_give_one_mask():
     masks = {name: contract._mask_of(name) for name in attention.names()}
     pairs = [(a, b) for a in masks for b in masks if a < b]
     assert [(a, b) for a, b in pairs if torch.equal(masks[a], masks[b])] == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loudest(Evict):
+    """Keys of large norm stay, with one fault in the scores."""
+
+    fault: str = ""
+
+    def arrival(self, layer):
+        norms = layer.k.double().norm(dim=-1)
+        match self.fault:
+            case "arrival is no number":
+                return norms * torch.nan
+            case "arrival is infinite":
+                return norms / 0
+            case "arrival has no heads":
+                return norms.mean(1)
+            case "arrival is a mask":
+                return norms > 1
+            case "arrival is elsewhere":
+                return norms.to("meta")
+            case "arrival is nothing":
+                return None
+        return norms
+
+    def score(self, before, step):
+        match self.fault:
+            case "score is no number":
+                return before + (before * 0 / 0).where(step.position[..., :] % 7 == 0, 0.0)
+            case "score has a query":
+                return before[..., None]
+        return before
+
+
+SCORES = [
+    ("arrival is no number", "arrival must be finite: 1280 of 1280 are not"),
+    ("arrival is infinite", "arrival must be finite: 1280 of 1280 are not"),
+    ("arrival has no heads", r"arrival must be \(rows, kv_heads, time\) = \(2, 2, 320\), got \(2, 320\)"),
+    ("arrival is a mask", "arrival must be real numbers, got torch.bool"),
+    ("arrival is elsewhere", "arrival must be on cpu, where the keys are, got meta"),
+    ("arrival is nothing", "arrival must be a tensor, got NoneType"),
+    ("score is no number", "score must be finite"),
+    ("score has a query", r"score must be \(rows, kv_heads, slots\) = .*, got"),
+]
+
+
+@pytest.mark.parametrize(("fault", "seen"), SCORES)
+def test_scores_that_are_no_scores_are_noticed_and_described(monkeypatch, fault, seen):
+    monkeypatch.setattr(base, "promises", lambda folder: [contract.scores_with_finite_numbers])
+    (fine,), (broken,) = (base.check("attention", Loudest(fault=one)) for one in ("", fault))
+    assert fine.kept and not broken.kept and re.search(seen, broken.seen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chooses(Select):
+    fault: str = ""
+
+    def keep(self, layer, budget):
+        worth = layer.k.double().norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
+        match self.fault:
+            case "no number":
+                return best(worth * torch.nan, layer, budget)
+            case "numbers":
+                return best(worth, layer, budget).double()
+            case "one head less":
+                return best(worth, layer, budget)[:, :-1]
+        return best(worth, layer, budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts(Prefix):
+    fault: str = ""
+
+    def worth(self, layer, length):
+        worth = layer.k.double().norm(dim=-1)[..., :length]
+        return worth * torch.nan if self.fault == "no number" else worth[..., 1:] if self.fault else worth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sees(Pattern):
+    fault: str = ""
+
+    def sees(self, query, key, *, time, slots):
+        seen = query - key <= slots
+        return seen.int() if self.fault == "numbers" else seen[..., :-1] if self.fault else seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(BlockSelect):
+    fault: str = ""
+
+    def chosen(self, layer, budget):
+        blocks = layer.time // self.block_size + (not self.fault)
+        return torch.ones(layer.rows, 4, blocks, blocks, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("method", "seen"),
+    [
+        (Chooses(fault="no number"), "scores must be finite, and some are no numbers"),
+        (Chooses(fault="numbers"), "keep must be booleans, got torch.float64"),
+        (Chooses(fault="one head less"), r"keep must be \(rows, heads, query, key\) = \(2, 4, 320, 320\), got \(2, 3,"),
+        (Cuts(fault="no number"), "scores must be finite, and some are no numbers"),
+        (Cuts(fault="short"), r"worth must be \(rows, kv_heads, prefix\) = \(2, 2, 160\), got \(2, 2, 159\)"),
+        (Sees(fault="numbers"), "sees must be booleans, got torch.int32"),
+        (Sees(fault="short"), r"sees must be \(rows, query, key\) = .* got \(2, 320, 319\)"),
+        (
+            Blocks(block_size=48, fault="short"),
+            r"chosen must be \(rows, heads, block, block of keys\) = \(2, 4, 7, 7\)",
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_method_of_another_family_gives_is_looked_at_too(method, seen):
+    contract.scores_with_finite_numbers(replace(method, fault=""))
+    with pytest.raises(MethodFault, match=seen):
+        contract.scores_with_finite_numbers(method)
+
+
+def test_a_method_is_not_to_blame_for_keys_that_are_no_numbers():
+    layer = contract._layer()
+    layer.k[0, 0, 5] = torch.nan
+    with numbers() as seen:
+        contract._each(Loudest(), layer)
+        contract._each(Chooses(), layer)
+        seen.raise_for_none()
+
+
+SIBLINGS = """
+from dataclasses import dataclass
+from assay.attention import attention
+from assay.attention.base import Evict
+
+@attention.register("innocent")
+@dataclass(frozen=True, kw_only=True)
+class Innocent(Evict):
+    def arrival(self, layer):
+        return layer.k.double().abs().amax(-1)
+
+@attention.register("culprit")
+@dataclass(frozen=True, kw_only=True)
+class Culprit(Evict):
+    BODY
+"""
+CULPRITS = {
+    "option": ("size: int", "missing 1 required keyword-only argument: 'size'"),
+    "construction": ("def __post_init__(self): raise RuntimeError('not today')", "not today"),
+    "score": ("def score(self, before, step): raise RuntimeError('no score')", "no score"),
+    "shape": (
+        "def arrival(self, layer): return layer.k[..., 0, 0]",
+        r"culprit: arrival must be (rows, kv_heads, time)",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", CULPRITS)
+def test_a_broken_sibling_is_named_and_the_innocent_passes(cli, tmp_path, monkeypatch, where):
+    few = [contract.scores_with_finite_numbers, contract.is_not_another_method_by_name]
+    monkeypatch.setattr(base, "promises", lambda folder: few)
+    body, seen = CULPRITS[where]
+    plugin = tmp_path / "two.py"
+    plugin.write_text(SIBLINGS.replace("BODY", body))
+    code, out, err = cli("check", plugin)
+    assert code == 1 and out.count("attention:") == 2
+    innocent = out[out.index("attention: innocent") :]
+    assert "FAIL" not in innocent and "FAIL" in out[: out.index("attention: innocent")] and seen in out
+    assert "not compared with culprit, which is broken" in err and seen in err
 
 
 def test_assay_check_prints_every_promise(cli):

@@ -94,6 +94,71 @@ class Strays(TrainedCoder):
     fault: str = ""
 
 
+class Priced(DecoderModule):
+    """A model's price of a unit, or something else of its companions, where it has no business."""
+
+    def __init__(self, models, d_in, d_code, *, fault, price):
+        super().__init__(models, d_in, d_code)
+        self.fault = fault
+        self.register_buffer("price", price.float())
+        self.register_buffer("steps", torch.zeros(models))
+
+    def encode(self, x):
+        shift = 1e-3 * self.price.mean() if self.fault == "encode" else 0.0
+        return (self.preactivations(x) + shift).relu()
+
+    def loss(self, x):
+        a = self.encode(x)
+        mse = self.reconstruction_error(x, self.decode(a))
+        sizes = a.sum(dim=2).mean(dim=1)
+        price = self.price.mean() if self.fault == "loss" else self.price
+        spread = sizes / sizes.detach().mean() if self.fault == "statistics" else sizes
+        shown = {"sizes": sizes.mean().expand_as(sizes)} if self.fault == "term" else {"sizes": sizes}
+        self.steps += self.price.sum() if self.fault == "buffer" else 1
+        return {"total": mse + price * spread, "mse": mse, **shown}
+
+    @torch.no_grad()
+    def after_step(self):
+        super().after_step()
+        if self.fault == "norms":
+            self.W_enc.div_(self.W_enc.norm())
+
+
+@dataclass(frozen=True, kw_only=True)
+class HasAPrice(TrainedCoder):
+    module = Priced
+    columns = ("price",)
+    fault: str = ""
+    price: float = 0.1
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("loss", "total of the loss depends on who else"),
+        ("statistics", "total of the loss depends on who else"),
+        ("term", "sizes of the loss depends on who else"),
+        ("encode", "depends on who else"),
+        ("norms", "depends on who else"),
+        ("buffer", "steps depends on who else"),
+    ],
+)
+def test_a_model_that_knows_its_companions_is_noticed(fault, seen):
+    contract.keeps_models_apart(HasAPrice())
+    with pytest.raises(AssertionError, match=seen):
+        contract.keeps_models_apart(HasAPrice(fault=fault))
+
+
+def test_a_level_that_takes_one_value_only_is_no_level():
+    class Fixed(HasAPrice):
+        def check(self, d_in, d_code, batch):
+            if self.price != 0.1:
+                raise UserError("no other")
+
+    with pytest.raises(AssertionError, match=r"no value of price but 0\.1"):
+        contract.keeps_models_apart(Fixed())
+
+
 @pytest.mark.parametrize("fault, seen", [("bias", "not the code"), ("cut", "not the code"), ("unnamed", "`mse`")])
 def test_a_decoder_that_trains_another_code_is_noticed(fault, seen):
     contract.codes_what_it_trains(Strays())

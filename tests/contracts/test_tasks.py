@@ -62,6 +62,8 @@ class Faulty(Task):
     def sample(self, batch, rng):
         source = None if self.fault == "global" else rng
         inputs = torch.randn(batch, 2, 1, generator=source)
+        if self.fault == "centred":
+            inputs = inputs - inputs.mean(0)
         if self.fault == "infinite":
             inputs[0, 0] = torch.inf
         if self.fault == "stuck":
@@ -99,6 +101,7 @@ class Faulty(Task):
         ("infinite", contract.is_finite, "1 of 128 entries of inputs"),
         ("global", contract.leaves_the_global_generator_alone, "sample drew"),
         ("cheats", contract.answers_each_sequence_alone, "move by"),
+        ("centred", contract.draws_each_sequence_alone, "inputs drawn alone have a variance of 0"),
         ("constant", contract.has_an_oracle_better_than_any_constant, "most frequent"),
         ("shape", contract.has_an_oracle_better_than_any_constant, r"the oracle gave \(1024, 2, 1\)"),
         ("reference", contract.has_an_oracle_better_than_any_constant, r"first gave \(4, 2\) for \(4,\)"),

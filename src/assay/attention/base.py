@@ -26,11 +26,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
+from assay.attention.checks import expect, look
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 
-WORTHS_AT_ONCE = 2**22
-"""Of queries and keys, sorted together."""
+WORTHS_AT_ONCE = 2**22  # of queries and keys, sorted together
 
 
 class BudgetTooSmall(UserError):
@@ -206,7 +206,10 @@ class Pattern(Method):
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows 1 query key"]:
         place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
         seen = self.sees(place[:, :, None], place[:, None, :], time=layer.time, slots=budget.cache(layer.time))
-        return (seen & layer.visible)[:, None]
+        shape = {"rows": layer.rows, "query": layer.time, "key": layer.time}
+        if isinstance(seen, Tensor) and seen.shape == layer.causal.shape:  # the same for every sequence
+            seen = seen.expand(layer.rows, -1, -1)
+        return (expect(seen, self, "sees", shape, layer.q, mask=True) & layer.visible)[:, None]
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         return cache_density(time, budget.cache(time))
@@ -244,8 +247,15 @@ class BlockSelect(Select):
         """The blocks of keys that each block of queries attends to, its own among them; none after it."""
         raise NotImplementedError(f"{type(self).__name__}.chosen")
 
+    def chosen_blocks(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+        """What `chosen` gives, once its shape is looked at."""
+        blocks = -(-layer.time // self.block_size)
+        shape = {"rows": layer.rows, "heads": layer.q.shape[1], "block": blocks, "block of keys": blocks}
+        return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, mask=True)
+
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
-        every = repeat(self.chosen(layer, budget), "r h i j -> r h (i q) (j k)", q=self.block_size, k=self.block_size)
+        size, chosen = self.block_size, self.chosen_blocks(layer, budget)
+        every = repeat(chosen, "r h i j -> r h (i q) (j k)", q=size, k=size)
         return every[..., : layer.time, : layer.time] & layer.visible[:, None]
 
 
@@ -330,7 +340,9 @@ class Prefix(Method):
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         length = self.length(layer.time)
         slots = torch.tensor([budget.cache(length)], device=layer.q.device)
-        chosen = highest(self.worth(layer, length), slots, layer.exists[:, None, :length])
+        shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
+        known = expect(self.worth(layer, length), self, "worth", shape, layer.k)
+        chosen = highest(known, slots, layer.exists[:, None, :length])
         kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
         kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
         return kept
@@ -375,7 +387,8 @@ def highest(
     worth: Float[Tensor, "*rows choice"], count: Int[Tensor, "*#rows 1"], among: Bool[Tensor, "*#rows choice"]
 ) -> Bool[Tensor, "*rows choice"]:
     """The `count` choices of highest worth in each row; of equals, the first."""
-    order = worth.masked_fill(~among, float("-inf")).argsort(dim=-1, descending=True, stable=True)
+    look(worth := worth.masked_fill(~among, float("-inf")))
+    order = worth.argsort(dim=-1, descending=True, stable=True)
     taken = torch.arange(worth.shape[-1], device=worth.device) < count
     return torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, taken.expand(order.shape)) & among
 

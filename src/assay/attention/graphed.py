@@ -32,7 +32,7 @@ def replay(slots: "Slots", parts: Sequence["Part"], arrival: Tensor, *, at_once:
         slots.evict(clock, present[:, :, -1])
         clock.add_(1)
 
-    state = [clock, slots.position, slots.worth, slots.entry, slots.last]
+    state = [clock, slots.position, slots.worth, slots.entry, slots.lowest, slots.last]
     graph = captured(step, state)
     for t in range(time):
         if t % at_once == 0:

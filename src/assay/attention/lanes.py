@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import flex
 from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Evict, Layer, Method, Pattern, Prefix, Select
+from assay.attention.checks import asked, expect, sound
 from assay.attention.replay import alive, lifetimes
 from assay.core.errors import UserError
 
@@ -106,15 +107,20 @@ def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -
 
 def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Tensor, "rows heads_or_1 query key"]]]:
     """Lane by lane, its rows and what they attend to."""
-    batch = checked(lanes, layer)
-    histories = replayed(lanes, layer)
+    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
+    histories = replayed(lanes, layer, given)
     for number, lane in enumerate(lanes):
         rows = slice(number * batch, (number + 1) * batch)
-        yield rows, lane_mask(lane, layer[rows], histories.get(number))
+        with asked(lane.method, given):
+            mask = lane_mask(lane, layer[rows], histories.get(number))
+        yield rows, mask
 
 
-def replayed(lanes: Sequence[Lane], layer: Layer) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
-    """The lifetimes of keys in the lanes that evict, by the lane's number; those of one protocol replayed as one."""
+def replayed(
+    lanes: Sequence[Lane], layer: Layer, given: Bool[Tensor, ""] | None = None
+) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
+    """The lifetimes of keys in the lanes that evict, by the lane's number; those of one protocol replayed as one.
+    `given`: whether queries and keys are finite, where somebody looks at scores."""
     batch = _batch(lanes, layer)
     protocols: dict[tuple[int, int], list[int]] = {}
     for number, lane in enumerate(lanes):
@@ -127,7 +133,7 @@ def replayed(lanes: Sequence[Lane], layer: Layer) -> dict[int, Int[Tensor, "batc
         starts = torch.tensor(numbers, device=layer.q.device) * batch
         rows = (starts[:, None] + torch.arange(batch, device=layer.q.device)).flatten()
         evicting = [(lane.method, lane.slots(layer.time)) for lane in map(lanes.__getitem__, numbers)]
-        last = lifetimes(evicting, layer[rows], chunk=chunk, prefix=prefix)  # type: ignore[arg-type]
+        last = lifetimes(evicting, layer[rows], chunk=chunk, prefix=prefix, given=given)  # type: ignore[arg-type]
         found |= dict(zip(numbers, last.chunk(len(numbers)), strict=True))
     return found
 
@@ -139,7 +145,11 @@ def lane_mask(
         case Pattern() as method if lane.prefix:
             return cut_once(method, layer, lane)
         case Pattern() | Select() | Prefix() as method:
-            return method.keep(layer, lane.budget)
+            kept = method.keep(layer, lane.budget)
+            # One mask for all heads, or one for each.
+            heads = 1 if isinstance(kept, Tensor) and kept.ndim == 4 and kept.shape[1] == 1 else layer.q.shape[1]
+            shape = {"rows": layer.rows, "heads": heads, "query": layer.time, "key": layer.time}
+            return expect(kept, method, "keep", shape, layer.q, mask=True)
         case Evict():
             kept = layer.visible[:, None]
             if last is None:
@@ -225,8 +235,8 @@ def attend(
     lanes: Sequence[Lane], layer: Layer, *, turn: Turn | None = None, usage: Sequence[Usage] | None = None
 ) -> Float[Tensor, "rows heads time e"]:
     """The output of attention, lane by lane. What CUDA can do without writing a mask out is done so."""
-    batch = checked(lanes, layer)
-    histories, outputs = replayed(lanes, layer), []
+    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
+    histories, outputs = replayed(lanes, layer, given), []
     for number, lane in enumerate(lanes):
         part = layer[number * batch : (number + 1) * batch]
         count = usage[number] if usage is not None else None
@@ -237,12 +247,14 @@ def attend(
                 count.count_lifetimes(lane.method, part, last, since)
             continue
         if isinstance(lane.method, BlockSelect) and flex.takes_blocks(part, lane.method.block_size):
-            chosen = lane.method.chosen(part, lane.budget)
+            with asked(lane.method, given):
+                chosen = lane.method.chosen_blocks(part, lane.budget)
             outputs.append(flex.blocks_attention(part, chosen, size=lane.method.block_size))
             if count:
                 count.count_blocks(lane.method, part, chosen)
             continue
-        kept = lane_mask(lane, part, last)
+        with asked(lane.method, given):
+            kept = lane_mask(lane, part, last)
         if count:
             count.count_mask(lane.method, part, kept, since)
         if lane.positions == "cache" and not lane.is_dense(layer.time):

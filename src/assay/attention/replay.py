@@ -23,6 +23,7 @@ from torch import Tensor
 
 from assay.attention import graphed
 from assay.attention.base import Evict, Layer, Step
+from assay.attention.checks import asked, expect, look
 
 Time = int | Int[Tensor, ""]
 """A place in the sequence: a number, or a clock on the device."""
@@ -37,30 +38,39 @@ def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads
 
 
 def lifetimes(
-    lanes: Sequence[tuple[Evict, int]], layer: Layer, *, chunk: int = 1, prefix: int = 0, graph: bool | None = None
+    lanes: Sequence[tuple[Evict, int]],
+    layer: Layer,
+    *,
+    chunk: int = 1,
+    prefix: int = 0,
+    graph: bool | None = None,
+    given: Bool[Tensor, ""] | None = None,
 ) -> Int[Tensor, "rows kv_heads key"]:
     """The last query that attends to each key, for lanes of Evict methods with so many slots. After every `chunk`
     tokens the cache is cut down to its slots; with a prefix only once, after so many tokens. `graph`: whether tokens
-    are steps of one CUDA graph, as they are on CUDA where it can be done."""
+    are steps of one CUDA graph, as they are on CUDA where it can be done. `given`: see `lanes.replayed`."""
     batch, parts, first = layer.rows // len(lanes), [], 0
     slots = Slots(lanes, layer, extra=prefix or chunk)
     for method, same in groupby(lanes, key=lambda lane: lane[0]):
         end = first + batch * len(list(same))
         parts.append(Part(method, layer[first:end], slice(first, end)))
         first = end
-    arrival = torch.cat([part.arrival() for part in parts]).to(slots.worth.dtype)
+    arrival = torch.cat([part.arrival() for part in parts])
     online = chunk == 1 and not prefix and layer.mask is None
     if online and (layer.q.is_cuda if graph is None else graph):
         graphed.replay(slots, parts, arrival, at_once=QUERIES_AT_ONCE)
-        return slots.last[..., : layer.time]
-    # After the prefix nothing leaves, and what comes then stays to the end.
-    for first, end in [(0, prefix)] if prefix else spans(0, layer.time, chunk):
-        slots.admit(first, arrival[:, :, first:end])
-        for here, there in spans(first, end, QUERIES_AT_ONCE):
-            present = slots.present(here, there)
-            for part in parts:
-                part.update(here, there, slots, present)
-        slots.evict(end - 1, present[:, :, -1])
+    else:
+        # After the prefix nothing leaves, and what comes then stays to the end.
+        for first, end in [(0, prefix)] if prefix else spans(0, layer.time, chunk):
+            slots.admit(first, arrival[:, :, first:end])
+            for here, there in spans(first, end, QUERIES_AT_ONCE):
+                present = slots.present(here, there)
+                for part in parts:
+                    part.update(here, there, slots, present)
+            slots.evict(end - 1, present[:, :, -1])
+    for part in parts:
+        with asked(part.method, given):
+            look(slots.lowest[part.rows])
     return slots.last[..., : layer.time]
 
 
@@ -83,6 +93,8 @@ class Slots:
         self.position = new((*shape, min(max(budgets), layer.time) + extra), -1)
         self.worth = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
         self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
+        self.lowest = self.worth[..., :1].clone()
+        """The lowest worth that an eviction has met: no number once one of those compared was none."""
         self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes the writes of "none left"
 
     def _per_row(self, values: list[int]) -> Int[Tensor, "rows 1 1"]:
@@ -120,13 +132,14 @@ class Slots:
         worth = self.worth.masked_fill(never, float("inf"))
         if self.layer.mask is not None:  # what the model has hidden leaves first, protected or not
             worth = worth.masked_fill((self.position >= 0) & ~present, float("-inf"))
+        lowest = worth.amin(-1, keepdim=True)
+        torch.minimum(self.lowest, lowest, out=self.lowest)
         if self.entry.shape[-1] == 1:
-            self._evict_one(t, worth)
+            self._evict_one(t, worth == lowest)
         else:
             self._evict_several(t, worth)
 
-    def _evict_one(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
-        lowest = worth == worth.amin(-1, keepdim=True)
+    def _evict_one(self, t: Time, lowest: Bool[Tensor, "rows kv_heads slots"]) -> None:
         victim = self.position.masked_fill(~lowest, self.layer.time).argmin(-1, keepdim=True)
         full = t >= self.limit
         put(self.last, self.position.gather(-1, victim).where(full, self.layer.time), t)
@@ -152,6 +165,24 @@ def put(target: Tensor, places: Tensor, value: Time) -> None:
         target.scatter_(-1, places, value.expand_as(places))
 
 
+def arrival_of(method: Evict, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    """What each key is worth when it comes, looked at, as wide as decisions are."""
+    shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "time": layer.time}
+    found = expect(method.arrival(layer), method, "arrival", shape, layer.k)
+    return shared(method, found.to(torch.promote_types(layer.k.dtype, torch.float32)))
+
+
+def score_of(
+    method: Evict, before: Float[Tensor, "rows kv_heads slots"], step: Step
+) -> Float[Tensor, "rows kv_heads slots"] | None:
+    """What each resident is worth after the queries of a step, looked at; None: the same as before."""
+    after = method.score(before, step)
+    if after is before:
+        return None
+    shape = dict(zip(("rows", "kv_heads", "slots"), before.shape, strict=True))
+    return shared(method, expect(after, method, "score", shape, before))
+
+
 def shared(method: Evict, worth: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
     """One worth for all heads, where the layer decides as a whole."""
     return worth if method.granularity == "kv_head" else worth.mean(1, keepdim=True).expand_as(worth)
@@ -167,7 +198,7 @@ class Part:
         self.asked = False
 
     def arrival(self) -> Float[Tensor, "rows kv_heads time"]:
-        return shared(self.method, self.method.arrival(self.layer))
+        return arrival_of(self.method, self.layer)
 
     def update(
         self, first: Time, end: int | None, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]
@@ -178,10 +209,9 @@ class Part:
             present[self.rows],
             score_all=partial(self.scores, first, end),
         )
-        before = slots.worth[self.rows]
-        after = self.method.score(before, step)
-        if after is not before:
-            slots.worth[self.rows] = shared(self.method, after)
+        after = score_of(self.method, slots.worth[self.rows], step)
+        if after is not None:
+            slots.worth[self.rows] = after
 
     def scores(self, first: Time, end: int | None) -> Float[Tensor, "rows kv_heads group query key"]:
         """Those of the queries first..end-1, out of a block that is computed at once."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from assay.core.errors import UserError
 from assay.core.foreign import source_of
 from assay.core.plugin import Plugin, registries
+from assay.core.run import Numerics
 
 Promise = Callable[[Plugin], None]
 
@@ -37,15 +38,31 @@ def promises(folder: str) -> list[Promise]:
 
 
 def check(folder: str, plugin: Plugin) -> list[Verdict]:
-    """Every promise of the folder, tried on one plug-in."""
-    return [_try(promise, plugin) for promise in promises(folder)]
+    """Every promise of the folder, tried on one plug-in, with the numerics that runs have on a CPU."""
+    from assay.train.device import activate
+
+    with activate(Numerics()):
+        return [_try(promise, plugin) for promise in promises(folder)]
+
+
+def made(folder: str, word: str) -> tuple[Plugin | str, list[Verdict]]:
+    """The plug-in of a word; or the word, and the verdict that says why it makes none. Options that are refused are the
+    person's to mend."""
+    registry = registries()[folder]
+    registry[word.partition(":")[0]]
+    try:
+        return registry.parse(word), []
+    except Exception as error:
+        if isinstance(error, UserError) and ":" in word:
+            raise
+        return word, [Verdict("It can be made with these options.", False, f"{type(error).__name__}: {error}")]
 
 
 def _try(promise: Promise, plugin: Plugin) -> Verdict:
     text = (promise.__doc__ or promise.__name__).strip()
     try:
         promise(plugin)
-    except AssertionError as error:
+    except (AssertionError, UserError) as error:
         return Verdict(text, False, str(error))
     except Exception as error:  # noqa: BLE001 - a plug-in that raises has broken the promise, and the person wants to see how
         frames = traceback.extract_tb(error.__traceback__)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.contracts.shared import assert_loads_back, assert_trains
+from assay.contracts.shared import assert_loads_back, assert_trains, training_reach
 from assay.mixers.base import Mixer, MixerModule, state_scalars
 from assay.nn.random import initialised_from, stream
 
@@ -20,12 +20,14 @@ def keeps_the_shape_for_any_length(mixer: Mixer) -> None:
 
 
 def does_not_read_the_future(mixer: Mixer) -> None:
-    """Changing the tokens after t leaves every output up to t the same bits."""
+    """Changing the tokens after t leaves every output up to t the same bits; in training they have no gradient."""
     module, x = _module(mixer), _sequences(3)
     for t in (1, 5, LENGTH - 1):
         changed = torch.cat([x[:, :t], _sequences(3, name="other")[:, t:]], dim=1)
         same = torch.equal(module(x)[:, :t], module(changed)[:, :t])
         assert same, f"outputs before {t} moved when the tokens from {t} on changed"
+    reach = training_reach(module, x, lambda y: y[:, :5])
+    assert not reach[:, 5:].any(), "in training, outputs before 5 depend on the tokens from 5 on"
 
 
 def reads_the_past(mixer: Mixer) -> None:
@@ -74,11 +76,13 @@ def works_in_float64_and_under_bf16_autocast(mixer: Mixer) -> None:
 
 
 def mixes_each_sequence_alone(mixer: Mixer) -> None:
-    """A sequence's outputs do not depend on the others of its batch, within 1e-5."""
+    """A sequence's outputs do not depend on the others of its batch, within 1e-5; in training they have no gradient."""
     module, x = _module(mixer), _sequences(4)
     alone = torch.cat([module(row) for row in torch.split(x, 1)])
     worst = (module(x) - alone).abs().max().item()
     assert worst < 1e-5, f"a batch of 4 and 4 batches of 1 differ by {worst:.1e}"
+    reach = training_reach(module, x, lambda y: y[1])
+    assert not reach[[0, 2, 3]].any(), "in training, a sequence's outputs depend on the others of its batch"
 
 
 def loads_back(mixer: Mixer) -> None:

@@ -1,7 +1,7 @@
 """Promises that several folders make, for their contracts to call."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.core.convert import option_types
@@ -27,6 +28,18 @@ def assert_trains(module: nn.Module, output: Tensor) -> None:
         assert parameter.grad is not None, f"{name} got no gradient: the forward pass does not use it"
         assert torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
         assert parameter.grad.abs().max() > 0, f"the gradient of {name} is exactly zero"
+
+
+def training_reach(
+    module: nn.Module, x: Float[Tensor, "batch time d"], chosen: Callable[[Tensor], Tensor]
+) -> Bool[Tensor, "batch time"]:
+    """The inputs that have a gradient from the chosen outputs in training mode, where batch statistics mix inputs."""
+    given = x.clone().requires_grad_()
+    y = chosen(module.train()(given))
+    if y.requires_grad:
+        (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
+    module.eval()
+    return torch.zeros_like(x[..., 0], dtype=torch.bool) if given.grad is None else given.grad.ne(0).any(dim=2)
 
 
 TEXTS = (

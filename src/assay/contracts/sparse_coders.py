@@ -1,9 +1,13 @@
 """What every sparse coder promises: see assay.sparse_coders.base."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from assay.contracts.shared import assert_loads_back
+from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule, SparseCoder, TrainedCoder, pick, stack
 
@@ -54,21 +58,32 @@ def gradients_are_those_of_the_loss(coder: SparseCoder) -> None:
 
 
 def keeps_models_apart(coder: SparseCoder) -> None:
-    """A model's loss, gradient and code are the same bits alone and beside others of other seeds and levels."""
+    """Through two steps of training, a model's loss, gradient, buffers and code are the same bits alone and beside
+    others of other seeds and levels."""
     if not isinstance(coder, TrainedCoder):
         return
-    x = _rows(2).float()
-    together = _fresh([coder] * 4, [0, 0, 1, 1], torch.float32)
-    together.gradient(x)
-    for place, seed in enumerate([0, 0, 1, 1]):
-        alone = _fresh([coder], [seed], torch.float32)
-        alone.gradient(x[seed : seed + 1])
-        for name, parameter in alone.named_parameters():
-            mine, other = parameter.grad, together.get_parameter(name).grad
-            assert mine is not None and other is not None
-            assert torch.equal(mine[0], other[place]), f"the gradient of {name} depends on who else is trained"
-        picked = pick(coder, together, place)
-        assert torch.equal(picked.encode(x[:1]), alone.encode(x[:1])), "a picked model codes differently"
+    x, other = _rows(2).float(), _of_another_level(coder)
+    coders, seeds = [coder, other, other, coder], [0, 0, 1, 1]
+    together = _fresh(coders, seeds, torch.float32)
+    alone = [_fresh([one], [seed], torch.float32) for one, seed in zip(coders, seeds, strict=True)]
+    for _ in range(2):
+        terms = _step(together, x)
+        for place, module in enumerate(alone):
+            group = seeds[place]
+            for name, term in _step(module, x[group : group + 1]).items():
+                assert torch.equal(term[0], terms[name][place]), f"{name} of the loss depends on who else is trained"
+            for name, parameter in module.named_parameters():
+                mine, shared = parameter.grad, together.get_parameter(name).grad
+                assert mine is not None and shared is not None
+                assert torch.equal(mine[0], shared[place]), f"the gradient of {name} depends on who else is trained"
+    codes = together.encode(x)
+    for place, module in enumerate(alone):
+        own = x[seeds[place] : seeds[place] + 1]
+        assert torch.equal(module.encode(own)[0], codes[place]), "a code depends on who else is trained"
+        picked = pick(coders[place], together, place)
+        assert torch.equal(picked.encode(own), module.encode(own)), "a picked model codes differently"
+        for name, value in module.state_dict().items():
+            assert torch.equal(value, picked.state_dict()[name]), f"{name} depends on who else is trained"
 
 
 def codes_what_it_trains(coder: SparseCoder) -> None:
@@ -140,6 +155,36 @@ def _fresh(coders: list[TrainedCoder], seeds: list[int], dtype: torch.dtype = to
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return module
+
+
+def _of_another_level(coder: TrainedCoder) -> TrainedCoder:
+    """The coder with other values of the options in which the models of one module may differ."""
+    coder.check(D_IN, D_CODE, BATCH)
+    for column in coder.columns:
+        value = getattr(coder, column)
+        for another in (2 * value, value + 1, value - 1, value // 2):
+            try:
+                changed = replace(coder, **{column: another})
+                changed.check(D_IN, D_CODE, BATCH)
+            except UserError:
+                continue
+            if another != value:
+                break
+        else:
+            raise AssertionError(f"no value of {column} but {value} is accepted: it is no column")
+        coder = changed
+    return coder
+
+
+def _step(module: CoderModule, x: Tensor) -> Mapping[str, Tensor]:
+    """One step down the gradient; the terms of the loss before it."""
+    terms = {name: term.clone() for name, term in module.gradient(x).items()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            assert parameter.grad is not None
+            parameter.sub_(parameter.grad, alpha=1e-3)
+        module.after_step()
+    return terms
 
 
 def _disturbed(coder: TrainedCoder) -> CoderModule:

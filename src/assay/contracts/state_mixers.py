@@ -2,7 +2,7 @@
 
 import torch
 
-from assay.contracts.shared import assert_loads_back, assert_trains
+from assay.contracts.shared import assert_loads_back, assert_trains, training_reach
 from assay.nn.random import initialised_from, stream
 from assay.state_mixers.base import StateMixer
 
@@ -16,11 +16,17 @@ def keeps_the_shape(mixer: StateMixer) -> None:
 
 
 def works_on_each_position_alone(mixer: StateMixer) -> None:
-    """An output depends on its own position alone, within 1e-6."""
-    module, x = _module(mixer), _tokens(2, 5)
-    alone = torch.cat([module(token) for token in torch.split(x, 1, dim=1)], dim=1)
-    worst = (module(x) - alone).abs().max().item()
-    assert worst < 1e-6, f"positions mix: {worst:.1e}"
+    """An output depends on its own position of its own sequence alone, within 1e-6; in training no other input has a
+    gradient."""
+    module, x = _module(mixer), _tokens(3, 5)
+    along = torch.cat([module(token) for token in torch.split(x, 1, dim=1)], dim=1)
+    across = torch.cat([module(sequence) for sequence in torch.split(x, 1)])
+    for what, alone in (("positions", along), ("sequences", across)):
+        worst = (module(x) - alone).abs().max().item()
+        assert worst < 1e-6, f"{what} mix: {worst:.1e}"
+    reach = training_reach(module, x, lambda y: y[1, 2])
+    reach[1, 2] = 0
+    assert not reach.any(), "in training, an output depends on other positions or sequences"
 
 
 def is_finite_and_trains(mixer: StateMixer) -> None:

@@ -64,6 +64,17 @@ def answers_each_sequence_alone(task: Task) -> None:
         assert gap < 1e-4, f"with other targets and a smaller batch the answers of {name} move by {gap:.2e}"
 
 
+def draws_each_sequence_alone(task: Task) -> None:
+    """Sequences drawn one at a time vary as those of one batch do, within a factor of 3 of the variance."""
+    rng, drawn = stream(0, "contract", "alone"), 128
+    single, batch = [task.sample(1, rng) for _ in range(drawn)], task.sample(drawn, rng)
+    for name in ("inputs", "targets"):
+        alone = torch.cat([getattr(one, name) for one in single]).double().var(dim=0).mean().item()
+        together = getattr(batch, name).double().var(dim=0).mean().item()
+        close = together / 3 <= alone <= 3 * together
+        assert close, f"{name} drawn alone have a variance of {alone:.3g}, in a batch of {drawn} one of {together:.3g}"
+
+
 def has_an_oracle_better_than_any_constant(task: Task) -> None:
     """The oracle answers in the targets' shape, as references do, and better than the best constant does."""
     batch = _batch(task, 1024)

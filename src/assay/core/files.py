@@ -55,7 +55,7 @@ def read_plain(path: Path, limit: int | None = None) -> bytes:
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if limit is not None and size > limit:
-            raise NotPlain(f"it has {size} bytes, more than the {limit} that are read")
+            raise NotPlain(f"it has more than {limit} bytes")
         return file.read()
 
 

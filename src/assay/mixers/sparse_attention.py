@@ -23,14 +23,18 @@ from torch.nn.functional import scaled_dot_product_attention
 from assay.attention import attention
 from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Select, Step
 from assay.attention.lanes import Lane, attended
-from assay.attention.replay import shared
+from assay.attention.replay import arrival_of, score_of
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule, SoftmaxMixer
 from assay.nn.attention import HeadProjections, head_dim
 from assay.nn.rotary import rotate
 
-Heads = Float[Tensor, "batch heads time d"]
+Queries = Float[Tensor, "batch heads query d"]
+Keys = Float[Tensor, "batch kv_heads key d"]
+Values = Float[Tensor, "batch kv_heads key e"]
+Worth = Float[Tensor, "batch kv_heads key"]
+Kept = Bool[Tensor, "batch #heads query key"]
 
 
 @mixers.register("sparse_attention")
@@ -94,11 +98,11 @@ class MethodAttention(MixerModule):
         q, k, v = self.turned(x, 0)
         return self.heads.merge(_attention(q, k, v, self.kept(q, k, v)))
 
-    def turned(self, x: Float[Tensor, "batch time d_model"], start: int) -> tuple[Heads, Heads, Heads]:
+    def turned(self, x: Float[Tensor, "batch time d_model"], start: int) -> tuple[Queries, Keys, Values]:
         q, k, v = self.heads.split(x)
         return (rotate(q, start=start), rotate(k, start=start), v) if self.rotary else (q, k, v)
 
-    def kept(self, q: Heads, k: Heads, v: Heads) -> Bool[Tensor, "batch heads query key"]:
+    def kept(self, q: Queries, k: Keys, v: Values) -> Kept:
         lane = Lane(self.method, self.budget)
         layer = Layer(q.detach(), k.detach(), v.detach(), index=self.depth)
         # Decisions are made in the precision of what they are made from, whatever the products are computed in.
@@ -106,7 +110,7 @@ class MethodAttention(MixerModule):
             return attended([lane], layer) if q.shape[2] > self.budget.cache(0) else layer.visible[:, None]
 
 
-def _attention(q: Heads, k: Heads, v: Heads, kept: Tensor | None) -> Heads:
+def _attention(q: Queries, k: Keys, v: Values, kept: Kept | None) -> Float[Tensor, "batch heads query e"]:
     k, v = (repeat(x, "b h t d -> b (h g) t d", g=q.shape[1] // x.shape[1]) for x in (k, v))
     return scaled_dot_product_attention(q, k, v, attn_mask=kept)
 
@@ -171,23 +175,25 @@ class EvictingAttention(MethodAttention):
             keys, values, worth, places)  # fmt: skip
         return rearrange(y, "b 1 d -> b d"), (*state, clock + 1)
 
-    def arrival(self, k: Heads, t: int) -> Float[Tensor, "batch kv_heads 1"]:
+    def arrival(self, k: Float[Tensor, "batch kv_heads 1 d"], t: int) -> Float[Tensor, "batch kv_heads 1"]:
         """What the new key is worth, where it stands at place t."""
         padded = torch.nn.functional.pad(k, (0, 0, t, 0))
         layer = Layer(padded, padded, padded, index=self.depth)
-        return shared(self.method, self.method.arrival(layer))[..., -1:].to(k.dtype)
+        return arrival_of(self.method, layer)[..., -1:].to(k.dtype)
 
-    def updated(self, q: Heads, keys: Heads, values: Heads, worth: Tensor) -> Float[Tensor, "batch kv_heads slots"]:
+    def updated(self, q: Queries, keys: Keys, values: Values, worth: Worth) -> Worth:
         """After this query; the cache is a short sequence of its own."""
         layer = Layer(q.expand(-1, -1, keys.shape[2], -1), keys, values, index=self.depth)
         places = torch.arange(keys.shape[2], device=q.device).expand(worth.shape)
         everything = torch.ones_like(places, dtype=torch.bool)[:, :, None]
         last = keys.shape[2] - 1
         step = Step(layer, places, everything, lambda: layer.scores_between(last, last + 1))
-        after = self.method.score(worth, step)
-        return worth if after is worth else shared(self.method, after)
+        after = score_of(self.method, worth, step)
+        return worth if after is None else after
 
-    def evicted(self, keys: Heads, values: Heads, worth: Tensor, places: Tensor, t: int) -> tuple[Tensor, ...]:
+    def evicted(
+        self, keys: Keys, values: Values, worth: Worth, places: Worth, t: int
+    ) -> tuple[Float[Tensor, "batch kv_heads rest d"], Float[Tensor, "batch kv_heads rest e"], Tensor, Tensor]:
         """Without the one of lowest worth, the oldest of equals: slots are in the order of their places."""
         first, latest = self.method.protected(self.budget.cache(0))
         never = (places < first) | (places > t - latest)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from assay.attention import attention
 from assay.attention.base import Budget, Layer, Method, Select
+from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.core.errors import UserError
 from assay.data.language_model import WEIGHTS, check_context, transformers
@@ -83,7 +84,8 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     try:
         model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
         _ACTIVE.update(dict.fromkeys(configs, state))
-        yield state.usage
+        with numbers() as state.numbers:
+            yield state.usage
     finally:
         watch.remove()
         for key, config in configs.items():
@@ -104,8 +106,11 @@ class State:
     rotary: nn.Module | None
     layers: set[int] = field(default_factory=set)
     """Those that asked."""
+    numbers: Numbers = field(default_factory=Numbers)
 
     def check_used(self, model: nn.Module, *_: Any) -> None:
+        """At the end of a forward pass."""
+        self.numbers.raise_for_none()
         if not self.layers:
             raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
 

@@ -28,7 +28,9 @@ from assay.sparse_coders.base import EncoderModule, Terms, TrainedCoder, project
 Activation = Literal["relu", "identity", "softplus"]
 SHRINKAGE = 0.1
 """Share of the identity in the correlation matrix whose determinant is taken."""
-WEIGHTS = ("lambda_lse", "lambda_var", "lambda_tc", "lambda_wr")
+WEIGHTS = ("lambda_lse", "lambda_var", "lambda_tc")
+"""In which the models of a module may differ. Not in lambda_wr: with it gradients are autograd's, without it they are
+written out by hand, and the bits of a model would depend on its companions."""
 
 
 class Module(EncoderModule):
@@ -39,14 +41,15 @@ class Module(EncoderModule):
 
     def __init__(
         self, models: int, d_in: int, d_code: int, *, activation: Activation, scale: str, decorrelation: str,
-        variance_eps: float, **weights: Tensor,
+        variance_eps: float, lambda_wr: float, **weights: Tensor,
     ) -> None:  # fmt: skip
         super().__init__(models, d_in, d_code)
         self.activation, self.scale, self.decorrelation, self.eps = activation, scale, decorrelation, variance_eps
         for name in WEIGHTS:
             self.register_buffer(name, weights[name].float())
+        self.register_buffer("lambda_wr", torch.full((models,), lambda_wr))
         # Written out by hand where that is simple; the other forms are left to autograd.
-        self.redundancy = bool(weights["lambda_wr"].any())
+        self.redundancy = lambda_wr != 0
         self.analytic = activation != "softplus" and decorrelation == "pairs" and not self.redundancy
 
     @property

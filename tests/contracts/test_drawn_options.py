@@ -1,0 +1,192 @@
+"""Every plug-in keeps its promises with drawn options, not with its defaults alone.
+
+Options are drawn from the types of the fields. What a plug-in refuses in words (a UserError) is fine; anything else
+that it raises, and every broken promise, is a fault. The draws are the same on every machine.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from assay.attention.base import Budget, BudgetTooSmall, Layer
+from assay.attention.checks import numbers
+from assay.attention.lanes import Lane, attended, realised_density
+from assay.contracts import base, encoders, mixers, sparse_coders, state_mixers, tasks, vectors
+from assay.contracts.shared import assert_loads_back
+from assay.core.convert import option_types
+from assay.core.errors import UserError
+from assay.core.plugin import Plugin, registries
+from assay.nn.random import stream
+
+FEW, MANY = 5, 60
+NEEDS_FILES = {"activations", "mnist"}
+PINNED = {"dictionary": {"rows": 400}}
+"""What would only make a test slow."""
+
+
+def keeps_its_mask(method: Any) -> None:
+    """The promises of an attention method, on a layer short enough for many draws."""
+    assert_loads_back(method)
+    rng, time = stream(0, "drawn"), 40
+    q, k, v = (torch.randn(2, heads, time, 4, generator=rng) for heads in (4, 2, 2))
+    layer, later = Layer(q, k, v, index=8), torch.arange(time)[:, None, None] >= time - 5
+    changed = Layer(*(torch.where(later[:, 0], x.flip(2), x) for x in (q, k, v)), index=8)
+    for budget in (Budget(slots=9), Budget(sparsity=0.25), Budget(sparsity=0.0)):
+        lane = Lane(method, budget)
+        try:
+            lane.check(time)
+        except BudgetTooSmall:
+            continue
+        with numbers() as seen:
+            kept, again = attended([lane], layer), attended([lane], changed)
+            seen.raise_for_none()
+        assert not (kept & ~layer.visible[:, None]).any(), f"{budget}: a query attends to what is hidden"
+        assert kept.diagonal(dim1=2, dim2=3).all(), f"{budget}: a query does not attend to itself"
+        assert torch.equal(kept[:, :, : time - 5], again[:, :, : time - 5]), f"{budget}: the future is read"
+        dense, real = lane.is_dense(time), realised_density(kept, layer).mean().item()
+        assert not dense or real == 1, f"{budget}: it calls itself dense, and its density is {real:.4f}"
+        expected = method.expected_density(time, budget)
+        close = expected is None or abs(real - expected) <= 0.02 * expected
+        assert close, f"{budget}: density {real:.4f}, expected_density says {expected:.4f}"
+
+
+def steps_as_it_runs_in_parallel(mixer: Any) -> None:
+    """In float64: norms over heads of one or two channels make much of the rounding of float32."""
+    module, x = mixers._module(mixer).double(), mixers._sequences(3).double()
+    worst = (module(x) - mixers._stepped(module, x)[0]).abs().max().item()
+    assert worst < 1e-8, f"the two forms differ by {worst:.1e}"
+
+
+CHEAP: dict[str, list[Callable[[Any], None]]] = {
+    "attention": [keeps_its_mask],
+    "encoders": [
+        encoders.gives_one_code_per_sequence,
+        encoders.codes_each_sequence_alone,
+        encoders.is_finite,
+        encoders.loads_back,
+    ],
+    "mixers": [
+        mixers.keeps_the_shape_for_any_length,
+        mixers.does_not_read_the_future,
+        steps_as_it_runs_in_parallel,
+        mixers.carries_the_state_it_declares,
+        mixers.mixes_each_sequence_alone,
+        mixers.loads_back,
+    ],
+    "sparse_coders": [
+        sparse_coders.gives_a_code_per_row,
+        sparse_coders.codes_each_row_alone,
+        sparse_coders.gradients_are_those_of_the_loss,
+        sparse_coders.keeps_models_apart,
+        sparse_coders.loads_back,
+    ],
+    "state_mixers": [
+        state_mixers.keeps_the_shape,
+        state_mixers.works_on_each_position_alone,
+        state_mixers.is_finite_and_trains,
+        state_mixers.loads_back,
+    ],
+    "tasks": [
+        tasks.gives_equal_batches_to_equal_generators,
+        tasks.has_the_shape_it_says,
+        tasks.is_finite,
+        tasks.answers_each_sequence_alone,
+        tasks.loads_back,
+    ],
+    "vectors": [vectors.has_three_parts_of_finite_rows, vectors.is_the_same_every_time, vectors.loads_back],
+}
+PLUGINS = [(folder, name) for folder in CHEAP for name in registries()[folder].names() if name not in NEEDS_FILES]
+
+
+def values(hint: Any, default: Any) -> st.SearchStrategy[Any]:
+    """Values of a field: those near the edges of what it may take, its default, and some that should be refused."""
+    if get_origin(hint) is Literal:
+        return st.sampled_from(get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, Plugin):
+        return st.one_of(st.just(default), st.sampled_from([hint.registry[name] for name in hint.registry.names()]))
+    match default:
+        case bool():
+            return st.booleans()
+        case int():
+            return st.one_of(st.integers(1, 12), st.integers(-1, 40))
+        case float():
+            return st.sampled_from([default, default / 2, 2 * default, 0.0, 1e-3, 0.25, 1.0, 3.0, -1.0])
+        case None if int in get_args(hint):
+            return st.one_of(st.none(), st.integers(0, 12))
+        case _:
+            return st.just(default)
+
+
+def drawn(draw: Callable[[Any], Any], cls: type[Plugin]) -> Plugin | None:
+    """A plug-in with some of its options drawn; None where it refuses them."""
+    options: dict[str, Any] = dict(PINNED.get(cls.name, {}))
+    plain = cls(**options)
+    for name, hint in option_types(cls).items():
+        if name not in options and draw(st.booleans()):
+            options[name] = draw(values(hint, getattr(plain, name)))
+    try:
+        made = {name: value() if isinstance(value, type) else value for name, value in options.items()}
+        return cls(**made)
+    except UserError:
+        return None
+
+
+def keeps(folder: str, plugin: Plugin) -> None:
+    for promise in CHEAP[folder]:
+        try:
+            promise(plugin)
+        except UserError as error:
+            assert str(error), f"{plugin} is refused without a word"
+        except Exception as error:
+            raise AssertionError(f"{folder} {plugin}: {type(error).__name__}: {error}") from error
+
+
+def tried(folder: str, name: str, examples: int) -> None:
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # looking for a simpler fault takes minutes, and options are few
+    )
+    @given(st.data())
+    def draws(data: st.DataObject) -> None:
+        plugin = drawn(data.draw, registries()[folder][name])
+        if plugin is not None:
+            keeps(folder, plugin)
+
+    draws()
+
+
+@pytest.mark.parametrize(("folder", "name"), PLUGINS)
+def test_a_plug_in_keeps_its_promises_with_drawn_options(folder: str, name: str) -> None:
+    tried(folder, name, FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("folder", "name"), PLUGINS)
+def test_a_plug_in_keeps_its_promises_with_many_drawn_options(folder: str, name: str) -> None:
+    tried(folder, name, MANY)
+
+
+def test_every_folder_with_promises_has_some_that_are_tried_on_draws() -> None:
+    assert set(CHEAP) == {folder for folder in registries() if base.has_contract(folder)}
+
+
+def test_a_fault_that_shows_with_other_options_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = registries()["state_mixers"]["mlp"]
+    build = cls.build
+
+    def broken(self: Any, d_model: int) -> Any:
+        if 1 <= self.inner < 8:
+            raise RuntimeError("too narrow")
+        return build(self, d_model)
+
+    monkeypatch.setattr(cls, "build", broken)
+    with pytest.raises(AssertionError, match=r"mlp:inner=.*RuntimeError: too narrow"):
+        tried("state_mixers", "mlp", MANY)

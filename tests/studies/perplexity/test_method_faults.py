@@ -1,0 +1,76 @@
+"""An attention method that is broken fails its own cells, by name, and no others."""
+
+import json
+
+from perplexity_commands import PLACE
+
+METHODS = """
+from dataclasses import dataclass
+from assay.attention import attention
+from assay.attention.base import Evict, Select, best
+
+@attention.register("innocent")
+@dataclass(frozen=True, kw_only=True)
+class Innocent(Evict):
+    def arrival(self, layer):
+        return layer.k.float().abs().amax(-1)
+
+@attention.register("no_numbers")
+@dataclass(frozen=True, kw_only=True)
+class NoNumbers(Evict):
+    def arrival(self, layer):
+        return layer.k.float()[..., 0] * float("nan")
+
+@attention.register("now_and_then")
+@dataclass(frozen=True, kw_only=True)
+class NowAndThen(Evict):
+    def score(self, before, step):
+        return before + (step.position == 3) * float("nan") if layer_two(step) else before
+
+def layer_two(step):
+    return step.layer.index == 1
+
+@attention.register("chooses_nothing")
+@dataclass(frozen=True, kw_only=True)
+class ChoosesNothing(Select):
+    def keep(self, layer, budget):
+        return best(layer.scores * float("nan"), layer, budget)
+
+@attention.register("no_heads")
+@dataclass(frozen=True, kw_only=True)
+class NoHeads(Evict):
+    def arrival(self, layer):
+        return layer.k.float()[..., 0].mean(1)
+
+@attention.register("cannot_be_made")
+@dataclass(frozen=True, kw_only=True)
+class CannotBeMade(Evict):
+    def __post_init__(self):
+        raise RuntimeError("not today")
+"""
+BROKEN = {
+    "no_numbers": "no_numbers: scores must be finite, and some are no numbers (NaN)",
+    "now_and_then": "now_and_then: scores must be finite",
+    "chooses_nothing": "chooses_nothing: scores must be finite",
+    "no_heads": "no_heads: arrival must be (rows, kv_heads, time)",
+}
+SIZES = ["--context-lengths", "32", "--sparsity-levels", "0.5", "--no-context-sweep", "--max-samples", "2"]
+
+
+def test_a_method_whose_scores_are_no_numbers_fails_alone_and_says_so(tiny, text, cli, tmp_path):
+    plugin = tmp_path / "methods.py"
+    plugin.write_text(METHODS)
+    base = ["perplexity", "--model", tiny, "--datasets", text, *SIZES, *PLACE, "--plugin", plugin]
+    code, _, err = cli(*base, "--methods", "innocent", "--out", tmp_path / "alone")
+    assert code == 0, err
+    code, _, err = cli(*base, "--methods", "innocent", "h2o", *BROKEN, "--out", tmp_path / "out")
+    documents = [
+        json.loads((tmp_path / out / "perplexity" / "perplexity_latest.json").read_text())["results"]["articles.txt"]
+        for out in ("alone", "out")
+    ]
+    alone, found = (document["innocent"]["sparsity_sweep"]["0.5"] for document in documents)
+    assert code == 1 and found["perplexity"] == alone["perplexity"] > 1
+    assert documents[1]["h2o"]["sparsity_sweep"]["0.5"]["perplexity"] > 1
+    for name, said in BROKEN.items():
+        cell = documents[1][name]["sparsity_sweep"]["0.5"]
+        assert cell["perplexity"] is None and said in cell["error"], cell
