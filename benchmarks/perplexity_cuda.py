@@ -44,8 +44,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from assay.attention import attention as methods
 from assay.attention import flex
-from assay.attention.base import BlockSelect, Budget, Evict, Layer
+from assay.attention.base import BlockSelect, Budget, Evict
 from assay.attention.lanes import Lane, Usage
+from assay.attention.layer import Layer
 from assay.attention.replay import lifetimes
 from assay.models.causal_lm import sparse_lanes
 

@@ -12,8 +12,9 @@ import torch
 from findings_words import between
 
 from assay.attention import attention
-from assay.attention.base import BlockSelect, Budget, Evict, Layer, Pattern, Prefix, Select
+from assay.attention.base import BlockSelect, Budget, Evict, Pattern, Prefix, Select
 from assay.attention.lanes import Lane, attended
+from assay.attention.layer import Layer
 from assay.nn.random import stream
 
 PAGE = Path(__file__).parent / "perplexity.md"

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from assay.attention import attention, flex
-from assay.attention.base import Budget, Layer
+from assay.attention.base import Budget
 from assay.attention.lanes import Lane, attend, masked_attention
+from assay.attention.layer import Layer
 from assay.nn.whole import has_kernels
 
 pytestmark = pytest.mark.skipif(

@@ -7,8 +7,9 @@ import token_by_token
 import torch
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Evict, Layer
+from assay.attention.base import Budget, BudgetTooSmall, Evict
 from assay.attention.lanes import Lane, attended
+from assay.attention.layer import Layer
 from assay.attention.replay import alive, lifetimes
 from assay.nn.random import stream
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from assay.attention import attention, flex
-from assay.attention.base import Budget, Layer
+from assay.attention.base import Budget
 from assay.attention.curvature import tiles
 from assay.attention.lanes import Lane, Usage, attended, masked_attention
+from assay.attention.layer import Layer
 from assay.attention.replay import lifetimes
 from assay.nn.random import stream
 

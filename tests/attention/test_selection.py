@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from assay.attention import attention, base
-from assay.attention.base import Budget, BudgetTooSmall, Layer
+from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane, attended
+from assay.attention.layer import Layer
 from assay.nn.random import stream
 
 

@@ -12,9 +12,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from assay.attention.base import Budget, BudgetTooSmall, Layer
+from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.checks import numbers
 from assay.attention.lanes import Lane, attended, realised_density
+from assay.attention.layer import Layer
 from assay.contracts import base, encoders, mixers, sparse_coders, state_mixers, tasks, vectors
 from assay.contracts.shared import assert_loads_back
 from assay.core.convert import option_types

@@ -8,8 +8,9 @@ from einops import reduce
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import BlockSelect, Budget, Layer, Prefix, highest
+from assay.attention.base import BlockSelect, Budget, Prefix, highest
 from assay.attention.lanes import Usage
+from assay.attention.layer import Layer
 from assay.contracts.base import promises
 from assay.core.errors import UserError
 from assay.mixers import mixers

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from assay.attention.base import Layer
+from assay.attention.layer import Layer
 
 LOG2_E = 1.4426950408889634
 """Kernels use powers of 2."""

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Layer, highest
+from assay.attention.base import highest
 from assay.attention.curvature import CurvatureSelect, with_own
+from assay.attention.layer import Layer
 
 
 @attention.register("cab_v3")

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention, flex
-from assay.attention.base import Layer, attention_weights, highest
+from assay.attention.base import highest
 from assay.attention.curvature import CurvatureSelect, tiles, with_own
+from assay.attention.layer import Layer, attention_weights
 from assay.core.errors import UserError
 
 

@@ -23,7 +23,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Layer, block_density
+from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_density
+from assay.attention.layer import Layer
 
 LEAST_BLOCKS = 4
 """With fewer, the query's own block and chance decide."""

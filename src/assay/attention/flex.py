@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from assay.attention.base import Layer
+from assay.attention.layer import Layer
 from assay.nn.whole import has_kernels
 
 BLOCK = 128

@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Evict, Layer
+from assay.attention.base import Evict
+from assay.attention.layer import Layer
 
 
 @attention.register("knorm")

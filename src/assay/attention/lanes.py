@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import flex
-from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Evict, Layer, Method, Pattern, Prefix, Select
+from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
 from assay.attention.checks import asked, expect, sound
+from assay.attention.layer import Layer
 from assay.attention.replay import alive, lifetimes
 from assay.core.errors import UserError
 

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Select, best_in_parts
+from assay.attention.base import Budget, Select, best_in_parts
+from assay.attention.layer import Layer
 
 
 @attention.register("oracle_topk")

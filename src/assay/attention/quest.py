@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Select, block_density, highest
+from assay.attention.base import Budget, Select, block_density, highest
+from assay.attention.layer import Layer
 
 
 @attention.register("quest")

@@ -22,8 +22,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import graphed
-from assay.attention.base import Evict, Layer, Step
+from assay.attention.base import Evict, Step
 from assay.attention.checks import asked, expect, look
+from assay.attention.layer import Layer
 
 Time = int | Int[Tensor, ""]
 """A place in the sequence: a number, or a clock on the device."""

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Layer, Prefix, attention_weights
+from assay.attention.base import Budget, BudgetTooSmall, Prefix
+from assay.attention.layer import Layer, attention_weights
 from assay.core.errors import UserError
 
 

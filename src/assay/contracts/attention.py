@@ -10,9 +10,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Evict, Layer, Method, Select, Step
+from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Select, Step
 from assay.attention.checks import expect, numbers
 from assay.attention.lanes import Lane, attended, realised_density
+from assay.attention.layer import Layer
 from assay.attention.replay import arrival_of
 from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream

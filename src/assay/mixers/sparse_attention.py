@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Layer, Method, Pattern, Select, Step
+from assay.attention.base import Budget, Evict, Method, Pattern, Select, Step
 from assay.attention.lanes import Lane, attended
+from assay.attention.layer import Layer
 from assay.attention.replay import arrival_of, score_of
 from assay.core.errors import UserError
 from assay.mixers import mixers

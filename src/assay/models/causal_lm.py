@@ -23,9 +23,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Method, Select
+from assay.attention.base import Budget, Method, Select
 from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Turn, Usage, attend
+from assay.attention.layer import Layer
 from assay.core.errors import UserError
 from assay.data.language_model import WEIGHTS, check_context, transformers
 from assay.data.language_model import fingerprint as fingerprint
