@@ -31,7 +31,24 @@ TASKS = (
     "boolean",
     "state_tracking",
 )
-WORDS = "the of a city river king battle won in near was built after before and old".split()
+WORDS = [
+    "the",
+    "of",
+    "a",
+    "city",
+    "river",
+    "king",
+    "battle",
+    "won",
+    "in",
+    "near",
+    "was",
+    "built",
+    "after",
+    "before",
+    "and",
+    "old",
+]
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,7 @@ def families(scratch: Path) -> list[Family]:
         ),
         Family(
             "expressivity", 0.15,
-            {"noise": tuple(n / 100 for n in range(1, 21)), "D_z": (8, 16, 32, 64), "L": (16, 32)},
+            {"noise": tuple(n / 100 for n in range(1, 21)), "D_z": (8, 16, 32, 64), "L": (32, 64)},
             {"models": ("SelfAttn", "GRU", "CausalConv", "StaticMLP"), "batch_eval": 256, "batch_train": 32,
              "retr_steps": 5, "retr_train_steps": 5, "jac_points": 4, "seeds": (0,)},
             {},
