@@ -101,7 +101,7 @@ class Session:
 
     def seconds_left(self) -> float | None:
         """From what like runs have cost; None if nothing like them is stored."""
-        return estimate(self.todo, self.store.records(self.plan.study.name), self.workers)
+        return estimate(self.todo, self.store.summaries(self.plan.study.name), self.workers)
 
     @cached_property
     def labels(self) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
     results/.store/<study>/<run id>/{record.json, lock, artifacts...}
 
-There is no index: the folders are the truth, and a reader can use them while a driver writes.
+The folders are the truth, and a reader can use them while a driver writes; an index (assay.core.index) saves reading
+all of them where a listing or a label is all that is asked for.
 """
 
 import dataclasses
@@ -15,13 +16,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.index import RECORD, record_files, run_names, summaries
 from assay.core.run import FORMAT, Provenance, Record, Run, Status, finite
 from assay.core.study import CHECKPOINT, Outcome
-
-RECORD = "record.json"
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -55,6 +56,10 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise UserError(
             f"cannot write {path}: {error.strerror}. {remedy}, then repeat the command: what was stored is kept."
         ) from None
+
+
+SEVERAL = 10
+"""Runs of one prefix that are named, at most."""
 
 
 class Store:
@@ -95,17 +100,29 @@ class Store:
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""
-        paths = sorted(self.root.glob(f"{study or '*'}/*/{RECORD}"))
+        paths = [
+            self.root / name / id / RECORD for name in self._studies(study) for id, _ in record_files(self.root / name)
+        ]
         return [record for path in paths if (record := self._read(path))]
+
+    def summaries(self, study: str | None = None) -> list[Record]:
+        """The same without what was measured, but for a refusal and the seconds it took: for lists, labels and
+        estimates."""
+        return [record for name in self._studies(study) for record in summaries(self.root / name, self._read)]
 
     def find(self, prefix: str) -> Record:
         """The one record whose id starts with `prefix`."""
-        found = [record for path in self.root.glob(f"*/{prefix}*/{RECORD}") if (record := self._read(path))]
+        names = [(name, id) for name in self._studies() for id in run_names(self.root / name) if id.startswith(prefix)]
+        there = (record for name, id in names if (record := self._read(self.root / name / id / RECORD)))
+        found = list(islice(there, SEVERAL))
         if len(found) != 1:
-            ids = ", ".join(record.run.id for record in found)
+            ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
             problem = f"several runs start with '{prefix}': {ids}" if found else f"no run '{prefix}' in {self.root}"
             raise UserError(f"{problem}. `assay show` lists all.")
         return found[0]
+
+    def _studies(self, study: str | None = None) -> list[str]:
+        return [study] if study else run_names(self.root)
 
     def remove(self, record: Record) -> bool:
         """Remove a run, unless a driver holds it."""
