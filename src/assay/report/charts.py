@@ -6,6 +6,8 @@ to reset.
 
     interval_lines(rows, x="k", y="R2", series="model", dots=seeds, references={"ceiling": 1.0}, title="...")
 
+Every seed, that is, as long as they can be told apart: of thousands, some are drawn (report.thinning).
+
 A row's `y` is an `Interval`, or a number whose bounds, if any, are under the keys `low` and `high`. Rows are copied to
 fixed field names, since Vega gives a meaning to the dots and brackets of a name such as `R2_0.75`.
 """
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
+from assay.report.thinning import thinned
 
 if TYPE_CHECKING:
     import altair as alt
@@ -48,8 +51,9 @@ def interval_lines(
     A stepped line keeps its value until the next point."""
     import altair as alt
 
-    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in rows]
-    single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in dots]
+    drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
+    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in drawn]
+    single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
     names = _names(points)
     pick = alt.selection_point(fields=["series"], bind="legend")
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
@@ -86,7 +90,7 @@ def interval_lines(
         *_references(references or {}, points, along="y"),
     ]
     chart = _layered(layers).add_params(pick, zoom)
-    return chart.properties(width=LINES[0], height=LINES[1], **_title(title))
+    return chart.properties(width=LINES[0], height=LINES[1], **_title(title), **_described(left_out))
 
 
 def interval_bars(
@@ -108,8 +112,9 @@ def interval_bars(
     import altair as alt
 
     group = series or label
-    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in rows]
-    single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in dots]
+    drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
+    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
+    single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
     names = _names(points)
     upright = alt.Y(
         field="label", type="nominal", sort=None, title=None, scale=alt.Scale(paddingInner=0.25 if series else 0.2)
@@ -131,7 +136,7 @@ def interval_bars(
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
-    return _layered(layers).properties(width=BARS, height=step, **_title(title))
+    return _layered(layers).properties(width=BARS, height=step, **_title(title), **_described(left_out))
 
 
 def heatmap(
@@ -219,6 +224,10 @@ def _data(values: Sequence[Row]) -> "alt.InlineData":
 
 def _title(title: str) -> dict[str, str]:
     return {"title": title} if title else {}
+
+
+def _described(note: str) -> dict[str, str]:
+    return {"description": note} if note else {}
 
 
 def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":
