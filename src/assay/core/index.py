@@ -22,12 +22,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from assay.core.run import REFUSED, Numerics, Record, Run, Status, canonical
+from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
 RECORD = "record.json"
 INDEX = ".index"
-LAYOUT = [1, *asdict(Numerics())]
-"""An index of another layout, or of other numerics, counts as missing."""
+LAYOUT = [1, FORMAT, *asdict(Numerics())]
+"""An index of another layout, of other records or other numerics, counts as missing."""
 WORTHWHILE = 100
 """Records from which on a study has an index: fewer are read as quickly."""
 SETTLED_NS = 2_000_000_000

@@ -8,11 +8,13 @@ to reset.
 
 Every seed, that is, as long as they can be told apart: of thousands, some are drawn (report.thinning).
 
-A row's `y` is an `Interval`, or a number whose bounds, if any, are under the keys `low` and `high`. Rows are copied to
-fixed field names, since Vega gives a meaning to the dots and brackets of a name such as `R2_0.75`.
+A row's `y` is an `Interval` (or a function that gives it, called if the row is drawn), or a number whose bounds, if
+any, are under the keys `low` and `high`. Rows are copied to fixed field names, since Vega gives a meaning to the dots
+and brackets of a name such as `R2_0.75`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,20 @@ TICKS = 10
 HEAT = 260
 
 
+def without_validation(draw: Callable[..., Any]) -> Any:
+    """Parts of a chart are not validated one by one: `house_spec` validates the whole."""
+
+    @wraps(draw)
+    def quickly(*args: Any, **options: Any) -> Any:
+        from altair.utils.schemapi import debug_mode
+
+        with debug_mode(False):
+            return draw(*args, **options)
+
+    return quickly
+
+
+@without_validation
 def interval_lines(
     rows: Iterable[Row],
     *,
@@ -93,6 +109,7 @@ def interval_lines(
     return chart.properties(width=LINES[0], height=LINES[1], **_title(title), **_described(left_out))
 
 
+@without_validation
 def interval_bars(
     rows: Iterable[Row],
     *,
@@ -139,6 +156,7 @@ def interval_bars(
     return _layered(layers).properties(width=BARS, height=step, **_title(title), **_described(left_out))
 
 
+@without_validation
 def heatmap(
     rows: Sequence[Row],
     *,
@@ -188,8 +206,9 @@ def _sparse(values: Sequence[Any]) -> "alt.Axis":
 
 
 def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
-    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip."""
-    value = row[key]
+    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip. A function gives the value
+    where it is drawn: so intervals of what is not cost nothing."""
+    value = row[key]() if callable(row[key]) else row[key]
     if isinstance(value, Interval):
         point = {"y": value.mean, "low": value.low, "high": value.high, "n": value.n}
     else:
