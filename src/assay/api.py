@@ -189,11 +189,11 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
 
 def write_page(out: str | Path) -> Path:
     """One HTML page from everything stored under a folder: a section per study that has records."""
-    from assay.core.store import disk_errors, write_file
+    from assay.core.store import disk_errors, whole, write_file
     from assay.report.page import build_page
     from assay.report.section import Section
 
-    records = as_planned(load(out))
+    records = as_planned(whole(load(out)))
     sections = []
     for name in studies.names():
         section, mine = Section(name), [r for r in records if r.run.study == name]

@@ -1,15 +1,19 @@
 """The store: complete or absent, never half; one bad file harms nothing else."""
 
+import dataclasses
 import errno
 import json
+import os
+import threading
 import warnings
 from pathlib import Path
 
 import pytest
 
+from assay.core import run as run_module
 from assay.core import store as store_module
 from assay.core.errors import UserError
-from assay.core.run import FORMAT, Run
+from assay.core.run import FORMAT, Numerics, Run
 from assay.core.store import Store
 from assay.core.study import Outcome
 
@@ -50,22 +54,137 @@ def test_a_run_without_its_record_is_absent(store: Store) -> None:
         lambda text: "",
         lambda text: "[1, 2]",
         lambda text: json.dumps({"hello": "world"}),
-        lambda text: text.replace('"seed": 0', '"seed": 5'),
+        lambda text: text.replace(RUN.id, OTHER.id),
     ],
     ids=["truncated", "empty", "a list", "foreign", "another run's"],
 )
-def test_a_damaged_record_is_set_aside_with_a_warning(store: Store, damage) -> None:
+def test_a_reader_skips_a_damaged_record_and_a_writer_sets_it_aside(store: Store, damage) -> None:
     store.commit(Outcome(RUN, {"a": 1.0}))
     other = store.commit(Outcome(OTHER, {"a": 2.0}))
     path = store.folder(RUN) / "record.json"
     text = damage(path.read_text())
     path.write_text(text)
-    with pytest.warns(UserWarning, match="set aside"):
-        assert store.records() == [other]
-    assert [p.read_text() for p in path.parent.glob("record.json.unreadable*")] == [text]
+    with pytest.warns(UserWarning, match="is not a record"):
+        assert store.records() == [other] and store.get(RUN) is None
+    assert [(p.name, p.read_text()) for p in path.parent.iterdir()] == [("record.json", text)]
+    with pytest.warns(UserWarning, match="set aside as record.json.unreadable"):
+        again = store.commit(Outcome(RUN, {"a": 3.0}))
+    assert (path.parent / "record.json.unreadable").read_text() == text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        assert store.get(RUN) == again
+
+
+def test_nothing_takes_the_place_of_a_file_that_was_set_aside_before(store: Store) -> None:
+    path = store.folder(RUN) / "record.json"
+    for text in ("first", "second"):
+        store.commit(Outcome(RUN, {"a": 1.0}))
+        path.write_text(text)
+        with pytest.warns(UserWarning, match="set aside"):
+            store.commit_failure(RUN, "ValueError: no")
+    assert {p.read_text() for p in path.parent.glob("*.unreadable*")} == {"first", "second"}
+
+
+def test_a_new_field_of_the_numerics_hides_no_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade: the id that these options have now is another, and the stored one is still the record's."""
+    store.commit(Outcome(RUN, {"a": 1.0}))
+    before = RUN.id
+
+    @dataclasses.dataclass(frozen=True)
+    class Later(Numerics):
+        tf32: bool = False
+
+    monkeypatch.setattr(run_module, "Numerics", Later)
+    (record,) = store.records()
+    assert record.run.id == before != Run("toy", {"x": 1}, 0, {"toy": "1"}, Later()).id
+    assert record.run.numerics == Later() and store.find(before) == record
+    assert [p.name for p in store.folder(record.run).iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut short", "a link"])
+def test_a_run_that_lost_an_artifact_counts_as_absent_and_a_reader_says_so(store: Store, harm: str) -> None:
+    record = store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": b"12345"}))
+    path = store.folder(RUN) / "w.bin"
+    path.unlink()
+    if harm == "cut short":
+        path.write_bytes(b"123")
+    elif harm == "a link":
+        (store.root / "elsewhere").write_bytes(b"12345")
+        path.symlink_to(store.root / "elsewhere")
+    with pytest.warns(UserWarning, match="has lost its file w.bin"):
         assert store.get(RUN) is None
+    (listed,) = store.records()
+    with pytest.raises(UserError, match=rf"w.bin: .*assay rm {RUN.id}"):
+        listed.artifact("w.bin")
+    assert listed.metrics == record.metrics and store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": b"12345"}))
+    assert store.get(RUN) is not None
+
+
+def test_an_artifact_of_the_right_size_and_other_content_is_noticed_when_it_is_read(store: Store) -> None:
+    record = store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": b"12345"}))
+    assert record.artifact("w.bin") == b"12345"
+    (store.folder(RUN) / "w.bin").write_bytes(b"12346")
+    with pytest.raises(UserError, match="not what was written"):
+        store.records()[0].artifact("w.bin")
+
+
+def test_readers_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only disk: whatever would write raises, and a damaged record is skipped like anywhere."""
+    kept = store.commit(Outcome(OTHER, {"a": 2.0}))
+    store.commit(Outcome(RUN, {"a": 1.0}))
+    (store.folder(RUN) / "record.json").write_text("{")
+
+    def read_only(*args: object, **options: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("replace", "rename", "unlink", "mkdir", "rmdir"):
+        monkeypatch.setattr(os, name, read_only)
+        monkeypatch.setattr(Path, name, read_only)
+    with pytest.warns(UserWarning, match="is not a record"):
+        assert store.records() == [kept] and store.find(OTHER.id) == kept and store.get(RUN) is None
+
+
+def test_a_record_that_may_not_be_opened_takes_nothing_from_a_list(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = store.commit(Outcome(OTHER, {"a": 2.0}))
+    store.commit(Outcome(RUN, {"a": 1.0}))
+    opened = os.open
+
+    def open(path: Path, flags: int, *rest: int) -> int:
+        if RUN.id in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", open)
+    with pytest.warns(UserWarning, match=r"Permission denied.*left out"):
+        assert store.records() == [kept]
+    with pytest.raises(UserError, match="Permission denied"):  # and it is not taken for absent, and computed again
+        store.get(RUN)
+
+
+def test_a_planted_link_is_never_written_through(store: Store, tmp_path: Path) -> None:
+    mine = tmp_path / "precious"
+    mine.write_text("precious")
+    folder = store.folder(RUN)
+    folder.mkdir(parents=True)
+    for name in (".locks", f"{RUN.id}/lock", f"{RUN.id}/w.bin", f"{RUN.id}/record.json"):
+        (folder.parent / name).symlink_to(mine)
+    for path in (folder / "w.bin", folder / "record.json"):
+        path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}").symlink_to(mine)
+    with pytest.raises(UserError, match=r"\.locks: .*link"), store.lock(RUN):
+        pass
+    with pytest.warns(UserWarning, match="set aside"):
+        store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"w.bin": b"1"}))
+    assert mine.read_text() == "precious" and store.get(RUN) is not None
+
+
+def test_a_run_folder_that_is_a_link_is_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    store.folder(RUN).parent.mkdir(parents=True)
+    store.folder(RUN).symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="is a link"):
+        store.take(RUN)
 
 
 def test_a_newer_store_is_refused_not_guessed_at(store: Store) -> None:
@@ -116,8 +235,9 @@ def test_one_driver_holds_a_run_and_another_does_not_get_it(tmp_path: Path) -> N
 
 def test_a_prefix_must_name_one_run(store: Store) -> None:
     store.commit(Outcome(RUN, {"a": 1.0}))
-    with pytest.raises(UserError, match="no run 'zz'"):
-        store.find("zz")
+    for prefix in ("zz", "*", "/", f"../toy/{RUN.id}"):
+        with pytest.raises(UserError, match="no run '"):
+            store.find(prefix)
     store.commit(Outcome(OTHER, {"a": 1.0}))
     with pytest.raises(UserError, match="several runs"):
         store.find("")

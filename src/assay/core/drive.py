@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from assay.core.executors.base import Ended, Executor
 from assay.core.foreign import loaded_sources
+from assay.core.locks import Lock
 from assay.core.plan import Plan, Retry, cohorts, halves, to_be_tried_again
 from assay.core.run import Record, Run
 from assay.core.store import Store
@@ -38,7 +38,7 @@ class Drive:
     force: bool = False
     timeout_per_run: float | None = None
     watch: Callable[[Event], None] = lambda event: None
-    _locks: dict[str, ExitStack] = field(default_factory=dict)
+    _locks: dict[str, Lock] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
     _smaller: list[list[Run]] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ class Drive:
                     self._wait_for_one_of(left)
         finally:
             for lock in self._locks.values():
-                lock.close()
+                lock.release()
         return [record for run in self.plan.runs if (record := self.store.get(run))]
 
     @cached_property
@@ -73,9 +73,8 @@ class Drive:
 
     def _take(self, run: Run) -> bool:
         """Hold a run, unless another driver does, or has just stored it."""
-        lock = ExitStack()
-        if not lock.enter_context(self.store.lock(run)):
-            lock.close()
+        lock = self.store.take(run)
+        if lock is None:
             return False
         self._locks[run.id] = lock
         if self.force:
@@ -115,12 +114,12 @@ class Drive:
         if len(job.runs) > 1:
             self._smaller += halves(job.runs)
             for run in job.runs:
-                self._locks.pop(run.id).close()
+                self._locks.pop(run.id).release()
             return
         for run in job.runs:
             self._settle(self.store.commit_failure(run, error, place=self._places[run.id]))
 
     def _settle(self, record: Record) -> None:
         self._settled.add(record.run.id)
-        self._locks.pop(record.run.id).close()
+        self._locks.pop(record.run.id).release()
         self.watch(Event("stored", record.run, record=record))

@@ -14,6 +14,7 @@ import json
 import os
 import stat
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -139,7 +140,9 @@ def record_files(folder: Path) -> Iterator[tuple[str, Signature | None]]:
     """Run ids that have a record, in order, and what tells its file from an earlier one of that name; None where it is
     no plain file, or cannot be looked at: then reading it says why."""
     base = str(folder)
-    for name in run_names(folder):
+    for name in names(folder):
+        if name.startswith("."):  # locks, and the index
+            continue
         try:
             found = os.lstat(f"{base}/{name}/{RECORD}")
         except (FileNotFoundError, NotADirectoryError):
@@ -151,12 +154,15 @@ def record_files(folder: Path) -> Iterator[tuple[str, Signature | None]]:
         yield name, (found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino) if plain else None
 
 
-def run_names(folder: Path) -> list[str]:
-    """The folders of a study's runs, in order; hidden names are not runs."""
+def names(folder: Path) -> list[str]:
+    """What is in a folder, in order; a warning where it cannot be listed."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        with os.scandir(folder) as found:
+            return sorted(entry.name for entry in found)
     except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        warnings.warn(f"{folder} cannot be read ({error.strerror}): it is left out", stacklevel=2)
         return []
 
 

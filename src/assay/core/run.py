@@ -8,18 +8,24 @@ import importlib.metadata
 import json
 import math
 import numbers
+import os
 import platform
+import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from assay.core.errors import UserError
+from assay.core.files import read_plain
 
 Status = Literal["done", "failed", "diverged"]
-FORMAT = 1
-"""Of record.json; a store written by a later one is refused, never guessed at."""
+FORMAT = 2
+"""Of record.json; a store written by a later one is refused, never guessed at. 1 (assay 0.1.0) has no sizes and hashes
+of files and no hardware, and its reader takes records with fields that it does not know for damaged ones."""
 REFUSED = "refused"
 """The metric in which a run says why it gives no numbers: it is done, and there is nothing to try again."""
 
@@ -39,6 +45,11 @@ class Numerics:
     backend: str = "torch"
     compile: bool = False
     threads: int = 1
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Fields that did not exist when it was written have their defaults; those of a later version are left out."""
+        return cls(**_known(cls, data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +85,12 @@ class Run:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "numerics": Numerics(**data["numerics"])})
+    def from_json(cls, data: Mapping[str, Any], *, id: str | None = None) -> Self:
+        """The run that was written. A stored id stays: another version may make another id of the same options."""
+        run = cls(**{**_known(cls, data), "numerics": Numerics.from_json(data["numerics"])})
+        if id is not None:
+            vars(run)["id"] = id  # where `cached_property` keeps it
+        return run
 
 
 @dataclass(frozen=True)
@@ -87,16 +102,56 @@ class Provenance:
     torch: str = ""
     host: str = ""
     machine: str = ""
+    cpu: str = ""
+    gpu: str = ""
+    driver: str = ""
+    cuda: str = ""
 
     @classmethod
     def here(cls) -> Self:
+        """This process, with the device that it computes on now (`computing_on`)."""
         return cls(
             assay=_version("assay-bench"),
             python=platform.python_version(),
             torch=_version("torch"),
             host=platform.node(),
             machine=f"{platform.system()} {platform.machine()}",
+            cpu=cpu_model(),
+            **_DEVICE,
         )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**_known(cls, data))
+
+
+_DEVICE: dict[str, str] = {}
+
+
+@contextmanager
+def computing_on(**device: str) -> Iterator[None]:
+    """While it lasts, `Provenance.here` names this device: its `gpu`, `driver` and `cuda`. The core knows no device
+    library; whoever chooses a device says which."""
+    before = dict(_DEVICE)
+    _DEVICE.update(device)
+    try:
+        yield
+    finally:
+        _DEVICE.clear()
+        _DEVICE.update(before)
+
+
+@cache
+def cpu_model() -> str:
+    """`Intel(R) Xeon(R) Platinum 8480C`; of an ARM core on Linux, which has no name there, maker and part numbers."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    facts = dict(re.findall(r"^([^:\n]+?)\s*: *(.+)$", text, re.MULTILINE))
+    if "CPU part" in facts:
+        return f"ARM implementer {facts.get('CPU implementer', '?')} part {facts['CPU part']}"
+    return facts.get("model name") or platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
@@ -115,6 +170,8 @@ class Record:
     """In the plan that it was computed for: tables show rows in that order, whoever makes them."""
     folder: Path | None = field(default=None, compare=False)
     """Where the artifacts are; not part of the record."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Artifact -> its `bytes` and `sha256`; empty in records of assay 0.1.0."""
 
     @property
     def verdict(self) -> str:
@@ -131,7 +188,32 @@ class Record:
         if self.folder is None or name not in self.artifacts:
             known = ", ".join(self.artifacts) or "none"
             raise UserError(f"run {self.run.id} has no artifact '{name}'. It has: {known}.")
-        return (self.folder / name).read_bytes()
+        try:
+            data = read_plain(self.folder / name)
+        except (OSError, ValueError) as error:
+            raise self.damaged(name, getattr(error, "strerror", None) or str(error)) from None
+        written = self.files.get(name)
+        if written and hashlib.sha256(data).hexdigest() != written["sha256"]:
+            raise self.damaged(name, "it is not what was written")
+        return data
+
+    def damaged(self, name: str, reason: str) -> UserError:
+        """What to say of an artifact that cannot be used."""
+        return UserError(
+            f"run {self.run.id} cannot be read: {self.folder}/{name}: {reason}. Remove the run with "
+            f"`assay rm {self.run.id}`, then repeat the command that computed it."
+        )
+
+    def missing(self) -> str | None:
+        """The first artifact that is not there, or not as large as it was written; its content is not looked at."""
+        for name in self.artifacts if self.folder else ():
+            try:
+                found = os.lstat(f"{self.folder}/{name}")
+            except OSError:
+                return name
+            if not stat.S_ISREG(found.st_mode) or found.st_size != self.files.get(name, {}).get("bytes", found.st_size):
+                return name
+        return None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -145,21 +227,23 @@ class Record:
             "provenance": asdict(self.provenance),
             "finished": self.finished,
             "artifacts": list(self.artifacts),
+            "files": {name: dict(check) for name, check in self.files.items()},
             "place": self.place,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(
-            run=Run.from_json(data["run"]),
+            run=Run.from_json(data["run"], id=data["id"]),
             status=data["status"],
             metrics=data["metrics"],
             cost=data["cost"],
             error=data["error"],
-            provenance=Provenance(**data["provenance"]),
+            provenance=Provenance.from_json(data["provenance"]),
             finished=data["finished"],
             artifacts=tuple(data["artifacts"]),
             place=data.get("place"),
+            files=data.get("files", {}),
         )
 
 
@@ -200,11 +284,22 @@ def _plugin_names(options: Mapping[str, Any]) -> Iterator[str]:
     """The outermost plug-ins among nested options."""
     for value in options.values():
         if isinstance(value, Mapping) and "name" in value:
-            yield value["name"]
+            yield str(value["name"])
         elif isinstance(value, Mapping):
             yield from _plugin_names(value)
 
 
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    names = _field_names(cls)
+    return {name: value for name, value in data.items() if name in names}
+
+
+@cache
+def _field_names(cls: type) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls))
+
+
+@cache
 def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)

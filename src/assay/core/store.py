@@ -1,62 +1,35 @@
 """One folder per run; `record.json` is written last, by rename, so its presence means the run is complete.
 
-    results/.store/<study>/<run id>/{record.json, lock, artifacts...}
+    results/.store/<study>/<run id>/{record.json, artifacts...}     results/.store/<study>/.locks
 
 The folders are the truth, and a reader can use them while a driver writes; an index (assay.core.index) saves reading
-all of them where a listing or a label is all that is asked for.
+all of them where a list or a label is asked for. Readers change nothing else; what is no record, or has lost a file,
+counts as absent with a warning, and a driver that computes that run again keeps the old file as
+`record.json.unreadable`.
 """
 
 import dataclasses
-import errno
-import fcntl
+import hashlib
 import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from assay.core import locks
 from assay.core.errors import UserError
-from assay.core.index import RECORD, record_files, run_names, summaries
-from assay.core.run import FORMAT, Provenance, Record, Run, Status, finite
-from assay.core.study import CHECKPOINT, Outcome
+from assay.core.files import disk_errors, write_file
+from assay.core.index import RECORD, names, summaries
+from assay.core.locks import Lock
+from assay.core.reading import read_record
+from assay.core.run import Provenance, Record, Run, Status, finite
+from assay.core.study import CHECKPOINT, SET_ASIDE, Outcome
 
-
-def write_file(path: Path, data: bytes) -> None:
-    """The only way anything reaches the disk: temporary file in the same folder, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """A full disk or a read-only folder, said in one line."""
-    try:
-        yield
-    except OSError as error:
-        remedy = {
-            errno.ENOSPC: "Free some space, or choose another folder with --out",
-            errno.EDQUOT: "Your quota is used up: free some space, or choose another folder with --out",
-            errno.EROFS: "The file system is read-only: choose another folder with --out",
-            errno.EACCES: "You may not write there: choose another folder with --out",
-            errno.ENOTDIR: "A file stands where a folder is needed: choose another folder with --out",
-        }.get(error.errno or 0, "Choose another folder with --out")
-        raise UserError(
-            f"cannot write {path}: {error.strerror}. {remedy}, then repeat the command: what was stored is kept."
-        ) from None
-
+__all__ = ["RECORD", "Store", "disk_errors", "whole", "write_file"]
 
 SEVERAL = 10
 """Runs of one prefix that are named, at most."""
@@ -72,21 +45,33 @@ class Store:
         return self.root / run.study / run.id
 
     def get(self, run: Run) -> Record | None:
-        """The run's record, if it is complete."""
-        return self._read(self.folder(run) / RECORD)
+        """The run's record, if it is complete and its files are there."""
+        path = self.folder(run) / RECORD
+        try:
+            record = self._read(path)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}.") from None
+        if record is None or not whole([record]):
+            return None
+        return dataclasses.replace(record, run=run)
 
     def commit(self, outcome: Outcome, *, place: int | None = None) -> Record:
         """Store a finished run: its artifacts first, its record last."""
-        metrics, whole = finite(dict(outcome.metrics))
+        metrics, all_finite = finite(dict(outcome.metrics))
         cost, _ = finite(dict(outcome.cost))
-        status: Status = "diverged" if outcome.diverged or not whole else "done"
+        status: Status = "diverged" if outcome.diverged or not all_finite else "done"
+        self._set_aside(outcome.run)
         if outcome.artifacts:  # an older record must not stand beside newer files, should this be cut short
             with disk_errors(self.folder(outcome.run)):
                 (self.folder(outcome.run) / RECORD).unlink(missing_ok=True)
         for name, data in outcome.artifacts.items():
             self._write(self.folder(outcome.run) / name, data)
-        names = tuple(outcome.artifacts)
-        record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), names, place)
+        kept = tuple(outcome.artifacts)
+        files = {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in outcome.artifacts.items()
+        }
+        record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), kept, place, files=files)
         return self._write_record(record)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
@@ -96,24 +81,22 @@ class Store:
             reason = error.strip().splitlines()[-1]
             warnings.warn(f"{run.label} failed ({reason}); its stored result is kept", stacklevel=2)
             return stored
+        self._set_aside(run)
         return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place))
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""
-        paths = [
-            self.root / name / id / RECORD for name in self._studies(study) for id, _ in record_files(self.root / name)
-        ]
-        return [record for path in paths if (record := self._read(path))]
+        return [record for path in self._paths(study) if (record := self._listed(path))]
 
     def summaries(self, study: str | None = None) -> list[Record]:
         """The same without what was measured, but for a refusal and the seconds it took: for lists, labels and
         estimates."""
-        return [record for name in self._studies(study) for record in summaries(self.root / name, self._read)]
+        studies = [study] if study else names(self.root)
+        return [record for name in studies for record in summaries(self.root / name, self._listed)]
 
     def find(self, prefix: str) -> Record:
         """The one record whose id starts with `prefix`."""
-        names = [(name, id) for name in self._studies() for id in run_names(self.root / name) if id.startswith(prefix)]
-        there = (record for name, id in names if (record := self._read(self.root / name / id / RECORD)))
+        there = (record for path in self._paths(prefix=prefix) if (record := self._listed(path)))
         found = list(islice(there, SEVERAL))
         if len(found) != 1:
             ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
@@ -121,30 +104,31 @@ class Store:
             raise UserError(f"{problem}. `assay show` lists all.")
         return found[0]
 
-    def _studies(self, study: str | None = None) -> list[str]:
-        return [study] if study else run_names(self.root)
-
     def remove(self, record: Record) -> bool:
         """Remove a run, unless a driver holds it."""
         with self.lock(record.run) as mine, disk_errors(self.folder(record.run)):
             if mine:
-                shutil.rmtree(self.folder(record.run))
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self.folder(record.run))
             return mine
+
+    def take(self, run: Run) -> Lock | None:
+        """Hold a run that is to be computed; None while another driver has it. A dead driver's locks are free."""
+        folder = self.folder(run)
+        if folder.is_symlink():  # what the run saves would replace files of whoever owns the other end
+            raise UserError(f"{folder} is a link, and a run is stored in a folder of its own: remove the link.")
+        with disk_errors(folder.parent / locks.LOCKS):
+            return locks.take(folder.parent / locks.LOCKS, run.id)
 
     @contextmanager
     def lock(self, run: Run) -> Iterator[bool]:
-        """Hold a run while it is in flight; False when another driver has it. A dead driver's lock is free."""
-        path = self.folder(run) / "lock"
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("w")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
+        """Hold a run for a while; False while another driver has it."""
+        held = self.take(run)
+        try:
+            yield held is not None
+        finally:
+            if held:
+                held.release()
 
     def _write(self, path: Path, data: bytes) -> None:
         with disk_errors(path):
@@ -158,37 +142,63 @@ class Store:
         return dataclasses.replace(record, folder=self.folder(record.run))
 
     def drop_checkpoint(self, run: Run) -> None:
+        """The run is stored, or starts anew."""
         with disk_errors(self.folder(run)):
-            (self.folder(run) / CHECKPOINT).unlink(missing_ok=True)
+            for name in (CHECKPOINT, CHECKPOINT + SET_ASIDE):
+                (self.folder(run) / name).unlink(missing_ok=True)
+
+    def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
+        """Where records may be, ordered by study and id."""
+        for folder in [study] if study else names(self.root):
+            for name in names(self.root / folder):
+                if name.startswith(prefix) and not name.startswith("."):
+                    yield self.root / folder / name / RECORD
+
+    def _listed(self, path: Path) -> Record | None:
+        """The record for a list: one that cannot be opened takes nothing from the others."""
+        try:
+            return self._read(path)
+        except OSError as error:
+            warnings.warn(f"{path} cannot be read ({error.strerror}): it is left out", stacklevel=2)
+            return None
 
     def _read(self, path: Path) -> Record | None:
         try:
-            data = json.loads(path.read_bytes())
-            if isinstance(data, dict) and data.get("format", 0) > FORMAT:
-                raise UserError(
-                    f"{path} was written by a newer assay (format {data['format']}, this one reads {FORMAT}). "
-                    "Upgrade assay, or choose another folder with --out."
-                )
-            record = Record.from_json(data)
-            if record.run.id != path.parent.name or record.run.study != path.parent.parent.name:
-                raise ValueError("its id is not its folder's")
-            return dataclasses.replace(record, folder=path.parent)
+            return read_record(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}.") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._set_aside(path, error)
+        except ValueError as error:
+            warnings.warn(f"{path} is not a record ({error}): it counts as absent", stacklevel=2)
             return None
 
-    def _set_aside(self, path: Path, error: Exception) -> None:
-        """A truncated or foreign record counts as absent; it is kept under another name."""
-        aside = next(
-            name for n in range(1_000_000) if not (name := path.with_name(f"{RECORD}.unreadable{n or ''}")).exists()
-        )
-        with disk_errors(path):
-            path.replace(aside)
-        warnings.warn(f"{path} is not a record ({error}); set aside as {aside.name}", stacklevel=2)
+    def _set_aside(self, run: Run) -> None:
+        """Keep what stands in place of a record, under another name, before a record is written there."""
+        path = self.folder(run) / RECORD
+        try:
+            read_record(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except (OSError, ValueError) as error:
+            free = (path.with_name(f"{RECORD}{SET_ASIDE}{n or ''}") for n in range(1_000_000))
+            aside = next(name for name in free if not os.path.lexists(name))
+            with disk_errors(path):
+                path.replace(aside)
+            warnings.warn(f"{path} is not a record ({error}); set aside as {aside.name}", stacklevel=2)
+
+
+def whole(records: Iterable[Record]) -> list[Record]:
+    """Those whose files are all there; a warning names the others."""
+    found = []
+    for record in records:
+        if name := record.missing():
+            warnings.warn(
+                f"run {record.run.id} has lost its file {name}, or a part of it: it counts as absent and is computed "
+                "again when asked for",
+                stacklevel=2,
+            )
+        else:
+            found.append(record)
+    return found
 
 
 def _now() -> str:

@@ -11,6 +11,8 @@ from assay.core.plugin import Plugin, plugins_in, to_json
 from assay.core.run import Numerics, Provenance, Record, Run, finite
 
 CHECKPOINT = "checkpoint"
+SET_ASIDE = ".unreadable"
+"""What is added to the name of a file that could not be read and is kept."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,7 @@ class Context:
         """A file that outlives a killed worker and goes when the run is stored; None where disks are not shared."""
         if self.scratch is None:
             return None
-        folder = Path(self.scratch) / run.study / run.id
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / CHECKPOINT
+        return Path(self.scratch) / run.study / run.id / CHECKPOINT
 
 
 class Report(Protocol):
@@ -134,7 +134,8 @@ class Study(Plugin):
         """Once in the driver, before anything is computed: find or fetch what the runs need, or say what to do."""
 
     def plan(self) -> list[Run]:
-        """Pure: reads no file and asks no device. `self.cell(...)` makes a run."""
+        """The runs, made by `self.cell(...)`. It computes nothing and asks no device. It reads no file but one that the
+        options name and whose content decides the numbers: the file's hash is then among the run's options."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
 
     def cohort(self, run: Run) -> Hashable:

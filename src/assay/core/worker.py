@@ -43,7 +43,7 @@ def execute(job: Job, emit: Callable[[Message], None]) -> None:
     study = registries()["studies"][job.study]()
     limit = job.timeout_per_run and job.timeout_per_run * len(job.runs)
     emit = uninterrupted(emit)
-    missing, provenance = set(job.runs), Provenance.here()
+    missing = set(job.runs)
     before = time.perf_counter(), time.process_time()
     with time_limit(limit), redirect_stdout(sys.stderr):
         # A copy: in one process the driver strikes runs off the same list while the study goes through it.
@@ -54,7 +54,7 @@ def execute(job: Job, emit: Callable[[Message], None]) -> None:
                 raise ValueError(f"{job.study} gave an outcome twice, or one it was not asked for: {outcome.run.label}")
             missing.remove(outcome.run)
             canonical([finite(outcome.metrics)[0], finite(cost)[0]])  # what is not JSON is this run's error
-            emit(replace(outcome, cost=cost, provenance=provenance))
+            emit(replace(outcome, cost=cost, provenance=Provenance.here()))  # the study names its device by now
             before = now
 
 

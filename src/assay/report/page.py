@@ -128,6 +128,8 @@ def _provenance(records: Sequence[Record]) -> dict[str, str]:
         "Python": _listed(one.python for one in made),
         "PyTorch": _listed(one.torch for one in made),
         "machine": _listed(f"{one.host} ({one.machine})" for one in made if one.host or one.machine),
+        "CPU": _listed(one.cpu for one in made if one.cpu),
+        "GPU": _listed(f"{one.gpu} (driver {one.driver}, CUDA {one.cuda})" for one in made if one.gpu),
         "device": _listed(f"{one.device}, {one.dtype}" for one in numerics),
         "computed": f"{_day(dates[0])} to {_day(dates[-1])} UTC" if dates else "",
     }

@@ -31,7 +31,7 @@ def render_record(record: Record, label: str) -> str:
         "versions of the code (part of the id; a plug-in of your own: the hash of its file)": dict(run.versions),
         "measured (follows from the id, whoever computes it)": flat(dict(record.metrics)),
         "cost (of the machine that paid it, not of the id)": flat(dict(record.cost)),
-        "made by": asdict(record.provenance),
+        "made by": {name: value for name, value in asdict(record.provenance).items() if value},
     }
     sections = [f"{title}:\n{_lines(values)}" for title, values in parts.items() if values]
     error = [f"error:\n{printable_lines(record.error)}"] if record.error else []

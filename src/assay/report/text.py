@@ -39,7 +39,7 @@ def render(table: Table, width: int | None = None) -> str:
         lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
         columns = [_padded(column) for column in zip(*lines, strict=True)]
         body = "\n\n".join(_block(block) for block in _blocks(columns, width))
-    note = "\n".join(textwrap.fill(line, width or 10**9) for line in table.note.splitlines())
+    note = "\n".join(textwrap.fill(printable(line), width or 10**9) for line in table.note.splitlines())
     return f"{body}\n\n{note}" if note else body
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from assay.train.checkpoint import fill
 from assay.train.recipe import Optimizer
 
 
@@ -41,9 +42,9 @@ class AdamW:
     @torch.no_grad()
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
         for group, saved in zip(self.groups, state, strict=True):
-            for name, values in saved.items():
-                for mine, value in zip(group.state[name], values, strict=True):
-                    mine.copy_(value)
+            for name, values in group.state.items():
+                for mine, value in zip(values, saved[name], strict=True):
+                    fill(mine, value)
 
 
 class Group:

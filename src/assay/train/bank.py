@@ -19,6 +19,7 @@ from assay.models.sequence import SequenceModule
 from assay.nn.whole import has_kernels, kept_whole
 from assay.tasks.base import Batch, Task
 from assay.train.adamw import AdamW
+from assay.train.checkpoint import fill
 from assay.train.recipe import Optimizer, Train, answer_losses, wide_cross_entropy
 from assay.train.trainer import Trainer, decays
 
@@ -128,7 +129,7 @@ class Bank(Trainer):
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        self.packed.copy_(state["packed"])
+        fill(self.packed, state["packed"])
         self.optimizer.restore(state["optimizer"])
 
     def _weights(self) -> Weights:

@@ -21,6 +21,7 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.models.bilinear import Model, init_model
 from assay.nn.random import initialised_from, stream
+from assay.train.checkpoint import fill
 
 PADDED_TO = 16
 TOGETHER = 64
@@ -146,16 +147,16 @@ class BilinearBank:
     @torch.no_grad()
     def restore(self, state: dict[str, Any], places: Sequence[int]) -> None:
         """Take up where a bank was; `places` are where this bank's models stood in that one."""
-        self.number = state["number"]
+        self.number = int(state["number"])
         for seed, rng in self.orders.items():
             rng.set_state(state["orders"][seed].cpu())
         rows = {k: (saved["tensors"], row) for saved in state["groups"] for row, k in enumerate(saved["members"])}
         for group in self.groups:
-            group.clock.copy_(state["clock"])
+            fill(group.clock, state["clock"])
             for place, k in enumerate(group.members):
                 tensors, row = rows[places[k]]
                 for mine, saved in zip(group.tensors, tensors, strict=True):
-                    mine[place] = saved[row]
+                    fill(mine[place], saved[row])
 
     def model(self, k: int) -> Model:
         return self.models[k]

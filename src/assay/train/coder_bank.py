@@ -19,7 +19,7 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule, TrainedCoder, pick, stack
-from assay.train.checkpoint import load_checkpoint, save_checkpoint
+from assay.train.checkpoint import fill, load_checkpoint, save_checkpoint
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 WARM_UP_STEPS = 3
@@ -178,16 +178,16 @@ class CoderBank:
         save_checkpoint(path, saved)
 
     def load_if(self, path: Path, owners: Sequence[str]) -> Any:
-        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs,
-        or is damaged."""
+        """Take up where `save` left and give back the caller's notes; None if nothing was saved, or for other runs, or
+        if it is damaged. Raises where it does not fit: see `checkpoint.resumed`."""
         saved = load_checkpoint(path, self.data.device)
         if saved is None or saved["owners"] != list(owners):
             return None
         self.module.load_state_dict(saved["module"])
         self._optimizer.restore(saved["optimizer"])
-        for seed, state in saved["rngs"].items():
-            self.rngs[seed].set_state(state.cpu())
-        self.epoch = saved["epoch"]
+        for seed, rng in self.rngs.items():
+            rng.set_state(saved["rngs"][seed].cpu())
+        self.epoch = int(saved["epoch"])
         return saved["notes"]
 
 
@@ -234,8 +234,8 @@ class _Optimizer:
     def restore(self, state: dict[str, Any]) -> None:
         if self.kind == "adam":
             for mine, saved in zip([*self.means, *self.squares], [*state["means"], *state["squares"]], strict=True):
-                mine.copy_(saved)
-            self.clock.copy_(state["clock"])
+                fill(mine, saved)
+            fill(self.clock, state["clock"])
 
 
 def rectangles(seeds: Sequence[int]) -> list[list[int]]:

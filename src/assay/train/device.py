@@ -1,12 +1,15 @@
 """Which device, and the numerics that go with it."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import torch
 
 from assay.core.errors import UserError
-from assay.core.run import Numerics
+from assay.core.run import Numerics, computing_on
 from assay.nn import fla, scan
 
 
@@ -47,9 +50,28 @@ def activate(numerics: Numerics) -> Iterator[torch.device]:
     before = torch.get_num_threads(), precision, onednn, scan.backend
     _set(numerics.threads, numerics.matmul_precision, onednn=False, backend=numerics.backend)
     try:
-        yield torch.device(numerics.device)
+        with computing_on(**(_gpu() if numerics.device == "cuda" else {})):
+            yield torch.device(numerics.device)
     finally:
         _set(*before)
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU of this process, for the provenance of what it computes."""
+    return {"gpu": torch.cuda.get_device_name(), "driver": _driver(), "cuda": str(torch.version.cuda or "")}
+
+
+@cache
+def _driver() -> str:
+    """The version of NVIDIA's kernel module, as Linux shows it; elsewhere the CUDA version that the driver supports."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        found = None
+    if found:
+        return found[1]
+    number = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    return f"for CUDA {number // 1000}.{number % 1000 // 10}"
 
 
 def _check_backend(device: str, backend: str) -> None:

@@ -70,15 +70,15 @@ class Trainer:
         save_checkpoint(path, saved)
 
     def load_if(self, path: Path, owners: Sequence[str]) -> Any:
-        """Take up where `save` left and give back the caller's notes; None if it was saved for other runs,
-        or is damaged."""
+        """Take up where `save` left and give back the caller's notes; None if nothing was saved, or for other runs, or
+        if it is damaged. Raises where it does not fit: see `checkpoint.resumed`."""
         saved = load_checkpoint(path, self.device)
         if saved is None or saved["owners"] != list(owners):
             return None
         self.restore(saved["state"])
-        for seed, state in saved["rngs"].items():
-            self.rngs[seed].set_state(state.cpu())
-        self.step = saved["step"]
+        for seed, rng in self.rngs.items():
+            rng.set_state(saved["rngs"][seed].cpu())
+        self.step = int(saved["step"])
         return saved["notes"]
 
     def _play(self, which: int) -> None:

@@ -17,7 +17,7 @@ from assay.nn.random import initialised_from, stream
 from assay.studies.icl.scoring import TOKENS, score
 from assay.tasks.base import Task
 from assay.train.bank import Bank
-from assay.train.checkpoint import SAVING
+from assay.train.checkpoint import SAVING, resumed
 from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer, Trainer
 
@@ -57,12 +57,19 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
     begin = time.perf_counter()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    trainer = _trainer(runs, settings, ctx, device)
     going = {index: Progress(run) for index, run in enumerate(runs)}
     checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
-    if checkpoint and checkpoint.exists() and (notes := trainer.load_if(checkpoint, owners)) is not None:
-        begin -= notes["seconds"]
-        going = {index: Progress(runs[index], **kept) for index, kept in notes["going"].items()}
+
+    def take_up(fresh: Trainer) -> None:
+        nonlocal begin
+        if checkpoint and (notes := fresh.load_if(checkpoint, owners)) is not None:
+            taken = {index: Progress(runs[index], **kept) for index, kept in notes["going"].items()}
+            if taken.keys() != going.keys():
+                raise ValueError("it was made of other runs")
+            begin -= float(notes["seconds"])
+            going.update(taken)
+
+    trainer = resumed(checkpoint, lambda: _trainer(runs, settings, ctx, device), take_up)
     due = begin  # when the next checkpoint may be written
     for step in trainer.run():
         found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)

@@ -25,8 +25,9 @@ from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalue
 from assay.models.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies import studies
 from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
+from assay.train.artifacts import saved_tensors
 from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
-from assay.train.checkpoint import SAVING, checkpoints, save_checkpoint
+from assay.train.checkpoint import SAVING, Saved, checkpoints, resumed, save_checkpoint
 from assay.train.device import activate
 
 WEIGHTS = "weights.safetensors"
@@ -139,10 +140,9 @@ class Course:
 def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
     """The runs of one cohort; those that an interrupted process left at one epoch go on from there together."""
     rest = list(runs)
-    # The furthest first.
-    for saved in sorted(checkpoints(runs, ctx, device), key=lambda saved: -int(saved["bank"]["number"])):
-        covered = [run for run in rest if run.id in saved["courses"]]
-        rest = [run for run in rest if run.id not in saved["courses"]]
+    for saved in checkpoints(runs, ctx, device, lambda content: (content["bank"]["number"], content["courses"])):
+        covered = [run for run in rest if run.id in saved.runs]
+        rest = [run for run in rest if run.id not in saved.runs]
         if covered:
             yield from train_together(covered, ctx, device, saved)
     if rest:
@@ -150,18 +150,24 @@ def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[O
 
 
 def train_together(
-    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Mapping[str, Any] | None = None
+    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Saved | None = None
 ) -> Iterator[Outcome]:
     """Runs as one program; each is over when its model leaves the bank. A model has the bits it has alone, so those
     that are left go on exactly, whoever was stored in the meantime."""
     options, seeds = runs[0].options, [run.seed for run in runs]
     recipe = recipe_of(options)
-    models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
-    bank = BilinearBank(models, seeds, recipe, device)
     courses = [Course(run) for run in runs]
-    if saved is not None:
-        courses = [Course(run, **saved["courses"][run.id]) for run in runs]
-        bank.restore(saved["bank"], [saved["places"][run.id] for run in runs])
+
+    def start() -> BilinearBank:
+        models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
+        return BilinearBank(models, seeds, recipe, device)
+
+    def take_up(bank: BilinearBank) -> None:
+        if saved is not None:
+            bank.restore(saved.content["bank"], [saved.content["places"][run.id] for run in runs])
+            courses[:] = [Course(run, **saved.content["courses"][run.id]) for run in runs]
+
+    bank = resumed(saved.path if saved else None, start, take_up)
     keeper = Keeper(ctx, courses)
     every = max(1, recipe.epochs // SIGNS)
     before = time.perf_counter(), time.process_time()
@@ -251,7 +257,7 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
             record.run.options["d_hidden"],
             record.run.seed,
             record.metrics["val_acc"],
-            safetensors.torch.load(record.artifact(WEIGHTS)),
+            saved_tensors(record, WEIGHTS),
         )
         for record in done
     ]
@@ -260,4 +266,4 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
 
 def saved_model(record: Record) -> Model:
     """The model of a record."""
-    return model_of(safetensors.torch.load(record.artifact(WEIGHTS)))
+    return model_of(saved_tensors(record, WEIGHTS))

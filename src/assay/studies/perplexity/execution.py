@@ -20,7 +20,7 @@ from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
 from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
-from assay.train.checkpoint import SAVING, checkpoints, save_checkpoint
+from assay.train.checkpoint import SAVING, Saved, checkpoints, resumed, save_checkpoint
 
 COPY = "copy"
 """The dataset of the copy probe."""
@@ -49,8 +49,8 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
         except BudgetTooSmall as error:
             refused[run] = str(error)
     yield from (Outcome(run, {REFUSED: reason}) for run, reason in refused.items())
-    for saved in sorted(checkpoints(list(lanes), ctx, device), key=lambda saved: -int(saved["done"])):
-        covered = {run: lane for run, lane in lanes.items() if run.id in saved["tallies"]}
+    for saved in checkpoints(list(lanes), ctx, device, lambda content: (content["done"], content["tallies"])):
+        covered = {run: lane for run, lane in lanes.items() if run.id in saved.runs}
         lanes = {run: lane for run, lane in lanes.items() if run not in covered}
         if covered:
             yield from _scored(covered, spans, only, ctx, device, saved)
@@ -71,7 +71,7 @@ def _scored(
     only: Sequence[int],
     ctx: Context,
     device: torch.device,
-    saved: Mapping[str, Any] | None = None,
+    saved: Saved | None = None,
 ) -> Iterator[Outcome]:
     """All lanes in one pass, from where an interrupted process left them."""
     first = next(iter(lanes))
@@ -82,11 +82,18 @@ def _scored(
         torch.cuda.reset_peak_memory_stats()
     bos = bos_of(tokenizer_for(spec["name"], spec["revision"]))
     windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=lanes[first].prefix))
-    going = Pass(list(lanes.values()), context=context, clusters=len(spans.found))
-    if saved is not None:
-        going.done = saved["done"]
-        for run, lane in lanes.items():
-            going.tally(lane).restore(saved["tallies"][run.id])
+
+    def take_up(fresh: Pass) -> None:
+        if saved is not None:
+            for run, lane in lanes.items():
+                fresh.tally(lane).restore(saved.content["tallies"][run.id])
+            fresh.done = saved.done
+
+    going = resumed(
+        saved.path if saved else None,
+        lambda: Pass(list(lanes.values()), context=context, clusters=len(spans.found)),
+        take_up,
+    )
     keeper = Keeper(ctx, lanes)
     for done in going.run(scorer, windows, batch=max(1, TOKENS_AT_ONCE // context)):
         keeper.keep(going, last=done == len(windows))

@@ -67,9 +67,16 @@ class Tally:
         return {key: getattr(self, key) for key in STATE} | {"usage": dict(vars(self.usage))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        for name in ("sums", "by_place"):
+            if _lengths(state[name]) != _lengths(getattr(self, name)):
+                raise ValueError(f"its {name} are of another text, or another version")
         for key in STATE:
             setattr(self, key, state[key])
         self.usage = Usage(**state["usage"])
+
+
+def _lengths(sums: Mapping[str, Sequence[float]]) -> dict[str, int]:
+    return {key: len(values) for key, values in sums.items()}
 
 
 class Scorer:

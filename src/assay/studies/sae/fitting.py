@@ -16,6 +16,8 @@ from assay.core.study import Context, Outcome
 from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
 from assay.studies.sae import metrics as spec
 from assay.studies.sae.scoring import codes, score, together
+from assay.train.artifacts import saved_tensors
+from assay.train.checkpoint import resumed
 from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles
 from assay.vectors.base import VectorData, Vectors
 
@@ -90,12 +92,20 @@ def _train(runs: Sequence[Run], ctx: Context, data: Vectors) -> Iterator[Outcome
     rates = [float(setting.lr or 0) for setting in settings]
     begin = time.perf_counter(), time.process_time()
     seeds = [run.seed for run in runs]
-    bank = CoderBank(coders, seeds, rates, data.train.x, settings[0].d_code, recipe)  # type: ignore[arg-type]
     histories: list[dict[str, list[Any]]] = [{} for _ in runs]
     spent = [0.0, 0.0]
     checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
-    if checkpoint and checkpoint.exists() and (notes := bank.load_if(checkpoint, owners)) is not None:
-        histories, spent = notes["histories"], notes["spent"]
+
+    def start() -> CoderBank:
+        return CoderBank(coders, seeds, rates, data.train.x, settings[0].d_code, recipe)  # type: ignore[arg-type]
+
+    def take_up(fresh: CoderBank) -> None:
+        if checkpoint and (notes := fresh.load_if(checkpoint, owners)) is not None:
+            histories[:] = [dict(history) for _, history in zip(runs, notes["histories"], strict=True)]
+            seconds, cpu_seconds = notes["spent"]
+            spent[:] = float(seconds), float(cpu_seconds)
+
+    bank = resumed(checkpoint, start, take_up)
     every = max(1, recipe.epochs // SIGNS)
     for epoch in bank.run():
         _note(histories, epoch.terms)
@@ -168,7 +178,7 @@ def _weights(module: CoderModule, z: Tensor) -> bytes:
 
 def weights(record: Record) -> dict[str, Tensor]:
     """What a record keeps of its model."""
-    return safetensors.torch.load(record.artifact(WEIGHTS))
+    return saved_tensors(record, WEIGHTS)
 
 
 def saved_module(record: Record) -> CoderModule:

@@ -21,6 +21,7 @@ from assay.report.files import drawn
 from assay.studies import studies
 from assay.studies.sae.charts import theorem_chart
 from assay.studies.sae.gradients import measured
+from assay.train.artifacts import saved_tensors
 from assay.train.device import activate
 
 POINTS = "points.safetensors"
@@ -81,7 +82,7 @@ class Theorem(Study):
         ]
         formats = {"correlation": ".10f", "largest error": ".1e", "largest error, float32": ".1e"}
         out.table("theorem", rows, formats=formats, note=NOTE)
-        chart = theorem_chart(safetensors.torch.load(records[0].artifact(POINTS)))
+        chart = theorem_chart(saved_tensors(records[0], POINTS))
         out.chart("fig1_theorem", chart, caption="Gradient against responsibility; the line is y = x.")
         out.file(self.output, drawn(chart, self.output.suffix))
 

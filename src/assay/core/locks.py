@@ -1,0 +1,96 @@
+"""Locks on runs in flight: a file per study in which every run is one byte, so one descriptor holds any number of runs.
+
+They are POSIX record locks. The system drops a process's locks when it ends, however it ends; it also drops them when
+the process closes any descriptor of the file. A process therefore has one descriptor per file, in the table below, and
+closes it when it holds nothing more. The table also keeps two sessions of one process apart, which the system does not.
+
+The file stays empty and is never truncated or removed. If someone removes it, locks taken from then on are in a new
+file and do not see those in the old one: a run may be computed twice, and its record is still written whole.
+"""
+
+import fcntl
+import os
+import stat
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from assay.core.errors import UserError
+
+LOCKS = ".locks"
+File = tuple[int, int, int]
+"""Process, device and inode: a file has many paths, and a forked child none of its parent's locks."""
+
+
+@dataclass
+class _Held:
+    descriptors: list[int] = field(default_factory=list)
+    places: set[int] = field(default_factory=set)
+
+
+_TABLE: dict[File, _Held] = {}
+_GUARD = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One held run."""
+
+    file: File
+    place: int
+
+    def release(self) -> None:
+        with _GUARD:
+            held = _TABLE[self.file]
+            held.places.discard(self.place)
+            if held.places:
+                fcntl.lockf(held.descriptors[-1], fcntl.LOCK_UN, 1, self.place)
+            else:
+                _close(self.file)
+
+
+def take(path: Path, run_id: str) -> Lock | None:
+    """Hold a run through the lock file of its study; None when another process, or another session here, holds it."""
+    place = int(run_id[:15], 16)  # as many hexadecimal digits as a signed 64-bit offset can hold
+    with _GUARD:
+        file = _opened(path)
+        held = _TABLE[file]
+        try:
+            if place in held.places:
+                return None
+            fcntl.lockf(held.descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            held.places.add(place)
+            return Lock(file, place)
+        except (BlockingIOError, PermissionError):  # POSIX lets a system choose between the two
+            return None
+        finally:
+            if not held.places:
+                _close(file)
+
+
+def _opened(path: Path) -> File:
+    """The entry of the file that now has this path, whichever had it before."""
+    try:
+        known = _file(path.lstat())
+        if known in _TABLE:
+            return known
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is no plain file, where assay keeps its locks: remove it, or choose another --out.")
+    # A second descriptor of a file in the table is kept with the first: to close it now would drop the locks.
+    _TABLE.setdefault(_file(found), _Held()).descriptors.append(descriptor)
+    return _file(found)
+
+
+def _file(found: os.stat_result) -> File:
+    return os.getpid(), found.st_dev, found.st_ino
+
+
+def _close(file: File) -> None:
+    for descriptor in _TABLE.pop(file).descriptors:
+        os.close(descriptor)

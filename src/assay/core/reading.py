@@ -1,0 +1,149 @@
+"""A stored record is read with care: a store may come from another version, a failing disk or a stranger.
+
+What passes has the types that the rest of the code relies on, numbers that fit a float, text that can be printed as
+UTF-8, and no nesting that a recursive function could not follow. The id is not computed again: what went into it when
+the record was written is that version's affair. Fields that this version does not know are left out.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn, get_args
+
+from assay.core.errors import UserError
+from assay.core.files import read_plain
+from assay.core.run import FORMAT, Numerics, Record, Status
+
+LARGEST = 64 * 2**20
+"""Bytes of a record.json."""
+DEEPEST = 64
+DIGITS = 300
+"""Of an integer; so many still fit a float."""
+ID = re.compile(r"[0-9a-f]{16}\Z")
+
+_UNUSUAL = re.compile(rb"\d{19}|[eE]\+?\d{3}")
+"""A number that could be infinite, or a long integer; also some hashes, which then are merely read more slowly."""
+_RECORD: dict[str, tuple[type, ...]] = {
+    "id": (str,), "run": (dict,), "status": (str,), "metrics": (dict,), "cost": (dict,), "error": (str, type(None)),
+    "provenance": (dict,), "finished": (str,), "artifacts": (list,),
+}  # fmt: skip
+_OPTIONAL: dict[str, tuple[type, ...]] = {"place": (int, type(None)), "files": (dict,)}
+_RUN: dict[str, tuple[type, ...]] = {
+    "study": (str,), "options": (dict,), "seed": (int,), "versions": (dict,), "numerics": (dict,)
+}  # fmt: skip
+_NUMERICS: dict[str, tuple[type, ...]] = {f.name: (type(f.default),) for f in fields(Numerics)}
+
+
+class NotARecord(ValueError):
+    """The file holds something else than a record; the text says what is wrong with it."""
+
+
+def read_record(path: Path) -> Record:
+    """The record in a run's folder. Raises ValueError where it is none, OSError where it cannot be read, UserError
+    where a newer assay wrote it."""
+    record = parse_record(read_plain(path, LARGEST), path)
+    if (record.run.id, record.run.study) != (path.parent.name, path.parent.parent.name):
+        raise NotARecord("its id is not its folder's")
+    return replace(record, folder=path.parent)
+
+
+def parse_record(data: bytes, path: Path | str = "the record") -> Record:
+    """A record from the bytes of its file."""
+    try:
+        found = _decoded(data)
+    except RecursionError:
+        raise NotARecord(f"it is nested more than {DEEPEST} deep") from None
+    if not isinstance(found, dict):
+        raise NotARecord("it is no JSON object")
+    version = found.get("format", 0)
+    if type(version) is not int:
+        raise NotARecord("its format is no number")
+    if version > FORMAT:
+        raise UserError(
+            f"{path} was written by a newer assay (format {version}, this one reads {FORMAT}). "
+            "Upgrade assay, or choose another folder with --out."
+        )
+    _check(found)
+    return Record.from_json(found)
+
+
+def _decoded(data: bytes) -> Any:
+    decoder = _STRICT if _UNUSUAL.search(data) else _QUICK
+    found = decoder.decode(data.decode())
+    if data.count(b"[") + data.count(b"{") > DEEPEST and _deeper_than(found, DEEPEST):
+        raise NotARecord(f"it is nested more than {DEEPEST} deep")
+    if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair is no text that could be written anywhere
+        found = _QUICK.decode(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode())
+    return found
+
+
+def _deeper_than(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        level = [
+            item
+            for held in level
+            for item in (held.values() if isinstance(held, dict) else held)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _check(found: Mapping[str, Any]) -> None:
+    """That every field has its type, the nested ones too."""
+    _typed(found, _RECORD)
+    _typed(found, _OPTIONAL, required=False)
+    run = found["run"]
+    _typed(run, _RUN, where="run.")
+    _typed(run["numerics"], _NUMERICS, required=False, where="run.numerics.")
+    if not ID.match(found["id"]):
+        raise NotARecord("its id is none")
+    if not (run["study"].isprintable() and found["finished"].isprintable()):
+        raise NotARecord("its study or its time cannot be printed")
+    if found["status"] not in get_args(Status):
+        raise NotARecord(f"its status is none of {', '.join(get_args(Status))}")
+    for name, texts in (("run.versions", run["versions"]), ("provenance", found["provenance"])):
+        if not all(type(text) is str for text in texts.values()):
+            raise NotARecord(f"its {name} are not all text")
+    if type(found["cost"].get("seconds", 0.0)) not in (int, float, type(None)):
+        raise NotARecord("its cost.seconds is no number")
+    if not all(_inside(name) for name in found["artifacts"]):
+        raise NotARecord("an artifact's name is no file of its folder")
+    for check in found.get("files", {}).values():
+        if type(check) is not dict or type(check.get("bytes")) is not int or type(check.get("sha256")) is not str:
+            raise NotARecord("its files are not sizes and hashes")
+
+
+def _typed(
+    found: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], *, required: bool = True, where: str = ""
+) -> None:
+    for name, allowed in types.items():
+        if (required or name in found) and type(found.get(name, ...)) not in allowed:
+            raise NotARecord(f"its {where}{name} is missing or of another type")
+
+
+def _inside(name: Any) -> bool:
+    if type(name) is not str or "\0" in name:
+        return False
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not name.startswith("/") and ".." not in parts
+
+
+def _refuse(word: str) -> NoReturn:
+    raise NotARecord(f"{word[:20]} is no number that a record can hold")
+
+
+def _integer(text: str) -> int:
+    return int(text) if len(text) <= DIGITS else _refuse(text)
+
+
+def _number(text: str) -> float:
+    return value if abs(value := float(text)) != float("inf") else _refuse(text)
+
+
+_QUICK = json.JSONDecoder(parse_constant=_refuse)
+_STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_number)
