@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 SEEDS = 5
-"""Per setting, as long as there are settings left; a larger store has more seeds."""
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 MIXERS = (
     "attention", "attention:conv=4", "linear_attention", "linear_attention:conv=4", "based", "delta_net:num_heads=1",
@@ -62,13 +61,15 @@ class Family:
     options: Mapping[str, Any]
     """Of the small runs."""
     grid: Mapping[str, Sequence[Any]]
+    seeds: int = SEEDS
+    """Per setting, as long as there are settings left; a larger store has more."""
 
 
 def families(scratch: Path) -> list[Family]:
     from assay.models.sequence import SequenceModel
     from assay.train.recipe import Train
 
-    steps = Train(max_steps=10, micro_batch_size=4, validate_every=1)
+    steps = Train(max_steps=10, micro_batch_size=4, validate_every=2)
     return [
         Family(
             "icl", 0.6,
@@ -97,10 +98,11 @@ def families(scratch: Path) -> list[Family]:
         ),
         Family(
             "perplexity", 0.05,
-            {"model.name": tuple(f"model-{n}" for n in range(10)), "dtype": ("float32", "bfloat16")},
+            {"model.name": tuple(f"model-{n}" for n in range(100)), "dtype": ("float32", "bfloat16")},
             {"model": str(tiny_model(scratch)), "datasets": (str(articles(scratch)),), "context_lengths": (32, 64),
              "methods": ("dense", "h2o", "streaming_llm", "window"), "sparsity_levels": (0.5, 0.9)},
             {},
+            seeds=1,
         ),
     ]  # fmt: skip
 
@@ -152,26 +154,33 @@ def _computed(family: Family, scratch: Path) -> list[Any]:
 def _write(out: Path, family: Family, templates: Sequence[Any], count: int) -> None:
     from assay.core.run import as_planned
 
-    found = [pair for record in as_planned(templates) for pair in _settings(record, family.axes)]
-    kept = found[:: max(1, round(len(found) * SEEDS / count))] if count < len(found) * SEEDS else found
+    kept = list(_settings(as_planned(templates), family.axes))[: max(1, count // family.seeds)]
     draw = random.Random(0)
     for place in range(count):
         record, options = kept[place % len(kept)]
-        _write_record(out, record, options, place // len(kept), place, draw)
+        _write_record(out, record, options, record.run.seed + place // len(kept), place, draw)
 
 
-def _settings(record: Any, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The record's options with every combination of the axes' values; axes that it does not have stay out."""
-    mine = {path: values for path, values in axes.items() if _has(record.run.options, path)}
-    for values in itertools.product(*mine.values()):
-        options = json.loads(json.dumps(record.run.options))
-        for path, value in zip(mine, values, strict=True):
-            *above, last = path.split(".")
-            inner = options
-            for name in above:
-                inner = inner[name]
-            inner[last] = value
-        yield record, options
+def _settings(templates: Sequence[Any], axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The templates with every combination of the axes' values, those of one combination together; each once, where it
+    does not have all the axes."""
+    seen = set()
+    for values in itertools.product(*axes.values()):
+        for record in templates:
+            options = json.loads(json.dumps(record.run.options))
+            for path, value in zip(axes, values, strict=True):
+                if _has(options, path):
+                    _set(options, path, value)
+            if (key := json.dumps(options)) not in seen:
+                seen.add(key)
+                yield record, options
+
+
+def _set(options: dict[str, Any], path: str, value: Any) -> None:
+    *above, last = path.split(".")
+    for name in above:
+        options = options[name]
+    options[last] = value
 
 
 def _has(options: Any, path: str) -> bool:

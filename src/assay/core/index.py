@@ -10,14 +10,16 @@ rename: drivers and readers use it at once, and the last to write wins.
 Runs that differ in their seed alone share one entry in `settings`, and one options object in memory.
 """
 
+import gc
 import json
+import marshal
 import os
 import stat
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -134,6 +136,36 @@ def summaries(folder: Path, read: Callable[[Path], Record | None]) -> list[Recor
     if len(kept) >= WORTHWHILE and (changed or len(kept) < len(index.rows)):
         _save(folder / INDEX, Index(index.settings, kept))
     return found
+
+
+class Shared:
+    """Of many records, those that differ in their seed alone share their options, and all share their provenance: half
+    of the memory that they take."""
+
+    def __init__(self) -> None:
+        self.held: dict[Any, Any] = {}
+
+    def __call__(self, record: Record) -> Record:
+        run = record.run
+        # Only compared, never loaded; version 2 has one text per value.
+        key = marshal.dumps((run.options, run.versions), 2)
+        options, versions = self.held.setdefault(key, (run.options, run.versions))
+        numerics = self.held.setdefault(run.numerics, run.numerics)
+        vars(run).update(options=options, versions=versions, numerics=numerics)
+        vars(record)["provenance"] = self.held.setdefault(record.provenance, record.provenance)
+        return record
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While records are read in bulk, nothing of theirs is garbage: looking for it takes a fifth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def record_files(folder: Path) -> Iterator[tuple[str, Signature | None]]:

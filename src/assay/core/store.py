@@ -23,7 +23,7 @@ from pathlib import Path
 from assay.core import locks
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
-from assay.core.index import RECORD, names, summaries
+from assay.core.index import RECORD, Shared, names, summaries, uncollected
 from assay.core.locks import Lock
 from assay.core.reading import read_record
 from assay.core.run import Provenance, Record, Run, Status, finite
@@ -86,13 +86,16 @@ class Store:
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""
-        return [record for path in self._paths(study) if (record := self._listed(path))]
+        shared = Shared()
+        with uncollected():
+            return [shared(record) for path in self._paths(study) if (record := self._listed(path))]
 
     def summaries(self, study: str | None = None) -> list[Record]:
         """The same without what was measured, but for a refusal and the seconds it took: for lists, labels and
         estimates."""
         studies = [study] if study else names(self.root)
-        return [record for name in studies for record in summaries(self.root / name, self._listed)]
+        with uncollected():
+            return [record for name in studies for record in summaries(self.root / name, self._listed)]
 
     def find(self, prefix: str) -> Record:
         """The one record whose id starts with `prefix`."""
