@@ -84,6 +84,10 @@ class Store:
         self._set_aside(run)
         return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place))
 
+    def studies(self) -> list[str]:
+        """The studies that have folders here."""
+        return [name for name in names(self.root) if not name.startswith(".")]
+
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""
         shared = Shared()
@@ -93,9 +97,12 @@ class Store:
     def summaries(self, study: str | None = None) -> list[Record]:
         """The same without what was measured, but for a refusal and the seconds it took: for lists, labels and
         estimates."""
-        studies = [study] if study else names(self.root)
         with uncollected():
-            return [record for name in studies for record in summaries(self.root / name, self._listed)]
+            return [
+                record
+                for name in ([study] if study else self.studies())
+                for record in summaries(self.root / name, self._listed)
+            ]
 
     def find(self, prefix: str) -> Record:
         """The one record whose id starts with `prefix`."""
@@ -152,7 +159,7 @@ class Store:
 
     def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
         """Where records may be, ordered by study and id."""
-        for folder in [study] if study else names(self.root):
+        for folder in [study] if study else self.studies():
             for name in names(self.root / folder):
                 if name.startswith(prefix) and not name.startswith("."):
                     yield self.root / folder / name / RECORD

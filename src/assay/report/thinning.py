@@ -31,6 +31,11 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
+def of_all(drawn: int, count: int) -> list[str]:
+    """What a caption says where charts of some settings are left out."""
+    return [] if drawn == count else [f"({drawn} of {count:,} settings are drawn; the tables have all)"]
+
+
 def thinned(lines: Sequence[Row], dots: Sequence[Row], series: str) -> tuple[list[Row], list[Row], str]:
     """The rows of a chart's lines and dots that are drawn, and what a caption says of the others; "" where all are."""
     by_series: dict[str, list[Row]] = {}
