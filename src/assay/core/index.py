@@ -25,6 +25,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from assay.core.files import read_plain
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
 RECORD = "record.json"
@@ -205,7 +206,7 @@ def _settled(signature: Signature | None, now: int) -> bool:
 def _load(path: Path) -> Index:
     """What the file says; an empty index where it is missing or not one of ours."""
     try:
-        checksum, _, body = _bytes(path).partition(b"\n")
+        checksum, _, body = read_plain(path, LARGEST).partition(b"\n")
         if checksum != _checksum(body):
             return Index()
         data = json.loads(body)
@@ -216,15 +217,6 @@ def _load(path: Path) -> Index:
         return Index(settings, {row.id: row for row in rows})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
         return Index()
-
-
-def _bytes(path: Path) -> bytes:
-    """A plain file's: no link is followed, and no pipe waited for."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
-            raise ValueError("not an index")
-        return file.read()
 
 
 def _setting(options: Any, versions: Any, numerics: Any) -> Setting:
