@@ -109,8 +109,10 @@ class Index:
             self.settings.append(setting)
         seconds = record.cost.get("seconds")
         seconds = seconds if type(seconds) in (int, float) else None
-        told = number, run.seed, record.status, record.finished, record.refusal, record.place, seconds
-        return Row(run.id, *signature, *told)
+        return Row(
+            run.id, *signature, setting=number, seed=run.seed, status=record.status, finished=record.finished,
+            refusal=record.refusal, place=record.place, seconds=seconds,
+        )  # fmt: skip
 
 
 def summaries(folder: Path, read: Callable[[Path], Record | None]) -> list[Record]:
@@ -149,7 +151,7 @@ class Shared:
     def __call__(self, record: Record) -> Record:
         run = record.run
         # Only compared, never loaded; version 2 has one text per value.
-        key = marshal.dumps((run.options, run.versions), 2)
+        key = marshal.dumps((run.options, run.versions), 2)  # type: ignore[arg-type]
         options, versions = self.held.setdefault(key, (run.options, run.versions))
         numerics = self.held.setdefault(run.numerics, run.numerics)
         vars(run).update(options=options, versions=versions, numerics=numerics)

@@ -165,7 +165,7 @@ def labels(runs: Sequence[Run]) -> dict[str, str]:
     icl mqar delta_net mlp model.seq_mixer.conv=4 seed=0        and so this one says its own
     icl mqar model=none seed=0                                  what the others have a model for
     """
-    found = {}
+    found: dict[str, str] = {}
     for study in dict.fromkeys(run.study for run in runs):
         mine = [run for run in runs if run.study == study]
         settings = {_held_in_common(run): run for run in mine}
