@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
@@ -21,6 +21,9 @@ from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store
 from assay.core.study import Study
 from assay.studies import studies
+
+if TYPE_CHECKING:
+    from assay.report.section import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,7 @@ class Session:
     def seconds_left(self) -> float | None:
         """From what like runs have cost; None if nothing like them is stored."""
         studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
-        stored = (record for study in studies for record in self.store.records(study))
+        stored = (record for study in studies for record in self.store.summaries(study))
         return estimate(self.todo, stored, self.workers)
 
     @cached_property
@@ -209,28 +212,47 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
 def write_page(out: str | Path) -> Path:
     """One HTML page from everything stored under a folder: a section per study that has records."""
     from assay.core.store import disk_errors, whole, write_file
-    from assay.report.page import build_page
-    from assay.report.section import Section
+    from assay.report.page import build_page, long_tables
 
-    records = as_planned(whole(load(out)))
-    sections = []
-    for name in studies.names():
-        section, mine = Section(name), [r for r in records if r.run.study == name]
-        if mine and not studies[name].shows_failures:
-            mine = [record for record in mine if record.status != "failed"]
-        question = studies[name].question if mine else ""
-        try:
-            if mine:
-                studies[name]().report(mine, section)
-        except Exception as error:  # noqa: BLE001 - one study's odd records must not take the others' page away
-            warnings.warn(f"{name} could not be reported: {type(error).__name__}: {error}", stacklevel=2)
-            question += f" (This section could not be made: {type(error).__name__}: {error})"
-        if mine:
-            sections.append((name, question, section))
+    if not Path(out).is_dir():
+        raise UserError(f"no results folder '{out}'.")
+    store, known = Store(out), studies.names()
+    sections, behind = [], list[Record]()
+    for name in dict.fromkeys((*known, *store.studies())):  # one at a time: all records at once may not fit
+        records = as_planned(whole(store.records(name)))
+        if name in known and (section := _reported(name, records)):
+            sections.append(section)
+        behind += map(_without_measurements, records)
+    behind.sort(key=lambda record: record.run.study)
     path = Path(out) / "report.html"
     with disk_errors(path):
-        write_file(path, build_page(sections, records).encode())
+        for file, text in long_tables(sections):
+            write_file(path.parent / file, text.encode())
+        write_file(path, build_page(sections, behind).encode())
     return path
+
+
+def _reported(name: str, records: Sequence[Record]) -> "tuple[str, str, Section] | None":
+    """A study's name, its question and what it found; None where it has no records to report."""
+    from assay.report.section import Section
+
+    section = Section(name)
+    mine = [record for record in records if studies[name].shows_failures or record.status != "failed"]
+    if not mine:
+        return None
+    question = studies[name].question
+    try:
+        studies[name]().report(mine, section)
+    except Exception as error:  # noqa: BLE001 - one study's odd records must not take the others' page away
+        warnings.warn(f"{name} could not be reported: {type(error).__name__}: {error}", stacklevel=2)
+        question += f" (This section could not be made: {type(error).__name__}: {error})"
+    return name, question, section
+
+
+def _without_measurements(record: Record) -> Record:
+    """What the page says of a record besides its study's section: for one with a result, that it is there."""
+    run = record.run if record.status != "done" else replace(record.run, options={}, versions={})
+    return replace(record, run=run, metrics={}, cost={}, files={})
 
 
 def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> Study:

@@ -98,17 +98,19 @@ def show(words: list[str]) -> int:
     parser.add_argument("--out", default="results", help="the results folder")
     args = parser.parse_args(words)
     store = _store(args.out)
-    chosen = [store.find(args.id)] if args.id else store.records()
-    if args.json:
-        found = [record.to_json() for record in chosen]
-        print(json.dumps(found[0] if args.id else found, indent=1))
-        return 0
-    named = _labels(store.records() if args.id else chosen)
-    if args.id:
+    if args.id or args.json:
+        chosen = [store.find(args.id)] if args.id else store.records()
+        if args.json:
+            found = [record.to_json() for record in chosen]
+            print(json.dumps(found[0] if args.id else found, indent=1))
+            return 0
         from assay.report.record import render_record
 
-        print(render_record(chosen[0], named[chosen[0].run.id]))
+        named = _labels(store.summaries(chosen[0].run.study))  # a label tells a run from those of its study
+        print(render_record(chosen[0], named.get(chosen[0].run.id, chosen[0].run.label)))
         return 0
+    chosen = store.summaries()
+    named = _labels(chosen)
     for record in sorted(chosen, key=lambda record: record.finished):
         print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
     return 0
@@ -126,7 +128,7 @@ def rm(words: list[str]) -> int:
     store = _store(args.out)
     if not (args.ids or args.status or args.study):
         raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
-    stored = store.records()
+    stored = store.summaries()
     chosen = [store.find(prefix) for prefix in args.ids] if args.ids else stored
     chosen = [r for r in chosen if args.status in (None, r.status) and args.study in (None, r.run.study)]
     named = _labels(stored)

@@ -236,7 +236,7 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any], folder: Path | None = None) -> Self:
         return cls(
             run=Run.from_json(data["run"], id=data["id"]),
             status=data["status"],
@@ -247,6 +247,7 @@ class Record:
             finished=data["finished"],
             artifacts=tuple(data["artifacts"]),
             place=data.get("place"),
+            folder=folder,
             files=data.get("files", {}),
         )
 

@@ -2,9 +2,10 @@
 
     results/.store/<study>/<run id>/{record.json, artifacts...}     results/.store/<study>/.locks
 
-There is no index: the folders are the truth, and a reader can use them while a driver writes. Readers change nothing;
-what is no record, or has lost a file, counts as absent with a warning, and a driver that computes that run again keeps
-the old file as `record.json.unreadable`.
+The folders are the truth, and a reader can use them while a driver writes; an index (assay.core.index) saves reading
+all of them where a list or a label is asked for. Readers change nothing else; what is no record, or has lost a file,
+counts as absent with a warning, and a driver that computes that run again keeps the old file as
+`record.json.unreadable`.
 """
 
 import dataclasses
@@ -16,11 +17,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from assay.core import locks
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
+from assay.core.index import RECORD, Shared, names, summaries, uncollected
 from assay.core.locks import Lock
 from assay.core.reading import read_record
 from assay.core.run import Provenance, Record, Run, Status, finite
@@ -28,7 +31,8 @@ from assay.core.study import CHECKPOINT, SET_ASIDE, Outcome
 
 __all__ = ["RECORD", "Store", "disk_errors", "whole", "write_file"]
 
-RECORD = "record.json"
+SEVERAL = 10
+"""Runs of one prefix that are named, at most."""
 
 
 class Store:
@@ -62,12 +66,12 @@ class Store:
                 (self.folder(outcome.run) / RECORD).unlink(missing_ok=True)
         for name, data in outcome.artifacts.items():
             self._write(self.folder(outcome.run) / name, data)
-        names = tuple(outcome.artifacts)
+        kept = tuple(outcome.artifacts)
         files = {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in outcome.artifacts.items()
         }
-        record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), names, place, files=files)
+        record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), kept, place, files=files)
         return self._write_record(record)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
@@ -80,15 +84,32 @@ class Store:
         self._set_aside(run)
         return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place))
 
+    def studies(self) -> list[str]:
+        """The studies that have folders here."""
+        return [name for name in names(self.root) if not name.startswith(".")]
+
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""
-        return [record for path in self._paths(study) if (record := self._listed(path))]
+        shared = Shared()
+        with uncollected():
+            return [shared(record) for path in self._paths(study) if (record := self._listed(path))]
+
+    def summaries(self, study: str | None = None) -> list[Record]:
+        """The same without what was measured, but for a refusal and the seconds it took: for lists, labels and
+        estimates."""
+        with uncollected():
+            return [
+                record
+                for name in ([study] if study else self.studies())
+                for record in summaries(self.root / name, self._listed)
+            ]
 
     def find(self, prefix: str) -> Record:
         """The one record whose id starts with `prefix`."""
-        found = [record for path in self._paths(prefix=prefix) if (record := self._listed(path))]
+        there = (record for path in self._paths(prefix=prefix) if (record := self._listed(path)))
+        found = list(islice(there, SEVERAL))
         if len(found) != 1:
-            ids = ", ".join(record.run.id for record in found)
+            ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
             problem = f"several runs start with '{prefix}': {ids}" if found else f"no run '{prefix}' in {self.root}"
             raise UserError(f"{problem}. `assay show` lists all.")
         return found[0]
@@ -141,9 +162,9 @@ class Store:
 
     def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
         """Where records may be, ordered by study and id."""
-        for folder in [study] if study else _names(self.root):
-            for name in _names(self.root / folder):
-                if name.startswith(prefix) and name != locks.LOCKS:
+        for folder in [study] if study else self.studies():
+            for name in names(self.root / folder):
+                if name.startswith(prefix) and not name.startswith("."):
                     yield self.root / folder / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
@@ -171,8 +192,8 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError) as error:
-            names = (path.with_name(f"{RECORD}{SET_ASIDE}{n or ''}") for n in range(1_000_000))
-            aside = next(name for name in names if not os.path.lexists(name))
+            free = (path.with_name(f"{RECORD}{SET_ASIDE}{n or ''}") for n in range(1_000_000))
+            aside = next(name for name in free if not os.path.lexists(name))
             with disk_errors(path):
                 path.replace(aside)
             warnings.warn(f"{path} is not a record ({error}); set aside as {aside.name}", stacklevel=2)
@@ -191,17 +212,6 @@ def whole(records: Iterable[Record]) -> list[Record]:
         else:
             found.append(record)
     return found
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(entry.name for entry in found)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        warnings.warn(f"{folder} cannot be read ({error.strerror}): it is left out", stacklevel=2)
-        return []
 
 
 def _now() -> str:

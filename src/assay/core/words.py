@@ -73,6 +73,8 @@ def written(value: Any) -> str:
 
 def printable(text: str) -> str:
     """Names come from files of others: a terminal must not obey them."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

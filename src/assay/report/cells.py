@@ -96,25 +96,27 @@ def labels(values: Sequence[Any]) -> list[Any]:
     {"name": "gru", "width": 8}, {"name": "gru", "width": 16}, {"name": "mlp", "width": 8}
         ->  gru:width=8, gru:width=16, mlp
     """
-    namesakes: dict[str, list[Mapping[str, Any]]] = {}
-    for value in values:
+    shown = [",".join(str(item) for item in labels(v)) if isinstance(v, list | tuple) else v for v in values]
+    namesakes: dict[str, list[int]] = {}
+    for place, value in enumerate(values):
         if _is_spec(value):
-            namesakes.setdefault(value["name"], []).append(value)
-    return [_label(value, namesakes) for value in values]
+            namesakes.setdefault(value["name"], []).append(place)
+    for name, places in namesakes.items():
+        told = _told_apart([values[place] for place in places])
+        for number, place in enumerate(places):
+            words = [f"{option}={texts[number]}" for option, texts in told.items() if option in values[place]]
+            shown[place] = ":".join([name, *words])
+    return shown
 
 
-def _label(value: Any, namesakes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Any:
-    if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in labels(value))
-    if not _is_spec(value):
-        return value
-    words = [value["name"]]
-    for option, chosen in value.items():
-        others = [namesake.get(option) for namesake in namesakes[value["name"]]]
-        if option != "name" and _differ(others):
-            text = str(labels([chosen, *others])[0])
-            words.append(f"{option}=({text})" if ":" in text else f"{option}={text}")
-    return ":".join(words)
+def _told_apart(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The options in which specs of one name differ -> their values as words, one for each spec."""
+    told = {}
+    for option in dict.fromkeys(option for spec in specs for option in spec if option != "name"):
+        values = [spec.get(option) for spec in specs]
+        if _differ(values):
+            told[option] = [f"({text})" if ":" in text else text for text in map(str, labels(values))]
+    return told
 
 
 def _is_spec(value: Any) -> bool:

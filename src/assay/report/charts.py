@@ -6,17 +6,22 @@ to reset.
 
     interval_lines(rows, x="k", y="R2", series="model", dots=seeds, references={"ceiling": 1.0}, title="...")
 
-A row's `y` is an `Interval`, or a number whose bounds, if any, are under the keys `low` and `high`. Rows are copied to
-fixed field names, since Vega gives a meaning to the dots and brackets of a name such as `R2_0.75`.
+Every seed, that is, as long as they can be told apart: of thousands, some are drawn (report.thinning).
+
+A row's `y` is an `Interval` (or a function that gives it, called if the row is drawn), or a number whose bounds, if
+any, are under the keys `low` and `high`. Rows are copied to fixed field names, since Vega gives a meaning to the dots
+and brackets of a name such as `R2_0.75`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
+from assay.report.thinning import thinned
 
 if TYPE_CHECKING:
     import altair as alt
@@ -28,6 +33,20 @@ TICKS = 10
 HEAT = 260
 
 
+def without_validation(draw: Callable[..., Any]) -> Any:
+    """Parts of a chart are not validated one by one: `house_spec` validates the whole."""
+
+    @wraps(draw)
+    def quickly(*args: Any, **options: Any) -> Any:
+        from altair.utils.schemapi import debug_mode
+
+        with debug_mode(False):
+            return draw(*args, **options)
+
+    return quickly
+
+
+@without_validation
 def interval_lines(
     rows: Iterable[Row],
     *,
@@ -48,8 +67,9 @@ def interval_lines(
     A stepped line keeps its value until the next point."""
     import altair as alt
 
-    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in rows]
-    single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in dots]
+    drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
+    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in drawn]
+    single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
     names = _names(points)
     pick = alt.selection_point(fields=["series"], bind="legend")
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
@@ -86,9 +106,10 @@ def interval_lines(
         *_references(references or {}, points, along="y"),
     ]
     chart = _layered(layers).add_params(pick, zoom)
-    return chart.properties(width=LINES[0], height=LINES[1], **_title(title))
+    return chart.properties(width=LINES[0], height=LINES[1], **_title(title), **_described(left_out))
 
 
+@without_validation
 def interval_bars(
     rows: Iterable[Row],
     *,
@@ -108,8 +129,9 @@ def interval_bars(
     import altair as alt
 
     group = series or label
-    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in rows]
-    single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in dots]
+    drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
+    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
+    single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
     names = _names(points)
     upright = alt.Y(
         field="label", type="nominal", sort=None, title=None, scale=alt.Scale(paddingInner=0.25 if series else 0.2)
@@ -131,9 +153,10 @@ def interval_bars(
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
-    return _layered(layers).properties(width=BARS, height=step, **_title(title))
+    return _layered(layers).properties(width=BARS, height=step, **_title(title), **_described(left_out))
 
 
+@without_validation
 def heatmap(
     rows: Sequence[Row],
     *,
@@ -183,8 +206,9 @@ def _sparse(values: Sequence[Any]) -> "alt.Axis":
 
 
 def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
-    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip."""
-    value = row[key]
+    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip. A function gives the value
+    where it is drawn: so intervals of what is not cost nothing."""
+    value = row[key]() if callable(row[key]) else row[key]
     if isinstance(value, Interval):
         point = {"y": value.mean, "low": value.low, "high": value.high, "n": value.n}
     else:
@@ -219,6 +243,10 @@ def _data(values: Sequence[Row]) -> "alt.InlineData":
 
 def _title(title: str) -> dict[str, str]:
     return {"title": title} if title else {}
+
+
+def _described(note: str) -> dict[str, str]:
+    return {"description": note} if note else {}
 
 
 def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":

@@ -10,14 +10,14 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from assay.core.run import Record, finite
 from assay.metrics.intervals import Interval
-from assay.report.section import Section, Table, Value
+from assay.report.section import Chart, Section, Table, Value
 from assay.report.style import vegalite_version
 from assay.report.text import Shown, shown
 
@@ -25,6 +25,23 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+
+
+ROWS = 200
+"""Of a table that are on the page; of a longer one, its file has all."""
+MISSING = 200
+CHART_BYTES = 2_500_000
+"""Of the charts of a page; what is beyond is not drawn on it."""
+FILES = "report"
+"""The folder beside the page with the files of long tables."""
+
+
+def long_tables(sections: Sequence[tuple[str, str, Section]]) -> Iterator[tuple[str, str]]:
+    """The path, from the page, and the CSV of each table that is not on it whole."""
+    for study, _, section in sections:
+        for table in section.tables:
+            if len(table.rows) > ROWS:
+                yield _file_of(study, table), table.csv()
 
 
 def build_page(
@@ -44,16 +61,18 @@ def build_page(
     if any(section.charts for _, _, section in sections):
         scripts.insert(0, _vega())
     known = {study for study, _, _ in sections}
+    missing = [record for record in records if record.status != "done"]
+    room = Room(CHART_BYTES)
     page = environment.get_template("page.html.j2").render(
         title=title,
         policy=CONTENT_POLICY.format(scripts=" ".join(map(_hash, scripts))),
         style=_asset("page.css"),
         scripts=scripts,
-        studies=[_study(*section, records) for section in sections],
+        studies=[_study(*section, records, room) for section in sections],
         unknown=sorted(Counter(record.run.study for record in records if record.run.study not in known).items()),
-        missing=[_missing(record) for record in records if record.status != "done"],
+        missing=[_missing(record) for record in missing[:MISSING]],
+        missing_count=len(missing),
         provenance=_provenance(records) if records else {},
-        json_block=json_block,
     )
     return page.encode(errors="backslashreplace").decode()  # a file name that is no UTF-8 brings lone surrogates
 
@@ -73,28 +92,58 @@ class PageCell:
     number: bool
 
 
-def _study(name: str, question: str, section: Section, records: Sequence[Record]) -> dict[str, Any]:
+@dataclass
+class Room:
+    """Bytes that are left for charts."""
+
+    left: int
+
+    def take(self, charts: Sequence[Chart]) -> list[dict[str, str]]:
+        """The charts for which there is room, in their order."""
+        taken = []
+        for chart in charts:
+            block = json_block(chart.spec)
+            if len(block) <= self.left:
+                self.left -= len(block)
+                taken.append({"name": chart.name, "caption": chart.caption, "spec": block})
+        return taken
+
+
+def _study(name: str, question: str, section: Section, records: Sequence[Record], room: Room) -> dict[str, Any]:
     status = Counter(record.status for record in records if record.run.study == name)
+    charts = room.take(section.charts)
     return {
         "name": name,
         "question": question,
         "done": status["done"],
         "missing": status["failed"] + status["diverged"],
-        "tables": [_table(table) for table in section.tables],
-        "charts": section.charts,
+        "tables": [_table(name, table) for table in section.tables],
+        "charts": charts,
+        "not_drawn": len(section.charts) - len(charts),
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
-    rows = [[_cell(table, row, column) for column in table.columns] for row in table.rows]
+def _table(study: str, table: Table) -> dict[str, Any]:
+    cut = len(table.rows) > ROWS
+    rows = [[_cell(table, row, column) for column in table.columns] for row in table.rows[:ROWS]]
     numeric = [any(cell.number for cell in column) for column in zip(*rows, strict=True)]
     return {
         "name": table.name,
         "note": table.note,
         "columns": list(zip(table.columns, numeric, strict=True)),
         "rows": rows,
-        "csv": base64.b64encode(table.csv().encode(errors="backslashreplace")).decode(),
+        "count": len(table.rows),
+        "cut": cut,
+        "csv": _file_of(study, table) if cut else f"data:text/csv;base64,{_base64(table.csv())}",
     }
+
+
+def _file_of(study: str, table: Table) -> str:
+    return f"{FILES}/{study}/{table.name}.csv"
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode(errors="backslashreplace")).decode()
 
 
 def _cell(table: Table, row: Mapping[str, Value], column: str) -> PageCell:

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
-from assay.report.style import Looks, house_spec
+from assay.report.style import Looks, house_spec, notes
 
 CEILING = "_ceiling"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -106,8 +106,9 @@ class Section:
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
+        spec = self.looks.wear(house_spec(chart))
         told = ": ".join(part for part in (self._setting, caption) if part)
-        self.charts.append(Chart(name, self.looks.wear(house_spec(chart)), told))
+        self.charts.append(Chart(name, spec, " ".join(filter(None, [told, *notes(spec)]))))
 
     def document(self, name: str, text: str) -> None:
         _check_name(name, list(self.documents))

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from typing import Any
 
 from assay.core.run import Record
@@ -12,6 +13,7 @@ from assay.metrics.information import nce_cap
 from assay.metrics.intervals import letters, student_t
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_bars, interval_lines
+from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.expressivity.config import Setup
 from assay.studies.expressivity.references import REFERENCES
 from assay.studies.expressivity.tester import NCE_BLOCK, SHARES
@@ -56,7 +58,7 @@ class Row:
     setting: Mapping[str, Any]
     version: str | None
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The spec's name of an encoder, its changed options, how a code per token was pooled, and its version where
         one name has run in several."""
@@ -67,7 +69,12 @@ class Row:
 
     @property
     def series(self) -> str:
-        return " ".join([self.label, *(f"{key}={value}" for key, value in self.setting.items())])
+        return f"{self.label} {self.world}".rstrip()
+
+    @cached_property
+    def world(self) -> str:
+        """What a grid varied, besides the encoder."""
+        return " ".join(f"{key}={value}" for key, value in self.setting.items())
 
     @property
     def is_reference(self) -> bool:
@@ -88,17 +95,18 @@ class Row:
 def report(records: Sequence[Record], out: Report) -> None:
     rows = _rows(cells(records))
     extra = _extra_metrics(rows)
-    table = [_scores(row, _named("Oracle", row, rows), extra) for row in rows]
+    worlds = _worlds(rows)
+    table = [_scores(row, _named("Oracle", worlds[row.world]), extra) for row in rows]
     empty = {key for key in table[0] if key not in SPEC_COLUMNS and all(line[key] is None for line in table)}
     empty |= {f"{key}_ceiling" for key in empty}
     table = [{key: value for key, value in line.items() if key not in empty} for line in table]
     out.table("expressivity", table, formats=FORMATS, note=_note(rows))
-    _ranking(rows, out)
-    settings = list(dict.fromkeys(str(row.setting) for row in rows))
-    for number, setting in enumerate(settings, start=1):
-        own = [row for row in rows if str(row.setting) == setting]
-        with out.about(" ".join(f"{key}={value}" for key, value in own[0].setting.items())):
-            _figures(own, out, f"_{number}" if len(settings) > 1 else "")
+    _ranking(worlds, out)
+    numbered = list(enumerate(worlds.values(), start=1))
+    drawn = evenly(numbered, SETTINGS)
+    for number, own in drawn:
+        with out.about(" ".join([*own[0].world.split(), *of_all(len(drawn), len(numbered))])):
+            _figures(own, out, f"_{number}" if len(numbered) > 1 else "")
 
 
 def _rows(found: list[Cell]) -> list[Row]:
@@ -106,13 +114,21 @@ def _rows(found: list[Cell]) -> list[Row]:
     versions = columns.pop("version", [None] * len(found))
     settings = [{key: values[i] for key, values in columns.items()} for i in range(len(found))]
     rows = [Row(*parts) for parts in zip(found, settings, versions, strict=True)]
-    return sorted(rows, key=lambda row: (settings.index(dict(row.setting)), row.rank, row.label))
+    order = {world: place for place, world in enumerate(dict.fromkeys(row.world for row in rows))}
+    return sorted(rows, key=lambda row: (order[row.world], row.rank, row.label))
 
 
-def _named(name: str, row: Row, rows: Sequence[Row]) -> Cell | None:
-    """The reference of that name in the same world."""
-    same = (other for other in rows if other.setting == row.setting)
-    return next((other.cell for other in same if other.cell.options["model"]["name"] == name), None)
+def _worlds(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each setting of a grid."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.world, []).append(row)
+    return found
+
+
+def _named(name: str, rows: Sequence[Row]) -> Cell | None:
+    """The reference of that name among the rows of one world."""
+    return next((row.cell for row in rows if row.cell.options["model"]["name"] == name), None)
 
 
 def _scores(row: Row, oracle: Cell | None, extra: Sequence[str]) -> dict[str, Any]:
@@ -166,18 +182,18 @@ def _common(rows: Sequence[Row]) -> str:
     return " ".join(f"{key}={value}" for key, value in same.items() if not isinstance(value, dict))
 
 
-def _ranking(rows: Sequence[Row], out: Report) -> None:
+def _ranking(worlds: Mapping[str, Sequence[Row]], out: Report) -> None:
     """Letters: two encoders share one unless their paired difference over seeds is real after Holm's correction."""
-    contenders = [row for row in rows if not row.is_reference and len(row.cell.seeds) > 1]
     lines = []
-    for row in contenders:
-        rivals = [other for other in contenders if other.setting == row.setting]
+    for rows in worlds.values():
+        rivals = [row for row in rows if not row.is_reference and len(row.cell.seeds) > 1]
         if len(rivals) < 2:
             continue
-        line = {"Model": row.label} | dict(row.setting)
-        for column in RANKED:
-            line[column] = _letters(rivals, _named("Noise", row, rows), COLUMNS[column]).get(row.label)
-        lines.append(line)
+        ranks = {column: _letters(rivals, _named("Noise", rows), COLUMNS[column]) for column in RANKED}
+        lines += [
+            {"Model": row.label} | dict(row.setting) | {column: ranks[column].get(row.label) for column in RANKED}
+            for row in rivals
+        ]
     note = (
         "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group. Where "
         f"no encoder is {MARGIN:g} above Noise there is nothing to rank."
@@ -228,7 +244,7 @@ def _component_scores(cell: Cell) -> Iterable[tuple[float, dict[int, float]]]:
 
 def _lines(points: Iterable[tuple[str, float, dict[int, float]]], *, x_title: str, log_x: bool = False) -> Any:
     there = [(name, x, by_seed) for name, x, by_seed in points if by_seed]
-    lines = [{"model": name, "x": x, "y": student_t(list(by_seed.values()))} for name, x, by_seed in there]
+    lines = [{"model": name, "x": x, "y": partial(student_t, list(by_seed.values()))} for name, x, by_seed in there]
     dots = [
         {"model": name, "x": x, "y": value, "seed": seed}
         for name, x, by_seed in there

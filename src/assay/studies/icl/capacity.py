@@ -6,6 +6,7 @@ values. Mixers with a short convolution are never ranked with those without one:
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -120,7 +121,7 @@ def _by_pairs(trained: Sequence[tuple[Member, str]]) -> Any:
     for (c, _), name in trained:
         sizes, curves = _curves(c)
         for size, values in zip(sizes, zip(*curves, strict=True), strict=True):
-            lines.append({"series": name, "pairs": size, "accuracy": share(list(values))})
+            lines.append({"series": name, "pairs": size, "accuracy": partial(share, list(values))})
             dots += [{"series": name, "pairs": size, "accuracy": value} for value in values]
     return interval_lines(
         lines, x="pairs", y="accuracy", series="series", dots=dots, references={"90 %": 0.9}, log_x=True
@@ -135,7 +136,7 @@ def _by_state(members: Sequence[Member], *, anchored: bool) -> Any:
         means = [fmean(curve) for curve in _curves(c)[1]]
         series = _named(c.options["model"]["seq_mixer"]["name"], setting)
         where = {"series": series, "state": 4 * c.first["state_scalars"]}
-        lines.append(where | {"accuracy": share(means)})
+        lines.append(where | {"accuracy": partial(share, means)})
         dots += [where | {"accuracy": mean} for mean in means]
     lines.sort(key=lambda line: (line["series"], line["state"]))
     ours = {c.options["model"]["seq_mixer"]["name"] for c, _ in members}

@@ -1,6 +1,7 @@
 """The study's tables and charts, from records alone."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -162,7 +163,7 @@ def _learning(found: Sequence[Contender], series: Sequence[str], out: Report) ->
             curves = [record.metrics["curve"] for record in c.finished if metric in record.metrics]
             for points in zip(*curves, strict=False):
                 values = [point[metric] for point in points]
-                interval = share(values) if metric == "accuracy" else student_t(values)
+                interval = partial(share if metric == "accuracy" else student_t, values)
                 lines.append({"series": name, "step": points[0]["step"], metric: interval})
                 dots += [{"series": name, "step": points[0]["step"], metric: value} for value in values]
         if lines:
@@ -176,7 +177,7 @@ def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key:
     for c, name in zip(found, series, strict=True):
         for x in c.first.get(key, {}):
             values = c.values(key, x)
-            lines.append({"series": name, "x": int(x), "accuracy": share(list(values.values()))})
+            lines.append({"series": name, "x": int(x), "accuracy": partial(share, list(values.values()))})
             dots += [{"series": name, "x": int(x), "accuracy": v, "seed": seed} for seed, v in values.items()]
     if lines:
         chart = interval_lines(lines, x="x", y="accuracy", series="series", dots=dots, x_title=x_title, log_x=True)
@@ -206,6 +207,6 @@ def _by_examples(task: Mapping[str, Any]) -> bool:
 
 def _positions(name: str, curves: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
     return [
-        {"series": name, "examples": position, "score": student_t(list(values))}
+        {"series": name, "examples": position, "score": partial(student_t, list(values))}
         for position, values in enumerate(zip(*curves, strict=True))
     ]

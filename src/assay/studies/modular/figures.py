@@ -12,6 +12,7 @@ from assay.metrics.survival import kaplan_meier
 from assay.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
 from assay.report.cells import Cell
 from assay.report.charts import interval_lines
+from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.modular.compression import weights_of
 from assay.studies.modular.files import width_of
 from assay.studies.modular.frequencies import draw
@@ -60,9 +61,12 @@ def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float
     """Trained at d, the widest models cut down to d, and the four units that are enough: the share of the whole table
     that each answers. What a cut model can do, a model of that width has room for."""
     rows = []
+    drawn = set(evenly(list(settings), SETTINGS))
     for place, (name, cells) in enumerate(settings.items(), start=1):
         curves = _curves(cells)
         rows += [_smallest(name, kind, curve, good) for kind, curve in curves.items()]
+        if name not in drawn:
+            continue
         lines = [
             {"series": kind, "d": d, "y": share(values)}
             for kind, curve in curves.items()
@@ -71,9 +75,10 @@ def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float
         chart = interval_lines(
             lines, x="d", y="y", series="series", x_title="hidden width", y_title="full-table accuracy"
         )
+        where = " ".join([name, *of_all(len(drawn), len(settings))])
         caption = (
-            f"{name}: is the smallest width a limit of room or of learning? Models trained at d, the widest models cut "
-            "down to d, and four units by hand."
+            f"{where}: is the smallest width a limit of room or of learning? Models trained at d, the widest models "
+            "cut down to d, and four units by hand."
         )
         out.chart(f"capacity_{place}" if len(settings) > 1 else "capacity", chart, caption=caption)
     note = (

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import Interval, share, wilson
+from assay.metrics.intervals import Interval, share, student_t, wilson
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_lines
+from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.modular.figures import capacity, maps, survival
 from assay.studies.modular.measures import GOOD
 from assay.studies.modular.references import pairs_of, references
@@ -56,7 +58,7 @@ class Point:
     def width(self) -> int:
         return int(self.cell.options["d_hidden"])
 
-    @property
+    @cached_property
     def series(self) -> str:
         return " ".join(f"{key}={value}" for key, value in self.setting.items()) or f"P={self.cell.options['P']}"
 
@@ -87,9 +89,11 @@ def report(records: Sequence[Record], out: Report) -> None:
     found = cells(records, diverged=True)
     columns = varying(found, ignore=("d_hidden",))
     points = [Point(cell, {key: values[i] for key, values in columns.items()}) for i, cell in enumerate(found)]
-    series = list(dict.fromkeys(point.series for point in points))
-    points.sort(key=lambda point: (series.index(point.series), point.width))
-    by_series = {name: [point for point in points if point.series == name] for name in series}
+    by_series: dict[str, list[Point]] = {}
+    for point in points:
+        by_series.setdefault(point.series, []).append(point)
+    by_series = {name: sorted(own, key=lambda point: point.width) for name, own in by_series.items()}
+    points = [point for own in by_series.values() for point in own]
     rows = [_row(point) for point in points]
     out.table("modular_sweep", _without_empty(rows, "test acc", "diverged"), formats=FORMATS, note=NOTE)
     floors = [row for name, own in by_series.items() for row in _references(name, own)]
@@ -102,10 +106,11 @@ def report(records: Sequence[Record], out: Report) -> None:
     _perfect(by_series, out)
     capacity({name: [p.cell for p in own] for name, own in by_series.items()}, out, good=GOOD)
     _chart(points, out, "effective_rank", "effective rank")
-    for place, (name, own) in enumerate(by_series.items(), start=1):
-        several = len(by_series) > 1
+    several = len(by_series) > 1
+    drawn = evenly(list(enumerate(by_series.items(), start=1)), SETTINGS)
+    for place, (name, own) in drawn:
         suffix = f"_{place}" if several else ""
-        with out.about(name if several else ""):
+        with out.about(" ".join([name, *of_all(len(drawn), len(by_series))]) if several else ""):
             survival([p.cell for p in own], out, suffix=suffix)
             maps([p.cell for p in own], out, suffix=suffix)
 
@@ -162,7 +167,7 @@ def _chart(points: Sequence[Point], out: Report, metric: str, title: str, *, bou
     for point in points:
         values = point.cell.values(metric)
         if values:
-            interval = share(list(values.values())) if bounded else point.cell.interval(metric)
+            interval = partial(share if bounded else student_t, list(values.values()))
             lines.append({"series": point.series, "d": point.width, "y": interval})
             dots += [{"series": point.series, "d": point.width, "y": v, "seed": seed} for seed, v in values.items()]
     if lines:

@@ -8,6 +8,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.charts import interval_lines
+from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.perplexity.document import Sweeps, documents_of
 from assay.studies.perplexity.figures import entries, figure_4, figure_8, table_3
 
@@ -37,6 +38,7 @@ def report(
 ) -> None:
     documents = documents_of(records, name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
+    drawn = set(evenly(names, SETTINGS))
     for label, document in zip(names, documents, strict=True):
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         stamp = re.sub(r"\D", "", document["config"]["timestamp"])[:14]
@@ -46,8 +48,9 @@ def report(
         if verbose or not any(entries(document, "sparsity_sweep", "budget_sweep")):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
         out.document(f"{label}_table_3.md", generate_summary_table(document))
-        for dataset in document["results"]:
-            _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
+        for dataset in document["results"] if label in drawn else ():
+            with out.about(" ".join(of_all(len(drawn), len(names)))):
+                _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
 
 
 def _rows(document: Mapping[str, Any], documents: Sequence[Any]) -> list[dict[str, Any]]:

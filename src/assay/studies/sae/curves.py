@@ -53,11 +53,11 @@ class Point:
         except UserError:  # a foreign coder whose file this command was not given
             return None
 
-    @property
+    @cached_property
     def label(self) -> str:
         return self.coder.label if self.coder else str(self.cell.options["coder"]["name"])
 
-    @property
+    @cached_property
     def family(self) -> str:
         """The coder without its level: what a curve is called."""
         if self.coder is None or self.coder.level_option is None:
@@ -66,7 +66,7 @@ class Point:
         spec = {**self.coder.spec(), self.coder.level_option: to_json(getattr(plain, self.coder.level_option))}
         return str(sparse_coders.load(spec).label)
 
-    @property
+    @cached_property
     def where(self) -> str:
         return " ".join(f"{key}={value}" for key, value in self.setting.items())
 
@@ -78,7 +78,7 @@ class Point:
         """What is fitted at once has no recipe, and stands beside every one."""
         return all(value in (None, other.setting[key]) for key, value in self.setting.items())
 
-    @property
+    @cached_property
     def l0(self) -> float:
         """Mean over seeds; beyond all others where every seed diverged."""
         return fmean(self.cell.values("l0").values() or [math.inf])
@@ -106,8 +106,9 @@ def chosen(records: Sequence[Record]) -> list[Point]:
             tried = {cell.options["lr"]: {r.run.seed: r for r in cell.records} for cell, _ in pairs}
             tuned = Tuned(tuple(leave_one_out(tried, _worth).values()), tuple(tried))
             points.append(Point(tuned, pairs[0][1], tried))
-    curves = list(dict.fromkeys((point.where, point.family) for point in points))
-    return sorted(points, key=lambda p: (curves.index((p.where, p.family)), p.l0))
+    seen = dict.fromkeys((point.where, point.family) for point in points)
+    curves = {curve: place for place, curve in enumerate(seen)}
+    return sorted(points, key=lambda p: (curves[p.where, p.family], p.l0))
 
 
 def _worth(record: Record) -> float:

@@ -14,6 +14,7 @@ from assay.metrics.intervals import Interval, letters, paired_difference, share
 from assay.metrics.sparsity import stability
 from assay.report.charts import interval_lines
 from assay.report.images import pictures, tiled
+from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.report.tuned import Tuned
 from assay.studies.sae.curves import TARGETS, WIDEST, Point, at_equal_l0, chosen, rate_shown
 from assay.vectors.activations import CLEARLY
@@ -71,14 +72,17 @@ def report(records: Sequence[Record], out: Report) -> None:
     note = " ".join([NOTE, *(text for key, text in OPTIONAL.items() if text and key not in empty)])
     out.table("sae", [{k: v for k, v in row.items() if k not in empty} for row in rows], formats=FORMATS, note=note)
     settings = list(dict.fromkeys(point.where for point in points if point.is_trained)) or [points[0].where]
+    drawn = set(evenly(settings, SETTINGS))
     for place, setting in enumerate(settings):
         here = [point for point in points if point.where == setting or not point.is_trained]
         here = [point for point in here if point.agrees_with(next(p for p in points if p.where == setting))]
         number = f"_{place + 1}" if len(settings) > 1 else ""
         _equal_l0(here, out, number)
-        for metric, title in CHARTS.items():
-            _pareto(here, out, metric, title, number)
-        _features(here, out, number)
+        if setting in drawn:
+            with out.about(" ".join(of_all(len(drawn), len(settings)))):
+                for metric, title in CHARTS.items():
+                    _pareto(here, out, metric, title, number)
+                _features(here, out, number)
 
 
 def _row(point: Point) -> dict[str, Any]:

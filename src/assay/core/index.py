@@ -1,0 +1,263 @@
+"""The index holds what listings, labels and estimates need of one study's records, in one file beside their folders.
+
+    results/.store/<study>/.index       a line with the checksum of the rest, then {"layout": ..., "settings", "rows"}
+
+It is never the truth: the folders are. Every use lists them and looks at each record's file (times, size, inode); what
+the index has not, or has of another file, is read from its record, and what is gone is left out. So an index that is
+missing, damaged, of another version or of a read-only store costs time and nothing else. It is plain JSON, replaced by
+rename: drivers and readers use it at once, and the last to write wins.
+
+Runs that differ in their seed alone share one entry in `settings`, and one options object in memory.
+"""
+
+import gc
+import json
+import marshal
+import os
+import stat
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from assay.core.files import read_plain
+from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
+
+RECORD = "record.json"
+INDEX = ".index"
+LAYOUT = [1, FORMAT, *asdict(Numerics())]
+"""An index of another layout, of other records or other numerics, counts as missing."""
+WORTHWHILE = 100
+"""Records from which on a study has an index: fewer are read as quickly."""
+SETTLED_NS = 2_000_000_000
+"""A file that changed more recently may change again without another time: it is not entered yet."""
+LARGEST = 1 << 30
+Signature = tuple[int, int, int, int]
+
+
+class Row(NamedTuple):
+    """A record in the index."""
+
+    id: str
+    changed: int
+    modified: int
+    size: int
+    inode: int
+    setting: int
+    seed: int
+    status: str
+    finished: str
+    refusal: str | None
+    place: int | None
+    seconds: float | None
+
+    @property
+    def signature(self) -> Signature:
+        return self[1:5]
+
+
+ROW_TYPES = set(
+    product(
+        [str], [int], [int], [int], [int], [int], [int], [str], [str],
+        [str, type(None)], [int, type(None)], [float, int, type(None)],
+    )
+)  # fmt: skip
+STATUS = set(get_args(Status))
+
+
+class Setting(NamedTuple):
+    """What runs have in common that differ in their seed alone."""
+
+    options: dict[str, Any]
+    versions: dict[str, str]
+    numerics: Numerics
+
+    @property
+    def key(self) -> str:
+        return canonical([self.options, self.versions, asdict(self.numerics)])
+
+
+@dataclass
+class Index:
+    """What a study's index file says, and what was found since."""
+
+    settings: list[Setting] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def summary(self, study: str, row: Row) -> Record:
+        """The record without its measurements."""
+        setting = self.settings[row.setting]
+        run = Run(study, setting.options, row.seed, setting.versions, setting.numerics)
+        vars(run)["id"] = (
+            row.id
+        )  # the folder's name, which `read` compares; hashing it again takes longer than all else
+        metrics = {} if row.refusal is None else {REFUSED: row.refusal}
+        cost = {} if row.seconds is None else {"seconds": row.seconds}
+        return Record(run, row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
+
+    def enter(self, record: Record, signature: Signature, numbers: dict[str, int]) -> Row:
+        """A row for a record that was read; `numbers` are the settings' places by their keys."""
+        run = record.run
+        setting = Setting(dict(run.options), dict(run.versions), run.numerics)
+        number = numbers.setdefault(setting.key, len(self.settings))
+        if number == len(self.settings):
+            self.settings.append(setting)
+        seconds = record.cost.get("seconds")
+        seconds = seconds if type(seconds) in (int, float) else None
+        return Row(
+            run.id, *signature, setting=number, seed=run.seed, status=record.status, finished=record.finished,
+            refusal=record.refusal, place=record.place, seconds=seconds,
+        )  # fmt: skip
+
+
+def summaries(folder: Path, read: Callable[[Path], Record | None]) -> list[Record]:
+    """The study's records without their measurements, ordered by id: id, run, status, times, and what it cost in
+    seconds. `read` gives the record of a path, or None where there is none."""
+    index, now = _load(folder / INDEX), time.time_ns()
+    numbers: dict[str, int] = {}
+    rows: dict[str, Row] = {}
+    changed = False
+    for name, signature in record_files(folder):
+        row = index.rows.get(name)
+        if row is None or row.signature != signature:
+            record = read(folder / name / RECORD)
+            if record is None:
+                continue
+            numbers = numbers or {setting.key: number for number, setting in enumerate(index.settings)}
+            row = index.enter(record, signature or (0, 0, 0, 0), numbers)
+            changed |= _settled(signature, now)
+        rows[name] = row
+    found = [index.summary(folder.name, row) for row in rows.values()]
+    kept = {
+        name: row for name, row in rows.items() if _settled(row.signature, now) and tuple(map(type, row)) in ROW_TYPES
+    }
+    if len(kept) >= WORTHWHILE and (changed or len(kept) < len(index.rows)):
+        _save(folder / INDEX, Index(index.settings, kept))
+    return found
+
+
+class Shared:
+    """Of many records, those that differ in their seed alone share their options, and all share their provenance: half
+    of the memory that they take."""
+
+    def __init__(self) -> None:
+        self.held: dict[Any, Any] = {}
+
+    def __call__(self, record: Record) -> Record:
+        run = record.run
+        # Only compared, never loaded; version 2 has one text per value.
+        key = marshal.dumps((run.options, run.versions), 2)  # type: ignore[arg-type]
+        options, versions = self.held.setdefault(key, (run.options, run.versions))
+        numerics = self.held.setdefault(run.numerics, run.numerics)
+        vars(run).update(options=options, versions=versions, numerics=numerics)
+        vars(record)["provenance"] = self.held.setdefault(record.provenance, record.provenance)
+        return record
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While records are read in bulk, nothing of theirs is garbage: looking for it takes a fifth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def record_files(folder: Path) -> Iterator[tuple[str, Signature | None]]:
+    """Run ids that have a record, in order, and what tells its file from an earlier one of that name; None where it is
+    no plain file, or cannot be looked at: then reading it says why."""
+    base = str(folder)
+    for name in names(folder):
+        if name.startswith("."):  # locks, and the index
+            continue
+        try:
+            found = os.lstat(f"{base}/{name}/{RECORD}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            yield name, None
+            continue
+        plain = stat.S_ISREG(found.st_mode)
+        yield name, (found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino) if plain else None
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, in order; a warning where it cannot be listed."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(entry.name for entry in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        warnings.warn(f"{folder} cannot be read ({error.strerror}): it is left out", stacklevel=2)
+        return []
+
+
+def _settled(signature: Signature | None, now: int) -> bool:
+    return signature is not None and 0 < signature[0] < now - SETTLED_NS
+
+
+def _load(path: Path) -> Index:
+    """What the file says; an empty index where it is missing or not one of ours."""
+    try:
+        checksum, _, body = read_plain(path, LARGEST).partition(b"\n")
+        if checksum != _checksum(body):
+            return Index()
+        data = json.loads(body)
+        if data["layout"] != LAYOUT:
+            return Index()
+        settings = [_setting(*entry) for entry in data["settings"]]
+        rows = [_row(entry, len(settings)) for entry in data["rows"]]
+        return Index(settings, {row.id: row for row in rows})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
+        return Index()
+
+
+def _setting(options: Any, versions: Any, numerics: Any) -> Setting:
+    told = Numerics(**numerics)
+    kinds = [type(value) for value in asdict(Numerics()).values()]
+    plain = all(type(name) is type(version) is str for name, version in versions.items())
+    if type(options) is not dict or not plain or [type(value) for value in asdict(told).values()] != kinds:
+        raise ValueError("not a setting")
+    return Setting(options, versions, told)
+
+
+def _row(entry: Any, settings: int) -> Row:
+    if tuple(map(type, entry)) not in ROW_TYPES:
+        raise ValueError("not a row")
+    row = Row(*entry)
+    if not 0 <= row.setting < settings or row.status not in STATUS:
+        raise ValueError("not a row")
+    return row
+
+
+def _save(path: Path, index: Index) -> None:
+    """Replace the file; a store that cannot be written has no index."""
+    used = {number: place for place, number in enumerate(sorted({row.setting for row in index.rows.values()}))}
+    settings = [index.settings[number] for number in used]
+    data: Mapping[str, Any] = {
+        "layout": LAYOUT,
+        "settings": [[setting.options, setting.versions, asdict(setting.numerics)] for setting in settings],
+        "rows": [row._replace(setting=used[row.setting]) for row in index.rows.values()],
+    }
+    body = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
+            file.write(_checksum(body) + b"\n" + body)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _checksum(body: bytes) -> bytes:
+    return f"{zlib.crc32(body):08x} {len(body)}".encode()

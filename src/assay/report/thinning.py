@@ -1,0 +1,55 @@
+"""What is drawn is thinned first: a chart of thousands of lines shows nothing, and no browser opens its page.
+
+Numbers, tables and CSV files have everything. A chart has a bounded number of series, of points along each and of dots,
+evenly spaced in the order they come, and says in its caption what it left out. Charts of today's demos and findings are
+below every bound, and so as they were.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from assay.report.style import LEFT_OUT
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+SERIES = 40
+POINTS = 1200
+"""Of all lines of a chart together, and at least `LEAST` of each."""
+LEAST = 12
+DOTS = 1500
+SETTINGS = 8
+"""Settings that have charts of their own."""
+
+
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """At most so many of the items, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    if most == 1:
+        return [items[0]]
+    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
+
+
+def of_all(drawn: int, count: int) -> list[str]:
+    """What a caption says where charts of some settings are left out."""
+    return [] if drawn == count else [f"({drawn} of {count:,} settings are drawn; the tables have all)"]
+
+
+def thinned(lines: Sequence[Row], dots: Sequence[Row], series: str) -> tuple[list[Row], list[Row], str]:
+    """The rows of a chart's lines and dots that are drawn, and what a caption says of the others; "" where all are."""
+    by_series: dict[str, list[Row]] = {}
+    for row in lines:
+        by_series.setdefault(str(row[series]), []).append(row)
+    names = evenly(list(by_series), SERIES)
+    each = max(LEAST, POINTS // max(1, len(names)))
+    kept = [row for name in names for row in evenly(by_series[name], each)]
+    left = [] if len(names) == len(by_series) else [f"{len(names)} of {len(by_series):,} series"]
+    if any(len(by_series[name]) > each for name in names):
+        left.append(f"at most {each} points of each")
+    shown = set(names)
+    there = [row for row in dots if str(row[series]) in shown] if len(names) < len(by_series) else list(dots)
+    some = evenly(there, DOTS)
+    if len(some) < len(there):
+        left.append(f"{len(some):,} of {len(there):,} dots")
+    return (kept if left else list(lines)), some, f"{LEFT_OUT}{', '.join(left)}; the tables have all." if left else ""
