@@ -4,6 +4,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -288,3 +290,8 @@ def test_a_damaged_manifest_is_one_line(change: dict[str, Any], tmp_path: Path) 
     (tmp_path / "s.json").write_text(json.dumps(manifest | change))
     with pytest.raises(UserError, match=r"s\.safetensors"):
         files.load(tmp_path / "s.safetensors")
+
+
+def test_the_module_is_imported_alone() -> None:
+    """In a process of its own: what other tests have imported hides a circle."""
+    subprocess.run([sys.executable, "-c", "import assay.studies.modular.files"], check=True)

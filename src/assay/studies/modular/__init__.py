@@ -1,6 +1,7 @@
 """The spec's names, of `compression` and of `core`; each is loaded on first use (PEP 562)."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_"):
+    # `from assay.studies.modular import files` asks here first: a module of this folder is no name of the spec.
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is None:
         for home in ("compression", "core"):
             module = importlib.import_module(f"{__name__}.{home}")
             if name in module.__all__:
