@@ -45,20 +45,28 @@ os.environ.update(_fresh()[1])
 for _name in UNSET:
     os.environ.pop(_name, None)
 
-# jaxtyping's shapes are checked by beartype in tests, and cost nothing in production.
+# jaxtyping's shapes are checked by beartype in tests, and cost nothing in production. Kernels are left out: Triton
+# compiles the source of a function, and a checked function is another one.
+_SOURCE = Path(__file__).parent.parent / "src" / "assay"
+_CHECKED = [
+    "nn",
+    "attention",
+    "tasks",
+    "encoders",
+    "metrics",
+    "sparse_coders",
+    "train",
+    "mixers",
+    "state_mixers",
+    "models",
+    "vectors",
+]
 _hook = install_import_hook(
     [
-        "assay.nn",
-        "assay.attention",
-        "assay.tasks",
-        "assay.encoders",
-        "assay.metrics",
-        "assay.sparse_coders",
-        "assay.train",
-        "assay.mixers",
-        "assay.state_mixers",
-        "assay.models",
-        "assay.vectors",
+        f"assay.{folder}.{path.stem}"
+        for folder in _CHECKED
+        for path in sorted((_SOURCE / folder).glob("*.py"))
+        if not path.stem.endswith("kernels") and path.stem != "__init__"
     ],
     "beartype.beartype",
 )
