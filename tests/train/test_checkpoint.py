@@ -117,7 +117,7 @@ def test_a_sweep_on_a_full_disk_warns_once_and_ends(cli: Any, tmp_path: Path, mo
 
 def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "checkpoint")
-    with pytest.warns(UserWarning, match="no plain file"):
+    with pytest.warns(UserWarning, match="a pipe or a device, not a file"):
         assert load_checkpoint(tmp_path / "checkpoint", CPU) is None
     save_checkpoint(tmp_path / "checkpoint", {"x": 1})
     assert load_checkpoint(tmp_path / "checkpoint", CPU) == {"x": 1}

@@ -26,6 +26,7 @@ def test_the_driver_is_the_kernel_modules_version(text: str, version: str, tmp_p
 
 
 def test_the_gpu_is_named_while_it_is_active_and_not_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(device, "_driver", lambda: "580.159.04")

@@ -57,7 +57,10 @@ def activate(numerics: Numerics) -> Iterator[torch.device]:
 
 
 def _gpu() -> dict[str, str]:
-    """The GPU of this process, for the provenance of what it computes."""
+    """The GPU of this process, for the provenance of what it computes; nothing where torch has none, since the first
+    tensor there says so better."""
+    if not torch.cuda.is_available():
+        return {}
     return {"gpu": torch.cuda.get_device_name(), "driver": _driver(), "cuda": str(torch.version.cuda or "")}
 
 

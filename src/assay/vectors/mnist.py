@@ -52,10 +52,11 @@ class Mnist(VectorData):
         return Vectors(Part(x[:kept], y[:kept]), Part(x[kept:], y[kept:]), Part(x_test, y_test), image=(28, 28))
 
 
-Split = tuple[Float[Tensor, "n pixels"], Int[Tensor, " n"]]
+Train = tuple[Float[Tensor, "n pixels"], Int[Tensor, " n"]]
+Test = tuple[Float[Tensor, "m pixels"], Int[Tensor, " m"]]
 
 
-def read_mnist(source: Path, *, check: bool) -> tuple[Split, Split]:
+def read_mnist(source: Path, *, check: bool) -> tuple[Train, Test]:
     """Train and test: pixels in [0, 1] and labels. `check` refuses anything that is not MNIST itself."""
     parts = mnist_arrays.read(source, check=check)
     train, test = ((torch.from_numpy(x).float() / 255, torch.from_numpy(y).long()) for x, y in parts)

@@ -100,9 +100,7 @@ class Scorer:
             raise UserError(f"{type(self.model).__name__} scales or caps its logits, which is not supported yet.")
 
     @torch.no_grad()
-    def __call__(
-        self, lanes: Sequence[Lane], windows: Sequence[Window]
-    ) -> Iterator[tuple[int, Window, Tensor, Tensor]]:
+    def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[tuple[int, Window, Tensor, Tensor]]:
         """(lane, window, nll, KL from dense) for windows of one length; lane 0 must be dense."""
         ids, targets = (torch.stack([getattr(w, key) for w in windows]) for key in ("inputs", "targets"))
         ids, targets = ids.to(self.device), targets.to(self.device)
@@ -119,8 +117,8 @@ class Scorer:
                 nll[lane, :, part] = -own.gather(-1, targets[:, part, None])[..., 0].cpu()
                 if lane:
                     kl[lane, :, part] = (chances * (dense - own)).sum(-1).clamp(min=0).cpu()
-        for lane in range(len(lanes)):
-            yield from ((lane, window, nll[lane, i], kl[lane, i]) for i, window in enumerate(windows))
+        places = range(len(lanes))
+        return [(lane, window, nll[lane, i], kl[lane, i]) for lane in places for i, window in enumerate(windows)]
 
     def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
         return self.head(hidden).float().log_softmax(-1)
