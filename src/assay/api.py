@@ -113,7 +113,7 @@ class Session:
     def seconds_left(self) -> float | None:
         """From what like runs have cost; None if nothing like them is stored."""
         studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
-        stored = (record for study in studies for record in self.store.summaries(study))
+        stored = (record for study in studies for record in self.store.costs(study))
         return estimate(self.todo, stored, self.workers)
 
     @cached_property

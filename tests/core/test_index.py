@@ -1,5 +1,6 @@
 """The index: with it and without it, every answer is the same, whatever happens to the store and to the index."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.core import index
+from assay.core.errors import UserError
 from assay.core.plan import labels
 from assay.core.run import Record, Run
 from assay.core.store import Store
@@ -35,7 +37,9 @@ def told(record: Record) -> tuple[Any, ...]:
 
 def agree(store: Store) -> None:
     """The index says what the records say; so do labels made from it."""
-    truth, quick = store.records(), store.summaries()
+    truth = [record for path in store._paths() if (record := store._listed(path))]
+    quick = store.summaries()
+    assert store.records() == truth
     assert [told(record) for record in quick] == [told(record) for record in truth]
     assert labels([r.run for r in quick]) == labels([r.run for r in truth])
     for record in truth:
@@ -117,6 +121,32 @@ def test_records_whose_files_are_as_they_were_are_not_read_again(
     changed(record_of(store, RUNS[1]), "place", 5)
     store.summaries()
     assert read == [record_of(store, RUNS[1])]
+
+
+def test_costs_are_the_median_of_each_settings_finished_runs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, seconds in enumerate((1.0, 2.0, 9.0)):
+        store.commit(Outcome(dataclasses.replace(RUNS[0], seed=seed), {"a": 0.5}, {"seconds": seconds}))
+    store.commit(Outcome(dataclasses.replace(RUNS[0], seed=3), {"a": float("nan")}, {"seconds": 100.0}))
+    store.commit(Outcome(RUNS[2], {"a": 0.5}, {"seconds": 4.0}))
+    found = {record.run.options["x"]: record.cost["seconds"] for record in store.costs("toy")}
+    assert found == {RUNS[0].options["x"]: 2.0, RUNS[2].options["x"]: 4.0}
+
+
+def test_what_was_measured_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path)
+    read = list[Path]()
+    whole = store._listed
+    monkeypatch.setattr(store, "_listed", lambda path: (read.append(path), whole(path))[1])
+    first, second, *_ = store.records()
+    assert first.status == "done" and read == []
+    assert first.metrics == {"a": 0.5} and first.cost["seconds"] == 2.0 and read == [first.folder / "record.json"]
+    assert dataclasses.replace(second, status="failed").metrics == {"a": 0.5}
+    store.remove(second)
+    gone = next(record for record in store.records() if record.run.id != first.run.id)
+    store.remove(gone)
+    with pytest.raises(UserError, match="load the records again"):
+        assert gone.metrics
 
 
 def signed(text: str) -> str:

@@ -12,7 +12,6 @@ Runs that differ in their seed alone share one entry in `settings`, and one opti
 
 import gc
 import json
-import marshal
 import os
 import stat
 import time
@@ -20,11 +19,13 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from statistics import median
+from typing import Any, NamedTuple, Self, get_args
 
+from assay.core.errors import UserError
 from assay.core.files import read_plain
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
@@ -38,6 +39,7 @@ SETTLED_NS = 2_000_000_000
 """A file that changed more recently may change again without another time: it is not entered yet."""
 LARGEST = 1 << 30
 Signature = tuple[int, int, int, int]
+Read = Callable[[Path], Record | None]
 
 
 class Row(NamedTuple):
@@ -93,9 +95,8 @@ class Index:
         """The record without its measurements."""
         setting = self.settings[row.setting]
         run = Run(study, setting.options, row.seed, setting.versions, setting.numerics)
-        vars(run)["id"] = (
-            row.id
-        )  # the folder's name, which `read` compares; hashing it again takes longer than all else
+        # The folder's name, which `read` compares: to hash it again takes longer than all else.
+        vars(run)["id"] = row.id
         metrics = {} if row.refusal is None else {REFUSED: row.refusal}
         cost = {} if row.seconds is None else {"seconds": row.seconds}
         return Record(run, row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
@@ -115,13 +116,47 @@ class Index:
         )  # fmt: skip
 
 
-def summaries(folder: Path, read: Callable[[Path], Record | None]) -> list[Record]:
+def summaries(folder: Path, read: Read) -> list[Record]:
     """The study's records without their measurements, ordered by id: id, run, status, times, and what it cost in
     seconds. `read` gives the record of a path, or None where there is none."""
+    index, rows = _listed(folder, read)
+    return [index.summary(folder.name, row) for row in rows.values()]
+
+
+def costs(folder: Path, read: Read) -> list[Record]:
+    """A summary for each setting of the study that has finished runs: the seconds are the median of theirs."""
+    index, rows = _listed(folder, read)
+    finished: dict[int, list[Row]] = {}
+    for row in rows.values():
+        if row.status == "done" and row.seconds is not None:
+            finished.setdefault(row.setting, []).append(row)
+    typical = [some[0]._replace(seconds=median(row.seconds for row in some)) for some in finished.values()]  # type: ignore[type-var]
+    return [index.summary(folder.name, row) for row in typical]
+
+
+def records(folder: Path, read: Read) -> list[Record]:
+    """The study's records, ordered by id. Of those that the index knows, the file is read when a measurement is asked
+    for: a list of a hundred thousand is there in seconds."""
+    just_read: dict[str, Record] = {}
+
+    def remembered(path: Path) -> Record | None:
+        if (record := read(path)) is not None:
+            just_read[path.parent.name] = record
+        return record
+
+    index, rows = _listed(folder, remembered)
+    return [
+        just_read.get(name) or Stored.of(index.summary(folder.name, row), folder / name, read)
+        for name, row in rows.items()
+    ]
+
+
+def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
+    """Every record's row, by id. Brings the index file up to date."""
     index, now = _load(folder / INDEX), time.time_ns()
     numbers: dict[str, int] = {}
     rows: dict[str, Row] = {}
-    changed = False
+    changed, reused = False, 0
     for name, signature in record_files(folder):
         row = index.rows.get(name)
         if row is None or row.signature != signature:
@@ -131,32 +166,59 @@ def summaries(folder: Path, read: Callable[[Path], Record | None]) -> list[Recor
             numbers = numbers or {setting.key: number for number, setting in enumerate(index.settings)}
             row = index.enter(record, signature or (0, 0, 0, 0), numbers)
             changed |= _settled(signature, now)
+        else:
+            reused += 1
         rows[name] = row
-    found = [index.summary(folder.name, row) for row in rows.values()]
-    kept = {
-        name: row for name, row in rows.items() if _settled(row.signature, now) and tuple(map(type, row)) in ROW_TYPES
-    }
-    if len(kept) >= WORTHWHILE and (changed or len(kept) < len(index.rows)):
-        _save(folder / INDEX, Index(index.settings, kept))
-    return found
+    if changed or reused < len(index.rows):
+        settled = {name: row for name, row in rows.items() if _settled(row.signature, now)}
+        kept = {name: row for name, row in settled.items() if tuple(map(type, row)) in ROW_TYPES}
+        if len(kept) >= WORTHWHILE:
+            _save(folder / INDEX, Index(index.settings, kept))
+    return index, rows
 
 
-class Shared:
-    """Of many records, those that differ in their seed alone share their options, and all share their provenance: half
-    of the memory that they take."""
+class _Later:
+    """A field that is there once its record was read. No `__set__`: what was read stands before it."""
 
-    def __init__(self) -> None:
-        self.held: dict[Any, Any] = {}
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
-    def __call__(self, record: Record) -> Record:
-        run = record.run
-        # Only compared, never loaded; version 2 has one text per value.
-        key = marshal.dumps((run.options, run.versions), 2)  # type: ignore[arg-type]
-        options, versions = self.held.setdefault(key, (run.options, run.versions))
-        numerics = self.held.setdefault(run.numerics, run.numerics)
-        vars(run).update(options=options, versions=versions, numerics=numerics)
-        vars(record)["provenance"] = self.held.setdefault(record.provenance, record.provenance)
-        return record
+    def __get__(self, record: Any, owner: type | None = None) -> Any:
+        if record is None:
+            raise AttributeError(self.name)
+        return vars(record.whole())[self.name]
+
+
+class Stored(Record):
+    """A record of which the index has told run, status and times; the rest is read when it is first asked for."""
+
+    metrics = _Later()  # type: ignore[assignment]
+    cost = _Later()  # type: ignore[assignment]
+    error = _Later()  # type: ignore[assignment]
+    provenance = _Later()  # type: ignore[assignment]
+    artifacts = _Later()  # type: ignore[assignment]
+    files = _Later()  # type: ignore[assignment]
+    LATER = ("metrics", "cost", "error", "provenance", "artifacts", "files")
+
+    @classmethod
+    def of(cls, summary: Record, folder: Path, read: Read) -> Self:
+        made = object.__new__(cls)
+        told = {name: getattr(summary, name) for name in ("run", "status", "finished", "place")}
+        vars(made).update(told, folder=folder, _read=read)
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        compared = [f.name for f in fields(Record) if f.compare]
+        return isinstance(other, Record) and all(getattr(self, name) == getattr(other, name) for name in compared)
+
+    def whole(self) -> Self:
+        """Itself, once its file was read."""
+        assert self.folder is not None
+        found = vars(self)["_read"](self.folder / RECORD)
+        if found is None:
+            raise UserError(f"{self.folder} was removed or damaged after it was listed: load the records again.")
+        vars(self).update({name: getattr(found, name) for name in self.LATER})
+        return self
 
 
 @contextmanager

@@ -14,16 +14,16 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
-from assay.core import locks
+from assay.core import index, locks
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
-from assay.core.index import RECORD, Shared, names, summaries, uncollected
+from assay.core.index import RECORD, names, uncollected
 from assay.core.locks import Lock
 from assay.core.reading import read_record
 from assay.core.run import Provenance, Record, Run, Status, finite
@@ -90,19 +90,20 @@ class Store:
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every complete record, ordered by study and id."""
-        shared = Shared()
-        with uncollected():
-            return [shared(record) for path in self._paths(study) if (record := self._listed(path))]
+        return self._indexed(index.records, study)
 
     def summaries(self, study: str | None = None) -> list[Record]:
-        """The same without what was measured, but for a refusal and the seconds it took: for lists, labels and
-        estimates."""
+        """The same without what was measured, but for a refusal and the seconds it took: for lists and labels."""
+        return self._indexed(index.summaries, study)
+
+    def costs(self, study: str) -> list[Record]:
+        """A summary per setting that has finished runs, with the median of what they took: for estimates."""
+        return self._indexed(index.costs, study)
+
+    def _indexed(self, ask: Callable[[Path, index.Read], list[Record]], study: str | None) -> list[Record]:
         with uncollected():
-            return [
-                record
-                for name in ([study] if study else self.studies())
-                for record in summaries(self.root / name, self._listed)
-            ]
+            folders = [self.root / name for name in ([study] if study else self.studies())]
+            return [record for folder in folders for record in ask(folder, self._listed)]
 
     def find(self, prefix: str) -> Record:
         """The one record whose id starts with `prefix`."""

@@ -20,6 +20,7 @@ from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.norm import Norm
+from assay.nn.random import for_shapes_alone
 from assay.state_mixers import state_mixers
 from assay.state_mixers.base import StateMixer
 from assay.tasks.base import TaskShape, Tokens
@@ -121,7 +122,7 @@ class SequenceModule(nn.Module):
         super().__init__()
         width = model.model_dim
         self.embed = _embedding(shape, width)
-        self.position = nn.Parameter(0.02 * torch.randn(shape.length, width)) if model.has_table else None
+        self.position = nn.Parameter(_table(shape.length, width)) if model.has_table else None
         self.layers = nn.ModuleList(Layer(model, shape.length) for _ in range(model.num_layers))
         for depth, mixer in enumerate(part for part in self.modules() if isinstance(part, MixerModule)):
             mixer.depth = depth
@@ -157,8 +158,14 @@ class SequenceModule(nn.Module):
         return self.head(h)
 
 
+def _table(length: int, width: int) -> Float[Tensor, "time d_model"]:
+    return torch.empty(length, width) if for_shapes_alone() else 0.02 * torch.randn(length, width)
+
+
 def _embedding(shape: TaskShape, width: int) -> nn.Module:
     if isinstance(shape.inputs, Tokens):
+        if for_shapes_alone():
+            return nn.Embedding(shape.inputs.vocab, width, _weight=torch.empty(shape.inputs.vocab, width))
         table = nn.Embedding(shape.inputs.vocab, width)
         nn.init.normal_(table.weight, std=width**-0.5)  # norms scale it up, and a rate moves small vectors further
         return table

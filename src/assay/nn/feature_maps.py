@@ -20,6 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
+from assay.nn.random import for_shapes_alone
+
 FeatureMapName = Literal["elementwise_product", "hedgehog", "t2r", "dpfp", "elu", "relu", "identity"]
 
 
@@ -114,7 +116,8 @@ class Taylor(FeatureMap):
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
-        self.register_buffer("pairs", torch.triu_indices(dim, dim), persistent=False)
+        pairs = torch.empty(2, dim * (dim + 1) // 2, dtype=torch.long)
+        self.register_buffer("pairs", pairs if for_shapes_alone() else torch.triu_indices(dim, dim), persistent=False)
 
     @staticmethod
     def features(dim: int) -> int:

@@ -13,6 +13,12 @@ def stream(seed: int, *names: str | int, device: torch.device | str = "cpu") -> 
     return torch.Generator(device).manual_seed(derive(seed, *names))
 
 
+def for_shapes_alone() -> bool:
+    """Whether modules are being built on the meta device. Initial values are left out there: to compute them would
+    import torch's compiler, which takes two seconds."""
+    return torch.empty(0).is_meta
+
+
 @contextmanager
 def initialised_from(seed: int, *names: str | int) -> Iterator[None]:
     """Inside, modules draw their initial weights, and their dropout, from a named stream: nn.Linear and its kind know

@@ -29,6 +29,7 @@ from torch.nn.functional import pad, softplus
 from assay.core.errors import UserError
 from assay.core.plugin import Sized
 from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.random import for_shapes_alone
 
 CHUNK = 64
 
@@ -278,6 +279,9 @@ class SelectiveDecay(nn.Module):
     def __init__(self, d_model: int, heads: int) -> None:
         super().__init__()
         self.project = nn.Linear(d_model, heads, bias=False)
+        if for_shapes_alone():
+            self.bias, self.log_rate = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
+            return
         dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
         self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from assay.core.convert import convert
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
@@ -51,8 +52,6 @@ class InContext(Study):
         self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         recipe: dict[str, Any] = {"model": self.model, "train": self.train, "optimizer": self.optimizer}
-        if not self.references_only:
-            self.model.check(self.task.shape())
         trained = () if self.references_only else self.seeds
         return self.cells(trained, **asked, **recipe) + self.cells(self.seeds, **asked, model=None)
 
@@ -61,6 +60,11 @@ class InContext(Study):
         if run.numerics.device == "cpu" or run.numerics.backend != "torch":
             return run.id  # on a CPU there is nothing to gain, and foreign kernels know no models' axis
         return canonical({key: value for key, value in run.options.items() if key != "optimizer"})
+
+    def check(self, runs: Sequence[Run]) -> None:
+        for setting in {canonical([run.options["task"], run.options["model"]]): run.options for run in runs}.values():
+            if setting["model"] is not None:
+                convert(SequenceModel, setting["model"], what="model").check(tasks.load(setting["task"]).shape())
 
     def memory(self, run: Run) -> Mapping[str, int]:
         return memory(run)
