@@ -162,6 +162,8 @@ def signed(text: str) -> str:
         lambda path, data: path.write_text(signed(json.dumps(data | {"rows": {"a": {}}}))),
         lambda path, data: path.write_text(signed(json.dumps(data | {"settings": [[{}, {"a": 1}, {}]]}))),
         lambda path, data: path.write_text(signed(json.dumps(data | {"settings": [[{}, {}, {"odd": 1}]]}))),
+        lambda path, data: path.write_text(signed(json.dumps(data | {"settings": [[{"a": float("nan")}, {}, {}]]}))),
+        lambda path, data: path.write_text(signed(json.dumps(data | {"rows": [], "more": "x" * 10**6}))),
         lambda path, data: path.write_text(signed("[" * 100_000)),
         lambda path, data: path.write_text(signed("9" * 10_000)),
         lambda path, data: path.write_bytes(b"\x80\x04cos\nsystem\n"),
@@ -169,7 +171,21 @@ def signed(text: str) -> str:
         lambda path, data: (path.unlink(), os.mkfifo(path)),
         lambda path, data: (path.unlink(), path.mkdir()),
     ],
-    ids=["version", "rows", "no rows", "versions", "numerics", "deep", "digits", "pickle", "link", "pipe", "folder"],
+    ids=[
+        "version",
+        "rows",
+        "no rows",
+        "versions",
+        "numerics",
+        "nan",
+        "large",
+        "deep",
+        "digits",
+        "pickle",
+        "link",
+        "pipe",
+        "folder",
+    ],
 )
 def test_an_index_that_is_not_ours_counts_as_missing(tmp_path: Path, spoil: Any) -> None:
     store = filled(tmp_path)
@@ -182,7 +198,7 @@ def test_a_row_of_an_unknown_status_or_setting_counts_for_nothing(tmp_path: Path
     store = filled(tmp_path)
     path = store.root / "toy" / ".index"
     good = json.loads(path.read_text().partition("\n")[2])
-    for place, value in ((5, 99), (5, -1), (7, "splendid")):
+    for place, value in ((5, 99), (5, -1), (7, "splendid"), (8, "\x1b[2J")):
         rows = [[*row[:place], value, *row[place + 1 :]] for row in good["rows"]]
         path.write_text(signed(json.dumps(good | {"rows": rows})))
         agree(store)

@@ -88,3 +88,14 @@ def test_charts_beyond_what_a_page_can_hold_are_counted_and_not_drawn(
     monkeypatch.setattr(page, "CHART_BYTES", 2 * size + 10)
     html = build_page([("toy", "?", section)], [])
     assert "1 more chart would make this page too large" in html and html.count("<figure") == 2
+
+
+def test_of_many_tables_the_first_are_on_the_page_and_the_files_of_all_are_named() -> None:
+    section = Section("toy")
+    for place in range(page.TABLES + 3):
+        section.table(f"t{place}", [{"x": place}])
+    text = build_page([("toy", "Why?", section)], [])
+    assert text.count("<table") == page.TABLES and "3 more tables would make this page too" in text
+    assert [path for path, _ in long_tables([("toy", "Why?", section)])] == [
+        f"report/toy/t{place}.csv" for place in range(page.TABLES, page.TABLES + 3)
+    ]

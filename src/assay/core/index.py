@@ -37,7 +37,8 @@ WORTHWHILE = 100
 """Records from which on a study has an index: fewer are read as quickly."""
 SETTLED_NS = 2_000_000_000
 """A file that changed more recently may change again without another time: it is not entered yet."""
-LARGEST = 1 << 30
+PER_RECORD = 8192
+"""Bytes of an index for each record that is there, at most: a larger one is not ours."""
 Signature = tuple[int, int, int, int]
 Read = Callable[[Path], Record | None]
 
@@ -153,11 +154,12 @@ def records(folder: Path, read: Read) -> list[Record]:
 
 def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
     """Every record's row, by id. Brings the index file up to date."""
-    index, now = _load(folder / INDEX), time.time_ns()
+    files, now = list(record_files(folder)), time.time_ns()
+    index = _load(folder / INDEX, len(files))
     numbers: dict[str, int] = {}
     rows: dict[str, Row] = {}
     changed, reused = False, 0
-    for name, signature in record_files(folder):
+    for name, signature in files:
         row = index.rows.get(name)
         if row is None or row.signature != signature:
             record = read(folder / name / RECORD)
@@ -192,12 +194,12 @@ class _Later:
 class Stored(Record):
     """A record of which the index has told run, status and times; the rest is read when it is first asked for."""
 
-    metrics = _Later()  # type: ignore[assignment]
-    cost = _Later()  # type: ignore[assignment]
-    error = _Later()  # type: ignore[assignment]
-    provenance = _Later()  # type: ignore[assignment]
-    artifacts = _Later()  # type: ignore[assignment]
-    files = _Later()  # type: ignore[assignment]
+    metrics = _Later()
+    cost = _Later()
+    error = _Later()
+    provenance = _Later()
+    artifacts = _Later()
+    files = _Later()
     LATER = ("metrics", "cost", "error", "provenance", "artifacts", "files")
 
     @classmethod
@@ -267,15 +269,16 @@ def _settled(signature: Signature | None, now: int) -> bool:
     return signature is not None and 0 < signature[0] < now - SETTLED_NS
 
 
-def _load(path: Path) -> Index:
-    """What the file says; an empty index where it is missing or not one of ours."""
+def _load(path: Path, records: int) -> Index:
+    """What the file says; an empty index where it is missing or not one of ours. A stranger may have written it."""
     try:
-        checksum, _, body = read_plain(path, LARGEST).partition(b"\n")
+        checksum, _, body = read_plain(path, PER_RECORD * (records + 1)).partition(b"\n")
         if checksum != _checksum(body):
             return Index()
         data = json.loads(body)
         if data["layout"] != LAYOUT:
             return Index()
+        json.dumps(data["settings"], allow_nan=False)  # raises for what no option can be: NaN, infinities
         settings = [_setting(*entry) for entry in data["settings"]]
         rows = [_row(entry, len(settings)) for entry in data["rows"]]
         return Index(settings, {row.id: row for row in rows})
@@ -296,7 +299,7 @@ def _row(entry: Any, settings: int) -> Row:
     if tuple(map(type, entry)) not in ROW_TYPES:
         raise ValueError("not a row")
     row = Row(*entry)
-    if not 0 <= row.setting < settings or row.status not in STATUS:
+    if not 0 <= row.setting < settings or row.status not in STATUS or not row.finished.isprintable():
         raise ValueError("not a row")
     return row
 

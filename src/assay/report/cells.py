@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.run import Numerics, Record, canonical
+from assay.core.run import Numerics, Record, Run, canonical
 from assay.metrics.intervals import Interval, student_t
 
 
@@ -30,7 +30,7 @@ class Cell:
                     f"({_difference(first.numerics, record.run.numerics)}) and cannot share a cell of a table. "
                     "Report them apart, or remove one kind with `assay rm`."
                 )
-            assert _key(record) == _key(self.records[0]), "a cell's runs differ in their seed only"
+            assert _alike(record.run, first), "a cell's runs differ in their seed only"
         assert len(self.seeds) == len(set(self.seeds)), f"a seed twice in one cell: {self.seeds}"
 
     @property
@@ -64,10 +64,15 @@ def cells(records: Iterable[Record], *, diverged: bool = False) -> list[Cell]:
     """The finished records by setting, in the order they come; with `diverged`, those too, which have few metrics.
 
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting."""
+    records = list(records)  # held, so that no two objects have one id
     groups: dict[str, dict[str, Record]] = {}
+    keys: dict[tuple[int, ...], str] = {}  # runs of the store's index share the objects in which they do not differ
     for record in records:
         if record.status == "done" or (diverged and record.status == "diverged"):
-            groups.setdefault(_key(record), {})[record.run.id] = record
+            objects = tuple(id(part) for part in _parts(record.run))
+            if objects not in keys:
+                keys[objects] = canonical(record.run.to_json() | {"seed": None})
+            groups.setdefault(keys[objects], {})[record.run.id] = record
     return [Cell(tuple(group.values())) for group in groups.values()]
 
 
@@ -157,5 +162,12 @@ def _difference(one: Numerics, other: Numerics) -> str:
     return ", ".join(f"{name} {left[name]} and {right[name]}" for name in left if left[name] != right[name])
 
 
-def _key(record: Record) -> str:
-    return canonical({**record.run.to_json(), "seed": None})
+def _parts(run: Run) -> tuple[Any, ...]:
+    """What decides a run's numbers, but for its seed."""
+    return run.study, run.options, run.versions, run.numerics
+
+
+def _alike(one: Run, other: Run) -> bool:
+    if all(a is b for a, b in zip(_parts(one), _parts(other), strict=True)):
+        return True
+    return canonical(one.to_json() | {"seed": None}) == canonical(other.to_json() | {"seed": None})

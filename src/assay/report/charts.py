@@ -238,7 +238,8 @@ def _names(points: Sequence[Row]) -> list[str]:
 def _data(values: Sequence[Row]) -> "alt.InlineData":
     import altair as alt
 
-    return alt.InlineData(values=list(values))
+    # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
+    return alt.InlineData(values=tuple(values))  # type: ignore[arg-type]
 
 
 def _title(title: str) -> dict[str, str]:

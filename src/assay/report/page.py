@@ -29,8 +29,10 @@ CONTENT_POLICY = (
 
 ROWS = 200
 """Of a table that are on the page; of a longer one, its file has all."""
+TABLES = 40
+"""Of a study that are on the page; the files of the others lie beside it."""
 MISSING = 200
-CHART_BYTES = 2_500_000
+CHART_BYTES = 1_800_000
 """Of the charts of a page; what is beyond is not drawn on it."""
 FILES = "report"
 """The folder beside the page with the files of long tables."""
@@ -39,8 +41,8 @@ FILES = "report"
 def long_tables(sections: Sequence[tuple[str, str, Section]]) -> Iterator[tuple[str, str]]:
     """The path, from the page, and the CSV of each table that is not on it whole."""
     for study, _, section in sections:
-        for table in section.tables:
-            if len(table.rows) > ROWS:
+        for place, table in enumerate(section.tables):
+            if place >= TABLES or len(table.rows) > ROWS:
                 yield _file_of(study, table), table.csv()
 
 
@@ -117,7 +119,9 @@ def _study(name: str, question: str, section: Section, records: Sequence[Record]
         "question": question,
         "done": status["done"],
         "missing": status["failed"] + status["diverged"],
-        "tables": [_table(name, table) for table in section.tables],
+        "tables": [_table(name, table) for table in section.tables[:TABLES]],
+        "more_tables": max(0, len(section.tables) - TABLES),
+        "folder": f"{FILES}/{name}",
         "charts": charts,
         "not_drawn": len(section.charts) - len(charts),
     }

@@ -69,7 +69,7 @@ def _drawable(value: Any) -> Any:
         return UNDRAWABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
         return {_drawable(key): _drawable(item) for key, item in value.items()}
-    return [_drawable(item) for item in value] if isinstance(value, list) else value
+    return [_drawable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _without_data(spec: Any) -> Any:

@@ -85,6 +85,10 @@ def report(records: Sequence[Record], out: Report) -> None:
                 _features(here, out, number)
 
 
+PAIRED = 10
+"""Seeds whose codes are compared, each with each."""
+
+
 def _row(point: Point) -> dict[str, Any]:
     cell = point.cell
     row: dict[str, Any] = {
@@ -106,14 +110,13 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 def _stability(cell: Tuned) -> float | None:
-    """The mean over pairs of seeds. No interval: pairs share seeds."""
+    """The mean over pairs of the first seeds. No interval: pairs share seeds."""
     from assay.studies.sae.fitting import WEIGHTS, weights
 
     kept = [record for record in cell.records if WEIGHTS in record.artifacts]
-    pairs = list(combinations(kept, 2))
-    if int(cell.options["d_code"]) > MATCHED:
-        pairs = pairs[:1]
-    found = [stability(*(weights(record)["directions"].float() for record in pair), most=MATCHED) for pair in pairs]
+    some = kept[: 2 if int(cell.options["d_code"]) > MATCHED else PAIRED]
+    directions = [weights(record)["directions"].float() for record in some]
+    found = [stability(one, other, most=MATCHED) for one, other in combinations(directions, 2)]
     return fmean(found) if found else None
 
 
