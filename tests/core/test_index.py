@@ -162,7 +162,9 @@ def signed(text: str) -> str:
         lambda path, data: path.write_text(signed(json.dumps(data | {"rows": {"a": {}}}))),
         lambda path, data: path.write_text(signed(json.dumps(data | {"settings": [[{}, {"a": 1}, {}]]}))),
         lambda path, data: path.write_text(signed(json.dumps(data | {"settings": [[{}, {}, {"odd": 1}]]}))),
-        lambda path, data: path.write_text(signed(json.dumps(data | {"settings": [[{"a": float("nan")}, {}, {}]]}))),
+        lambda path, data: path.write_text(
+            signed(json.dumps(data | {"settings": [[{"a": float("nan")}, {}, {}]], "rows": []}))
+        ),
         lambda path, data: path.write_text(signed(json.dumps(data | {"rows": [], "more": "x" * 10**6}))),
         lambda path, data: path.write_text(signed("[" * 100_000)),
         lambda path, data: path.write_text(signed("9" * 10_000)),
