@@ -154,6 +154,9 @@ def signed(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x} {len(text.encode())}\n{text}"
 
 
+NOT_A_NUMBER: dict[str, Any] = {"settings": [[{"a": float("nan")}, {}, {}]], "rows": []}
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
