@@ -102,7 +102,7 @@ class _Worker:
         self.send(job)
 
     def hear(self) -> tuple[list[Any], bool]:
-        """The messages that have come, and whether more may.
+        """The messages that have come, none after the job's end, and whether more may.
 
         Whether the process lives is asked first, so that nothing it has sent is missed; and it is asked at all because
         a child of a dead worker may hold the other end of the pipe open."""
@@ -110,6 +110,8 @@ class _Worker:
         messages, is_open = self.pipe.arrived()
         if any(isinstance(message, Began) for message in messages):
             self.deadline = time.monotonic() + self.limit + GRACE
+        ends = [place for place, message in enumerate(messages, 1) if isinstance(message, Ended)]
+        del messages[ends[0] if ends else len(messages) :]  # a forked child may speak on, into a pipe it shares
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
 
     @property
