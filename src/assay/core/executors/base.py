@@ -16,6 +16,8 @@ Limit = Callable[[Any], float | None]
 
 GRACE = 10.0
 """Seconds between a job's time limit, at which it is interrupted, and its worker's end, should that not stop it."""
+TICK = 1.0
+"""Seconds between looks at jobs that say nothing: one may have lost its worker, or be over its time."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ class Executor(Plugin):
         limit: Limit = lambda job: None,
     ) -> None:
         raise NotImplementedError(f"{type(self).__name__}.run")
+
+
+def device_name(index: int) -> str:
+    """What CUDA_VISIBLE_DEVICES calls the device that is number `index` of those this process sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[index] if visible else str(index)
 
 
 def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
