@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-DRILLS = str(Path(__file__).parents[1] / "drills")
-sys.path.insert(0, DRILLS)  # scripts beside the package, which import each other by their names
+sys.path.insert(
+    0, str(Path(__file__).parents[1] / "drills")
+)  # scripts beside the package, which import each other by their names
 
 import bench
 import groups
 
-sys.path.remove(DRILLS)
+sys.path.pop(0)
 
 PLAN = "expressivity: 20 planned, 3 stored, 17 to run (about 4 s)\n"
 LAST = "2 files in results/expressivity\n"
