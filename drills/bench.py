@@ -28,6 +28,10 @@ TOKEN = "ASSAY_DRILL"
 Contents = dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]
 
 
+class Cannot(Exception):
+    """This machine does not allow the drill."""
+
+
 class Missed(AssertionError):
     """A promise that a drill saw broken."""
 
@@ -52,6 +56,21 @@ class Ended:
         expect("Traceback" not in self.out + self.err, f"a traceback: {tail}")
         expect(said in self.err, f"'{said}' was not said: {tail}")
         return self
+
+    def expect_heeded(self, number: int) -> "Ended":
+        """The end of a study's command that was sent SIGINT or SIGTERM. From its plan to its last words it ends as it
+        promises; before, while Python imports, and after, while Python leaves, Python may end as the signal says."""
+        ours, pythons, word = {
+            signal.SIGINT: (130, -signal.SIGINT, "interrupted"),
+            signal.SIGTERM: (143, -signal.SIGTERM, "terminated"),
+        }[signal.Signals(number)]
+        if " planned, " not in self.err:
+            expect(self.code in (ours, pythons, 1), f"signal {number} before the plan: exit code {self.code}")
+            return self
+        if " files in " in self.err:
+            expect(self.code in (0, ours, pythons), f"signal {number} after the last words: exit code {self.code}")
+            return self
+        return self.expect(ours, said=f"assay: {word}")
 
 
 @dataclass

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import Bench, Contents, Watch, contents, expect, expect_same, kill, records, wait_for
+from bench import Bench, Cannot, Contents, Watch, contents, expect, expect_same, kill, records, wait_for
 from damage import ARTIFACTS, RECORDS
+from groups import memory_group
 
 from assay.core.plugin import registries
 
@@ -26,10 +27,6 @@ WITH_FILES = (
     *("--device", "cpu"),
 )
 """48 runs that leave artifacts."""
-
-
-class Cannot(Exception):
-    """This machine does not allow the drill."""
 
 
 @dataclass(frozen=True)
@@ -144,13 +141,7 @@ def interrupted(place: Bench, rng: random.Random) -> Drill:
             driver = place.start(*SMALL, "--out", out)
             time.sleep(rng.uniform(0, 0.5 * took))
             os.killpg(driver.pid, number) if driver.poll() is None else None
-            ended = place.finish(driver, 60)
-            started = "assay:" in ended.err
-            # Before the command has begun, Python itself ends as the signal says.
-            allowed = {signal.SIGINT: (0, 130, -2), signal.SIGTERM: (0, 143, -15)}[number]
-            if started:
-                ended.expect(*allowed[:2])
-            expect(ended.code in allowed or not started, f"signal {number}: exit code {ended.code}")
+            ended = place.finish(driver, 60).expect_heeded(number)
             codes[ended.code] = codes.get(ended.code, 0) + 1
             place.expect_no_process_left()
         place.run(*SMALL, "--out", out).expect(0)
@@ -184,7 +175,11 @@ def full_disk(place: Bench, rng: random.Random) -> Drill:
         remount(out, "size=64m")
         place.run(*WITH_FILES, "--out", out).expect(0, said=f"{kept} stored")
         expect_same(contents(out), wanted)
-        found = Drill(f"the disk full after {kept} runs, then made larger", len(wanted))
+        with suppress(OSError):
+            (out / "ballast").write_bytes(bytes(2**27))
+        place.run(*WITH_FILES, "--force", "--out", out).expect(2, said="what was stored is kept")
+        expect_same(contents(out), wanted)
+        found = Drill(f"the disk full after {kept} runs, then made larger; full again under --force", len(wanted))
     watch.expect_once()
     return found
 
@@ -241,19 +236,13 @@ def out_of_memory(place: Bench, rng: random.Random) -> Drill:
     ]
     wanted, out = undisturbed(place, *command), place.root / "out"
     trap.touch()
-    group = Path("/sys/fs/cgroup/memory/assay-drill")
-    try:
-        group.mkdir(exist_ok=True)
-        (group / "memory.limit_in_bytes").write_text(str(3 * 2**30))
-    except OSError:
-        raise Cannot("no memory control group may be made here") from None
-    into = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
-    ended = place.run(*command, "--out", out, wrap=into)
-    ended.expect(1, said="signal 9")
-    failed = [name for name, (status, *_) in contents(out).items() if status == "failed"]
-    expect(len(failed) == 1 and len(contents(out)) == len(wanted), f"{len(failed)} runs failed, not the one")
-    trap.unlink()
-    place.run(*command, "--out", out, wrap=into).expect(0, said=f"{len(wanted) - 1} stored, 1 to run")
+    with memory_group(3 * 2**30) as group:
+        into = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        place.run(*command, "--out", out, wrap=into).expect(1, said="signal 9")
+        failed = [name for name, (status, *_) in contents(out).items() if status == "failed"]
+        expect(len(failed) == 1 and len(contents(out)) == len(wanted), f"{len(failed)} runs failed, not the one")
+        trap.unlink()
+        place.run(*command, "--out", out, wrap=into).expect(0, said=f"{len(wanted) - 1} stored, 1 to run")
     expect_same(contents(out), wanted)
     return Drill("one run over a memory limit of 3 GB: the kernel killed its workers", len(wanted))
 

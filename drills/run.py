@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import Missed, bench
-from cases import DRILLS, Cannot, Drill
+from bench import Cannot, Missed, bench
+from cases import DRILLS, Drill
 
 MARK = "<!-- make drill -->"
 

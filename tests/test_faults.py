@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -263,17 +263,17 @@ def test_a_full_or_read_only_disk_is_one_message_and_nothing_is_lost(
     number: int,
     said: str,
 ) -> None:
-    write, written = store_module.write_file, []
+    write, written = store_module.write_files, []
 
-    def fail_at_the_third(path: Path, data: bytes) -> None:
+    def fail_at_the_third(files: Mapping[Path, bytes]) -> None:
         if len(written) == 2:
             raise OSError(number, os.strerror(number))
-        written.append(path)
-        write(path, data)
+        written.append(files)
+        write(files)
 
     words = ["expressivity", "--models", "StaticMLP", "--seeds", "0", "1", *SMALL, "--out", tmp_path, "--workers", "2"]
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "write_file", fail_at_the_third)
+        patch.setattr(store_module, "write_files", fail_at_the_third)
         code, out, err = cli(*words)
     message = err.strip().splitlines()[-1]
     assert code == 2 and out == "" and said in message and "--out" in message and "Traceback" not in err

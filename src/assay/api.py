@@ -1,6 +1,5 @@
 """assay from Python: `assay.run("expressivity", grid={"noise": [0.03, 0.3]})`, `assay.load("results").to_pandas()`."""
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
+from assay.core.environment import environment_kept
 from assay.core.errors import UserError
 from assay.core.estimate import estimate
 from assay.core.executors import executors
@@ -134,14 +134,9 @@ class Session:
             timeout_per_run=self.execution.timeout_per_run,
             watch=watch,
         )
-        before = dict(os.environ)
-        try:
+        with environment_kept():  # what `prepare` tells workers there is not for whoever comes next in this process
             self.plan.study.prepare(self.todo)
             return Results(drive(self.todo), drive.errors)
-        finally:  # what `prepare` says to workers in the environment is not for whoever comes next in this process
-            for name in os.environ.keys() - before.keys():
-                del os.environ[name]
-            os.environ.update(before)
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,9 +3,9 @@
     assay expressivity --models SelfAttn GRU --grid noise=0.03,0.3
     assay list encoders | assay check mine.py | assay show ID | assay report
 
-Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 a run failed or a promise is
-broken, 2 the command needs mending, 130 interrupted (Ctrl-C), 141 nobody read the tables (`| head`), 143 terminated
-(SIGTERM, which schedulers send).
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 a run failed, a promise is
+broken or a run to be removed is in use, 2 the command needs mending, 130 interrupted (Ctrl-C), 141 nobody read the
+tables (`| head`), 143 terminated (SIGTERM, which schedulers send).
 """
 
 import signal

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.foreign import load_source, read_source
 from assay.core.plugin import registries
-from assay.core.run import Record
+from assay.core.run import Record, Status
 from assay.core.words import printable
 from assay.flags import Parser
 from assay.progress import say
@@ -117,10 +117,12 @@ def show(words: list[str]) -> int:
 
 
 def rm(words: list[str]) -> int:
-    """Remove stored runs: by id, by --status, by --study."""
+    """Remove stored runs: by id, by --status, by --study.
+
+    The exit code is 1 if one of them is in use, and stays."""
     parser = _parser("rm", rm.__doc__ or "")
     parser.add_argument("ids", nargs="*")
-    parser.add_argument("--status", choices=["done", "failed", "diverged"])
+    parser.add_argument("--status", choices=get_args(Status))
     parser.add_argument("--study")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--out", default="results")
@@ -129,14 +131,17 @@ def rm(words: list[str]) -> int:
     if not (args.ids or args.status or args.study):
         raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
     stored = store.summaries()
-    chosen = [store.find(prefix) for prefix in args.ids] if args.ids else stored
-    chosen = [r for r in chosen if args.status in (None, r.status) and args.study in (None, r.run.study)]
-    named = _labels(stored)
-    for record in chosen:
+    asked = [store.find(prefix) for prefix in args.ids] if args.ids else stored
+    chosen = {  # by id, since two prefixes may name one run
+        r.run.id: r for r in asked if args.status in (None, r.status) and args.study in (None, r.run.study)
+    }
+    named, kept = _labels(stored), 0
+    for record in chosen.values():
         done = "would remove" if args.dry_run else "removed" if store.remove(record) else "in use, kept"
-        print(f"{done} {record.run.id}  {record.status}  {named[record.run.id]}")
-    say(f"{len(chosen)} runs")
-    return 0
+        kept += done == "in use, kept"
+        print(f"{done} {record.run.id}  {record.status}  {named.get(record.run.id, record.run.label)}")
+    say(f"{len(chosen) - kept} runs" + (f", {kept} in use and kept" if kept else ""))
+    return 1 if kept else 0
 
 
 def data(words: list[str]) -> int:

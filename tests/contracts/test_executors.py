@@ -124,6 +124,52 @@ def test_an_error_of_the_receiver_stops_everything(name: str) -> None:
         executors[name](workers=2).run(slow, range(100), refuse)
 
 
+def leave_a_thread_that_speaks(job: int, emit: Callable[[Any], None]) -> None:
+    """A heartbeat that nobody stops: it goes on after its job, and through those that follow."""
+    emit("started")
+
+    def beat() -> None:
+        while True:
+            emit(f"beat of {job}")
+            time.sleep(0.0005)
+
+    threading.Thread(target=beat, daemon=True).start()
+    time.sleep(0.1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_thread_sends_after_its_job_reaches_neither_that_job_nor_the_next(name: str) -> None:
+    seen: dict[int, list[Any]] = {}
+    executor: Executor = executors[name](workers=1)
+    executor.run(leave_a_thread_that_speaks, range(4), lambda job, message: seen.setdefault(job, []).append(message))
+    assert sorted(seen) == [0, 1, 2, 3]
+    for job, (first, *beats, last) in seen.items():
+        assert first == "started" and last == Ended("finished") and set(beats) == {f"beat of {job}"}
+
+
+def leave_a_child_that_speaks(job: int, emit: Callable[[Any], None]) -> None:
+    """A process forked from the worker shares its pipe and knows nothing of the job's end."""
+    emit("started")
+    if os.fork() == 0:
+        time.sleep(0.5)
+        emit("late")
+        os._exit(0)
+
+
+@pytest.mark.timeout(60)
+def test_a_job_ends_although_a_forked_child_speaks_after_it() -> None:
+    received: list[Any] = []
+
+    def busy(job: int, message: Any) -> None:
+        if not received:
+            time.sleep(1.5)  # the job's end and what the child says are read together
+        received.append(message)
+
+    executors["local"](workers=1).run(leave_a_child_that_speaks, [0], busy)
+    assert received == ["started", Ended("finished")]
+
+
 def send_much_and_die(job: tuple[str, int], emit: Callable[[Any], None]) -> None:
     """Die in the middle of a large message, once."""
     folder, size = job

@@ -1,6 +1,7 @@
 """The driver: every run ends as a record, whatever happens to it."""
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,10 @@ def test_a_worker_killed_after_its_last_outcome_is_no_error(toy: Any, tmp_path: 
 def test_an_error_while_storing_ends_the_drive(
     toy: Any, tmp_path: Path, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(files: Mapping[Path, bytes]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module, "write_file", full)
+    monkeypatch.setattr(store_module, "write_files", full)
     with pytest.raises(UserError, match="No space left"):
         drive(plan_of(toy()), Store(tmp_path), executor)
 

@@ -116,12 +116,18 @@ def test_a_run_in_flight_is_not_removed_nor_its_lock(tmp_path: Path, cli, hold) 
     for run in (RUN, OTHER):
         store.commit(Outcome(run, {"square": 1.0}))
     holder = hold(1)
-    code, out, _ = cli("rm", "--study", "toy", "--out", tmp_path)
-    assert code == 0 and f"in use, kept {RUN.id}" in out and f"removed {OTHER.id}" in out
+    code, out, err = cli("rm", "--study", "toy", "--out", tmp_path)
+    assert (
+        code == 1
+        and err == "1 runs, 1 in use and kept\n"
+        and f"in use, kept {RUN.id}" in out
+        and f"removed {OTHER.id}" in out
+    )
     assert [record.run for record in store.records()] == [RUN] and store.take(RUN) is None
     holder.kill()
     holder.communicate()
-    assert f"removed {RUN.id}" in cli("rm", RUN.id, "--out", tmp_path)[1]
+    code, out, err = cli("rm", RUN.id, RUN.id[:8], "--out", tmp_path)
+    assert code == 0 and err == "1 runs\n" and f"removed {RUN.id}" in out
     assert [path.name for path in (tmp_path / ".store" / "toy").iterdir()] == [".locks"]
 
 

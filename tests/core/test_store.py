@@ -35,10 +35,52 @@ def test_what_is_committed_is_read_back(store: Store) -> None:
 
 def test_the_record_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     order = []
-    write = store_module.write_file
-    monkeypatch.setattr(store_module, "write_file", lambda path, data: (order.append(path.name), write(path, data)))
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, path: (order.append(path.name), replace(self, path)))
     store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"one": b"1", "two": b"2"}))
     assert order == ["one", "two", "record.json"]
+
+
+@pytest.mark.parametrize("room", range(3))
+def test_a_disk_that_fills_up_while_a_result_is_replaced_keeps_the_older_one_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """As `--force` does it; the disk has room for `room` of the two artifacts and the record."""
+    older = store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"one": b"1", "two": b"2"}))
+    synced: list[int] = []
+
+    def full_after(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="what was stored is kept"):
+        patch.setattr(os, "fsync", full_after)
+        store.commit(Outcome(RUN, {"a": 2.0}, artifacts={"one": b"other", "two": b"other"}))
+    assert store.get(RUN) == older and [older.artifact(name) for name in ("one", "two")] == [b"1", b"2"]
+    assert sorted(path.name for path in store.folder(RUN).iterdir()) == ["one", "record.json", "two"]
+    newer = store.commit(Outcome(RUN, {"a": 2.0}, artifacts={"one": b"other", "two": b"other"}))
+    assert store.get(RUN) == newer and newer.artifact("two") == b"other"
+
+
+@pytest.mark.parametrize("renamed", range(3))
+def test_an_older_record_never_stands_beside_newer_files(
+    store: Store, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    """As after a kill between two renames."""
+    store.commit(Outcome(RUN, {"a": 1.0}, artifacts={"one": b"1", "two": b"2"}))
+    replace, done = Path.replace, list[Path]()
+
+    def killed_after(self: Path, path: Path) -> None:
+        if len(done) == renamed:
+            raise KeyboardInterrupt
+        done.append(path)
+        replace(self, path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed_after)
+        store.commit(Outcome(RUN, {"a": 2.0}, artifacts={"one": b"3", "two": b"4"}))
+    assert store.get(RUN) is None and store.records() == []
 
 
 def test_a_run_without_its_record_is_absent(store: Store) -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -21,19 +21,39 @@ class NotPlain(ValueError):
 
 def write_file(path: Path, data: bytes) -> None:
     """The only way anything reaches the disk: temporary file in the same folder, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
+    write_files({path: data})
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Write files of which the last says that the others are there. All are on the disk under temporary names before
+    the first is renamed, so a full disk leaves the older ones as they were; and the older last one goes before another
+    is replaced, so that it never stands beside newer files should this be cut short."""
+    staged = dict[Path, Path]()
+    *others, last = files
     try:
-        # What has this name already is a dead process's, or a stranger's link to a file that must not be emptied.
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        for path, data in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
+            staged[temporary] = path
+            _write_through(temporary, data)
+        if others:
+            last.unlink(missing_ok=True)
+        for temporary, path in staged.items():
+            temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for temporary in staged:
+            temporary.unlink(missing_ok=True)
         raise
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    """Write a file of our own, and wait until the disk has it."""
+    # What has this name already is a dead process's, or a stranger's link to a file that must not be emptied.
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def open_plain(path: Path) -> BinaryIO:

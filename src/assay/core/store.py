@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from assay.core import index, locks
 from assay.core.errors import UserError
-from assay.core.files import disk_errors, write_file
+from assay.core.files import disk_errors, write_file, write_files
 from assay.core.index import RECORD, names, uncollected
 from assay.core.locks import Lock
 from assay.core.reading import read_record
@@ -56,23 +56,18 @@ class Store:
         return dataclasses.replace(record, run=run)
 
     def commit(self, outcome: Outcome, *, place: int | None = None) -> Record:
-        """Store a finished run: its artifacts first, its record last."""
+        """Store a finished run: its artifacts first, its record last. An older result stays until all are on disk."""
         metrics, all_finite = finite(dict(outcome.metrics))
         cost, _ = finite(dict(outcome.cost))
         status: Status = "diverged" if outcome.diverged or not all_finite else "done"
         self._set_aside(outcome.run)
-        if outcome.artifacts:  # an older record must not stand beside newer files, should this be cut short
-            with disk_errors(self.folder(outcome.run)):
-                (self.folder(outcome.run) / RECORD).unlink(missing_ok=True)
-        for name, data in outcome.artifacts.items():
-            self._write(self.folder(outcome.run) / name, data)
         kept = tuple(outcome.artifacts)
         files = {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in outcome.artifacts.items()
         }
         record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), kept, place, files=files)
-        return self._write_record(record)
+        return self._write(record, outcome.artifacts)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
         """A failed run is a record with its traceback, not a crash; it never replaces a result."""
@@ -82,7 +77,7 @@ class Store:
             warnings.warn(f"{run.label} failed ({reason}); its stored result is kept", stacklevel=2)
             return stored
         self._set_aside(run)
-        return self._write_record(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place))
+        return self._write(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place), {})
 
     def studies(self) -> list[str]:
         """The studies that have folders here."""
@@ -141,13 +136,11 @@ class Store:
             if held:
                 held.release()
 
-    def _write(self, path: Path, data: bytes) -> None:
-        with disk_errors(path):
-            write_file(path, data)
-
-    def _write_record(self, record: Record) -> Record:
+    def _write(self, record: Record, artifacts: Mapping[str, bytes]) -> Record:
         text = json.dumps(record.to_json(), indent=1, allow_nan=False)
-        self._write(self.folder(record.run) / RECORD, text.encode())
+        folder = self.folder(record.run)
+        with disk_errors(folder):
+            write_files({folder / name: data for name, data in (*artifacts.items(), (RECORD, text.encode()))})
         if record.status != "failed":
             self.drop_checkpoint(record.run)
         return dataclasses.replace(record, folder=self.folder(record.run))

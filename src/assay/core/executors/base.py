@@ -1,6 +1,7 @@
 """An executor runs a function over jobs somewhere, and brings home what the function sends."""
 
 import os
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ Limit = Callable[[Any], float | None]
 
 GRACE = 10.0
 """Seconds between a job's time limit, at which it is interrupted, and its worker's end, should that not stop it."""
+TICK = 1.0
+"""Seconds between looks at jobs that say nothing: one may have lost its worker, or be over its time."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class Executor(Plugin):
     """The contract (tests/contracts/test_executors.py): every job's messages reach `emit(job, message)` in the calling
-    process, in the order they were sent, and the last is one `Ended`. An exception is not retried; a lost worker is,
+    process, in the order they were sent, and the last is one `Ended`; what a thread of the job sends after that is
+    dropped. An exception is not retried; a lost worker is,
     `retries` times. Jobs are pulled when there is room for them. Leaving `run` early stops the workers. A job for which
     `limit` gives a number of seconds and that goes on `GRACE` seconds longer, counted from its `Began`, ends as failed
     together with its worker, unless it runs in the driver's own process."""
@@ -68,10 +72,27 @@ class Executor(Plugin):
         raise NotImplementedError(f"{type(self).__name__}.run")
 
 
+def device_name(index: int) -> str:
+    """What CUDA_VISIBLE_DEVICES calls the device that is number `index` of those this process sees."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[index] if visible else str(index)
+
+
 def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
-    """Run one job here; what it raised becomes text, since exceptions do not always survive a pipe."""
+    """Run one job here; what it raised becomes text, since exceptions do not always survive a pipe. Once this returns,
+    the job sends nothing more: a thread that it left behind would else speak after its end, or into the next job."""
+    lock, is_over = threading.RLock(), False
+
+    def send(message: Any) -> None:
+        with lock:  # a message that is on its way is sent before the job counts as over
+            if not is_over:
+                emit(message)
+
     try:
-        fn(job, emit)
+        fn(job, send)
     except (Exception, SystemExit, RunTimeoutError):  # noqa: BLE001 - whatever a study raises is that run's result
         return Ended("failed", traceback.format_exc())
+    finally:
+        with lock:
+            is_over = True
     return Ended("finished")

@@ -21,11 +21,8 @@ from typing import Any
 
 from assay.core import guard
 from assay.core.executors import executors
-from assay.core.executors.base import GRACE, Began, Emit, Ended, Executor, Limit
+from assay.core.executors.base import GRACE, TICK, Began, Emit, Ended, Executor, Limit, device_name
 from assay.core.pipe import Pipe
-
-TICK = 1.0
-"""Seconds between looks at workers that say nothing: one may be dead, or over its time."""
 
 
 @executors.register("local")
@@ -102,7 +99,7 @@ class _Worker:
         self.send(job)
 
     def hear(self) -> tuple[list[Any], bool]:
-        """The messages that have come, and whether more may.
+        """The messages that have come, none after the job's end, and whether more may.
 
         Whether the process lives is asked first, so that nothing it has sent is missed; and it is asked at all because
         a child of a dead worker may hold the other end of the pipe open."""
@@ -110,6 +107,8 @@ class _Worker:
         messages, is_open = self.pipe.arrived()
         if any(isinstance(message, Began) for message in messages):
             self.deadline = time.monotonic() + self.limit + GRACE
+        ends = [place for place, message in enumerate(messages, 1) if isinstance(message, Ended)]
+        del messages[ends[0] if ends else len(messages) :]  # a forked child may speak on, into a pipe it shares
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
 
     @property
@@ -171,7 +170,8 @@ class _Pool:
 
     def _start(self) -> _Worker:
         slot = min(set(range(self.count)) - set(self.slots.values()))
-        worker = _Worker({"OMP_NUM_THREADS": "1"} | _gpu(slot, self.gpus))
+        gpu = {"CUDA_VISIBLE_DEVICES": device_name(self.gpus[slot % len(self.gpus)])} if self.gpus else {}
+        worker = _Worker({"OMP_NUM_THREADS": "1"} | gpu)
         self.slots[worker] = slot
         self._tell_guard(
             f"+{worker.process.pid}"
@@ -184,12 +184,3 @@ class _Pool:
         assert self.guard.stdin is not None
         with suppress(BrokenPipeError):  # somebody killed it: workers are still stopped by a driver that ends itself
             print(line, file=self.guard.stdin, flush=True)
-
-
-def _gpu(slot: int, gpus: tuple[int, ...]) -> dict[str, str]:
-    """The environment in which worker `slot` sees one GPU."""
-    if not gpus:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    index = gpus[slot % len(gpus)]
-    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[index] if visible else str(index)}

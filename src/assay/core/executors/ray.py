@@ -20,12 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from assay.core.environment import environment_kept
 from assay.core.errors import UserError
 from assay.core.executors import executors
-from assay.core.executors.base import GRACE, Began, Emit, Ended, Executor, Limit, call
+from assay.core.executors.base import GRACE, TICK, Began, Emit, Ended, Executor, Limit, call, device_name
 
-TICK = 1.0
-"""Seconds between looks at the time that limited jobs have taken."""
 LOOPBACK = ("127.0.0.1", "::1")
 
 
@@ -81,7 +80,7 @@ class Ray(Executor):
             yield ray
             return
         try:
-            with _environment_kept(), _sigterm_kept():
+            with environment_kept(), _sigterm_kept():
                 if self.address is None:
                     _start_here(ray, self.slots(), self.gpus)
                 else:
@@ -204,7 +203,7 @@ def _start_here(ray: Any, slots: int, gpus: tuple[int, ...]) -> None:
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
         os.environ["RAY_AUTH_TOKEN"] = _token()  # else Ray writes one into the home folder, for everybody to read
     if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(_device, gpus))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(device_name, gpus))
     # "local": without it Ray would join whatever cluster somebody has started on this machine.
     own = {"address": "local", "num_cpus": slots, "num_gpus": len(gpus), "include_dashboard": False}
     try:
@@ -230,22 +229,6 @@ def _connect(ray: Any, trouble: str, **how: Any) -> None:
 def _token() -> str:
     """One per process: Ray reads it once, and sends the same ever after."""
     return secrets.token_hex(32)
-
-
-def _device(index: int) -> str:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[index] if visible else str(index)
-
-
-@contextmanager
-def _environment_kept() -> Iterator[None]:
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 @contextmanager
