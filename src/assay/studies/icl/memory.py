@@ -46,12 +46,15 @@ def _memory(text: str) -> Mapping[str, int]:
 
 def _weights(task: Task, model: SequenceModel) -> dict[str, int]:
     """Layers are alike: two tell what any number holds."""
-    built = [built_for_shapes(lambda n=n: replace(model, num_layers=n).build(task.shape())) for n in (1, 2)]
-    found = [stored(module) for module in built if module is not None]
-    if len(found) < len(built):
+    one, two = (_stored(task, replace(model, num_layers=layers)) for layers in (1, 2))
+    if one is None or two is None:
         return {}
-    one, two = found
     return {"weights, gradients and optimizer state": TRAINED * (one + (model.num_layers - 1) * (two - one))}
+
+
+def _stored(task: Task, model: SequenceModel) -> int | None:
+    module = built_for_shapes(lambda: model.build(task.shape()))
+    return None if module is None else stored(module)
 
 
 def _step(part: Task, model: SequenceModel, batch: int, precision: int) -> dict[str, int]:
