@@ -34,7 +34,7 @@ class Execution:
     executor: Executor = field(default_factory=lambda: executors.parse("local"))
     """Where runs are computed: serial (in this process), local (worker processes) or ray (a cluster)."""
     workers: int = 0
-    """Worker processes, or tasks in flight; 0: one per core, or one per GPU."""
+    """Worker processes, or tasks in flight; 0: one per core, or one per GPU, or as many as memory allows."""
     ray_address: str | None = None
     """The Ray cluster, e.g. auto; without it Ray starts one here."""
     device: str = "auto"
@@ -90,7 +90,7 @@ class Session:
             torch.cuda.set_device(gpus[0])  # workers see one device each; this process sees them all
         executor = _executor(execution, gpus)
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
-        check_memory(study, todo, executor)
+        executor = check_memory(study, todo, executor)
         study.check(todo)
         return cls(plan, store, executor, stored, todo, execution)
 

@@ -12,6 +12,14 @@ REFUSED = {
     "sae --coders topk --batch 2000": "there are only 1197 rows to train on",
     "sae --coders lse_infomax:decorrelation=logdet --batch 64": "needs a batch of at least 128",
     "sae benchmark --config FILE --dataset digits": "k must be between 1 and the 64 units there are",
+    "sae --data activations:text=nothere.txt": "no text 'nothere.txt'",
+    "sae --data activations:text=pydoc:model=./nothere": "cannot load the model './nothere'",
+    "sae --data mnist --data-dir nothere": "the data folder 'nothere' does not exist",
+    "sae --data digits --data-dir nothere": "the data folder 'nothere' does not exist",
+    "sae ablation --dataset mnist --data-dir nothere": "the data folder 'nothere' does not exist",
+    "perplexity --datasets nothere.txt": "no dataset 'nothere.txt'",
+    "perplexity --datasets pydoc --model ./nothere": "cannot load the model './nothere'",
+    "icl eval --model ./nothere.py:answer": "there is no file 'nothere.py'",
     "icl --model.model_dim 30 model.seq_mixer:attention:num_heads=4": "4 heads do not divide model_dim=30",
     "icl task:regression --model.tied": "a tied head needs a task",
     "modular sweep --save FOLDER.pkl --seeds 0": "a folder has that name",
@@ -45,3 +53,30 @@ def test_a_model_that_is_away_is_not_fetched_and_the_dry_run_says_so(
     for model in ("someone/away", "smollm2-135m"):
         code, out, _ = cli(*words, "--model", model)
         assert code == 0 and out.splitlines()[-1].startswith("not here yet") and model in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "away"),
+    {
+        "sae --data mnist": "MNIST. `assay data pull mnist`",
+        "sae --data mnist --data-dir hub": "MNIST. `assay data pull mnist`",
+        "sae benchmark": "MNIST. `assay data pull mnist`",
+        "sae --data activations": "the text 'wikitext-2/valid.txt', the model 'stories260K'. Give a file",
+        "sae --data activations:text=wikitext-2": "the text 'wikitext-2', the model 'stories260K'. Give a file",
+        "sae --data activations:text=pydoc": "the model 'stories260K'. Give a file",
+    }.items(),
+)
+def test_data_that_is_away_is_not_fetched_and_the_dry_run_says_so(
+    words: str, away: str, cli: Cli, tmp_path: Path
+) -> None:
+    code, out, err = cli(*words.split(), "--dry-run", "--cpu-only", "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].startswith(f"not here yet, and not fetched by a dry run: {away}")
+
+
+def test_data_that_is_here_is_not_said_to_be_away(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").touch()
+    for words in (("--data", "mnist", "--data-dir", tmp_path), ("--data", "digits")):
+        code, out, _ = cli("sae", *words, "--dry-run", "--cpu-only", "--out", tmp_path)
+        assert code == 0 and "not here" not in out

@@ -32,6 +32,8 @@ SETTINGS = [
     ("sae", {"data": "dictionary:rows=2000", "coders": ["relu_l1"], "d_code": 4096, "epochs": 1}),
     ("sae.theorem", {"batch_size": 2000, "hidden_dim": 4000}),
     ("modular.sweep", {"P": 200, "dimensions": [16], "epochs": 1, "batch": 1024}),
+    ("modular.sweep", {"P": 500, "dimensions": [16], "epochs": 1, "batch": 4096}),
+    ("modular.sweep", {"P": 150, "dimensions": [150], "epochs": 1, "batch": 1024}),
 ]
 
 

@@ -1,6 +1,7 @@
 """The memory guard: what cannot fit is one line before anything is allocated, and what can is never refused."""
 
 import resource
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,48 @@ def test_workers_that_do_not_fit_beside_each_other_are_told_how_many_do(
     heavy(4, runs=3, executor="local:workers=8")
     with pytest.raises(UserError, match=r"8 runs at once need about 18\.0 GB .* 8\.0 GB free\. Use --workers 3\."):
         heavy(4, runs=9, executor="local:workers=8")
+
+
+@pytest.mark.parametrize(("runs", "workers"), [(3, 8), (9, 3)])
+def test_without_a_number_as_many_workers_are_used_as_fit(
+    runs: int, workers: int, machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(studies._classes, "heavy", Heavy)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    machine(8 * GB)
+    planned = [Run("heavy", {"count": 4}, seed, {}) for seed in range(runs)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        executor = memory.check_memory(Heavy(), planned, executors.parse("local"))
+    assert executor.slots() == workers
+    assert [str(warning.message) for warning in said] == [
+        "heavy: 8 runs at once need about 18.0 GB of memory, and this machine has 8.0 GB free. --workers 3 is used."
+    ][: runs // 9]
+
+
+def test_a_machine_of_many_cores_is_not_refused_for_having_them(
+    cli: Cli, machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    machine(8 * GB)
+    words = [
+        "icl",
+        "--grid",
+        "seed=0..511",
+        "--task.vocab_size",
+        "100000",
+        "--cpu-only",
+        "--dry-run",
+        "--out",
+        tmp_path,
+    ]
+    code, out, err = cli(*words)
+    (line,) = err.splitlines()
+    assert code == 0 and line.startswith("warning: icl: 64 runs at once need about ")
+    fits = line.partition("--workers ")[2].split()[0]
+    assert cli(*words, "--workers", fits) == (0, out, "")  # the same ids
+    code, out, err = cli(*words, "--workers", "64")
+    assert (code, out) == (2, "") and err.endswith(f"Use --workers {fits}.\n")
 
 
 def test_a_machine_that_does_not_say_and_a_cluster_refuse_nothing(

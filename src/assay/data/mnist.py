@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from assay.data.packages import Carried
-from assay.data.places import FOLDER, HUB, find, is_hub
+from assay.data.places import FOLDER, HUB, find, found, is_hub
 
 NAME = "mnist"
 FILES = {
@@ -43,7 +43,16 @@ def locate(folder: Path | None = None) -> Path:
 
 def on_disk(folder: Path | None = None) -> Path:
     """The same, without asking the hub."""
+    there = find(*_places(), what="MNIST", folder=folder, remedy=REMEDY)
+    return there if there.name == WHEEL else there.parent
+
+
+def is_here(folder: Path | None = None) -> bool:
+    return found(*_places(), folder=folder, remedy=REMEDY) is not None
+
+
+def _places() -> list[str]:
+    """Of its first file or its wheel, in a data folder."""
     first = FILES["train"][0]
-    places = [f"{inner}{first}{gz}" for inner in ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "") for gz in ("", ".gz")]
-    found = find(*places, WHEEL, f"{NAME}/{WHEEL}", what="MNIST", folder=folder, remedy=REMEDY)
-    return found if found.name == WHEEL else found.parent
+    inner = ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "")
+    return [*(f"{folder}{first}{gz}" for folder in inner for gz in ("", ".gz")), WHEEL, f"{NAME}/{WHEEL}"]

@@ -9,12 +9,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-
 from assay.core.convert import option_types
 from assay.core.errors import UserError
 from assay.encoders.base import Encoder
-from assay.metrics.size import parameters
+from assay.nn.shapes import parameter_count
 
 TOLERANCE = 0.05
 
@@ -31,7 +29,7 @@ def fit_width(encoder: Encoder, budget: int, *, length: int, d_in: int, d_code: 
         )
 
     def count(width: int) -> int:
-        return _count(encoder, width, length=length, d_in=d_in, d_code=d_code)
+        return _count(encoder, width, budget, length=length, d_in=d_in, d_code=d_code)
 
     def off(width: int) -> int:
         return abs(count(width) - budget)
@@ -55,15 +53,20 @@ def _first_reaching(count: Callable[[int], int], budget: int) -> int:
     """The smallest width >= 1 of at least `budget` parameters; counts grow with width, so halving finds it."""
     high = 1
     while count(high) < budget:
+        if high > budget:  # where each unit has a parameter of its own, there would be enough
+            raise UserError(
+                f"no width has {budget:,} parameters: {count(1):,} at width=1, {count(high):,} at width={high}. "
+                "The size does not grow with its width: let `build` use it, or leave the budget out."
+            )
         high *= 2
     return bisect_left(range(high + 1), budget, lo=1, key=count)
 
 
-def _count(encoder: Encoder, width: int, *, length: int, d_in: int, d_code: int) -> int:
-    """Parameters at one width, counted without memory or random draws."""
+def _count(encoder: Encoder, width: int, budget: int, *, length: int, d_in: int, d_code: int) -> int:
+    """Parameters at one width. Widths are doubled up to the budget, so none has many more than that."""
     try:
-        with torch.device("meta"):
-            return parameters(replace(encoder, width=width).build(length, d_in, d_code))  # type: ignore[call-arg]
+        sized = replace(encoder, width=width)  # type: ignore[call-arg]
+        return parameter_count(lambda: sized.build(length, d_in, d_code), expected=budget)
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"encoder '{encoder.name}' cannot be sized: it does not build at width={width} ({error}). "

@@ -24,7 +24,7 @@ def flops_per_token(module: nn.Module, length: int, d_in: int) -> float:
     twin = copy.deepcopy(module).eval().requires_grad_(True)
     try:
         return _count(twin.to("meta"), length, d_in) / length  # shapes are enough, and no kernel is fused
-    except (RuntimeError, NotImplementedError):  # a forward that makes tensors of its own, or looks at values
+    except Exception:  # noqa: BLE001 - a forward that makes tensors of its own, or looks at values, may fail in any way
         return _count(copy.deepcopy(module).cpu().eval().requires_grad_(True), length, d_in) / length
 
 

@@ -21,6 +21,7 @@ from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.norm import Norm
 from assay.nn.random import for_shapes_alone
+from assay.nn.shapes import built_for_shapes, parameter_count
 from assay.state_mixers import state_mixers
 from assay.state_mixers.base import StateMixer
 from assay.tasks.base import TaskShape, Tokens
@@ -67,7 +68,9 @@ class SequenceModel:
                 f"model.layer_params={self.layer_params} is met by the width of the state mixer, and "
                 f"{self.state_mixer} has none. Choose mlp, glu, swiglu or bilinear."
             )
-        narrow, wide = (_layer_parameters(self._with_inner(inner), length) for inner in (1, 2))
+        narrow, wide = (
+            _layer_parameters(self._with_inner(inner), length, expected=self.layer_params) for inner in (1, 2)
+        )
         inner = max(1, round(1 + (self.layer_params - narrow) / (wide - narrow)))
         met = narrow + (inner - 1) * (wide - narrow)
         if abs(met - self.layer_params) > 0.02 * self.layer_params:
@@ -105,14 +108,12 @@ class Layer(nn.Module):
 
 @lru_cache(maxsize=1024)
 def _check(model: SequenceModel, shape: TaskShape) -> None:
-    """Raise what building one layer raises. Cached, since the points of a grid share their models."""
-    with torch.device("meta"):
-        replace(model, num_layers=1).build(shape)
+    """Raise the UserError that building one layer raises. Cached, since the points of a grid share their models."""
+    built_for_shapes(lambda: replace(model, num_layers=1).build(shape))
 
 
-def _layer_parameters(model: SequenceModel, length: int) -> int:
-    with torch.device("meta"):  # shapes are enough
-        return sum(parameter.numel() for parameter in Layer(model, length).parameters())
+def _layer_parameters(model: SequenceModel, length: int, *, expected: int) -> int:
+    return parameter_count(lambda: Layer(model, length), expected=max(expected, model.model_dim**2))
 
 
 class SequenceModule(nn.Module):

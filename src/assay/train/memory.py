@@ -9,8 +9,10 @@ A cohort is no reason to refuse: it is halved when memory runs out, down to one 
 are not judged: their machines are not known here.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -39,25 +41,31 @@ class Room(NamedTuple):
     runs: int = 1
 
 
-def check_memory(study: Study, runs: Sequence[Run], executor: Executor) -> None:
-    """A UserError that names what does not fit and the option to lower, where some run is too large for where it would
-    be computed, or those that run at once are."""
+def check_memory(study: Study, runs: Sequence[Run], executor: Executor) -> Executor:
+    """The executor, with as many workers as fit, and a warning, where nobody said how many. A UserError that names what
+    does not fit and the option to lower, where some run is too large for where it would be computed, or those are that
+    run at once because somebody said so."""
     known = registries()["studies"]
     asked = {name: known[name]() for name in {run.study for run in runs}}  # once: a default study takes a while to make
     sizes = {place: sum(asked[run.study].memory(run).values()) for place, run in enumerate(runs)}
     largest = max(sizes, key=lambda place: sizes[place], default=0)
     if not sizes or not sizes[largest]:
-        return
+        return executor
     needs = sorted(sizes.values(), reverse=True)
     for room in sorted(rooms(executor), key=lambda room: room.free):
         if needs[0] > room.free:
             raise UserError(_too_large(study, runs[largest], room))
         if (together := at_once(needs[: room.runs])) > room.free:
             fits = next(n for n in range(room.runs, 0, -1) if at_once(needs[:n]) <= room.free)
-            raise UserError(
+            said = (
                 f"{study.name}: {min(room.runs, len(runs))} runs at once need about {size(together)} of memory, and "
-                f"{room.where} has {size(room.free)} free. Use --workers {fits}."
+                f"{room.where} has {size(room.free)} free."
             )
+            if executor.workers:
+                raise UserError(f"{said} Use --workers {fits}.")
+            warnings.warn(f"{said} --workers {fits} is used.", stacklevel=2)
+            executor = replace(executor, workers=fits)
+    return executor
 
 
 def at_once(needs: Sequence[int]) -> int:
@@ -152,8 +160,11 @@ def stored(module: nn.Module) -> int:
 def passing(module: nn.Module, x: Tensor) -> int:
     """Bytes that the largest operation of a forward pass takes and gives, on the meta device; 0 for a module that
     looks at values."""
-    with suppress(RuntimeError, NotImplementedError), torch.no_grad(), _Largest() as found:  # type: ignore[no-untyped-call]
-        module(x)
+    try:
+        with torch.device("meta"), torch.no_grad(), _Largest() as found:  # type: ignore[no-untyped-call]
+            module(x)
+    except Exception:  # noqa: BLE001 - a forward pass without values may fail in any way
+        return 0
     return found.bytes
 
 

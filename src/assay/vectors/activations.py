@@ -86,10 +86,23 @@ class Activations(VectorData):
         hooks.module_at(language_model.outline(find_model(self.model)), self.hook)
 
     def check(self, folder: Path | None = None) -> None:
-        """The module and the context, where the model needs not be fetched."""
+        """The text and the model, where they are named as files; the module and the context, where the model needs
+        not be fetched."""
+        if self.text != type(self).text and not self._has_text(folder):
+            raise UserError(no_text(self.text))
         if (model := self._here(folder)) is not None:
             hooks.module_at(language_model.outline(model), self.hook)
             language_model.check_context(model, self.context, option=f"{self.name}:context")
+        elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
+            raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
+
+    def missing(self, folder: Path | None = None) -> list[str]:
+        text_here = self._has_text(folder) and (self.text not in text.HUB or text_file(self.text, folder))
+        away = {f"the text '{self.text}'": not text_here, f"the model '{self.model}'": self._here(folder) is None}
+        return [what for what, is_away in away.items() if is_away]
+
+    def _has_text(self, folder: Path | None) -> bool:
+        return text_file(self.text, folder) is not None or text.is_known(self.text)
 
     def memory(self) -> int:
         """Every row twice, as it is and scaled; the model, and the logits of a batch."""
@@ -228,8 +241,12 @@ def read_text(name: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"'{file}' is not text in UTF-8: {reason(error)}.") from None
     if not text.is_known(name):
-        raise UserError(f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`.")
+        raise UserError(no_text(name))
     return "\n\n".join(text.load_corpus(name).documents)
+
+
+def no_text(name: str) -> str:
+    return f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`."
 
 
 def model_folder(name: str, folder: Path | None = None) -> str | None:

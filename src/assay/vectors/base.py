@@ -60,8 +60,13 @@ class VectorData(Plugin):
         """Find the files, or say what to do; nothing where there are none to find."""
 
     def check(self, folder: Path | None = None) -> None:
-        """A UserError for what loading would refuse by the options alone, and by files in the folder that are small;
-        nothing is fetched."""
+        """A UserError for what loading would refuse by the options alone, by what they name and is not there, and by
+        files in the folder that are small; nothing is fetched."""
+
+    def missing(self, folder: Path | None = None) -> list[str]:
+        """What is neither in the folder nor in a cache, by name: a run fetches it, or says how to. Nothing is
+        fetched."""
+        return []
 
     def fingerprint(self, folder: Path | None = None) -> str | None:
         """A hash of the files behind the options, looked for in the folder: part of a run's identity, so that files of

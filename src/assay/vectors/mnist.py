@@ -21,7 +21,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.data import mnist as files
-from assay.data import mnist_arrays
+from assay.data import mnist_arrays, places
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
@@ -42,6 +42,12 @@ class Mnist(VectorData):
 
     def locate(self) -> None:
         files.locate()
+
+    def check(self, folder: Path | None = None) -> None:
+        places.folders(folder, remedy=self.remedy)
+
+    def missing(self, folder: Path | None = None) -> list[str]:
+        return [] if files.is_here(folder) else ["MNIST"]
 
     def shape(self) -> tuple[int, int]:
         return 60_000 - self.validation, 784

@@ -243,3 +243,27 @@ def test_the_presets_are_those_of_the_spec_and_a_demo() -> None:
     assert spec.P == 64 and sorted(run.options["d_hidden"] for run in spec.plan()) == list(range(1, 65))
     assert (spec.epochs, spec.batch, spec.lr, spec.weight_decay, spec.train_share) == (500, 64, 3e-3, 1e-4, 0.75)
     assert len(Sweep(**Sweep.presets["demo"]).plan()) == 50
+
+
+@pytest.mark.parametrize(("P", "width"), [(7, 4), (31, 5), (64, 16)])
+def test_pairs_that_are_scored_in_pieces_get_the_answers_they_get_at_once(
+    P: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from assay.models.bilinear import addition_table, init_model, one_hot
+    from assay.nn.random import initialised_from
+    from assay.studies.modular import sweep
+
+    with initialised_from(0, "model"):
+        model = init_model(P, width)
+    a, b, target = addition_table(P)
+    whole = (model(one_hot(a, b, P)).argmax(dim=1) == target).double()
+    assert 0 < whole.sum() < P**2
+    assert torch.equal(answered(model), whole)
+    monkeypatch.setattr(sweep, "ONE_HOT", 3 * P * P + 1)
+    assert torch.equal(answered(model), whole)
+
+
+def test_a_narrow_model_of_a_large_modulus_fits_into_eight_gigabytes() -> None:
+    narrow, wide = Sweep(P=1000, dimensions=(4, 1000), seeds=(0,)).plan()
+    assert sum(Sweep().memory(narrow).values()) < 2e9
+    assert sum(Sweep().memory(wide).values()) > 6e10  # a thousand forms of 2000 x 2000 numbers in float64, twice

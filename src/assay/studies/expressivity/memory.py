@@ -10,6 +10,7 @@ import torch
 from assay.core.run import Run, canonical
 from assay.encoders import encoders
 from assay.metrics.probes import PENALTIES
+from assay.nn.shapes import built_for_shapes
 from assay.studies.expressivity.config import CACHED_LOOKUPS, Config, Setup
 from assay.studies.expressivity.references import REFERENCES
 from assay.studies.expressivity.registration import ModuleEncoder
@@ -61,9 +62,10 @@ def _encoder(model: Mapping[str, object], cfg: Config) -> dict[str, int]:
     encoder = encoders.load(model)
     if isinstance(encoder, ModuleEncoder):
         return {}  # somebody's own class, which may do anything when it is built
-    with torch.device("meta"):
-        weights = stored(encoder.build(cfg.L, cfg.D_in, cfg.D_z))
-    return {"the encoder's weights, gradients and optimizer state": (TRAINED + 4 * COPIES) * weights}
+    module = built_for_shapes(lambda: encoder.build(cfg.L, cfg.D_in, cfg.D_z))
+    if module is None:
+        return {}
+    return {"the encoder's weights, gradients and optimizer state": (TRAINED + 4 * COPIES) * stored(module)}
 
 
 @lru_cache(maxsize=4096)
@@ -72,7 +74,7 @@ def _per_token(model: str, d_in: int, d_code: int) -> int:
     options = json.loads(model)
     if options["name"] in REFERENCES or isinstance(encoder := encoders.load(options), ModuleEncoder):
         return 0
-    with torch.device("meta"):
-        module = encoder.build(SHORT, d_in, d_code)
-        few, many = (passing(module, torch.empty(batch, SHORT, d_in)) for batch in (64, 128))
+    if (module := built_for_shapes(lambda: encoder.build(SHORT, d_in, d_code))) is None:
+        return 0
+    few, many = (passing(module, torch.empty(batch, SHORT, d_in, device="meta")) for batch in (64, 128))
     return (many - few) // (64 * SHORT)  # weights, which are in both, do not grow with the batch

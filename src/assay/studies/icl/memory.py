@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-import torch
-
 from assay.core.convert import convert
 from assay.core.run import Run, canonical
 from assay.models.sequence import SequenceModel
 from assay.nn.random import stream
+from assay.nn.shapes import built_for_shapes
 from assay.studies.icl.scoring import ROWS, TOKENS
 from assay.tasks.base import Task, Tokens
 from assay.train.memory import TRAINED, stored
@@ -40,12 +39,22 @@ def _memory(text: str) -> Mapping[str, int]:
     if not batch:
         return scored
     model = convert(SequenceModel, model_options, what="option 'model'")
-    with torch.device("meta"):  # layers are alike: two tell what any number holds
-        one, two = (stored(replace(model, num_layers=layers).build(task.shape())) for layers in (1, 2))
-    weights = {"weights, gradients and optimizer state": TRAINED * (one + (model.num_layers - 1) * (two - one))}
     length = task.shape().length
     steps = [_step(part, model, batch * length // part.shape().length, precision) for part in task.parts()]
-    return weights | max([*steps, scored], key=lambda need: sum(need.values()))
+    return _weights(task, model) | max([*steps, scored], key=lambda need: sum(need.values()))
+
+
+def _weights(task: Task, model: SequenceModel) -> dict[str, int]:
+    """Layers are alike: two tell what any number holds."""
+    one, two = (_stored(task, replace(model, num_layers=layers)) for layers in (1, 2))
+    if one is None or two is None:
+        return {}
+    return {"weights, gradients and optimizer state": TRAINED * (one + (model.num_layers - 1) * (two - one))}
+
+
+def _stored(task: Task, model: SequenceModel) -> int | None:
+    module = built_for_shapes(lambda: model.build(task.shape()))
+    return None if module is None else stored(module)
 
 
 def _step(part: Task, model: SequenceModel, batch: int, precision: int) -> dict[str, int]:

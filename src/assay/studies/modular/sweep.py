@@ -34,6 +34,8 @@ from assay.train.memory import TRAINED
 WEIGHTS = "weights.safetensors"
 ALL_WIDTHS = 4096
 """Widths up to which `--dimensions` may be left out."""
+ONE_HOT = 2**24
+"""Numbers of the one-hot inputs, of a or of b, that are made at once: half a GB while they are."""
 SIGNS = 50
 """Signs of life of each model."""
 
@@ -102,14 +104,15 @@ class Sweep(Recipe, Study):
             check_writable(self.save)
 
     def memory(self, run: Run) -> Mapping[str, int]:
-        """Training and scoring take turns: a model is scored on all P^2 pairs at once, its inputs one-hot."""
+        """Training, scoring and the forms' eigenvalues take turns."""
         P, width = run.options["P"], run.options["d_hidden"]
         val = recipe_of(run.options).sizes(P)[1]
         batch = 4 * run.options["batch"] * (2 * P + 4 * width)
         trained = {"the pairs of an epoch": 8 * 5 * P**2, "the logits of a step": batch, "validation": 4 * val * P}
-        scored = {"the one-hot inputs of all P^2 pairs": 32 * P**3}
+        scored = {"the one-hot inputs of pairs": 32 * P * min(P**2, pairs_at_once(P)), "all P^2 pairs": 8 * 4 * P**2}
+        forms = {"the P forms of a model": 2 * 8 * P * min(2 * width, 2 * P) ** 2}
         return {"weights, gradients and optimizer state": TRAINED * 5 * P * width} | max(
-            trained, scored, key=lambda need: sum(need.values())
+            trained, scored, forms, key=lambda need: sum(need.values())
         )
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
@@ -257,8 +260,16 @@ def outcome(course: Course, model: Model, split: Split, *, together: int) -> Out
 @torch.no_grad()
 def answered(model: Model) -> Float[Tensor, " pairs"]:
     """1 where a pair is answered, of all P^2; row aP + b."""
-    a, b, target = addition_table(model.config.p)
-    return (model(one_hot(a, b, model.config.p)).argmax(dim=1) == target).double()
+    P = model.config.p
+    a, b, target = addition_table(P)
+    pieces = zip(a.split(pairs_at_once(P)), b.split(pairs_at_once(P)), strict=True)
+    given = torch.cat([model(one_hot(*pairs, P)).argmax(dim=1) for pairs in pieces])
+    return (given == target).double()
+
+
+def pairs_at_once(P: int) -> int:
+    """Pairs whose one-hot inputs are made at once: all of them up to P = 256."""
+    return max(1, ONE_HOT // P)
 
 
 def saved_sweep(records: Sequence[Record]) -> SweepResults:

@@ -4,10 +4,9 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
-import torch
-
 from assay.core.convert import convert
 from assay.core.run import Run, canonical
+from assay.nn.shapes import built_for_shapes
 from assay.sparse_coders.base import SparseCoder, TrainedCoder
 from assay.studies.sae.scoring import FITTED_ON
 from assay.train.memory import TRAINED, stored
@@ -40,5 +39,5 @@ def _coder(options: Mapping[str, object], d_in: int, d_code: int) -> dict[str, i
     coder = convert(SparseCoder, options, what="option 'coder'")
     if not isinstance(coder, TrainedCoder):
         return {"weights": 4 * d_in * d_code}
-    with torch.device("meta"):
-        return {"weights, gradients and optimizer state": TRAINED * stored(coder.build(1, d_in, d_code))}
+    module = built_for_shapes(lambda: coder.build(1, d_in, d_code))
+    return {} if module is None else {"weights, gradients and optimizer state": TRAINED * stored(module)}

@@ -163,6 +163,9 @@ class Sae(Study):
     def check(self, runs: Sequence[Run]) -> None:
         check_sizes(runs, self.data_dir)
 
+    def unfetched(self, runs: Sequence[Run]) -> str:
+        return missing_data(runs, self.data_dir)
+
     def memory(self, run: Run) -> Mapping[str, int]:
         from assay.studies.sae.memory import memory
 
@@ -211,10 +214,24 @@ def check_sizes(runs: Sequence[Run], folder: Path | None) -> None:
     """Refuse what no coder or recipe can do with the data, and no model with its context, where that is known before
     anything is loaded."""
     kinds = {canonical([run.options[key] for key in ("data", "coder", "d_code", "recipe")]): run for run in runs}
-    for data in {canonical(run.options["data"]): run.options["data"] for run in runs}.values():
-        VectorData.registry.load(data).check(folder)
+    for data in _data_of(runs):
+        if folder is not None:
+            folders(folder, remedy=data.remedy)  # is it there?
+        data.check(folder)
     for run in kinds.values():
         _check_size(run)
+
+
+def missing_data(runs: Sequence[Run], folder: Path | None) -> str:
+    """What a dry run says of data that is not here: the runs fetch it, or say how to."""
+    away = {what: data.remedy for data in _data_of(runs) for what in data.missing(folder)}
+    remedies = " ".join(dict.fromkeys(away.values()))
+    return f"not here yet, and not fetched by a dry run: {', '.join(away)}. {remedies}" if away else ""
+
+
+def _data_of(runs: Sequence[Run]) -> list[VectorData]:
+    found = {canonical(run.options["data"]): run.options["data"] for run in runs}
+    return [VectorData.registry.load(data) for data in found.values()]
 
 
 def _check_size(run: Run) -> None:

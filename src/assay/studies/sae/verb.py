@@ -11,7 +11,7 @@ from assay.core.run import Record, Run, finite
 from assay.core.study import Report, Study
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.config import Config, load_config
-from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in
+from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in, missing_data
 from assay.vectors.base import VectorData
 from assay.vectors.mnist import Mnist
 
@@ -75,6 +75,9 @@ class FromConfig(Study):
         if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
             raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
         check_sizes(runs, self.searched(config))
+
+    def unfetched(self, runs: Sequence[Run]) -> str:
+        return missing_data(runs, self.searched(self.loaded()))
 
     def one(
         self, config: Config, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = ""
