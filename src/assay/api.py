@@ -15,6 +15,7 @@ from assay.core.errors import UserError
 from assay.core.estimate import estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
+from assay.core.files import can_be_path, is_there
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
@@ -53,6 +54,8 @@ class Execution:
     """Seconds after which a run counts as failed and is stopped; serial stops only what heeds an interruption."""
 
     def __post_init__(self) -> None:
+        if not can_be_path(self.out):
+            raise UserError(f"--out {self.out}: no folder can have that name. Choose a shorter one, of plain letters.")
         if self.workers < 0:
             raise UserError(f"--workers {self.workers}: give a number of workers, or 0 for one per core or GPU.")
         if self.timeout_per_run is not None and self.timeout_per_run <= 0:
@@ -204,7 +207,7 @@ def run(
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
     """Every record under an output folder."""
-    if not Path(out).is_dir():
+    if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     return Results(Store(out).records(study))
 
@@ -214,7 +217,7 @@ def write_page(out: str | Path) -> Path:
     from assay.core.store import disk_errors, whole, write_file
     from assay.report.page import build_page, long_tables
 
-    if not Path(out).is_dir():
+    if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     store, known = Store(out), studies.names()
     sections, behind = [], list[Record]()

@@ -2,8 +2,8 @@
 
 The sidecar holds the hash of the weights and options that the array was computed from, and the sha256 of the array's
 own file. Where either does not match, the array is computed again: another sweep, a changed weight, another option or
-another way of computing it never finds an old matrix, and what is damaged or no file counts as not there. Both files are
-written by rename, the sidecar last. Its name is the array's with an ending: `X.json` may be the manifest of a sweep.
+another way of computing it never finds an old matrix, and what is damaged or no file counts as not there. Both files
+are written by rename, the sidecar last. Its name is the array's with an ending, as `X.json` may be a sweep's manifest.
 """
 
 import hashlib
