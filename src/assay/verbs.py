@@ -179,14 +179,15 @@ def _pull_data(names: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """One self-contained HTML page from everything stored."""
+    """One self-contained HTML page from everything stored; exit code 1 where a study's section could not be made."""
     parser = _parser("report", report.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
     from assay.api import write_page
 
-    print(write_page(args.out))
-    return 0
+    path, failed = write_page(args.out)
+    print(path)
+    return 1 if failed else 0
 
 
 def demo(words: list[str]) -> int:
