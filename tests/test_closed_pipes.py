@@ -1,8 +1,10 @@
 """A reader that leaves (`| head -3`): tables may be lost, but what a command computes is computed, stored and told."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -109,3 +111,22 @@ def test_output_to_a_full_disk_is_one_message() -> None:
         command = [sys.executable, "-m", "assay", "list"]
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ran.returncode == 2 and ran.stderr == "assay: cannot write to <stdout>: No space left on device.\n"
+
+
+def test_an_interruption_that_a_library_turns_into_another_error_is_an_interruption(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(self: Any, records: Any, out: Any) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        except KeyboardInterrupt:
+            raise RecursionError("made of it by a library") from None
+
+    monkeypatch.setattr(toy, "report", report)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(sweep(tmp_path)) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "assay: interrupted; every finished run is stored" in capsys.readouterr().err

@@ -1,9 +1,15 @@
 """The documents show what commands print: each of those commands must still be one."""
 
+import argparse
 import re
+import runpy
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -29,3 +35,30 @@ def test_every_shown_output_is_where_it_can_be_refreshed(script: Callable[[str],
     block = script("docs/refresh.py").BLOCK  # type: ignore[attr-defined]
     found = [(page.name, m["command"]) for page in PAGES for m in block.finditer(page.read_text(encoding="utf-8"))]
     assert found == COMMANDS and len(found) >= 5
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"(?<![\w/])(?:tests|drills|benchmarks)/[\w./-]*\w", text)
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    files = set(re.findall(r"(?<![\w/])test_\w+\.py", text))
+    assert files <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_bench_runs_only_what_needs_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    scripts = re.findall(r"benchmarks/\w+\.py", shown)
+    assert "benchmarks/store.py" in scripts and len(scripts) >= 8
+
+    def parsed(parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        raise LookupError([action.dest for action in parser._actions if action.required and action.nargs != "*"])
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in scripts:
+        monkeypatch.setattr(sys, "argv", [name])
+        with pytest.raises(LookupError) as needed:
+            runpy.run_path(str(ROOT / name), run_name="__main__")
+        assert needed.value.args == ([],), name

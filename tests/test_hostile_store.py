@@ -120,3 +120,24 @@ def test_metrics_of_another_shape_are_one_line_when_a_command_reports_them(cli: 
     edited(lambda data: data.update(metrics={"round": 1}))(path)
     code, _, err = cli(*words)
     assert code == 1 and "toy could not be reported: KeyError: 'square' (toy.py:" in err and "Traceback" not in err
+    code, out, err = cli("report", "--plugin", TOY, "--out", tmp_path)
+    assert code == 1 and "toy could not be reported: KeyError: 'square' (toy.py:" in err and "Traceback" not in err
+    assert "This section could not be made" in Path(out.strip()).read_text()
+
+
+def test_a_record_of_a_newer_version_hides_no_other_and_is_left_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    words = ["toy", "--plugin", TOY, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
+    cli(*words, "--xs", "1", "2")
+    newer, other = Store(tmp_path).records()
+    path = tmp_path / ".store" / "toy" / newer.run.id / "record.json"
+    edited(lambda data: data.update(format=99))(path)
+    before = path.read_bytes()
+    for verb in (["show"], ["show", "--json"], ["show", other.run.id], ["report", "--plugin", TOY]):
+        code, out, err = cli(*verb, "--out", tmp_path)
+        assert code == 0 and (("left out" in err and "newer assay" in err) or other.run.id in verb), verb
+        assert verb[0] == "report" or (other.run.id in out and newer.run.id not in out), verb
+    assert newer.run.id in (told := cli("show", newer.run.id, "--out", tmp_path))[2] and told[0] == 2
+    assert cli("rm", "--study", "toy", "--dry-run", "--out", tmp_path)[1].count("would remove") == 1
+    assert cli(*words, "--xs", "3")[0] == 0, "another run of that study is computed"
+    code, _, err = cli(*words, "--xs", str(newer.run.options["x"]))
+    assert code == 2 and "newer assay" in err and path.read_bytes() == before

@@ -15,6 +15,7 @@ from assay.core.errors import UserError
 from assay.core.estimate import estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
+from assay.core.files import can_be_path, is_there
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
@@ -53,6 +54,8 @@ class Execution:
     """Seconds after which a run counts as failed and is stopped; serial stops only what heeds an interruption."""
 
     def __post_init__(self) -> None:
+        if not can_be_path(self.out):
+            raise UserError(f"--out {self.out}: no folder can have that name. Choose a shorter one, of plain letters.")
         if self.workers < 0:
             raise UserError(f"--workers {self.workers}: give a number of workers, or 0 for one per core or GPU.")
         if self.timeout_per_run is not None and self.timeout_per_run <= 0:
@@ -199,24 +202,28 @@ def run(
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
     """Every record under an output folder."""
-    if not Path(out).is_dir():
+    if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     return Results(Store(out).records(study))
 
 
-def write_page(out: str | Path) -> Path:
-    """One HTML page from everything stored under a folder: a section per study that has records."""
+def write_page(out: str | Path) -> tuple[Path, list[str]]:
+    """One HTML page from everything stored under a folder: a section per study that has records. Also the studies
+    whose section could not be made; the page says so in its place."""
     from assay.core.store import disk_errors, whole, write_file
     from assay.report.page import build_page, long_tables
 
-    if not Path(out).is_dir():
+    if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     store, known = Store(out), studies.names()
-    sections, behind = [], list[Record]()
+    sections, behind, failed = [], list[Record](), list[str]()
     for name in dict.fromkeys((*known, *store.studies())):  # one at a time: all records at once may not fit
         records = as_planned(whole(store.records(name)))
-        if name in known and (section := _reported(name, records)):
-            sections.append(section)
+        mine = [r for r in records if name in known and (studies[name].shows_failures or r.status != "failed")]
+        if mine:
+            section, problem = _section(name, mine)
+            sections.append((name, studies[name].question + problem, section))
+            failed += [name] if problem else []
         behind += map(_without_measurements, records)
     behind.sort(key=lambda record: record.run.study)
     path = Path(out) / "report.html"
@@ -224,24 +231,22 @@ def write_page(out: str | Path) -> Path:
         for file, text in long_tables(sections):
             write_file(path.parent / file, text.encode())
         write_file(path, build_page(sections, behind).encode())
-    return path
+    return path, failed
 
 
-def _reported(name: str, records: Sequence[Record]) -> "tuple[str, str, Section] | None":
-    """A study's name, its question and what it found; None where it has no records to report."""
-    from assay.report.section import Section
+def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
+    """What a study found, and a remark where it could not say: one study takes nothing from the others' page."""
+    from assay.report.section import Section, report_into
 
     section = Section(name)
-    mine = [record for record in records if studies[name].shows_failures or record.status != "failed"]
-    if not mine:
-        return None
-    question = studies[name].question
     try:
-        studies[name]().report(mine, section)
-    except Exception as error:  # noqa: BLE001 - one study's odd records must not take the others' page away
-        warnings.warn(f"{name} could not be reported: {type(error).__name__}: {error}", stacklevel=2)
-        question += f" (This section could not be made: {type(error).__name__}: {error})"
-    return name, question, section
+        problem = report_into(section, studies[name](), records)
+    except UserError as error:
+        problem = str(error)
+    if problem is None:
+        return section, ""
+    warnings.warn(f"{name} could not be reported: {problem}", stacklevel=2)
+    return section, f" (This section could not be made: {problem})"
 
 
 def _without_measurements(record: Record) -> Record:

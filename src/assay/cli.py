@@ -29,23 +29,32 @@ from assay.verbs import VERBS
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    with _forgiving_streams(), _sigterm_interrupts() as terminated, warnings.catch_warnings():
+    with _forgiving_streams(), _noted_signals() as received, warnings.catch_warnings():
         warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
         try:
             code = _dispatch(words)
             sys.stdout.flush()
-            return code
+            return _interrupted(received) if code and received else code
         except UserError as error:
             say(f"assay: {error}")
             return 2
         except KeyboardInterrupt:
-            if terminated:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut off the last words
-            ended, code = ("terminated", 143) if terminated else ("interrupted", 130)
-            say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
-            return code
+            return _interrupted(received)
         except SystemExit as exit:  # argparse and tyro leave this way
             return exit.code if isinstance(exit.code, int) else 2
+        except Exception:
+            if received:  # whatever a library made of it
+                return _interrupted(received)
+            raise
+
+
+def _interrupted(received: Sequence[int]) -> int:
+    """The last words of a command that Ctrl-C or SIGTERM has ended, and its exit code."""
+    for number in received:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the last words
+    ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
+    say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
+    return code
 
 
 @contextmanager
@@ -61,23 +70,27 @@ def _forgiving_streams() -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[list[int]]:
-    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list that is not empty once it has come:
-    the exception does not tell, since Ray catches it and raises one of its own."""
+def _noted_signals() -> Iterator[list[int]]:
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list of those that have come: the exception
+    does not tell, since libraries catch it and raise one of their own."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
         yield received
         return
 
-    def terminate(signum: int, frame: FrameType | None) -> None:
+    def interrupt(signum: int, frame: FrameType | None) -> None:
         received.append(signum)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    heeded = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background has it ignored
+        heeded.append(signal.SIGINT)
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def entry() -> None:

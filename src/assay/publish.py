@@ -4,18 +4,13 @@ import json
 import os
 import shutil
 import sys
-import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.core.errors import UserError
 from assay.progress import say
 
 if TYPE_CHECKING:
     from assay.api import Results, Session
-    from assay.core.run import Record
-    from assay.core.study import Study
     from assay.report.section import Section
 
 PIPED = 118
@@ -28,13 +23,17 @@ NAMED = 4
 
 def publish(session: "Session", results: "Results", *, as_json: bool, quiet: bool) -> int:
     """Tables to standard output, files to the output folder, failures to standard error."""
-    from assay.report.section import Section
+    from assay.report.section import Section, report_into
 
     study, out = session.plan.study, session.execution.out
     section = Section(study.name)
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
     reported = settled and (study.shows_failures or any(record.status == "done" for record in settled))
-    if reported and not _reported(study, settled, section):
+    if reported and (problem := report_into(section, study, settled)):
+        say(
+            f"{study.name} could not be reported: {problem}. Every run is stored; if a record was edited or is not "
+            "yours, remove it with `assay rm ID`."
+        )
         return 1
     page = f"; `assay report --out {out}` makes the page"
     show(section, study.folder(out), as_json=as_json, quiet=quiet, page=page)
@@ -48,24 +47,6 @@ def publish(session: "Session", results: "Results", *, as_json: bool, quiet: boo
         say(f"assay: nobody read the tables to their end. Every run is stored; the files are in {study.folder(out)}.")
         return UNREAD
     return 1 if bad or results.errors else 0
-
-
-def _reported(study: "Study", records: "Sequence[Record]", section: "Section") -> bool:
-    """Whether the study could make its report. Its records are stored either way; metrics of another shape than it
-    writes, in a store that was edited or is a stranger's, are said in one line."""
-    try:
-        study.report(records, section)
-        return True
-    except UserError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a study's report is not ours
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        say(
-            f"{study.name} could not be reported: {type(error).__name__}: {error} ({place}). Every run is stored; if a "
-            "record was edited or is not yours, remove it with `assay rm ID`."
-        )
-        return False
 
 
 def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
+from assay.core.files import is_there
 from assay.core.foreign import load_source, read_source
 from assay.core.plugin import registries
 from assay.core.run import Record, Status
@@ -57,7 +57,7 @@ def check(words: list[str]) -> int:
     parser.add_argument("kind", metavar="FILE|KIND", help=f"a Python file with plug-ins, or one of: {kinds}")
     parser.add_argument("names", nargs="*", metavar="NAME", help="words such as self_attn or self_attn:heads=4")
     args = parser.parse_args(words)
-    if args.kind.endswith(".py") or Path(args.kind).is_file():
+    if args.kind.endswith(".py") or is_there(args.kind):
         return max(print_verdicts(folder, word) for folder, word in _plugins_of(args.kind, args.names))
     folder = _folder_name(args.kind)
     if not args.names:
@@ -184,14 +184,15 @@ def _pull_data(names: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """One self-contained HTML page from everything stored."""
+    """One self-contained HTML page from everything stored; exit code 1 where a study's section could not be made."""
     parser = _parser("report", report.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
     from assay.api import write_page
 
-    print(write_page(args.out))
-    return 0
+    path, failed = write_page(args.out)
+    print(path)
+    return 1 if failed else 0
 
 
 def demo(words: list[str]) -> int:
@@ -244,6 +245,6 @@ def _labels(stored: Sequence[Record]) -> dict[str, str]:
 def _store(out: str) -> Any:
     from assay.core.store import Store
 
-    if not Path(out).is_dir():
+    if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
     return Store(out)

@@ -2,6 +2,7 @@ import csv
 import errno
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -118,6 +119,61 @@ def test_a_list_that_is_not_ours_removes_nothing(tmp_path, text):
     (folder / ".written.json").write_text(text)
     write_section(of("one"), folder)
     assert (tmp_path / "theirs.csv").exists() and "detail.csv" in there(folder)
+
+
+ODD_LISTS = {
+    "a pipe": os.mkfifo,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": lambda path: path.mkdir(),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "huge": lambda path: (path.touch(), os.truncate(path, 2**40)),
+    "numbers": lambda path: path.write_text('{"one": [[1, 2]]}'),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD_LISTS)
+def test_a_list_that_is_no_file_or_no_list_neither_hangs_nor_ends_the_command(tmp_path, kind):
+    write_section(of("one", "detail"), tmp_path)
+    (tmp_path / ".written.json").unlink()
+    ODD_LISTS[kind](tmp_path / ".written.json")
+    if kind == "a folder":
+        with pytest.raises(UserError, match=r"cannot write .*written\.json"):
+            write_section(of("one"), tmp_path)
+    else:
+        write_section(of("one"), tmp_path)
+        assert list(json.loads((tmp_path / ".written.json").read_bytes())) == ["one"]
+    assert "detail.csv" in there(tmp_path)
+
+
+def test_a_list_removes_plain_files_of_its_own_folder_alone(tmp_path):
+    folder = tmp_path / "toy"
+    write_section(of("one"), folder)
+    outside = tmp_path / "theirs.csv"
+    outside.write_bytes(b"")
+    (folder / "deeper").mkdir()
+    kept = [folder / "deeper" / "a.csv", folder / "theirs.csv", folder / "a.csv"]
+    for path in kept:
+        path.write_bytes(b"")
+    (folder / "link.csv").symlink_to(outside)
+    names = [
+        str(outside),
+        "../theirs.csv",
+        "deeper/a.csv",
+        "./a.csv",
+        "..",
+        ".",
+        "",
+        "link.csv",
+        "x" * 300,
+        "a\0",
+        "\ud800",
+    ]
+    (folder / ".written.json").write_text(json.dumps({"one": dict.fromkeys([*names, "gone.csv"], NOTHING)}))
+    (folder / "gone.csv").write_bytes(b"")
+    write_section(of("one"), folder)
+    assert not (folder / "gone.csv").exists(), "the list was read"
+    assert outside.exists() and (folder / "link.csv").is_symlink() and all(path.exists() for path in kept)
 
 
 def named(name: str) -> Section:

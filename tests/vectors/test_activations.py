@@ -87,6 +87,40 @@ def test_a_killed_collection_goes_on_where_it_stopped(model: Counting, tmp_path:
     )
 
 
+PROGRESS_HARMS = {
+    "a pipe": os.mkfifo,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "no object": lambda path: path.write_text("[1]"),
+    "no numbers": lambda path: path.write_text('{"batches": "2", "rows": -1}'),
+    "empty": lambda path: path.write_text(""),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("harm", PROGRESS_HARMS)
+def test_rows_whose_progress_is_damaged_are_written_anew(model: Counting, tmp_path: Path, harm: str) -> None:
+    hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    (tmp_path / hooks.PROGRESS).unlink()
+    PROGRESS_HARMS[harm](tmp_path / hooks.PROGRESS)
+    model.calls = [0, 0, 0]
+    found = hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    assert model.calls[0] == 3 and found.read("layers.1").shape == (24, 6)
+    assert json.loads((tmp_path / hooks.PROGRESS).read_text()) == {"batches": 3, "rows": 24}
+
+
+@pytest.mark.timeout(60)
+def test_a_lock_that_is_a_pipe_or_a_link_is_neither_waited_for_nor_emptied(model: Counting, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / hooks.LOCK)
+    assert hooks.collect(model, ["layers.1"], ids().split(2), tmp_path).progress["batches"] == 3
+    (tmp_path / hooks.LOCK).unlink()
+    (tmp_path / "mine").write_text("words")
+    (tmp_path / hooks.LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match="A link stands where assay needs a file"):
+        hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    assert (tmp_path / "mine").read_text() == "words"
+
+
 def test_what_a_module_puts_out_is_changed_inside_and_put_back_after(model: Counting) -> None:
     plain = model(ids())
     with hooks.replaced(model, "layers.0", torch.zeros_like):

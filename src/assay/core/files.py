@@ -98,6 +98,22 @@ def is_there(path: str | Path, *, folder: bool = False) -> bool:
         return False
 
 
+def exists(path: str | Path) -> bool:
+    """Whether a file or a folder is here."""
+    return is_there(path) or is_there(path, folder=True)
+
+
+def can_be_path(path: str | Path) -> bool:
+    """Whether something could stand there: False for a NUL, half a surrogate pair, or more letters than a name has."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    except ValueError:
+        return False
+    return True
+
+
 def reason(error: Exception) -> str:
     """What went wrong, in one line of at most 200 characters, without the full stop."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

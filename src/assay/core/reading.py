@@ -42,8 +42,12 @@ class NotARecord(ValueError):
     """The file holds something else than a record; the text says what is wrong with it."""
 
 
+class NewerRecord(UserError):
+    """A newer assay wrote it: a list leaves it out, and a driver neither computes that run nor writes over it."""
+
+
 def read_record(path: Path) -> Record:
-    """The record in a run's folder. Raises ValueError where it is none, OSError where it cannot be read, UserError
+    """The record in a run's folder. Raises ValueError where it is none, OSError where it cannot be read, NewerRecord
     where a newer assay wrote it."""
     folder = path.parent
     record = parse_record(read_plain(path, LARGEST), path, folder)
@@ -64,7 +68,7 @@ def parse_record(data: bytes, path: Path | str = "the record", folder: Path | No
     if type(version) is not int:
         raise NotARecord("its format is no number")
     if version > FORMAT:
-        raise UserError(
+        raise NewerRecord(
             f"{path} was written by a newer assay (format {version}, this one reads {FORMAT}). "
             "Upgrade assay, or choose another folder with --out."
         )

@@ -25,7 +25,7 @@ from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file, write_files
 from assay.core.index import RECORD, names, uncollected
 from assay.core.locks import Lock
-from assay.core.reading import read_record
+from assay.core.reading import NewerRecord, read_record
 from assay.core.run import Provenance, Record, Run, Status, finite
 from assay.core.study import CHECKPOINT, SET_ASIDE, Outcome
 
@@ -162,12 +162,14 @@ class Store:
                     yield self.root / folder / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
-        """The record for a list: one that cannot be opened takes nothing from the others."""
+        """The record for a list: one that cannot be opened, or is a newer version's, takes nothing from the others."""
         try:
             return self._read(path)
         except OSError as error:
             warnings.warn(f"{path} cannot be read ({error.strerror}): it is left out", stacklevel=2)
-            return None
+        except NewerRecord as error:
+            warnings.warn(f"one record is left out: {str(error).rstrip('.')}", stacklevel=2)
+        return None
 
     def _read(self, path: Path) -> Record | None:
         try:

@@ -69,7 +69,7 @@ def is_here(name: str, *, revision: str | None = None) -> bool:
     """Whether its config can be read without fetching anything: in a folder, or in a cache."""
     if name in KNOWN_WITHOUT_THE_HUB:
         return smollm2.is_converted()
-    if Path(name).is_dir():
+    if is_there(name, folder=True):
         return True
     try:
         from huggingface_hub import try_to_load_from_cache

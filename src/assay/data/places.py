@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from assay.core.errors import UserError
-from assay.core.files import is_there
+from assay.core.files import exists, is_there
 
 FOLDER = "ASSAY_DATA"
 """The environment variable: worker processes inherit it."""
@@ -34,7 +34,7 @@ def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
 def found(*names: str, folder: Path | None = None, remedy: str) -> Path | None:
     """The first of these names that exists in a data folder, if any does."""
     places = (place / name for place in folders(folder, remedy=remedy) for name in names)
-    return next((place for place in places if is_there(place) or is_there(place, folder=True)), None)
+    return next((place for place in places if exists(place)), None)
 
 
 def find(*names: str, what: str, folder: Path | None = None, remedy: str) -> Path:

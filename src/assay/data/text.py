@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.files import is_there, read_file, reason
+from assay.core.files import exists, is_there, read_file, reason
 from assay.data import hub
 
 HUB: dict[str, dict[str, Any]] = {
@@ -59,11 +59,7 @@ class Corpus:
 
 
 def is_known(name: str) -> bool:
-    return name in HUB or name == PYDOC or _exists(name)
-
-
-def _exists(name: str) -> bool:
-    return is_there(name) or is_there(name, folder=True)
+    return name in HUB or name == PYDOC or exists(name)
 
 
 def fingerprint(name: str) -> str | None:
@@ -74,7 +70,7 @@ def fingerprint(name: str) -> str | None:
 
 def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
     """The documents of a text; `limit`: at most so many of a stream. Kept for the process, until a file changes."""
-    files = [] if name in HUB or name == PYDOC or not _exists(name) else _files(Path(name))
+    files = [] if name in HUB or name == PYDOC or not exists(name) else _files(Path(name))
     return _loaded(name, limit, tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files))
 
 
@@ -87,7 +83,7 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
     if name in HUB:
         return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
     path = Path(name)
-    if not _exists(name):
+    if not exists(name):
         known = ", ".join([*HUB, PYDOC])
         raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
     documents = tuple(document for file, *_ in files for document in _read(Path(file)))

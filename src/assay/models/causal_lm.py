@@ -28,6 +28,7 @@ from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Turn, Usage, attend
 from assay.attention.layer import Layer
 from assay.core.errors import UserError
+from assay.core.files import is_there
 from assay.data.language_model import WEIGHTS, check_context, transformers
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
@@ -44,7 +45,7 @@ PLAIN_ROTARY = ("default", "linear", "llama3")
 def check_model(name: str, *, context: int, revision: str | None = None) -> None:
     """Refuse what would fail, or mean nothing, once the model is loaded: a folder without weights, and a context that
     is longer than the model has positions for."""
-    if Path(name).is_dir() and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
+    if is_there(name, folder=True) and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
     check_context(name, context, option="--context-lengths", revision=revision)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
+from assay.core.files import TEXT, disk_errors, read_plain, write_file
 
 SHARD = 2**18
 """Rows of one file."""
@@ -83,12 +84,12 @@ def replaced(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) ->
 class Shards:
     """Rows of several modules on disk, as memory-mapped .npy files of at most `SHARD` rows, filled in order.
 
-    `progress.json` counts the batches that are whole and is written last: a killed process goes on from there."""
+    `progress.json` counts the batches that are whole and is written last: a killed process goes on from there. Where it
+    is damaged or no plain file, nothing is known to be whole, and the rows are written anew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = folder / PROGRESS
-        self.progress: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"batches": 0, "rows": 0}
+        self.progress = _progress(folder / PROGRESS)
 
     def append(self, rows: Mapping[str, Float[Tensor, "n d"]]) -> None:
         start = int(self.progress["rows"])
@@ -96,9 +97,7 @@ class Shards:
         for name, values in rows.items():
             count = self._write(name, start, values.float().cpu().numpy())
         self.progress = {"batches": self.progress["batches"] + 1, "rows": start + count}
-        temporary = self.folder / f".{PROGRESS}.{os.getpid()}"
-        temporary.write_text(json.dumps(self.progress))
-        temporary.replace(self.folder / PROGRESS)
+        write_file(self.folder / PROGRESS, json.dumps(self.progress).encode())
 
     def _write(self, name: str, start: int, values: np.ndarray) -> int:
         done = 0
@@ -127,6 +126,29 @@ class Shards:
         return self.folder / f"{name}-{shard:05d}.npy"
 
 
+def _progress(path: Path) -> dict[str, int]:
+    try:
+        found = json.loads(read_plain(path, TEXT))
+        counts = {name: found[name] for name in ("batches", "rows")}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        counts = {}
+    whole = counts and all(type(count) is int and count >= 0 for count in counts.values())
+    return counts if whole else {"batches": 0, "rows": 0}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Wait until no other process is inside. What stands there is neither followed, emptied nor waited for."""
+    with disk_errors(path):
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # let go of when the file is closed, by a killed process too
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def collect(
     model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path, *, skip: int = 1
 ) -> Shards:
@@ -134,8 +156,7 @@ def collect(
     unlike all others), one batch in memory at a time. Batches that are there already are not computed again; of
     processes that want the same folder at once, one computes and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when the file is closed, by a killed process too
+    with _locked(folder / LOCK):
         shards = Shards(folder)
         for number, batch in enumerate(batches):
             if number >= shards.progress["batches"]:

@@ -2,7 +2,8 @@
 
 Tables and charts are views of one command. The next command whose first table has the same name removes those that it
 does not write again, so that no figure stands beside a table it does not belong to. A small file in the folder lists
-what was written, by first table, with its hash: nothing else is ever removed.
+what was written, by first table, with its hash: nothing else is ever removed. The folder may be a stranger's, so that
+list is read with care, and removes plain files of this folder alone.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.files import reason
+from assay.core.files import TEXT, read_plain, reason
 from assay.core.store import disk_errors, write_file
 from assay.report.section import Chart, Section
 from assay.report.style import house_spec, vegalite_version
@@ -40,19 +41,30 @@ def _replace_views(folder: Path, first: str, views: Mapping[str, str]) -> None:
     listed = _listed(folder)
     others = {name for key, names in listed.items() if key != first for name in names}
     for name, written in listed.get(first, {}).items():
-        path = folder / Path(name).name
-        if name not in views and name not in others and path.is_file() and _sha256(path.read_bytes()) == written:
-            with disk_errors(path):
-                path.unlink()
+        if name not in views and name not in others and name == Path(name).name:
+            found = _there(folder / name)
+            if found is not None and _sha256(found) == written:
+                with disk_errors(folder / name):
+                    (folder / name).unlink(missing_ok=True)
     _write(folder / WRITTEN, f"{json.dumps({**listed, first: views}, indent=1)}\n".encode())
 
 
 def _listed(folder: Path) -> dict[str, dict[str, str]]:
     try:
-        found = json.loads((folder / WRITTEN).read_bytes())
-        return {str(first): dict(names) for first, names in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        found = json.loads(read_plain(folder / WRITTEN, TEXT))
+        listed = {first: dict(names) for first, names in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}  # not there, or no list of ours: then nothing is known, and nothing removed
+    plain = all(type(word) is str for names in listed.values() for pair in names.items() for word in pair)
+    return listed if plain else {}
+
+
+def _there(path: Path) -> bytes | None:
+    """What a plain file holds; None for anything else, and for a name that no file has."""
+    try:
+        return read_plain(path)
+    except (OSError, ValueError):
+        return None
 
 
 def _sha256(data: bytes) -> str:
@@ -86,7 +98,7 @@ def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
 
     names = f"{chart.name}.pdf", f"{chart.name}.png", f"{chart.name}.vl.json"
     spec = json.dumps(chart.spec, sort_keys=True).encode()
-    there = [(folder / name).read_bytes() for name in names if (folder / name).is_file()]
+    there = [data for name in names if (data := _there(folder / name)) is not None]
     if len(there) == len(names) and there[-1] == spec:
         yield from zip(names, there, strict=True)
         return

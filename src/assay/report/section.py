@@ -4,15 +4,21 @@ import csv
 import io
 import math
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from assay.core.errors import UserError
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
 from assay.report.style import Looks, house_spec, notes
+
+if TYPE_CHECKING:
+    from assay.core.run import Record
+    from assay.core.study import Study
 
 CEILING = "_ceiling"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -153,3 +159,17 @@ def _text(item: Any) -> Any:
     if not isinstance(item, str) or not item.lstrip(" \0").startswith(FORMULA):
         return item
     return item if NUMBER.fullmatch(item) else f"'{item}"
+
+
+def report_into(section: Section, study: "Study", records: "Sequence[Record]") -> str | None:
+    """Let a study report its records; why it could not, or None. Records of a store that was edited, or is a
+    stranger's, may have metrics of another shape than the study writes: that must not take more away than its report.
+    A UserError is the study's own word, and is raised."""
+    try:
+        study.report(records, section)
+        return None
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a study's report is not ours
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"

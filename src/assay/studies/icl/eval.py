@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from assay.core.convert import convert, nearest
 from assay.core.errors import UserError
+from assay.core.files import is_there
 from assay.core.foreign import Source, load_source, loaded_sources, read_source
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
@@ -212,7 +213,7 @@ def loaded(spec: Mapping[str, str]) -> Callable[..., Any]:
 
 def _read(path: Path) -> Source:
     """A file on its own: jobs carry its text, so that it need not be installed anywhere."""
-    if not path.is_file():
+    if not is_there(path):
         raise UserError(f"--model: there is no file '{path}'. Write file.py:function, seen from this folder.")
     _reach(path.resolve().parent)  # what lies beside it can be imported
     load_source(source := read_source(path))
@@ -236,7 +237,7 @@ def _check_callable(function: Any, word: str) -> None:
 def _file_of(module: str) -> Path:
     """Where the source of a module is, in this folder or wherever Python looks."""
     here = Path(f"{module}.py")
-    if here.is_file():
+    if is_there(here):
         return here
     _reach(Path.cwd())
     importlib.invalidate_caches()  # the file may be younger than Python's listing of its folder

@@ -2,8 +2,8 @@
 
 The sidecar holds the hash of the weights and options that the array was computed from, and the sha256 of the array's
 own file. Where either does not match, the array is computed again: another sweep, a changed weight, another option or
-another way of computing it never finds an old matrix. Both files are written by rename, the sidecar last. Its name is
-the array's with an ending: `X.json` may be the manifest of a sweep.
+another way of computing it never finds an old matrix, and what is damaged or no file counts as not there. Both files
+are written by rename, the sidecar last. Its name is the array's with an ending, as `X.json` may be a sweep's manifest.
 """
 
 import hashlib
@@ -12,15 +12,19 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
+from assay.core.files import TEXT, read_file
 from assay.core.run import canonical
 from assay.core.store import write_file
 
 VERSION = 1
 """Part of every hash: raise it when the same weights and options give other numbers."""
+LARGEST = 1 << 30
+"""Bytes of an array's file; a larger one is computed again."""
 
 
 def cached(
@@ -56,10 +60,13 @@ def _sidecar(path: Path) -> Path:
 def _stored(path: Path, key: str) -> np.ndarray | None:
     """What is there, if it is whole and of this source."""
     try:
-        data, sidecar = path.read_bytes(), json.loads(_sidecar(path).read_bytes())
-        if sidecar["hash"] != key or sidecar["sha256"] != hashlib.sha256(data).hexdigest():
+        sidecar = json.loads(read_file(_sidecar(path), limit=64 * TEXT))
+        if sidecar["hash"] != key:
             return None
-        found: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+        data = read_file(path, limit=LARGEST)
+        if sidecar["sha256"] != hashlib.sha256(data).hexdigest():
+            return None
+        found: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         return found
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
         return None

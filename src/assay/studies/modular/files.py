@@ -25,7 +25,7 @@ from torch import Tensor
 
 from assay import __version__
 from assay.core.errors import UserError
-from assay.core.files import TEXT, read_file, reason
+from assay.core.files import TEXT, can_be_path, is_there, read_file, reason
 from assay.core.store import disk_errors, write_file
 from assay.core.words import printable
 from assay.studies.modular import pickles
@@ -125,6 +125,8 @@ def check_path(path: Path, seeds: Sequence[int]) -> None:
 
 def check_writable(path: Path) -> None:
     """Whether a file can be written there, as far as that can be seen without writing one."""
+    if not can_be_path(path):
+        raise UserError(f"--save {path}: no file can have that name. Choose a shorter one, of plain letters.")
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if path.is_dir():
         raise UserError(f"--save {path}: a folder has that name. Name a file.")
@@ -169,7 +171,7 @@ def save(results: SweepResults, path: str | Path) -> None:
 
 def load(path: str | Path) -> SweepResults:
     path = Path(path)
-    if path.suffix == ".json" and path.with_suffix(".safetensors").exists():
+    if path.suffix == ".json" and is_there(path.with_suffix(".safetensors")):
         raise UserError(f"{path} is the manifest of a sweep: give {path.with_suffix('.safetensors')}.")
     try:
         data = read_file(path)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.files import is_there
 from assay.core.run import Record
 from assay.core.store import Store
 from assay.studies.modular.files import SweepResults, load
@@ -12,7 +13,7 @@ from assay.studies.modular.sweep import saved_sweep, setting
 
 def read_sweep(path: Path) -> SweepResults:
     """A file that `--save` wrote; or a results folder, if it has finished models of one setting."""
-    if not path.is_dir():
+    if not is_there(path, folder=True):
         return load(path)
     done = [record for record in Store(path).records("modular.sweep") if record.status == "done"]
     if not done:

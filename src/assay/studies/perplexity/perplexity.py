@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
 from assay.core.errors import UserError
+from assay.core.files import exists
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
@@ -196,7 +197,7 @@ class Perplexity(Study):
             raise UserError("nothing to measure: no sweep and no --budgets.")
         if unknown := [name for name in self.datasets if name != COPY and not text.is_known(name)]:
             raise UserError(f"no dataset '{unknown[0]}': choose {', '.join([*text.HUB, text.PYDOC, COPY])}, or a file.")
-        if self.model.startswith(("/", ".", "~")) and not Path(self.model).exists():  # no name on the hub begins so
+        if self.model.startswith(("/", ".", "~")) and not exists(self.model):  # no name on the hub begins so
             raise UserError(f"cannot load the model '{self.model}': there is no such folder.")
         shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
         cells: list[dict[str, Any]] = [
@@ -315,5 +316,5 @@ def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
 
 def _needs_hub(runs: Sequence[Run]) -> bool:
     models, texts = ({run.options[key]["name"] for run in runs} for key in ("model", "dataset"))
-    here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or Path(name).exists()}
+    here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or exists(name)}
     return bool(models - here or texts & text.HUB.keys())

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from assay.core.errors import UserError
-from assay.core.files import read_file, reason
+from assay.core.files import is_there, read_file, reason
 from assay.core.study import Reading, Report
 from assay.report.files import drawn
 from assay.studies import studies
@@ -96,7 +96,7 @@ class Figures(Reading):
 
     def _read(self, file: str) -> Any:
         path = self.results_dir / file
-        if not path.is_file():
+        if not is_there(path):
             remedy = f"`assay sae {path.parent.name}` writes it"
             warnings.warn(f"{path} is not there, so its figure is left out; {remedy}", stacklevel=2)
             return None
@@ -109,7 +109,8 @@ class Figures(Reading):
     def _grids(self) -> dict[str, Any]:
         """The first checkpoint of each kind, if its units are images."""
         found: dict[str, Any] = {}
-        for path in sorted(self.results_dir.glob("*/checkpoints/*/model.pt")):
+        there = self.results_dir.glob("*/checkpoints/*/model.pt") if is_there(self.results_dir, folder=True) else ()
+        for path in sorted(there):
             try:
                 state = torch.load(io.BytesIO(read_file(path)), map_location="cpu", weights_only=True)
                 units = {
