@@ -71,8 +71,8 @@ def _forgiving_streams() -> Iterator[None]:
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list of those that have come: the exception
-    does not tell, since libraries catch it and raise one of their own."""
+    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list of those that have come: the
+    exception does not tell, since libraries catch it and raise one of their own."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
         yield received

@@ -239,7 +239,7 @@ def _data(values: Sequence[Row]) -> "alt.InlineData":
     import altair as alt
 
     # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
-    return alt.InlineData(values=tuple(values))  # type: ignore[arg-type]
+    return alt.InlineData(values=tuple(values))
 
 
 def _title(title: str) -> dict[str, str]:
