@@ -103,6 +103,8 @@ def test_separators_inside_of_quotes_and_parentheses_separate_nothing() -> None:
 
 
 def test_a_path_with_two_plusses_is_an_option_on_the_command_line(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "c++").mkdir()
+    (tmp_path / "c++" / "b.txt").write_text("some words")
     data = registries()["vectors"].parse(f"activations:text={tmp_path}/c++/b.txt")
     assert registries()["vectors"].parse(data.label) == data
     folder = ["--data", data.label, "--coders", "pca", "--dry-run", "--device", "cpu", "--out", tmp_path]

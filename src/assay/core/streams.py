@@ -18,10 +18,19 @@ class Forgiving:
     def write(self, text: str) -> int:
         try:
             if not self.lost:
-                self._stream.write(text)
+                self._stream.write(self._encodable(text))
         except OSError as error:
             self._lose(error)
         return len(text)
+
+    def _encodable(self, text: str) -> str:
+        """The text, with what the stream's encoding does not have, such as half of a surrogate pair, spelled out."""
+        encoding = self._stream.encoding or "utf-8"
+        try:
+            text.encode(encoding)
+            return text
+        except UnicodeEncodeError:
+            return text.encode(encoding, "backslashreplace").decode(encoding)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
