@@ -29,7 +29,7 @@ bench: $(VENV)/.assay
 	missed=0; for script in $(filter-out $(BENCH_HELPERS),$(sort $(wildcard benchmarks/*.py))); do \
 	  $(BIN)/python $$script || missed=1; done; exit $$missed
 
-# Faults on the real command: kills, full disks, damaged records, lost nodes. About ten minutes on two cores.
+# Faults on the real command: kills, full disks, damaged records, lost nodes. A quarter of an hour on two cores.
 drill: $(VENV)/.dev
 	$(BIN)/python drills/run.py --into docs/reliability.md
 

@@ -3,7 +3,7 @@
     python drills/run.py [--only NAME ...] [--seed N] [--into docs/reliability.md]
 
 Every drill ends with the same questions: does each record equal the one of an undisturbed run, byte for byte; was
-anything computed a second time without need; is any process left? Takes about ten minutes on two cores.
+anything computed a second time without need; is any process left? Takes a quarter of an hour on two cores.
 """
 
 import argparse
