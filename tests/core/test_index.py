@@ -133,6 +133,13 @@ def test_costs_are_the_median_of_each_settings_finished_runs(tmp_path: Path) -> 
     assert found == {RUNS[0].options["x"]: 2.0, RUNS[2].options["x"]: 4.0}
 
 
+def test_a_run_that_was_computed_again_after_it_was_listed_is_told_as_it_is_now(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    listed = store.records()[0]
+    store.commit(Outcome(listed.run, {"a": float("nan")}))
+    assert listed.metrics == {"a": None} and listed.status == "diverged"
+
+
 def test_what_was_measured_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path)
     read = list[Path]()

@@ -219,7 +219,8 @@ class Stored(Record):
         found = vars(self)["_read"](self.folder / RECORD)
         if found is None:
             raise UserError(f"{self.folder} was removed or damaged after it was listed: load the records again.")
-        vars(self).update({name: getattr(found, name) for name in self.LATER})
+        # Its status too: a run may have been computed again since it was listed.
+        vars(self).update({name: getattr(found, name) for name in (*self.LATER, "status", "finished", "place")})
         return self
 
 
