@@ -14,9 +14,9 @@ from assay.metrics.intervals import letters, student_t
 from assay.report.cells import Cell, cells, varying
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.thinning import SETTINGS, evenly, of_all
-from assay.studies.expressivity.config import Setup
 from assay.studies.expressivity.references import REFERENCES
-from assay.studies.expressivity.tester import NCE_BLOCK, SHARES
+from assay.studies.expressivity.spec.config import Setup
+from assay.studies.expressivity.spec.tester import NCE_BLOCK, SHARES
 
 # Column -> metric, in the spec's order (its AfterTrainR2 is there only when training); ours follow.
 COLUMNS = {

@@ -11,12 +11,12 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.study import Report
-from assay.metrics.capacity import best_recalled_bits, capacity_interval
 from assay.metrics.intervals import letters, share, student_t
 from assay.report.cells import labels
 from assay.report.charts import interval_lines
 from assay.studies.icl.anchors import anchors
 from assay.studies.icl.contenders import Contender
+from assay.studies.icl.k90 import best_recalled_bits, capacity_interval
 
 Member = tuple[Contender, Mapping[str, Any]]
 """A contender, and the settings that tell it apart."""
