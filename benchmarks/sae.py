@@ -24,9 +24,9 @@ from assay.core.run import Numerics
 from assay.data.places import FOLDER
 from assay.nn.random import initialised_from, stream
 from assay.sparse_coders.lse_infomax import ABLATIONS
-from assay.studies.sae.data import ResidentLoader
-from assay.studies.sae.model import Encoder
-from assay.studies.sae.training import train_epoch
+from assay.studies.sae.spec.data import ResidentLoader
+from assay.studies.sae.spec.model import Encoder
+from assay.studies.sae.spec.training import train_epoch
 from assay.train.coder_bank import CoderBank, CoderRecipe
 from assay.train.device import activate
 from assay.vectors.mnist import Mnist

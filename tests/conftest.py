@@ -153,7 +153,7 @@ def image() -> Callable[..., Any]:
     """
     import torch
 
-    from assay.metrics.similarity import Factors, Weights, weights
+    from assay.studies.modular.metrics.tensor_similarity import Factors, Weights, weights
 
     def of(model: Factors, multiplier: int = 1, shift_a: int = 0, shift_b: int = 0, swap: bool = False) -> Weights:
         plain = weights(model)

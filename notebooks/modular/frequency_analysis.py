@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.metrics.frequencies import dominant_frequencies, frequency_law
 from assay.report.charts import heatmap, interval_lines
 from assay.studies.modular import (
     compute_eigen_data,
@@ -20,6 +19,7 @@ from assay.studies.modular import (
     load_model_for_dim,
     load_sweep_results,
 )
+from assay.studies.modular.metrics.frequency_law import dominant_frequencies, frequency_law
 
 sweep_path = Path("comp_diagrams/my_sweep.pkl")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.metrics.permutation import contrast, mantel
 from assay.report.charts import heatmap, interval_lines
 from assay.studies.modular import (
     compare_metrics,
@@ -23,6 +22,7 @@ from assay.studies.modular import (
     print_comparison_results,
 )
 from assay.studies.modular.measures import by_width
+from assay.studies.modular.metrics.permutation import contrast, mantel
 
 sweep_path = Path("comp_diagrams/my_sweep.safetensors")
 

@@ -16,9 +16,8 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.data import language_model
+from assay.data import activation_cache, language_model
 from assay.data.places import FOLDER, cache
-from assay.nn import hooks
 from assay.nn.random import initialised_from, stream
 from assay.studies.sae import fitting, get_llm_activations
 from assay.studies.sae.sae import Sae, parsed
@@ -53,7 +52,7 @@ def ids(sequences: int = 6, length: int = 5) -> torch.Tensor:
 
 
 def test_several_modules_from_one_forward_pass_that_stops_after_the_last(model: Counting) -> None:
-    seen = hooks.outputs(model, ["layers.0", "layers.1"], ids())
+    seen = activation_cache.outputs(model, ["layers.0", "layers.1"], ids())
     x = model.layers[0](model.embed(ids()))
     torch.testing.assert_close(seen["layers.0"], x)
     torch.testing.assert_close(seen["layers.1"], model.layers[1](x))
@@ -64,8 +63,8 @@ def test_several_modules_from_one_forward_pass_that_stops_after_the_last(model: 
 def test_rows_on_disk_are_those_of_a_plain_pass_whatever_the_shards(
     model: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "SHARD", 7)
-    found = hooks.collect(model, ["layers.0", "layers.2"], ids().split(2), tmp_path)
+    monkeypatch.setattr(activation_cache, "SHARD", 7)
+    found = activation_cache.collect(model, ["layers.0", "layers.2"], ids().split(2), tmp_path)
     plain = model(ids())[:, 1:].flatten(0, 1)
     torch.testing.assert_close(found.read("layers.2"), plain)
     assert found.read("layers.0").shape == (24, 6) and len(list(tmp_path.glob("layers.2-*.npy"))) == 4
@@ -77,13 +76,13 @@ def test_a_killed_collection_goes_on_where_it_stopped(model: Counting, tmp_path:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hooks.collect(model, ["layers.1"], killed(), tmp_path)
-    assert json.loads((tmp_path / hooks.PROGRESS).read_text()) == {"batches": 2, "rows": 16}
+        activation_cache.collect(model, ["layers.1"], killed(), tmp_path)
+    assert json.loads((tmp_path / activation_cache.PROGRESS).read_text()) == {"batches": 2, "rows": 16}
     model.calls = [0, 0, 0]
-    found = hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    found = activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path)
     assert model.calls[0] == 1, "two of three batches were there"
     torch.testing.assert_close(
-        found.read("layers.1"), hooks.outputs(model, ["layers.1"], ids())["layers.1"][:, 1:].flatten(0, 1)
+        found.read("layers.1"), activation_cache.outputs(model, ["layers.1"], ids())["layers.1"][:, 1:].flatten(0, 1)
     )
 
 
@@ -100,30 +99,30 @@ PROGRESS_HARMS = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("harm", PROGRESS_HARMS)
 def test_rows_whose_progress_is_damaged_are_written_anew(model: Counting, tmp_path: Path, harm: str) -> None:
-    hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
-    (tmp_path / hooks.PROGRESS).unlink()
-    PROGRESS_HARMS[harm](tmp_path / hooks.PROGRESS)
+    activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    (tmp_path / activation_cache.PROGRESS).unlink()
+    PROGRESS_HARMS[harm](tmp_path / activation_cache.PROGRESS)
     model.calls = [0, 0, 0]
-    found = hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+    found = activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path)
     assert model.calls[0] == 3 and found.read("layers.1").shape == (24, 6)
-    assert json.loads((tmp_path / hooks.PROGRESS).read_text()) == {"batches": 3, "rows": 24}
+    assert json.loads((tmp_path / activation_cache.PROGRESS).read_text()) == {"batches": 3, "rows": 24}
 
 
 @pytest.mark.timeout(60)
 def test_a_lock_that_is_a_pipe_or_a_link_is_neither_waited_for_nor_emptied(model: Counting, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / hooks.LOCK)
-    assert hooks.collect(model, ["layers.1"], ids().split(2), tmp_path).progress["batches"] == 3
-    (tmp_path / hooks.LOCK).unlink()
+    os.mkfifo(tmp_path / activation_cache.LOCK)
+    assert activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path).progress["batches"] == 3
+    (tmp_path / activation_cache.LOCK).unlink()
     (tmp_path / "mine").write_text("words")
-    (tmp_path / hooks.LOCK).symlink_to(tmp_path / "mine")
+    (tmp_path / activation_cache.LOCK).symlink_to(tmp_path / "mine")
     with pytest.raises(UserError, match="A link stands where assay needs a file"):
-        hooks.collect(model, ["layers.1"], ids().split(2), tmp_path)
+        activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path)
     assert (tmp_path / "mine").read_text() == "words"
 
 
 def test_what_a_module_puts_out_is_changed_inside_and_put_back_after(model: Counting) -> None:
     plain = model(ids())
-    with hooks.replaced(model, "layers.0", torch.zeros_like):
+    with activation_cache.replaced(model, "layers.0", torch.zeros_like):
         changed = model(ids())
     torch.testing.assert_close(changed, model.layers[2](model.layers[1](torch.zeros(6, 5, 6))))
     assert torch.equal(model(ids()), plain)
@@ -131,7 +130,7 @@ def test_what_a_module_puts_out_is_changed_inside_and_put_back_after(model: Coun
 
 def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> None:
     with pytest.raises(UserError, match=r"Did you mean 'layers\.1'"):
-        hooks.outputs(model, ["layer.1"], ids())
+        activation_cache.outputs(model, ["layer.1"], ids())
 
 
 @pytest.fixture
@@ -298,7 +297,7 @@ def collect_in_a_process(folder: str, log: str) -> None:
         return plain(ids)
 
     model.forward = slow  # type: ignore[method-assign]
-    rows = hooks.collect(model, ["layers.1"], batches, Path(folder)).read("layers.1")
+    rows = activation_cache.collect(model, ["layers.1"], batches, Path(folder)).read("layers.1")
     torch.save(rows, f"{log}.{os.getpid()}.pt")
 
 
@@ -320,15 +319,15 @@ def test_rows_of_another_device_are_not_taken_up(
     tiny: activations.Activations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, Path]] = []
-    collect = hooks.collect
+    collect = activation_cache.collect
 
-    def noted(model: nn.Module, names: list[str], batches: object, folder: Path) -> hooks.Shards:
+    def noted(model: nn.Module, names: list[str], batches: object, folder: Path) -> activation_cache.Shards:
         seen.append((next(model.parameters()).device.type, folder))
         return (
             collect(model, names, [batch.cpu() for batch in tiny.tokens().split(4)], folder) if len(seen) == 1 else None
         )  # type: ignore[return-value]
 
-    monkeypatch.setattr(hooks, "collect", noted)
+    monkeypatch.setattr(activation_cache, "collect", noted)
     tiny.load_with("cpu")
     with pytest.raises(AttributeError):  # no rows come of a device without memory; it was asked for them
         tiny.load_with("meta")

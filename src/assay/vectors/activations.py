@@ -34,10 +34,9 @@ from torch.nn.functional import cross_entropy
 from assay.core.errors import UserError
 from assay.core.files import is_there, read_file, reason
 from assay.core.run import canonical
-from assay.data import language_model, places, text
+from assay.data import activation_cache, language_model, places, text
 from assay.data.packages import sha256
 from assay.data.places import cache
-from assay.nn import hooks
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
@@ -83,7 +82,7 @@ class Activations(VectorData):
 
     def locate(self) -> None:
         read_text(self.text)
-        hooks.module_at(language_model.outline(find_model(self.model)), self.hook)
+        activation_cache.module_at(language_model.outline(find_model(self.model)), self.hook)
 
     def check(self, folder: Path | None = None) -> None:
         """The text and the model, where they are named as files; the module and the context, where the model needs
@@ -91,7 +90,7 @@ class Activations(VectorData):
         if self.text != type(self).text and not self._has_text(folder):
             raise UserError(no_text(self.text))
         if (model := self._here(folder)) is not None:
-            hooks.module_at(language_model.outline(model), self.hook)
+            activation_cache.module_at(language_model.outline(model), self.hook)
             language_model.check_context(model, self.context, option=f"{self.name}:context")
         elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
             raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
@@ -170,7 +169,7 @@ class Activations(VectorData):
         key = canonical([spec, weights, text, numbers])
         folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         batches: Iterator[Tensor] = (batch.to(device) for batch in tokens.split(self.batch))
-        return hooks.collect(model, [self.hook], batches, folder).read(self.hook)
+        return activation_cache.collect(model, [self.hook], batches, folder).read(self.hook)
 
 
 class Splice:
@@ -219,7 +218,7 @@ class Splice:
             usual[:, 0] = False
             return x.masked_scatter(usual[:, :, None], change(x[usual]))
 
-        with hooks.replaced(self.model, self.hook, changed):
+        with activation_cache.replaced(self.model, self.hook, changed):
             for ids in self.batches:
                 logits = self.model(ids).logits[:, 1:-1].float()
                 sums += float(cross_entropy(logits.flatten(0, 1), ids[:, 2:].flatten(), reduction="sum"))

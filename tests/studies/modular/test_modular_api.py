@@ -12,9 +12,9 @@ import torch
 from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.core.store import Store
-from assay.metrics.spectra import interaction_eigenvalues
 from assay.studies import modular
-from assay.studies.modular import compression, core
+from assay.studies.modular.metrics.spectra import interaction_eigenvalues
+from assay.studies.modular.spec import compression, core
 
 QUICK = {"epochs": 3, "batch": 9}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.models.bilinear import addition_table
+from assay.studies.modular.bilinear import addition_table
 
 
 @pytest.fixture(scope="module")

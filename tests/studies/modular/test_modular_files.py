@@ -16,8 +16,9 @@ import torch
 
 import assay
 from assay.core.errors import UserError
-from assay.studies.modular import compression, files
+from assay.studies.modular import files
 from assay.studies.modular.files import SweepResults
+from assay.studies.modular.spec import compression
 
 P = 5
 

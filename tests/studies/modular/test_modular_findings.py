@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from assay.metrics.intervals import Interval
-from assay.metrics.similarity import symmetric_similarity_matrix
-from assay.studies.modular.compression import run_sweep, weights_of
+from assay.studies.modular.metrics.tensor_similarity import symmetric_similarity_matrix
+from assay.studies.modular.spec.compression import run_sweep, weights_of
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import torch
 from assay.core.run import Run, canonical
 from assay.core.store import Store
 from assay.core.study import Context, Outcome, Progress
+from assay.studies.modular.bilinear_bank import BilinearBank
 from assay.studies.modular.sweep import WEIGHTS, Sweep
-from assay.train.bilinear_bank import BilinearBank
 from assay.train.checkpoint import load_checkpoint, save_checkpoint
 
 SWEEP = Sweep(

@@ -15,10 +15,10 @@ from assay.core.run import Record, canonical
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.report.section import Section
+from assay.studies.modular.bilinear_bank import Split
 from assay.studies.modular.files import load
 from assay.studies.modular.references import pairs_of, references
 from assay.studies.modular.sweep import WEIGHTS, Sweep, answered, saved_model
-from assay.train.bilinear_bank import Split
 
 TINY = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -249,9 +249,9 @@ def test_the_presets_are_those_of_the_spec_and_a_demo() -> None:
 def test_pairs_that_are_scored_in_pieces_get_the_answers_they_get_at_once(
     P: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from assay.models.bilinear import addition_table, init_model, one_hot
     from assay.nn.random import initialised_from
     from assay.studies.modular import sweep
+    from assay.studies.modular.bilinear import addition_table, init_model, one_hot
 
     with initialised_from(0, "model"):
         model = init_model(P, width)

@@ -8,8 +8,8 @@ import pytest
 import assay.studies.perplexity as package
 from assay.core.convert import construct
 from assay.core.errors import UserError
-from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig, MethodConfig, ModelConfig, commands
 from assay.studies.perplexity.perplexity import Perplexity
+from assay.studies.perplexity.spec.config import BenchmarkConfig, ExperimentConfig, MethodConfig, ModelConfig, commands
 
 SHIPPED = ("quick_test", "quick_test_offline", "icml_full", "ablation_sparsity")
 

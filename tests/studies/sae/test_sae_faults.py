@@ -26,9 +26,9 @@ from assay.studies.sae.ablation import Ablation
 from assay.studies.sae.benchmark import Benchmark
 from assay.studies.sae.charts import ablation_chart
 from assay.studies.sae.config import load_config
-from assay.studies.sae.data import ResidentLoader
-from assay.studies.sae.model import Encoder, StandardSAE
-from assay.studies.sae.training import evaluate, train_epoch
+from assay.studies.sae.spec.data import ResidentLoader
+from assay.studies.sae.spec.model import Encoder, StandardSAE
+from assay.studies.sae.spec.training import evaluate, train_epoch
 from assay.train.coder_bank import CoderBank, CoderRecipe
 from assay.train.device import activate
 

@@ -10,7 +10,7 @@ from assay.core.errors import UserError
 from assay.nn.random import initialised_from
 from assay.sparse_coders.lse_infomax import LseInfomax
 from assay.studies.sae import Encoder, StandardSAE, evaluate, get_synthetic_loader, train, train_epoch
-from assay.studies.sae.data import ResidentLoader
+from assay.studies.sae.spec.data import ResidentLoader
 from assay.train.coder_bank import CoderBank, CoderRecipe
 from assay.vectors import vectors
 

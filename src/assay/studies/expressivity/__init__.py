@@ -7,18 +7,18 @@ if TYPE_CHECKING:
     import torch.nn.functional as F
     from torch import nn
 
-    from assay.studies.expressivity.config import Config
-    from assay.studies.expressivity.generator import HybridGenerator
-    from assay.studies.expressivity.registration import register
-    from assay.studies.expressivity.tester import ExpressivityTester
+    from assay.studies.expressivity.spec.config import Config
+    from assay.studies.expressivity.spec.generator import HybridGenerator
+    from assay.studies.expressivity.spec.registration import register
+    from assay.studies.expressivity.spec.tester import ExpressivityTester
 
 __all__ = ["Config", "ExpressivityTester", "F", "HybridGenerator", "nn", "register"]
 
 _HOME = {
-    "Config": "assay.studies.expressivity.config",
-    "ExpressivityTester": "assay.studies.expressivity.tester",
-    "HybridGenerator": "assay.studies.expressivity.generator",
-    "register": "assay.studies.expressivity.registration",
+    "Config": "assay.studies.expressivity.spec.config",
+    "ExpressivityTester": "assay.studies.expressivity.spec.tester",
+    "HybridGenerator": "assay.studies.expressivity.spec.generator",
+    "register": "assay.studies.expressivity.spec.registration",
 }
 
 

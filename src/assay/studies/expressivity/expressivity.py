@@ -13,10 +13,10 @@ from assay.encoders.base import Encoder
 from assay.encoders.budget import fit_width
 from assay.nn.random import initialised_from
 from assay.studies import studies
-from assay.studies.expressivity.config import Config, Setup
 from assay.studies.expressivity.memory import memory
 from assay.studies.expressivity.references import REFERENCES, Reference
-from assay.studies.expressivity.registration import STANDARD, ModuleEncoder, testers
+from assay.studies.expressivity.spec.config import Config, Setup
+from assay.studies.expressivity.spec.registration import STANDARD, ModuleEncoder, testers
 from assay.train.device import activate
 
 

@@ -11,9 +11,9 @@ from assay.core.run import Run, canonical
 from assay.encoders import encoders
 from assay.metrics.probes import PENALTIES
 from assay.nn.shapes import built_for_shapes
-from assay.studies.expressivity.config import CACHED_LOOKUPS, Config, Setup
 from assay.studies.expressivity.references import REFERENCES
-from assay.studies.expressivity.registration import ModuleEncoder
+from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config, Setup
+from assay.studies.expressivity.spec.registration import ModuleEncoder
 from assay.train.memory import TRAINED, passing, stored
 
 COPIES = 2

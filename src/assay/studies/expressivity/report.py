@@ -12,9 +12,9 @@ from assay.metrics.information import nce_cap
 from assay.metrics.intervals import letters
 from assay.report.draw import Column, Points, bars, lines, per_setting, table
 from assay.report.rows import Row, by_setting, rows
-from assay.studies.expressivity.config import Setup
 from assay.studies.expressivity.references import REFERENCES
-from assay.studies.expressivity.tester import NCE_BLOCK, SHARES
+from assay.studies.expressivity.spec.config import Setup
+from assay.studies.expressivity.spec.tester import NCE_BLOCK, SHARES
 
 # Column -> metric, in the spec's order (its AfterTrainR2 is there only when training); ours follow.
 SCORES = {

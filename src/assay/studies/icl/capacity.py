@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.study import Report
-from assay.metrics.capacity import best_recalled_bits, capacity_interval
 from assay.metrics.intervals import letters, student_t
 from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, labels
 from assay.studies.icl.anchors import anchors
+from assay.studies.icl.k90 import best_recalled_bits, capacity_interval
 
 NOTE = (
     "K90: pairs recalled at 90 %, with the 95 % interval over seeds; recalled: bits, at the number of pairs where they "

@@ -6,18 +6,18 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.frequencies import frequency_law
 from assay.metrics.intervals import share, student_t
-from assay.metrics.survival import kaplan_meier
-from assay.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
 from assay.report.cells import Cell
 from assay.report.charts import interval_lines
 from assay.report.thinning import SETTINGS, evenly, of_all
-from assay.studies.modular.compression import weights_of
 from assay.studies.modular.files import width_of
 from assay.studies.modular.frequencies import draw
 from assay.studies.modular.measures import bands, measures
+from assay.studies.modular.metrics.frequency_law import frequency_law
+from assay.studies.modular.metrics.survival import kaplan_meier
+from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
 from assay.studies.modular.similarity import heatmaps
+from assay.studies.modular.spec.compression import weights_of
 from assay.studies.modular.sweep import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
 

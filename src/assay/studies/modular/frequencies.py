@@ -12,20 +12,20 @@ import numpy as np
 
 from assay.core.errors import UserError
 from assay.core.study import Reading, Report
-from assay.metrics.frequencies import Kind, Law, dominant_frequencies, frequency_law
 from assay.metrics.intervals import student_t
-from assay.metrics.similarity import Weights
-from assay.metrics.spectra import (
+from assay.report.charts import heatmap, interval_lines
+from assay.studies import studies
+from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.metrics.frequency_law import Kind, Law, dominant_frequencies, frequency_law
+from assay.studies.modular.metrics.spectra import (
     components_for_variance_threshold,
     entropy_effective_rank,
     interaction_eigenvalues,
     ratio_effective_rank,
 )
-from assay.report.charts import heatmap, interval_lines
-from assay.studies import studies
-from assay.studies.modular.compression import weights_of
-from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.metrics.tensor_similarity import Weights
 from assay.studies.modular.source import read_sweep
+from assay.studies.modular.spec.compression import weights_of
 
 NOTE = (
     "frequencies: how many hold 90 % of p(f | r), averaged over remainders; strongest: the frequency with the largest "

@@ -14,11 +14,13 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.core.errors import UserError
-from assay.metrics.automorphisms import automorphism_similarity_matrix
-from assay.metrics.frequencies import Kind, frequency_law
 from assay.metrics.intervals import Interval
-from assay.metrics.permutation import contrast, mantel
-from assay.metrics.similarity import (
+from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
+from assay.studies.modular.metrics.frequency_law import Kind, frequency_law
+from assay.studies.modular.metrics.permutation import contrast, mantel
+from assay.studies.modular.metrics.spectra import js_divergence_matrix
+from assay.studies.modular.metrics.tensor_similarity import (
     Weights,
     activation_similarity_matrix,
     centred,
@@ -26,8 +28,6 @@ from assay.metrics.similarity import (
     logit_similarity_matrix,
     symmetric_similarity_matrix,
 )
-from assay.metrics.spectra import js_divergence_matrix
-from assay.studies.modular.files import Key, SweepResults, width_of
 
 Matrix = Float[np.ndarray, "models models"]
 Models = Sequence[Weights]

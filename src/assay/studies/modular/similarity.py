@@ -14,27 +14,27 @@ import numpy as np
 
 from assay.core.errors import UserError
 from assay.core.study import Reading, Report
-from assay.metrics.distances import (
+from assay.nn.random import stream
+from assay.report.charts import heatmap, interval_lines
+from assay.studies import studies
+from assay.studies.modular.bilinear_bank import fresh_models
+from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.measures import Matrix, Measure, by_width, groups, mean_over, measures, summary, thinned
+from assay.studies.modular.metrics.distances import (
     compare_metrics,
     cosine_similarity_to_metric,
     divergence_to_metric,
 )
-from assay.metrics.frequencies import phase_scrambled
-from assay.metrics.permutation import mantel
-from assay.metrics.similarity import Weights
-from assay.nn.random import stream
-from assay.report.charts import heatmap, interval_lines
-from assay.studies import studies
-from assay.studies.modular.compression import (
+from assay.studies.modular.metrics.frequency_law import phase_scrambled
+from assay.studies.modular.metrics.permutation import mantel
+from assay.studies.modular.metrics.tensor_similarity import Weights
+from assay.studies.modular.source import read_sweep
+from assay.studies.modular.spec.compression import (
     load_or_compute_act_similarity,
     load_or_compute_js_divergence,
     load_or_compute_tn_similarity,
     weights_of,
 )
-from assay.studies.modular.files import Key, SweepResults, width_of
-from assay.studies.modular.measures import Matrix, Measure, by_width, groups, mean_over, measures, summary, thinned
-from assay.studies.modular.source import read_sweep
-from assay.train.bilinear_bank import fresh_models
 
 SPEC = ("TN", "activation", "JS (bits)")
 GLOSS = {"TN": "TN (tensor network: the weights as one symmetric tensor)"}

@@ -21,12 +21,12 @@ from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
-from assay.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
-from assay.models.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies import studies
+from assay.studies.modular.bilinear import Model, addition_table, model_of, one_hot
+from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
 from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
+from assay.studies.modular.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
 from assay.train.artifacts import saved_tensors
-from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
 from assay.train.checkpoint import SAVING, Saved, checkpoints, resumed, save_checkpoint
 from assay.train.device import activate
 from assay.train.memory import TRAINED

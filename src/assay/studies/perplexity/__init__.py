@@ -3,16 +3,16 @@
 from assay.core.on_use import on_use
 
 _HOME = {
-    "config": (
+    "spec.config": (
         "BenchmarkConfig", "ContextLengthSweepConfig", "DATASET_CONFIGS", "DatasetConfig", "ExperimentConfig",
         "METHOD_CONFIGS", "MethodConfig", "MethodName", "ModelConfig", "PerplexityDataset", "SparsitySweepConfig",
         "create_icml_benchmark", "create_quick_test", "get_dataset_config", "get_method_config",
     ),
-    "runner": (
+    "spec.runner": (
         "PerplexityBenchmarkRunner", "PerplexityResult", "aggregate_results", "analyze_context_scaling",
         "analyze_sparsity_tradeoff", "compute_perplexity_statistics", "format_perplexity_result", "run_benchmark",
     ),
-    "chunks": (
+    "spec.chunks": (
         "C4Dataset", "PG19Dataset", "PerplexityDatasetLoader", "PerplexityEvaluator", "TextChunk", "WikiTextDataset",
         "compute_perplexity", "compute_sliding_window_perplexity", "create_dataloader", "create_perplexity_dataset",
         "get_dataset_stats", "load_all_datasets",

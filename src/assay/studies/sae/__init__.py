@@ -3,17 +3,17 @@
 from assay.core.on_use import on_use
 
 _HOME = {
-    "model": ("Encoder", "StandardSAE"),
-    "losses": (
+    "spec.model": ("Encoder", "StandardSAE"),
+    "spec.losses": (
         "combined_loss", "correlation_loss", "lse_loss", "sae_loss", "variance_loss", "weight_redundancy_loss",
     ),
-    "metrics": (
+    "spec.metrics": (
         "activation_correlation_matrix", "compute_all_metrics", "dead_units", "effective_rank",
         "feature_similarity_matrix", "linear_probe_accuracy", "normalized_reconstruction_mse", "reconstruction_mse",
         "redundancy_score", "responsibility_entropy", "sparsity_l0", "usage_distribution", "weight_redundancy",
     ),
-    "data": ("get_llm_activations", "get_mnist", "get_synthetic", "get_synthetic_loader"),
-    "training": ("evaluate", "set_seed", "train", "train_epoch"),
+    "spec.data": ("get_llm_activations", "get_mnist", "get_synthetic", "get_synthetic_loader"),
+    "spec.training": ("evaluate", "set_seed", "train", "train_epoch"),
     "saelens": ("load_saelens", "save_saelens"),
 }  # fmt: skip
 

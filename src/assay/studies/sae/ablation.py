@@ -15,7 +15,7 @@ from assay.core.study import Report
 from assay.metrics.intervals import student_t
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
-from assay.studies.sae import metrics as spec
+from assay.studies.sae.spec import metrics as spec
 from assay.studies.sae.verb import FromConfig, as_json, named
 
 METRICS = (

@@ -13,9 +13,9 @@ from assay.core.convert import convert
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
-from assay.studies.sae import metrics as spec
 from assay.studies.sae.clock import Spent, Trained, stopwatch
 from assay.studies.sae.scoring import codes, score, together
+from assay.studies.sae.spec import metrics as spec
 from assay.train.artifacts import saved_tensors
 from assay.train.checkpoint import resumed
 from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.nn.random import initialised_from, stream
-from assay.studies.sae.losses import lse_loss
-from assay.studies.sae.model import Encoder
+from assay.studies.sae.spec.losses import lse_loss
+from assay.studies.sae.spec.model import Encoder
 
 
 def measured(

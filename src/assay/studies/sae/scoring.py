@@ -12,7 +12,7 @@ from assay.metrics import sparsity
 from assay.metrics.logistic import Probe, choose, fit_all_as_scikit_learn, fit_paths
 from assay.nn import infomax
 from assay.sparse_coders.base import CoderModule
-from assay.studies.sae import metrics as spec
+from assay.studies.sae.spec import metrics as spec
 from assay.vectors.base import Part, Vectors
 
 AT_ONCE = 2**24

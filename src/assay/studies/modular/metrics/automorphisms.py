@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from assay.metrics.similarity import Entries, Factors, Matrix, Weights, cosines, weights
+from assay.studies.modular.metrics.tensor_similarity import Entries, Factors, Matrix, Weights, cosines, weights
 
 TOGETHER = 16
 """Models of a block of pairs: some 2 MB each at P = 64 over reachable entries, 7 over all."""

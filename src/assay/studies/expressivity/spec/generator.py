@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from assay.nn.random import stream
-from assay.studies.expressivity.config import Config
+from assay.studies.expressivity.spec.config import Config
 from assay.tasks.base import Batch, Task
 
 CONTEXTS: tuple[Literal[0, 1, 2], ...] = (0, 1, 2)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.core.errors import UserError
-from assay.metrics.distances import correlation
+from assay.studies.modular.metrics.distances import correlation
 
 Square = Float[np.ndarray, "N N"]
 

@@ -9,8 +9,8 @@ from torch import nn
 from assay.core.plugin import Plugin, Registry
 from assay.encoders import encoders
 from assay.encoders.base import Encoder
-from assay.studies.expressivity.config import Config
-from assay.studies.expressivity.tester import ExpressivityTester
+from assay.studies.expressivity.spec.config import Config
+from assay.studies.expressivity.spec.tester import ExpressivityTester
 
 C = TypeVar("C", bound=type)
 

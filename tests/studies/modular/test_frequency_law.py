@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from assay.metrics import frequencies as freq
-from assay.metrics.similarity import Weights, symmetric_similarity
-from assay.metrics.spectra import eigendecomposition, interaction_matrices
-from assay.models.bilinear import Model, constructive_model, init_model
 from assay.nn.random import initialised_from
+from assay.studies.modular.bilinear import Model, constructive_model, init_model
+from assay.studies.modular.metrics import frequency_law as freq
+from assay.studies.modular.metrics.spectra import eigendecomposition, interaction_matrices
+from assay.studies.modular.metrics.tensor_similarity import Weights, symmetric_similarity
 
 KINDS = ("eigen", "power", "diagonal")
 

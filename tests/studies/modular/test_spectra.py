@@ -8,7 +8,9 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 from assay.core.errors import UserError
-from assay.metrics.spectra import (
+from assay.nn.random import initialised_from
+from assay.studies.modular.bilinear import constructive_model, init_model
+from assay.studies.modular.metrics.spectra import (
     JS_divergence,
     _outermost,
     components_for_variance_threshold,
@@ -20,8 +22,6 @@ from assay.metrics.spectra import (
     js_divergence_matrix,
     ratio_effective_rank,
 )
-from assay.models.bilinear import constructive_model, init_model
-from assay.nn.random import initialised_from
 
 
 def laws(*shape: int) -> np.ndarray:

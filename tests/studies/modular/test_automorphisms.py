@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from assay.metrics.automorphisms import (
+from assay.studies.modular.bilinear import Model, addition_table, constructive_model, init_model, one_hot
+from assay.studies.modular.bilinear_bank import BilinearBank, Recipe, fresh_models
+from assay.studies.modular.metrics.automorphisms import (
     automorphism_similarity,
     automorphism_similarity_matrix,
     layout,
 )
-from assay.metrics.similarity import Entries, Weights, centred, symmetric_inner, symmetric_similarity, weights
-from assay.models.bilinear import Model, addition_table, constructive_model, init_model, one_hot
-from assay.train.bilinear_bank import BilinearBank, Recipe, fresh_models
+from assay.studies.modular.metrics.tensor_similarity import (
+    Entries,
+    Weights,
+    centred,
+    symmetric_inner,
+    symmetric_similarity,
+    weights,
+)
 
 Image = Callable[..., Weights]
 
@@ -62,7 +69,7 @@ def test_the_maximum_is_that_of_trying_every_image(P: int, entries: Entries, ima
 
 def test_blocks_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = automorphism_similarity_matrix(models(5))
-    monkeypatch.setattr("assay.metrics.automorphisms.TOGETHER", 2)
+    monkeypatch.setattr("assay.studies.modular.metrics.automorphisms.TOGETHER", 2)
     np.testing.assert_allclose(automorphism_similarity_matrix(models(5)), whole, rtol=0, atol=1e-12)
 
 

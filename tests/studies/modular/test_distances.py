@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics import distances as dist
+from assay.studies.modular.metrics import distances as dist
 
 N = 24
 

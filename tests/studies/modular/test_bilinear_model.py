@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
-from assay.models.bilinear import Bilinear, addition_table, constructive_model, init_model, one_hot
+from assay.studies.modular.bilinear import Bilinear, addition_table, constructive_model, init_model, one_hot
 
 
 def test_a_bilinear_layer_multiplies_the_two_halves_of_one_map() -> None:

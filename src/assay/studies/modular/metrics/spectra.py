@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.metrics.similarity import Factors, Matrix, weights
+from assay.studies.modular.metrics.tensor_similarity import Factors, Matrix, weights
 
 
 @torch.no_grad()

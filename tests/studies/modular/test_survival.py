@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics.survival import kaplan_meier
+from assay.studies.modular.metrics.survival import kaplan_meier
 
 
 def test_without_censoring_it_is_one_minus_the_distribution() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics.permutation import beyond_strengths, contrast, mantel
+from assay.studies.modular.metrics.permutation import beyond_strengths, contrast, mantel
 
 
 def noise(N: int, seed: int) -> np.ndarray:

@@ -25,9 +25,9 @@ from assay.metrics.jacobian import jacobians, spectrum
 from assay.metrics.probes import Split, masked_r2, principal_r2, r2
 from assay.metrics.size import flops_per_token, parameters
 from assay.nn.random import initialised_from, stream
-from assay.studies.expressivity.config import CACHED_LOOKUPS, Config
-from assay.studies.expressivity.generator import CONTEXTS, HybridGenerator, to_device
 from assay.studies.expressivity.references import Reference
+from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config
+from assay.studies.expressivity.spec.generator import CONTEXTS, HybridGenerator, to_device
 from assay.tasks.base import Batch, Task
 from assay.train.head import head_r2
 from assay.train.loop import descend

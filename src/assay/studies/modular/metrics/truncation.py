@@ -10,8 +10,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.metrics.similarity import Factors, hidden, weights
-from assay.metrics.spectra import eigendecomposition
+from assay.studies.modular.metrics.spectra import eigendecomposition
+from assay.studies.modular.metrics.tensor_similarity import Factors, hidden, weights
 
 Accuracies = Float[Tensor, " widths"]
 

@@ -18,9 +18,9 @@ from assay.core.executors.base import Executor
 from assay.core.run import Record
 from assay.report.files import write_section
 from assay.report.section import Section
-from assay.studies.perplexity.config import BenchmarkConfig, ExperimentConfig
 from assay.studies.perplexity.document import documents_of
 from assay.studies.perplexity.perplexity import Perplexity
+from assay.studies.perplexity.spec.config import BenchmarkConfig, ExperimentConfig
 
 
 @dataclass

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.metrics.similarity import Factors, Weights, weights
-from assay.metrics.spectra import eigendecomposition, shares_of
+from assay.studies.modular.metrics.spectra import eigendecomposition, shares_of
+from assay.studies.modular.metrics.tensor_similarity import Factors, Weights, weights
 
 Kind = Literal["eigen", "power", "diagonal"]
 Law = Float[np.ndarray, "P frequencies"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from assay.metrics import similarity as sim
-from assay.metrics.automorphisms import automorphism_similarity_matrix
-from assay.metrics.spectra import interaction_eigenvalues
-from assay.models.bilinear import Model, addition_table, init_model, one_hot
+from assay.studies.modular.bilinear import Model, addition_table, init_model, one_hot
+from assay.studies.modular.metrics import tensor_similarity as sim
+from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
+from assay.studies.modular.metrics.spectra import interaction_eigenvalues
 
 P = 7
 WIDTHS = [1, 2, 5, 9, 14, 5]

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from assay.core.errors import UserError
 from assay.data.text import Corpus, load_corpus
 from assay.models.causal_lm import load_model, load_tokenizer, sparse
-from assay.studies.perplexity.runner import PerplexityResult, aggregate_results
+from assay.studies.perplexity.spec.runner import PerplexityResult, aggregate_results
 from assay.studies.perplexity.windows import Spans, bos_of, spans_of, windows_of
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import UserError
-from assay.metrics.capacity import (
+from assay.studies.icl.k90 import (
     Capacity,
     Crossing,
     best_recalled_bits,

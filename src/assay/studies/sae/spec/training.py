@@ -11,9 +11,9 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.store import write_file
-from assay.studies.sae import metrics
-from assay.studies.sae.losses import combined_loss, sae_loss
-from assay.studies.sae.model import Encoder, StandardSAE
+from assay.studies.sae.spec import metrics
+from assay.studies.sae.spec.losses import combined_loss, sae_loss
+from assay.studies.sae.spec.model import Encoder, StandardSAE
 
 Loader = Iterable[tuple[Tensor, Tensor]]
 

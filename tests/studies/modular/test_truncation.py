@@ -2,11 +2,11 @@
 
 import torch
 
-from assay.metrics import truncation
-from assay.metrics.similarity import hidden
-from assay.metrics.spectra import interaction_matrices
-from assay.models.bilinear import Model, addition_table, constructive_model, init_model, one_hot
 from assay.nn.random import initialised_from
+from assay.studies.modular.bilinear import Model, addition_table, constructive_model, init_model, one_hot
+from assay.studies.modular.metrics import truncation
+from assay.studies.modular.metrics.spectra import interaction_matrices
+from assay.studies.modular.metrics.tensor_similarity import hidden
 
 
 def model(P: int = 7, width: int = 6) -> Model:

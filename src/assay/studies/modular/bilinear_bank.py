@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.models.bilinear import Model, init_model
 from assay.nn.random import initialised_from, stream
+from assay.studies.modular.bilinear import Model, init_model
 from assay.train.checkpoint import fill
 
 PADDED_TO = 16

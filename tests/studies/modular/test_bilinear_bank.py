@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.models.bilinear import Model, addition_table, constructive_model, one_hot
 from assay.nn.random import stream
-from assay.train.bilinear_bank import BilinearBank, Epoch, Recipe, Split, _add_dense, _add_rows, fresh_models
+from assay.studies.modular.bilinear import Model, addition_table, constructive_model, one_hot
+from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, Recipe, Split, _add_dense, _add_rows, fresh_models
 
 P = 11
 RECIPE = Recipe(epochs=4, batch=10)
@@ -68,7 +68,7 @@ def test_any_subset_of_models_gives_the_same_bits(which: list[int]) -> None:
 
 def test_a_large_group_is_split_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = trained(models(), SEEDS)
-    monkeypatch.setattr("assay.train.bilinear_bank.TOGETHER", 1)
+    monkeypatch.setattr("assay.studies.modular.bilinear_bank.TOGETHER", 1)
     parts, _ = trained(models(), SEEDS)
     assert len(BilinearBank(models(), SEEDS, RECIPE).groups) == len(SEEDS)
     for mine, other in zip(parts.models, whole.models, strict=True):

@@ -1,0 +1,192 @@
+"""How models of different widths compare: the spec's functions, on sweeps of any widths and any number of seeds.
+
+    models_state, val_acc, P = load_sweep_results("sweep.pkl")
+    tn_sim = load_or_compute_tn_similarity("sweep.pkl")          # also written to tn_similarity.npy beside it
+
+Models are keyed by width, or by (width, seed) where a sweep has several seeds; matrices have a row per model, in that
+order, and the sidecar of a matrix says which row is which.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.core.study import Context
+from assay.studies.modular.cache import cached
+from assay.studies.modular.files import NAMES, Key, State, SweepResults, collect, load, save
+from assay.studies.modular.metrics.frequency_law import Kind, eigen_law, frequency_law
+from assay.studies.modular.metrics.spectra import eigenpairs, interaction_matrices, js_divergence_matrix
+from assay.studies.modular.metrics.tensor_similarity import (
+    Weights,
+    activation_similarity_matrix,
+    symmetric_similarity_matrix,
+)
+from assay.studies.modular.sweep import WEIGHTS, Sweep
+from assay.train.device import numerics_for
+
+__all__ = [
+    "SweepResults",
+    "compute_eigen_data",
+    "compute_frequency_heatmap",
+    "compute_interaction_matrices",
+    "load_or_compute_act_similarity",
+    "load_or_compute_js_divergence",
+    "load_or_compute_tn_similarity",
+    "load_sweep_results",
+    "run_sweep",
+    "save_sweep_results",
+]
+
+Device = str | torch.device | None
+
+
+def run_sweep(
+    P: int = 64,
+    dimensions: Sequence[int] | None = None,
+    *,
+    seeds: Sequence[int] = (0,),
+    device: str | torch.device = "cpu",
+    **recipe: Any,
+) -> SweepResults:
+    """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
+    modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share. The models are those of that command."""
+    widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
+    study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **recipe)
+    numerics = numerics_for(str(device))
+    runs = [replace(run, numerics=numerics) for run in study.plan()]
+    found = []
+    with torch.cuda.device(device) if ":" in str(device) else nullcontext():  # numerics know the kind, not which one
+        outcomes = list(study.execute(runs, Context(numerics)))
+    for outcome in outcomes:
+        width = outcome.run.options["d_hidden"]
+        if outcome.diverged:
+            warnings.warn(f"the model of width {width}, seed {outcome.run.seed} diverged: left out", stacklevel=2)
+            continue
+        weights = safetensors.torch.load(outcome.artifacts[WEIGHTS])
+        found.append((width, outcome.run.seed, outcome.metrics["val_acc"], weights))
+    return collect(P, found, study.recipe())
+
+
+def save_sweep_results(results: SweepResults, path: str | Path) -> None:
+    """As safetensors with a manifest, or as the spec's pickle, by the name's ending."""
+    save(results, path)
+
+
+def load_sweep_results(path: str | Path, seed: int | None = None) -> tuple[dict[Key, State], dict[Key, float], int]:
+    """Weights and validation accuracies by width, and P. Of a sweep with several seeds: by (width, seed), or the
+    replicate of one seed by width."""
+    found = load(path).of_seed(seed)
+    return found.models, found.val_accs, found.P
+
+
+def load_or_compute_tn_similarity(
+    sweep_path: str | Path,
+    cache_path: str | Path | None = None,
+    device: Device = None,
+    force_recompute: bool = False,
+) -> np.ndarray:
+    """The cosine of all pairs of models as symmetric tensors, in [-1, 1]; cached in tn_similarity.npy."""
+    return _matrix("tn_similarity", symmetric_similarity_matrix, sweep_path, cache_path, device, force_recompute)
+
+
+def load_or_compute_act_similarity(
+    sweep_path: str | Path,
+    cache_path: str | Path | None = None,
+    device: Device = None,
+    force_recompute: bool = False,
+) -> np.ndarray:
+    """The mean cosine of all pairs' logits over all inputs, in [-1, 1]; cached in act_similarity.npy."""
+    return _matrix("act_similarity", activation_similarity_matrix, sweep_path, cache_path, device, force_recompute)
+
+
+def load_or_compute_js_divergence(
+    sweep_path: str | Path,
+    cache_path: str | Path | None = None,
+    device: Device = None,
+    force_recompute: bool = False,
+    n_evecs: int = 4,
+    kind: Kind = "eigen",
+) -> np.ndarray:
+    """The Jensen-Shannon divergence of all pairs' p(f | r), summed over r: at most P ln 2; cached in
+    js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
+    if kind not in get_args(Kind):
+        raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
+
+    def divergences(models: Sequence[Weights]) -> np.ndarray:
+        return js_divergence_matrix(np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models]))
+
+    options = {"n_evecs": n_evecs, "kind": kind}
+    return _matrix("js_divergence", divergences, sweep_path, cache_path, device, force_recompute, options)
+
+
+def compute_interaction_matrices(models_state: Mapping[Key, State], P: int, device: Device = None) -> dict[Key, Tensor]:
+    """The symmetric forms of each model, (P, 2P, 2P)."""
+    return {
+        key: interaction_matrices(model)
+        for key, model in zip(models_state, weights_of(models_state, P, device), strict=True)
+    }
+
+
+@torch.no_grad()
+def compute_eigen_data(int_mats: Mapping[Key, Tensor], P: int) -> dict[Key, dict[str, Tensor]]:
+    """Eigenvalues of each form by size, (P, 2P), and eigenvectors as columns, (P, 2P, 2P)."""
+    found = {}
+    for key, forms in int_mats.items():
+        if forms.shape != (P, 2 * P, 2 * P):
+            raise UserError(f"the forms of model {key} are {tuple(forms.shape)}, where P={P} has {(P, 2 * P, 2 * P)}.")
+        found[key] = dict(zip(("eigenvalues", "eigenvectors"), eigenpairs(forms), strict=True))
+    return found
+
+
+def compute_frequency_heatmap(
+    eigen_data: Mapping[Key, Mapping[str, Tensor]], d_hidden: Key, P: int, n_evecs: int = 4
+) -> np.ndarray:
+    """p(f | r) of one model by the spec's law, (P, P//2 + 1)."""
+    if d_hidden not in eigen_data:
+        raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, eigen_data))}.")
+    data = eigen_data[d_hidden]
+    return eigen_law(data["eigenvalues"], data["eigenvectors"], n_evecs=n_evecs)
+
+
+def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:
+    """The three matrices of each model, on a device."""
+    found = []
+    for key, state in models_state.items():
+        if missing := [name for name in NAMES if name not in state]:
+            raise UserError(f"model {key} has no weight '{missing[0]}'.")
+        both, readout = (state[name].detach().to(device or "cpu") for name in NAMES)
+        left, right = both.chunk(2)
+        found.append(Weights(left, right, readout))
+        if found[-1].P != P:
+            raise UserError(f"model {key} is of P={found[-1].P}, not of P={P}.")
+    return found
+
+
+def _matrix(
+    name: str,
+    compute: Callable[[Sequence[Weights]], np.ndarray],
+    sweep_path: str | Path,
+    cache_path: str | Path | None,
+    device: Device,
+    force: bool,
+    options: Mapping[str, Any] | None = None,
+) -> np.ndarray:
+    """A matrix over the models of a sweep, from its cache or into it."""
+    sweep = load(sweep_path)
+    path = Path(sweep_path).parent / f"{name}.npy" if cache_path is None else Path(cache_path)
+    return cached(
+        path.with_suffix(".npy"),
+        lambda: compute(weights_of(sweep.models, sweep.P, device)),
+        source={"name": name, "weights": sweep.sha256, "options": dict(options or {})},
+        about={"sweep": str(sweep_path), "rows": sweep.labels},
+        force=force,
+    )
