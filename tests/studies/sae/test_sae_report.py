@@ -8,10 +8,12 @@ import pytest
 from assay.core.run import Record, Run
 from assay.report.section import Section
 from assay.sparse_coders import sparse_coders
+from assay.studies.sae.charts import benchmark_chart
 from assay.studies.sae.curves import at_equal_l0, chosen, rate_shown
 from assay.studies.sae.report import report
 
 RECIPE = {"epochs": 1, "batch": 2, "optimizer": "adam", "partial": False}
+PARAMS = {"parameters": 5}
 
 
 def record(word: str, seed: int, lr: float = 1e-3, **metrics: float) -> Record:
@@ -240,3 +242,12 @@ def test_a_coder_whose_file_is_not_given_is_a_row_under_its_name_alone() -> None
     options = {**known.run.options, "coder": {"name": "strange", "k": 8}}
     (row,) = chosen([replace(known, run=replace(known.run, options=options))])
     assert row.names == {"coder": "strange"} and row.label == "strange"
+
+
+def test_every_dot_of_the_specs_bars_names_its_seed() -> None:
+    runs = [{"seed": seed, "linear_probe_accuracy": seed / 8} for seed in (3, 4)]
+    spec = benchmark_chart(
+        {"per_seed": {"ours": runs, "bare": [{"seed": 3}]}, "ours": PARAMS, "bare": PARAMS}
+    ).to_dict()
+    dots = [row for data in spec["datasets"].values() for row in data if row.get("seed") is not None]
+    assert [(row["label"], row["seed"], row["y"]) for row in dots] == [("ours", 3, 0.375), ("ours", 4, 0.5)]

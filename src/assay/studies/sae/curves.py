@@ -33,8 +33,9 @@ MISSED = 0.02
 
 
 def chosen(records: Sequence[Record]) -> list[Row]:
-    """A row per coder, level and setting, each seed at the rate that the other seeds chose by validation FVU; rows of
-    one curve together, by L0. The label is the curve's, and the name under `coder` has the level too.
+    """Pools records into a row per coder, level and setting, each seed at the rate that the other seeds chose by
+    validation FVU. Rows of one curve stand together, by L0: their label is the curve's, and their name under `coder`
+    has the level too.
 
     Without validation rows there is nothing to choose by, and every rate is a row of its own."""
     found = rows(records, names={"coder": _name}, tune="lr", worth=validation, ignore=["coder"])
@@ -46,7 +47,7 @@ def chosen(records: Sequence[Record]) -> list[Row]:
 
 
 def validation(record: Record) -> float:
-    """The explained variance on validation rows, but for a constant: larger is better, and unknown the worst."""
+    """The negative FVU on validation rows, so that larger is better; minus infinity where it is not known."""
     value = record.metrics.get("validation_fvu")
     return -float(value) if isinstance(value, int | float) else -math.inf
 
@@ -67,8 +68,8 @@ def rate_shown(row: Row) -> str | None:
 
 
 def beside_every_recipe(found: Sequence[Row]) -> list[Row]:
-    """The rows of each setting of trained coders, together with the coders fitted at once: these have no recipe, and
-    stand in every setting that they do not contradict."""
+    """Repeats the coders fitted at once in every setting of trained coders that they do not contradict: they have no
+    recipe, and are compared with all."""
     trained = [row for row in found if is_trained(row)] or found
     settings = {row.where: row.setting for row in trained}
     return [
@@ -88,7 +89,7 @@ def _name(record: Record) -> str:
 
 
 def _label(spec: Mapping[str, Any]) -> str:
-    """The coder in words; its name alone where this command was not given its file."""
+    """Tells the coder in words, or by its name alone where this command was not given its file."""
     try:
         return str(sparse_coders.load(spec).label)
     except UserError:
@@ -96,7 +97,7 @@ def _label(spec: Mapping[str, Any]) -> str:
 
 
 def _curve(row: Row) -> str:
-    """The coder without its level."""
+    """Names the coder without its level."""
     spec = row.options["coder"]
     try:
         kind = type(sparse_coders.load(spec))
@@ -107,7 +108,7 @@ def _curve(row: Row) -> str:
 
 
 def _of_trained(found: Sequence[Row]) -> list[Row]:
-    """The rows with those settings alone in which trained coders differ."""
+    """Keeps only those settings in which trained coders differ."""
     trained = [row for row in found if is_trained(row)]
     if not trained:
         return list(found)
@@ -122,7 +123,7 @@ def _of_trained(found: Sequence[Row]) -> list[Row]:
 
 
 def _by_rate(row: Row) -> list[Row]:
-    """The row alone where validation rows tell its rates apart, and a row for each rate otherwise."""
+    """Splits a row into one per rate where no validation rows tell its rates apart."""
     if any(validation(record) != -math.inf for by_seed in row.tried.values() for record in by_seed.values()):
         return [row]
     by_rate = {rate: dict(sorted(by_seed.items())) for rate, by_seed in row.tried.items()}
@@ -130,7 +131,7 @@ def _by_rate(row: Row) -> list[Row]:
 
 
 def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
-    """The curves of several levels that reach the target, read there, by their label."""
+    """Reads each curve of several levels at the target, if it reaches there; by the curve's label."""
     curves: dict[str, list[Row]] = {}
     for row in found:
         curves.setdefault(row.label, []).append(row)
@@ -139,9 +140,9 @@ def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
 
 
 def at_l0(levels: Sequence[Row], target: float) -> Row | None:
-    """A coder at a number of active units: the curves of its rates are read there seed by seed, and each seed counts at
-    the rate that has the least validation FVU there over the other seeds. A rate is read if every seed of the coder
-    reaches the target with it; None where none is, and where no validation rows tell several rates apart."""
+    """Reads a coder at a number of active units: the curves of its rates seed by seed, and each seed counts at the rate
+    that has the least validation FVU there over the other seeds. A rate is read if every seed of the coder reaches the
+    target with it; None where none is, and where no validation rows tell several rates apart."""
     rates = sorted({rate for level in levels for rate in level.tried}, key=lambda rate: rate or 0)
     seeds = {seed for level in levels for by_seed in level.tried.values() for seed in by_seed}
     read: dict[Any, dict[int, Record]] = {}
@@ -160,7 +161,7 @@ def at_l0(levels: Sequence[Row], target: float) -> Row | None:
 
 
 def between(levels: Sequence[Record], target: float) -> Record | None:
-    """The record that a level of the target's L0 would have, by the curve through the levels of one rate and seed:
+    """Interpolates the record that a level of the target's L0 would have, through the levels of one rate and seed:
     linear in log L0 between the two levels around it that no other dominates, if they are close enough to tell."""
     curve = envelope(levels)
     for low, high in pairwise(curve):

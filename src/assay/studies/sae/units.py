@@ -21,8 +21,8 @@ MOST_GRIDS, SHOWN_UNITS = 6, 64
 
 
 def stability(row: Row) -> float | None:
-    """The matched |cosine| of two seeds' units, the mean over pairs of the first seeds. It has no interval, since pairs
-    share seeds."""
+    """Averages the matched |cosine| of two seeds' units over pairs of the first seeds. There is no interval, since
+    pairs share seeds."""
     kept = [record for record in row.finished if WEIGHTS in record.artifacts]
     some = kept[: 2 if int(row.options["d_code"]) > MATCHED else PAIRED]
     directions = [weights(record)["directions"].float() for record in some]
@@ -31,7 +31,7 @@ def stability(row: Row) -> float | None:
 
 
 def features(found: Sequence[Row], out: Report, name: str) -> None:
-    """A picture of each curve's units where the data are images: its middle level, first seed."""
+    """Draws each curve's units where the data are images: those of its middle level and first seed."""
     grids: list[tuple[str, np.ndarray]] = []
     for curve in dict.fromkeys(row.label for row in found):
         levels = [row for row in found if row.label == curve and row.finished]
