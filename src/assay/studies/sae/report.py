@@ -37,8 +37,7 @@ COLUMNS = (
     Column("L0", "l0", ".1f", always=True),
     Column("FVU", "fvu", ".3f", always=True),
     Column("FVU own", "fvu_own", ".3f", note="FVU own: by the coder's own decoder."),
-    Column("probe", "probe_accuracy", ".4f",
-           note="probe: logistic regression, its penalty chosen on validation rows."),
+    Column("probe", "probe_accuracy", ".4f", note="probe: logistic regression, its penalty chosen on validation rows."),
     Column("1 unit", "probe_1_units", ".3f",
            note="1 unit, 5 units: balanced accuracy of class against rest from so many units."),
     Column("5 units", "probe_5_units", ".3f"),
@@ -58,11 +57,9 @@ MEASURES = [replace(column, note="", always=False) for column in COLUMNS if colu
 """The columns that curves are compared by at equal L0."""
 REFERENCE = "lse_infomax"
 CHARTS = {
-    "fvu": "fraction of variance unexplained",
-    "probe_accuracy": "probe accuracy",
-    "firing_f1": "F1 of firing",
-    "loss_recovered_from_mean": "loss recovered",
-}
+    "fvu": "fraction of variance unexplained", "probe_accuracy": "probe accuracy",
+    "firing_f1": "F1 of firing", "loss_recovered_from_mean": "loss recovered",
+}  # fmt: skip
 
 
 def report(records: Sequence[Record], out: Report) -> None:
@@ -113,8 +110,7 @@ def _minus(measure: Column, reference: Mapping[str, Row]) -> Column:
 
 
 def _level(metric: str) -> Callable[[Row], Points]:
-    """The metric at the row's mean L0."""
-    # Three digits: where few things were measured, the axis has a tick for each.
+    """The metric at the row's mean L0, to three digits: where few things were measured, each has a tick."""
     return lambda row: [(float(f"{l0(row):.3g}"), row.values(metric))] if l0(row) > 0 else []
 
 
