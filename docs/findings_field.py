@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from findings_words import ruled, shown, spread, without_equal_n
 
 from assay.metrics.intervals import holm, paired_difference, paired_p, student_t
-from assay.report.tuned import Tuned
-from assay.studies.sae.curves import TARGETS, WIDEST, Point, at_equal_l0, rate_shown
+from assay.report.rows import Row
+from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, rate_shown
 from assay.studies.sae.report import MEASURES, REFERENCE
 
 TOLD_APART = 0.05
@@ -31,7 +31,7 @@ def against_reference(found: Mapping[str, Mapping[int, float]], measure: str) ->
     return said
 
 
-def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
+def field_at_equal_l0(points: Sequence[Row]) -> list[str]:
     """Every coder that has a curve, at equal numbers of active units, beside the decoder-free one."""
     reached = _reached(points)
     measured = _measured(reached)
@@ -60,27 +60,27 @@ def field_at_equal_l0(points: Sequence[Point]) -> list[str]:
     return ["\n".join(lines), ruled(*without_equal_n(head, rows))]
 
 
-def _reached(points: Sequence[Point]) -> dict[float, dict[str, Tuned]]:
+def _reached(points: Sequence[Row]) -> dict[float, dict[str, Row]]:
     """By L0, the curves that reach it, where there are several."""
     found = {target: at_equal_l0(points, target) for target in TARGETS}
     return {target: at for target, at in found.items() if len(at) > 1}
 
 
-def _measured(reached: Mapping[float, Mapping[str, Tuned]]) -> dict[str, str]:
+def _measured(reached: Mapping[float, Mapping[str, Row]]) -> dict[str, str]:
     """The measures that any curve has."""
     every = [cell for at in reached.values() for cell in at.values()]
-    return {name: metric for name, metric in MEASURES.items() if any(cell.values(metric) for cell in every)}
+    metrics = {column.title: str(column.value) for column in MEASURES}
+    return {name: metric for name, metric in metrics.items() if any(cell.values(metric) for cell in every)}
 
 
-def overcomplete(points: Sequence[Point], units: int) -> list[Point]:
+def overcomplete(points: Sequence[Row], units: int) -> list[Row]:
     """The points, if they have enough units for each input; how many inputs there are is told by the encoder's size."""
-    sizes = [
-        p.cell.records[0].metrics["params"] for p in points if p.label.startswith(REFERENCE) and p.cell.records
-    ]  # units x (inputs + 1): a bias for each unit
+    # units x (inputs + 1): a bias for each unit
+    sizes = [row.first["params"] for row in points if row.names["coder"].startswith(REFERENCE) and row.finished]
     return list(points) if sizes and units >= TIMES * (int(sizes[0]) // units - 1) else []
 
 
-def overcomplete_at_equal_l0(fields: Mapping[str, Sequence[Point]], titles: Mapping[str, str]) -> str:
+def overcomplete_at_equal_l0(fields: Mapping[str, Sequence[Row]], titles: Mapping[str, str]) -> str:
     """Every coder against the decoder-free one on the data sets with codes of at least 8 units for each input."""
     absent = [kind for kind in HEADLINE if not any(name.partition(" ")[0] == kind for name in fields)]
     parts = [
@@ -97,7 +97,7 @@ def overcomplete_at_equal_l0(fields: Mapping[str, Sequence[Point]], titles: Mapp
     return "\n\n".join(parts)
 
 
-def _minus_reference(points: Sequence[Point]) -> tuple[list[list[str]], list[str]]:
+def _minus_reference(points: Sequence[Row]) -> tuple[list[list[str]], list[str]]:
     rows, measured = [], _measured(reached := _reached(points))
     for target, at in reached.items():
         by_seed = {
@@ -111,9 +111,9 @@ def _minus_reference(points: Sequence[Point]) -> tuple[list[list[str]], list[str
     return rows, ["L0", "coder", "n", *measured]
 
 
-def _floor(points: Sequence[Point], measured: Mapping[str, str]) -> str:
+def _floor(points: Sequence[Row], measured: Mapping[str, str]) -> str:
     """What units that learned nothing score against known atoms."""
-    random = next((point.cell for point in points if point.label == "random_relu"), None)
+    random = next((row for row in points if row.names["coder"] == "random_relu"), None)
     known = [name for name in ("atoms", "firing F1") if name in measured and random and random.values(measured[name])]
     if random is None or not known:
         return ""

@@ -28,7 +28,8 @@ from findings_words import between, holds, ruled, shown, spread, verdict, withou
 from assay.core.run import Record
 from assay.core.store import Store
 from assay.metrics.intervals import paired_difference, student_t
-from assay.studies.sae.curves import Point, at_l0, chosen, rate_shown
+from assay.report.rows import Row
+from assay.studies.sae.curves import at_l0, chosen, is_trained, l0, rate_shown
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
@@ -63,8 +64,8 @@ HALF = (-0.55, -0.45)
 """The change in parameters that counts as '50 % fewer'."""
 
 
-def probe_of(point: Point) -> dict[int, float]:
-    return point.cell.values("probe_accuracy") or point.cell.values("linear_probe_accuracy")
+def probe_of(point: Row) -> dict[int, float]:
+    return point.values("probe_accuracy") or point.values("linear_probe_accuracy")
 
 
 SPARSITY = {
@@ -75,7 +76,7 @@ SPARSITY = {
 }
 
 
-def what_lse_adds(points: Mapping[str, Point]) -> list[Claim]:
+def what_lse_adds(points: Mapping[str, Row]) -> list[Claim]:
     """C against D: the term that gives the paper its name."""
     if C not in points or D not in points:
         return []
@@ -86,11 +87,11 @@ def what_lse_adds(points: Mapping[str, Point]) -> list[Claim]:
         answer = verdict(gap)
         lines.append(
             f"*What the log-sum-exp adds to probe accuracy (C - D).* {shown(gap, '+.4f')}: **{verdict(gap)}**. "
-            f"C {fmean(probe_of(c).values()):.4f} at {c.l0:.1f} active units, D {fmean(probe_of(d).values()):.4f} at "
-            f"{d.l0:.1f}."
+            f"C {fmean(probe_of(c).values()):.4f} at {l0(c):.1f} active units, D {fmean(probe_of(d).values()):.4f} at "
+            f"{l0(d):.1f}."
         )
-    units = paired_difference(c.cell.values("l0"), d.cell.values("l0"))
-    fvu = paired_difference(c.cell.values("fvu"), d.cell.values("fvu"))
+    units = paired_difference(c.values("l0"), d.values("l0"))
+    fvu = paired_difference(c.values("fvu"), d.values("fvu"))
     lines.append(
         f"Active units, C - D: {shown(units, '+.1f')} (**{SPARSITY[verdict(units)]}**); variance unexplained by a "
         f"ridge decoder: {shown(fvu, '+.3f')} ({verdict(fvu)})."
@@ -98,46 +99,46 @@ def what_lse_adds(points: Mapping[str, Point]) -> list[Claim]:
     return [Claim("probe accuracy with the log-sum-exp (C) against without (D)", answer, " ".join(lines))]
 
 
-def topk_at_equal_l0(points: Mapping[str, Point]) -> list[Claim]:
+def topk_at_equal_l0(points: Mapping[str, Row]) -> list[Claim]:
     """TopK, read off its curve at the active units of C."""
-    curve = [point for point in points.values() if point.family == "topk"]
+    curve = [point for point in points.values() if point.label == "topk"]
     if C not in points or len(curve) < 2:
         return []
     c = points[C]
     found, answers = [], []
-    there = at_l0([point.tried for point in curve], c.l0)
+    there = at_l0(curve, l0(c))
     for metric, title, form in (("fvu", "unexplained variance", "+.3f"), ("probe_accuracy", "probe accuracy", "+.4f")):
-        own, other = c.cell.values(metric), there.values(metric) if there else {}
+        own, other = c.values(metric), there.values(metric) if there else {}
         if own.keys() & other.keys():
             gap = paired_difference(other, own)
             found.append(f"{title} {shown(gap, form)} ({verdict(gap)})")
             answers.append(f"{title} {verdict(gap)}")
     asked = "TopK at C's active units, against C"
     if not found:
-        text = f"*TopK at C's {c.l0:.1f} active units.* The levels that were run do not reach around it."
+        text = f"*TopK at C's {l0(c):.1f} active units.* The levels that were run do not reach around it."
         return [Claim(asked, "not reached", text)]
-    text = f"*TopK at C's {c.l0:.1f} active units, minus C.* {'; '.join(found)}."
+    text = f"*TopK at C's {l0(c):.1f} active units, minus C.* {'; '.join(found)}."
     if probe_of(c):
         paired = [p for p in curve if probe_of(p).keys() & probe_of(c).keys()]
         enough = [
             p for p in paired if verdict(paired_difference(probe_of(p), probe_of(c))) in ("more", "not told apart")
         ]
         if enough:
-            least = min(enough, key=lambda point: point.l0)
+            least = min(enough, key=l0)
             best = fmean(probe_of(least).values())
             text += (
                 f" The sparsest TopK that is not told below C by its probe (paired; no proof that they are equal): "
-                f"L0 {least.l0:.0f}, {best:.4f}."
+                f"L0 {l0(least):.0f}, {best:.4f}."
             )
     return [Claim(asked, "; ".join(answers), text)]
 
 
-def entropy(points: Mapping[str, Point]) -> list[Claim]:
+def entropy(points: Mapping[str, Row]) -> list[Claim]:
     """The responsibility entropy against what a rectified code of large scale must have."""
     found, answers = [], []
     for name in (C, D):
         if name in points:
-            cell = points[name].cell
+            cell = points[name]
             gap = paired_difference(cell.values("responsibility_entropy"), cell.values("log_inactive"))
             mean = fmean(cell.values("responsibility_entropy").values())
             norm = fmean(cell.values("weight_norm").values())
@@ -157,12 +158,12 @@ def entropy(points: Mapping[str, Point]) -> list[Claim]:
     return [Claim("responsibility entropy is E[ln(inactive units)]", ", ".join(answers), text)]
 
 
-def size(points: Mapping[str, Point]) -> list[Claim]:
+def size(points: Mapping[str, Row]) -> list[Claim]:
     """'50 % fewer parameters', once a decoder is counted."""
     if C not in points or SAE not in points:
         return []
-    ours, theirs = (int(points[name].cell.records[0].metrics["params"]) for name in (C, SAE))
-    units = int(points[C].cell.options["d_code"])
+    ours, theirs = (int(points[name].first["params"]) for name in (C, SAE))
+    units = int(points[C].options["d_code"])
     d_in = ours // units - 1
     whole = ours + units * d_in + d_in
     trained, decoded = (
@@ -229,24 +230,23 @@ def _counted(answers: Sequence[str]) -> str:
     return ", ".join([f"{yes} of {len(answers)} yes", *(f"{count} {answer}" for count, answer in others)])
 
 
-def table(points: Sequence[Point]) -> str:
+def table(points: Sequence[Row]) -> str:
     head = ["coder", "lr", "n", "L0", "FVU", "probe", "dead"]
-    known = any(point.cell.values("firing_f1") for point in points)
+    known = any(point.values("firing_f1") for point in points)
     head += ["atoms", "firing F1"] if known else []
-    spliced = any(point.cell.values("loss_recovered_from_mean") for point in points)
+    spliced = any(point.values("loss_recovered_from_mean") for point in points)
     head += ["loss recovered"] if spliced else []
     rows = []
     for point in points:
-        cell = point.cell
         probe = probe_of(point)
-        cells = [f"`{point.label}`", rate_shown(cell) or "-", str(len(cell.records)), f"{point.l0:.1f}"]
-        cells.append(spread(cell.interval("fvu")))
+        cells = [f"`{point.names['coder']}`", rate_shown(point) or "-", str(len(point.finished)), f"{l0(point):.1f}"]
+        cells.append(spread(point.interval("fvu")))
         cells += [
             spread(student_t(list(probe.values())), ".4f") if probe else "-",
-            spread(cell.interval("dead"), ".1f"),
+            spread(point.interval("dead"), ".1f"),
         ]
-        cells += [spread(cell.interval("atom_cosine")), spread(cell.interval("firing_f1"))] if known else []
-        cells += [spread(cell.interval("loss_recovered_from_mean"))] if spliced else []
+        cells += [spread(point.interval("atom_cosine")), spread(point.interval("firing_f1"))] if known else []
+        cells += [spread(point.interval("loss_recovered_from_mean"))] if spliced else []
         rows.append(cells)
     return ruled(*without_equal_n(head, rows))
 
@@ -272,16 +272,16 @@ def section(name: str, records: Sequence[Record]) -> tuple[str, list[Claim]]:
     parts, answered = [f"### {name}"], list[Claim]()
     for units, mine in by_width(records).items():
         points = chosen(mine)
-        points.sort(key=lambda point: (not point.is_trained, point.family, point.l0))
-        if len({point.label for point in points}) < 3:
+        points.sort(key=lambda point: (not is_trained(point), point.label, l0(point)))
+        if len({point.names["coder"] for point in points}) < 3:
             continue
         rate, at_one_rate = papers_rate(mine)
-        by_name = {point.label: point for point in chosen(at_one_rate)}
-        first = next((p for p in points if p.is_trained), points[0])
-        recipe, seeds = first.cell.options["recipe"] or {}, sorted(first.cell.seeds)
+        by_name = {point.names["coder"]: point for point in chosen(at_one_rate)}
+        first = next((p for p in points if is_trained(p)), points[0])
+        recipe, seeds = first.options["recipe"] or {}, sorted(first.seeds)
         parts.append(
             f"{units} units, {recipe.get('epochs')} epochs in batches of {recipe.get('batch')}, Adam, seeds "
-            f"{', '.join(map(str, seeds))}, on {first.cell.numerics.device}. Intervals are 95 %; differences are "
+            f"{', '.join(map(str, seeds))}, on {first.numerics.device}. Intervals are 95 %; differences are "
             f"paired over seeds. What is numbered compares like with like: every coder at one rate, {rate:g}, the "
             "paper's or the nearest to it that was run."
         )

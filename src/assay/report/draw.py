@@ -32,6 +32,8 @@ class Column:
     """The best score possible, shown beside the score."""
     always: bool = False
     """Shown even where no row has a value."""
+    note: str = ""
+    """What the column means, said below the table where the column is shown."""
 
     def of(self, row: Row) -> dict[str, Any]:
         found = {self.title: row.interval(self.value) if isinstance(self.value, str) else self.value(row)}
@@ -54,7 +56,8 @@ def table(
     shown = filled([*made, *extra], keep=keep)
     formats = {column.title: column.format for column in columns if column.format}
     if shown:
-        out.table(name, shown, formats=formats, note=note)
+        told = [column.note for column in columns if column.note and column.title in shown[0]]
+        out.table(name, shown, formats=formats, note=" ".join([note, *told]) if told else note)
 
 
 def _cells(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
@@ -77,20 +80,32 @@ def lines(
     *,
     caption: str,
     series: Callable[[Row], str] = lambda row: row.series,
+    own_x: Callable[[Row], Mapping[int, float]] | None = None,
     bounded: bool = False,
     extra: Sequence[Mapping[str, Any]] = (),
     **looks: Any,
 ) -> None:
     """A line per series with its interval over seeds as a band and every seed as a dot; nothing where nothing was
-    measured. `bounded` scores lie between 0 and 1, and so do their intervals. `extra` lines ({"series", "x", "y"})
-    have no seeds: references, published points."""
+    measured. `own_x` gives each seed's x where it is measured too: dots lie there, and a seed without one has no dot.
+    `bounded` scores lie between 0 and 1, and so do their intervals. `extra` lines ({"series", "x", "y"}) have no seeds:
+    references, published points."""
     interval = share if bounded else student_t
-    there = [(series(row), x, by_seed) for row in found for x, by_seed in points(row) if by_seed]
+    there = [
+        (series(row), x, by_seed, own_x(row) if own_x else dict.fromkeys(by_seed, x))
+        for row in found
+        for x, by_seed in points(row)
+        if by_seed
+    ]
     # A function: intervals of points that are thinned away are never computed.
     drawn: list[Mapping[str, Any]] = [
-        {"series": label, "x": x, "y": partial(interval, list(by_seed.values()))} for label, x, by_seed in there
+        {"series": label, "x": x, "y": partial(interval, list(by_seed.values()))} for label, x, by_seed, _ in there
     ]
-    dots = [{"series": s, "x": x, "y": y, "seed": seed} for s, x, by_seed in there for seed, y in by_seed.items()]
+    dots = [
+        {"series": label, "x": at[seed], "y": y, "seed": seed}
+        for label, _, by_seed, at in there
+        for seed, y in by_seed.items()
+        if seed in at
+    ]
     if drawn or extra:
         chart = interval_lines([*drawn, *extra], x="x", y="y", series="series", dots=dots, **looks)
         out.chart(name, chart, caption=caption)
@@ -105,11 +120,18 @@ def bars(out: Report, name: str, found: Sequence[Row], metric: str, *, caption: 
         out.chart(name, interval_bars(drawn, label="label", value="y", dots=dots, **looks), caption=caption)
 
 
+def numbered(found: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    """The rows of each setting, and the suffix that tells the names of its tables and charts apart: `_1`, `_2`; ""
+    where there is but one."""
+    settings = list(by_setting(found).values())
+    return [(f"_{number}" if len(settings) > 1 else "", own) for number, own in enumerate(settings, start=1)]
+
+
 def per_setting(found: Iterable[Row], out: Report) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of each setting that is drawn, and the suffix that tells its charts' names apart ("" where there is
-    but one). Captions of charts made meanwhile begin with the setting."""
-    settings = list(enumerate(by_setting(found).items(), start=1))
+    """The rows of each setting that is drawn, and the suffix of its charts' names. Captions of charts made meanwhile
+    begin with the setting."""
+    settings = numbered(found)
     drawn = evenly(settings, SETTINGS)
-    for number, (where, own) in drawn:
-        with out.about(" ".join([*where.split(), *of_all(len(drawn), len(settings))])):
-            yield (f"_{number}" if len(settings) > 1 else ""), own
+    for suffix, own in drawn:
+        with out.about(" ".join([*own[0].where.split(), *of_all(len(drawn), len(settings))])):
+            yield suffix, own

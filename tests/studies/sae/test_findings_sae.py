@@ -1,15 +1,15 @@
 """What docs/findings_sae.py says is decided by the numbers: every sentence, both ways."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from assay.core.run import Record, Run
 from assay.metrics.intervals import student_t
-from assay.report.tuned import Tuned
+from assay.report.rows import Row
 
 
 @pytest.fixture(scope="module")
@@ -17,13 +17,11 @@ def page(script: Any) -> Any:
     return script("docs/findings_sae.py")
 
 
-def point(family: str = "lse_infomax", *, rate: float = 1e-3, **metrics: list[float]) -> Any:
+def point(family: str = "lse_infomax", *, rate: float = 1e-3, **metrics: list[float]) -> Row:
     """By metric, its values at seeds 0, 1, ..."""
     seeds = range(max(map(len, metrics.values())))
     records = {seed: record(seed, rate, **{name: found[seed] for name, found in metrics.items()}) for seed in seeds}
-    cell = Tuned(tuple(records.values()), (rate,))
-    l0 = metrics.get("l0", [8.0])[0]
-    return SimpleNamespace(cell=cell, family=family, label=family, l0=l0, tried={rate: records})
+    return Row(tuple(records.values()), {"coder": family}, family, tune="lr", tried={rate: records})
 
 
 def record(seed: int, rate: float, **metrics: Any) -> Record:
@@ -156,18 +154,17 @@ def test_an_l0_that_the_decoder_free_coder_does_not_reach_is_said(page: Any) -> 
 def test_the_rate_and_the_seeds_of_a_row_are_said_where_they_differ(page: Any) -> None:
     three = [point("topk", l0=[l0] * 3, fvu=[1 / l0] * 3, validation_fvu=[1 / l0] * 3) for l0 in (8.0, 32.0)]
     two = [point("gated", l0=[l0] * 2, fvu=[1 / l0] * 2, validation_fvu=[1 / l0] * 2) for l0 in (8.0, 32.0)]
-    for level in three:
-        level.tried[3e-3] = {s: record(s, 3e-3, **{**r.metrics, "validation_fvu": 0.9}) for s, r in
-                             level.tried[1e-3].items()}  # fmt: skip
+    three = [replace(level, tried={**level.tried, 3e-3: _worse(level, 3e-3)}) for level in three]
     _, table = page.field_at_equal_l0(three + two)
     assert table.startswith("| L0 | coder | lr | n |") and "| 16 | `topk` | 0.001* | 3 |" in table
     assert "| 16 | `gated` | 0.001 | 2 |" in table
-    assert "| n |" not in page.field_at_equal_l0(three + [replaced(level, "gated") for level in three])[1]
+    assert "| n |" not in page.field_at_equal_l0(three + [replace(level, label="gated") for level in three])[1]
     assert page.table(three + two).startswith("| coder | lr | n | L0 |") and "| n |" not in page.table(three)
 
 
-def replaced(level: Any, family: str) -> Any:
-    return SimpleNamespace(**{**vars(level), "family": family})
+def _worse(level: Row, rate: float) -> dict[int, Record]:
+    """The level's records at another rate, with much more validation error."""
+    return {r.run.seed: record(r.run.seed, rate, **{**r.metrics, "validation_fvu": 0.9}) for r in level.records}
 
 
 def test_the_floor_of_the_atoms_is_named(page: Any) -> None:

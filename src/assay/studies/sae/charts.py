@@ -15,6 +15,9 @@ from assay.metrics.intervals import student_t
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.images import diverging, picture, pictures, tiled
 
+Numbers = Mapping[str, Any]
+"""What a JSON file has of one seed."""
+
 
 def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
     """Gradient against responsibility at the energies and, beside it, at what the ReLU is given."""
@@ -43,14 +46,9 @@ def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
     for entry in results:
         first.setdefault(entry["config_name"], np.array(entry["feature_similarity"]))
     matrices = pictures([(name, diverging(matrix, 1.0)) for name, matrix in first.items()], columns=4, size=150)
-    bars = []
-    for metric, title in (("dead_units", "dead units (variance below 0.01)"), ("redundancy_score", "redundancy")):
-        values = {
-            name: [float(e["final_metrics"][metric]) for e in results if e["config_name"] == name] for name in first
-        }
-        rows = [{"name": name, "y": student_t(found)} for name, found in values.items()]
-        dots = [{"name": name, "y": value} for name, found in values.items() for value in found]
-        bars.append(interval_bars(rows, label="name", value="y", dots=dots, value_title=title))
+    runs = {name: [_metrics(entry) for entry in results if entry["config_name"] == name] for name in first}
+    titles = {"dead_units": "dead units (variance below 0.01)", "redundancy_score": "redundancy"}
+    bars = [_bars(_by_name(runs), metric, label="name", value_title=title) for metric, title in titles.items()]
     return alt.vconcat(matrices, alt.hconcat(*bars).resolve_scale(color="independent"))
 
 
@@ -58,18 +56,18 @@ def benchmark_chart(results: Mapping[str, Any]) -> Any:
     """Probe accuracy, reconstruction, active units and parameters, a panel each."""
     import altair as alt
 
-    names = list(results["per_seed"])
+    runs: Mapping[str, Sequence[Numbers]] = results["per_seed"]
+    titles = {
+        "linear_probe_accuracy": "probe accuracy",
+        "normalized_reconstruction_mse": "normalised MSE (spec)",
+        "l0_sparsity": "active units (spec)",
+    }
     panels = []
-    for metric, title in (
-        ("linear_probe_accuracy", "probe accuracy"), ("normalized_reconstruction_mse", "normalised MSE (spec)"),
-        ("l0_sparsity", "active units (spec)"),
-    ):  # fmt: skip
-        seeds = {name: [run[metric] for run in results["per_seed"][name] if metric in run] for name in names}
-        rows = [{"name": name, "y": student_t(found)} for name, found in seeds.items() if found]
-        dots = [{"name": name, "y": value} for name, found in seeds.items() for value in found]
-        if rows:
-            panels.append(interval_bars(rows, label="name", value="y", dots=dots, value_title=title))
-    sizes = [{"name": name, "y": results[name]["parameters"]} for name in names]
+    for metric, title in titles.items():
+        there = {name: [run for run in own if metric in run] for name, own in runs.items()}
+        if any(there.values()):
+            panels.append(_bars(_by_name(there), metric, label="name", value_title=title))
+    sizes = [{"name": name, "y": results[name]["parameters"]} for name in runs]
     panels.append(interval_bars(sizes, label="name", value="y", value_title="parameters as trained"))
     rows_of = [alt.hconcat(*panels[i : i + 2]) for i in range(0, len(panels), 2)]
     return alt.vconcat(*rows_of).resolve_scale(color="independent")
@@ -92,29 +90,29 @@ def loss_chart(results: Mapping[str, Any]) -> Any:
 
 
 def convergence_chart(results: Mapping[str, Any]) -> Any:
-    rows = [
-        {
-            "lr": f"{e['lr']:g}",
-            "optimizer": e["optimizer"],
-            "y": student_t([float(run["convergence_epoch"]) for run in e["runs"]]),
-        }
-        for e in results["sweep"]
-    ]
-    dots = [
-        {"lr": f"{e['lr']:g}", "optimizer": e["optimizer"], "y": run["convergence_epoch"], "seed": run["seed"]}
-        for e in results["sweep"]
-        for run in e["runs"]
+    """A bar per optimizer and rate; the line is the number of units."""
+    groups = [
+        ({"lr": f"{entry['lr']:g}", "optimizer": entry["optimizer"]}, entry["runs"]) for entry in results["sweep"]
     ]
     units = int(results["config"]["model"]["hidden_dim"])
-    return interval_bars(
-        rows,
-        label="lr",
-        value="y",
-        series="optimizer",
-        dots=dots,
-        references={f"K = {units}": units},
-        value_title="epoch",
-    )
+    line = {f"K = {units}": units}
+    return _bars(groups, "convergence_epoch", label="lr", series="optimizer", references=line, value_title="epoch")
+
+
+def _bars(groups: Sequence[tuple[Mapping[str, str], Sequence[Numbers]]], metric: str, **looks: Any) -> Any:
+    """A bar per group with the interval over its runs, and every run as a dot."""
+    rows = [{**words, "y": student_t([float(run[metric]) for run in runs])} for words, runs in groups]
+    dots = [{**words, "y": float(run[metric]), "seed": run.get("seed")} for words, runs in groups for run in runs]
+    return interval_bars(rows, value="y", dots=dots, **looks)
+
+
+def _by_name(runs: Mapping[str, Sequence[Numbers]]) -> list[tuple[dict[str, str], Sequence[Numbers]]]:
+    """The groups that have runs."""
+    return [({"name": name}, own) for name, own in runs.items() if own]
+
+
+def _metrics(entry: Numbers) -> Numbers:
+    return {"seed": entry.get("seed"), **entry["final_metrics"]}
 
 
 def feature_grid(W: np.ndarray, columns: int = 8) -> Any | None:

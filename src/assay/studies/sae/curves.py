@@ -1,9 +1,9 @@
 """Coders at their levels, and the curves that levels make over active units (L0), compared at equal numbers of them.
 
-A level (a point) takes each seed at the learning rate that left the other seeds the least unexplained variance on
-validation rows (report.tuned); a seed that diverged there is counted, and has no score. That choice is blind to L0: of
-a penalised coder the least trained rate has the densest code, and so the least error. At equal L0 each rate is a curve
-of its own, and the rate is chosen there:
+A row is a coder at one level. It takes each seed at the learning rate that left the other seeds the least unexplained
+variance on validation rows (report.tuning); a seed that diverged there is counted, and has no score. That choice is
+blind to L0: of a penalised coder the least trained rate has the densest code, and so the least error. At equal L0 each
+rate is a curve of its own, and the rate is chosen there:
 
     rate   level   L0, validation FVU          at L0 32, on the curve of the rate
     3e-4   3, 10   100 .10, 60 .22             does not reach it
@@ -13,8 +13,7 @@ of its own, and the rate is chosen there:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -22,10 +21,9 @@ from typing import Any
 from assay.core.errors import UserError
 from assay.core.plugin import to_json
 from assay.core.run import Record, canonical
-from assay.report.cells import Cell, cells, varying
-from assay.report.tuned import Tuned, leave_one_out
+from assay.report.rows import Row, rows, varying
+from assay.report.tuning import Tried, leave_one_out
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import SparseCoder
 
 TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 WIDEST = 4.0
@@ -33,123 +31,137 @@ WIDEST = 4.0
 MISSED = 0.02
 """A level whose L0 is off by so little is there: TopK with k = 8 has 7.99 where some rows have fewer units above 0."""
 
-Tried = Mapping[float | None, Mapping[int, Record]]
-"""Records by rate and seed."""
+
+def chosen(records: Sequence[Record]) -> list[Row]:
+    """Pools records into a row per coder, level and setting, each seed at the rate that the other seeds chose by
+    validation FVU. Rows of one curve stand together, by L0: their label is the curve's, and their name under `coder`
+    has the level too.
+
+    Without validation rows there is nothing to choose by, and every rate is a row of its own."""
+    found = rows(records, names={"coder": _name}, tune="lr", worth=validation, ignore=["coder"])
+    # Coders fitted at once may differ in what no setting tells (their width, their version): the last one stands.
+    once = {(canonical(row.options["coder"]), row.where): row for row in _of_trained(found)}
+    levels = [replace(level, label=_curve(level)) for row in once.values() for level in _by_rate(row)]
+    curves = {curve: place for place, curve in enumerate(dict.fromkeys((row.where, row.label) for row in levels))}
+    return sorted(levels, key=lambda row: (curves[row.where, row.label], l0(row)))
 
 
-@dataclass(frozen=True)
-class Point:
-    """A coder at one level, each seed at the rate that the others chose."""
-
-    cell: Tuned
-    setting: Mapping[str, Any]
-    tried: Tried
-    """What it was chosen from."""
-
-    @cached_property
-    def coder(self) -> SparseCoder | None:
-        try:
-            return sparse_coders.load(self.cell.options["coder"])
-        except UserError:  # a foreign coder whose file this command was not given
-            return None
-
-    @cached_property
-    def label(self) -> str:
-        return self.coder.label if self.coder else str(self.cell.options["coder"]["name"])
-
-    @cached_property
-    def family(self) -> str:
-        """The coder without its level: what a curve is called."""
-        if self.coder is None or self.coder.level_option is None:
-            return self.label
-        plain = type(self.coder)()
-        spec = {**self.coder.spec(), self.coder.level_option: to_json(getattr(plain, self.coder.level_option))}
-        return str(sparse_coders.load(spec).label)
-
-    @cached_property
-    def where(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.setting.items())
-
-    @property
-    def is_trained(self) -> bool:
-        return self.cell.options["recipe"] is not None
-
-    def agrees_with(self, other: "Point") -> bool:
-        """What is fitted at once has no recipe, and stands beside every one."""
-        return all(value in (None, other.setting[key]) for key, value in self.setting.items())
-
-    @cached_property
-    def l0(self) -> float:
-        """Mean over seeds; beyond all others where every seed diverged."""
-        return fmean(self.cell.values("l0").values() or [math.inf])
-
-
-def chosen(records: Sequence[Record]) -> list[Point]:
-    """One point per coder and setting, each seed at the rate that the other seeds chose by validation FVU. Without
-    validation rows there is nothing to choose by, and every rate is a point of its own."""
-    found = cells(records, diverged=True)
-    trained = [cell for cell in found if cell.options["recipe"] is not None]
-    columns = list(varying(trained or found, ignore=("coder", "lr")))
-    groups: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
-    everywhere = varying(found, ignore=("coder", "lr"))
-    for place, cell in enumerate(found):
-        setting = {column: everywhere[column][place] for column in columns}
-        if cell.options["recipe"] is None and trained:
-            setting |= {column: None for column in columns if column == "version"}  # that of other code
-        groups.setdefault(canonical({"coder": cell.options["coder"], "setting": str(setting)}), []).append(
-            (cell, setting)
-        )
-    points = []
-    for group in groups.values():
-        choosable = any(cell.values("validation_fvu") for cell, _ in group)
-        for pairs in [group] if choosable else [[pair] for pair in group]:
-            tried = {cell.options["lr"]: {r.run.seed: r for r in cell.records} for cell, _ in pairs}
-            tuned = Tuned(tuple(leave_one_out(tried, _worth).values()), tuple(tried))
-            points.append(Point(tuned, pairs[0][1], tried))
-    seen = dict.fromkeys((point.where, point.family) for point in points)
-    curves = {curve: place for place, curve in enumerate(seen)}
-    return sorted(points, key=lambda p: (curves[p.where, p.family], p.l0))
-
-
-def _worth(record: Record) -> float:
+def validation(record: Record) -> float:
+    """The negative FVU on validation rows, so that larger is better; minus infinity where it is not known."""
     value = record.metrics.get("validation_fvu")
     return -float(value) if isinstance(value, int | float) else -math.inf
 
 
-def rate_shown(cell: Tuned) -> str | None:
+def l0(row: Row) -> float:
+    """The mean L0 over seeds; beyond all others where every seed diverged."""
+    return fmean(row.values("l0").values() or [math.inf])
+
+
+def is_trained(row: Row) -> bool:
+    """Whether the coder is trained step by step; one that is fitted at once has neither a rate nor a recipe."""
+    return row.options["recipe"] is not None
+
+
+def rate_shown(row: Row) -> str | None:
     """The rate most seeds count at, with a star where any seed's is at the edge of those tried."""
-    return None if cell.rate is None else f"{cell.rate:g}{'*' if cell.at_the_edge else ''}"
+    return None if row.rate is None else f"{row.rate:g}{'*' if row.at_the_edge else ''}"
 
 
-def at_equal_l0(points: Sequence[Point], target: float) -> dict[str, Tuned]:
-    """By family of several levels that reaches the target: its curve there."""
-    families: dict[str, list[Tried]] = {}
-    for point in points:
-        families.setdefault(point.family, []).append(point.tried)
-    curves = {name: levels for name, levels in families.items() if len(levels) > 1}
-    return {name: found for name, levels in curves.items() if (found := at_l0(levels, target)) is not None}
+def beside_every_recipe(found: Sequence[Row]) -> list[Row]:
+    """Repeats the coders fitted at once in every setting of trained coders that they do not contradict: they have no
+    recipe, and are compared with all."""
+    trained = [row for row in found if is_trained(row)] or found
+    settings = {row.where: row.setting for row in trained}
+    return [
+        replace(row, setting=setting)
+        for where, setting in settings.items()
+        for row in found
+        if row.where == where or (not is_trained(row) and _agree(row.setting, setting))
+    ]
 
 
-def at_l0(levels: Sequence[Tried], target: float) -> Tuned | None:
-    """A coder at a number of active units: the curves of its rates are read there seed by seed, and each seed counts at
-    the rate that has the least validation FVU there over the other seeds. A rate is read if every seed of the coder
-    reaches the target with it; None where none is, and where no validation rows tell several rates apart."""
-    rates = sorted({rate for level in levels for rate in level}, key=lambda rate: rate or 0)
-    seeds = {seed for level in levels for by_seed in level.values() for seed in by_seed}
-    read: dict[float | None, dict[int, Record]] = {}
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(value in (None, other[key]) for key, value in one.items())
+
+
+def _name(record: Record) -> str:
+    return _label(record.run.options["coder"])
+
+
+def _label(spec: Mapping[str, Any]) -> str:
+    """Tells the coder in words, or by its name alone where this command was not given its file."""
+    try:
+        return str(sparse_coders.load(spec).label)
+    except UserError:
+        return str(spec["name"])
+
+
+def _curve(row: Row) -> str:
+    """Names the coder without its level."""
+    spec = row.options["coder"]
+    try:
+        kind = type(sparse_coders.load(spec))
+    except UserError:  # a foreign coder whose file this command was not given
+        return row.label
+    level = kind.level_option
+    return row.label if level is None else _label({**spec, level: to_json(getattr(kind(), level))})
+
+
+def _of_trained(found: Sequence[Row]) -> list[Row]:
+    """Keeps only those settings in which trained coders differ."""
+    trained = [row for row in found if is_trained(row)]
+    if not trained:
+        return list(found)
+    columns = varying(trained, ignore=("coder", "lr"))
+
+    def setting(row: Row) -> dict[str, Any]:
+        # A version is that of the code that trains: what is fitted at once has other code.
+        absent = () if is_trained(row) else ("version",)
+        return {key: None if key in absent else row.setting[key] for key in columns}
+
+    return [replace(row, setting=setting(row)) for row in found]
+
+
+def _by_rate(row: Row) -> list[Row]:
+    """Splits a row into one per rate where no validation rows tell its rates apart."""
+    if any(validation(record) != -math.inf for by_seed in row.tried.values() for record in by_seed.values()):
+        return [row]
+    by_rate = {rate: dict(sorted(by_seed.items())) for rate, by_seed in row.tried.items()}
+    return [replace(row, records=tuple(own.values()), tried={rate: own}) for rate, own in by_rate.items()]
+
+
+def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
+    """Reads each curve of several levels at the target, if it reaches there; by the curve's label."""
+    curves: dict[str, list[Row]] = {}
+    for row in found:
+        curves.setdefault(row.label, []).append(row)
+    read = {label: at_l0(levels, target) for label, levels in curves.items() if len(levels) > 1}
+    return {label: row for label, row in read.items() if row is not None}
+
+
+def at_l0(levels: Sequence[Row], target: float) -> Row | None:
+    """Reads a coder at a number of active units: the curves of its rates seed by seed, and each seed counts at the rate
+    that has the least validation FVU there over the other seeds. A rate is read if every seed of the coder reaches the
+    target with it; None where none is, and where no validation rows tell several rates apart."""
+    rates = sorted({rate for level in levels for rate in level.tried}, key=lambda rate: rate or 0)
+    seeds = {seed for level in levels for by_seed in level.tried.values() for seed in by_seed}
+    read: dict[Any, dict[int, Record]] = {}
     for rate in rates:
-        curves = {seed: [level[rate][seed] for level in levels if seed in level.get(rate, {})] for seed in seeds}
+        there = [level.tried.get(rate, {}) for level in levels]
+        curves = {seed: [by_seed[seed] for by_seed in there if seed in by_seed] for seed in seeds}
         found = {seed: record for seed, curve in curves.items() if (record := between(curve, target)) is not None}
         if found.keys() == seeds:
             read[rate] = found
-    unknown = any(_worth(record) == -math.inf for found in read.values() for record in found.values())
+    unknown = any(validation(record) == -math.inf for found in read.values() for record in found.values())
     if not read or (unknown and len(rates) > 1):
         return None
-    return Tuned(tuple(leave_one_out(read, _worth).values()), tuple(rates))
+    tried: Tried = {rate: read.get(rate, {}) for rate in rates}
+    counted = tuple(leave_one_out(read, validation).values())
+    return Row(counted, label=levels[0].label, setting={"L0": target}, tune="lr", tried=tried)
 
 
 def between(levels: Sequence[Record], target: float) -> Record | None:
-    """What a record of the target's L0 would have measured, by the curve through the levels of one rate and seed:
+    """Interpolates the record that a level of the target's L0 would have, through the levels of one rate and seed:
     linear in log L0 between the two levels around it that no other dominates, if they are close enough to tell."""
     curve = envelope(levels)
     for low, high in pairwise(curve):
