@@ -152,8 +152,9 @@ def rows(
     """The runs of those statuses by setting, in the order they come.
 
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
-    the option chosen per seed, by `worth` on validation. `columns` says which options make the settings, instead of
-    those in which the rows differ; `ignore` leaves some out, which a name tells already."""
+    the option chosen per seed, by `worth` on validation. `over` is an option to pool over instead of the seed; `status`
+    may let failed runs in, which have an error and no metrics. `columns` says which options make the settings, instead
+    of those in which the rows differ; `ignore` leaves some out, which a name tells already."""
     names = names or {}
     wanted = [record for record in records if record.status in status]
     free = [path for path in (tune, over) if path not in ("", SEED)]
