@@ -115,3 +115,39 @@ def test_a_name_may_be_a_function_whose_option_is_then_ignored(record):
 def test_numbers_are_found_by_their_path(record):
     (row,) = rows([record(seed=seed, metrics={"by_gap": {"4": seed / 2}}) for seed in (0, 1)])
     assert row.values("by_gap", "4") == {0: 0.0, 1: 0.5} and row.values("by_gap", "8") == {}
+
+
+def test_rows_may_be_pooled_over_an_option_and_then_seeds_are_settings(record):
+    records = [
+        record(seed=seed, data={"shard": shard}, noise=0.1, metrics={"loss": 10 * seed + shard})
+        for seed in (3, 4)
+        for shard in (1, 0)
+    ]
+    found = rows([*records, records[0]], over="data.shard")
+    assert [row.values("loss") for row in found] == [{0: 30, 1: 31}, {0: 40, 1: 41}]
+    assert [row.setting for row in found] == [{"seed": 3}, {"seed": 4}], "neither the shard nor what all share"
+    with pytest.raises(AssertionError, match="shard twice"):
+        Row((records[0], records[2]), over="data.shard")
+
+
+def test_runs_that_share_objects_are_told_apart_by_a_seed_that_is_not_pooled_over(record):
+    one = record(seed=1, shard=0)
+    shared = replace(one, run=replace(one.run, seed=2))
+    assert shared.run.options is one.run.options
+    assert [row.seeds for row in rows([one, shared], over="shard")] == [(1,), (2,)]
+    assert [row.seeds for row in rows([one, shared])] == [(1, 2)]
+
+
+def test_rows_over_an_option_may_be_tuned(record):
+    records = [
+        record(shard=shard, lr=lr, metrics={"valid": lr, "test": shard + lr}) for shard in (0, 1) for lr in (0.1, 0.2)
+    ]
+    (row,) = rows(records, over="shard", tune="lr", worth=lambda one: one.metrics["valid"])
+    assert row.values("test") == {0: 0.2, 1: 1.2} and row.rate == 0.2
+
+
+def test_failed_runs_have_rows_where_they_are_asked_for(record):
+    records = [record(noise=0.1), record(noise=0.3, status="failed", error="RuntimeError: broken")]
+    assert [row.options["noise"] for row in rows(records)] == [0.1]
+    lost = rows(records, status=("done", "failed"))[1]
+    assert lost.records[0].error == "RuntimeError: broken" and not lost.finished and lost.first == {}

@@ -7,26 +7,28 @@
     conv:width=5   {"noise": 0.1}     seed 0, seed 1, seed 2
 
 A row's scores are those of the runs that finished; runs that diverged stay in the row and are counted. With `tune`,
-each seed's run is the one whose tuned option the other seeds chose (report.tuning).
+each seed's run is the one whose tuned option the other seeds chose (report.tuning). With `over="shard"`, rows are
+pooled over that option instead, and seeds are settings like any other.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.run import Numerics, Record, Run, canonical
+from assay.core.run import Numerics, Record, Run, Status, canonical
 from assay.metrics.intervals import Interval, student_t
 from assay.report.tuning import Tried, Worth, at_the_edge, leave_one_out, most_common
 
 Name = str | Callable[[Record], Any]
 """The path of a plug-in among the options, or a function that gives a record's name or plug-in spec."""
+SEED = "seed"
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one setting, one per seed."""
+    """The runs of one setting, one per seed (or per value of the option that is pooled over)."""
 
     records: tuple[Record, ...]
     names: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +40,8 @@ class Row:
     tune: str = ""
     tried: Tried = field(default_factory=dict)
     """All runs that `records` were chosen from, by the tuned option's value and by seed."""
+    over: str = SEED
+    """What the records are pooled over: the seed, or the path of an option."""
 
     def __post_init__(self) -> None:
         assert self.records, "a row has at least one record"
@@ -49,11 +53,12 @@ class Row:
                     f"({_difference(first.numerics, record.run.numerics)}) and cannot share a cell of a table. "
                     "Report them apart, or remove one kind with `assay rm`."
                 )
-        assert len(self.seeds) == len(set(self.seeds)), f"a seed twice in one row: {self.seeds}"
+        parts = [part(record, self.over) for record in self.records]
+        assert len(parts) == len(set(parts)), f"a {self.over} twice in one row: {parts}"
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options that all its runs share; the tuned one is that of the first run."""
+        """The options that all its runs share; those tuned or pooled over are the first run's."""
         return self.records[0].run.options
 
     @property
@@ -99,7 +104,7 @@ class Row:
 
     def values(self, *path: str) -> dict[int, float]:
         """A number of the metrics by seed, without the seeds that lack it."""
-        found = {record.run.seed: number_at(record.metrics, path) for record in self.finished}
+        found = {part(record, self.over): number_at(record.metrics, path) for record in self.finished}
         return {seed: value for seed, value in sorted(found.items()) if value is not None}
 
     def interval(self, *path: str) -> Interval | None:
@@ -139,19 +144,24 @@ def rows(
     names: Mapping[str, Name] | None = None,
     tune: str = "",
     worth: Worth | None = None,
+    over: str = SEED,
+    status: Collection[Status] = ("done", "diverged"),
     columns: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
 ) -> list[Row]:
-    """The finished and diverged runs by setting, in the order they come.
+    """The runs of those statuses by setting, in the order they come.
 
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
-    the option chosen per seed, by `worth` on validation. `columns` says which options make the settings, instead of
-    those in which the rows differ; `ignore` leaves some out, which a name tells already."""
+    the option chosen per seed, by `worth` on validation. `over` is an option to pool over instead of the seed; `status`
+    may let failed runs in, which have an error and no metrics. `columns` says which options make the settings, instead
+    of those in which the rows differ; `ignore` leaves some out, which a name tells already."""
     names = names or {}
-    found = [_pooled(group, tune, worth) for group in _groups(records, tune)]
+    wanted = [record for record in records if record.status in status]
+    free = [path for path in (tune, over) if path not in ("", SEED)]
+    found = [_pooled(group, tune, worth, over) for group in _groups(wanted, free, over)]
     titles = {title: _words(found, name) for title, name in names.items()}
     paths = [name for name in names.values() if isinstance(name, str)]
-    settings = varying(found, ignore=[*paths, *ignore, *([tune] if tune else [])])
+    settings = varying(found, ignore=[*paths, *ignore, *free])
     kept = settings if columns is None else {key: settings.get(key, [None] * len(found)) for key in columns}
     telling = [title for title, words in titles.items() if len(set(words)) > 1] or list(titles)[:1]
     return [
@@ -165,29 +175,35 @@ def rows(
     ]
 
 
-def _groups(records: Iterable[Record], tune: str) -> list[list[Record]]:
-    """Records that differ in nothing but their seed and the tuned option, each run once."""
-    records = list(records)  # held, so that no two objects have one id
+def part(record: Record, over: str) -> Any:
+    """The record's seed, or its value of the option that rows are pooled over."""
+    return record.run.seed if over == SEED else option(record.run.options, over)
+
+
+def _groups(records: Sequence[Record], free: Sequence[str], over: str) -> list[list[Record]]:
+    """Records that differ in nothing but the free options and what is pooled over, each run once."""
     groups: dict[str, dict[str, Record]] = {}
-    keys: dict[tuple[int, ...], str] = {}  # runs of the store's index share the objects in which they do not differ
+    # Runs of the store's index share the objects in which they do not differ; `records` keeps these objects alive.
+    keys: dict[tuple[int | None, ...], str] = {}
     for record in records:
-        if record.status in ("done", "diverged"):
-            objects = tuple(id(part) for part in _parts(record.run))
-            if objects not in keys:
-                run = record.run.to_json() | {"seed": None}
-                keys[objects] = canonical(run | {"options": _without(run["options"], tune)} if tune else run)
-            groups.setdefault(keys[objects], {})[record.run.id] = record
+        run, seed = record.run, None if over == SEED else record.run.seed
+        objects = (seed, *(id(each) for each in _parts(run)))
+        if objects not in keys:
+            options = reduce(_without, free, dict(run.options))
+            keys[objects] = canonical(run.to_json() | {"options": options, "seed": seed})
+        same = canonical([part(record, over), *(option(run.options, path) for path in free)])
+        groups.setdefault(keys[objects], {})[same] = record
     return [list(group.values()) for group in groups.values()]
 
 
-def _pooled(group: Sequence[Record], tune: str, worth: Worth | None) -> Row:
+def _pooled(group: Sequence[Record], tune: str, worth: Worth | None, over: str) -> Row:
     if not tune:
-        return Row(tuple(group))
+        return Row(tuple(group), over=over)
     assert worth is not None, f"tuning {tune} needs what it is chosen by"
-    tried: dict[Any, dict[int, Record]] = {}
+    tried: dict[Any, dict[Any, Record]] = {}
     for record in group:
-        tried.setdefault(option(record.run.options, tune), {})[record.run.seed] = record
-    return Row(tuple(leave_one_out(tried, worth).values()), tune=tune, tried=tried)
+        tried.setdefault(option(record.run.options, tune), {})[part(record, over)] = record
+    return Row(tuple(leave_one_out(tried, worth).values()), tune=tune, tried=tried, over=over)
 
 
 def _words(found: Sequence[Row], name: Name) -> list[str]:
@@ -286,7 +302,7 @@ def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
-    """Fields of the numerics, and the versions of those components that occur in several."""
+    """Fields of the numerics, the versions of those components that occur in several, and seeds not pooled over."""
     numerics = [asdict(row.numerics) for row in found]
     columns = {name: [fields[name] for fields in numerics] for name in asdict(Numerics())}
     several: dict[str, set[str]] = {}
@@ -295,10 +311,11 @@ def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
             several.setdefault(component, set()).add(version)
     changed = {component for component, versions in several.items() if len(versions) > 1}
     return columns | {
+        SEED: [None if row.over == SEED else row.seeds[0] for row in found],
         "version": [
             ",".join(version[:8] for component, version in row.versions.items() if component in changed) or None
             for row in found
-        ]
+        ],
     }
 
 

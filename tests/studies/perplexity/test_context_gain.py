@@ -1,28 +1,31 @@
 """How much of what context gives beyond a window is kept, by hand: (window - mine) / (window - dense)."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from assay.attention import attention
-from assay.attention.base import Budget
-from assay.studies.perplexity.document import _compared, _recall
+from assay.core.run import Record, Run
+from assay.report.rows import Row
+from assay.studies.perplexity.cells import _compared, _recall, cells
 from assay.studies.perplexity.figures import _reason
 
 TOKENS = [10.0, 20.0] * 12
 
 
-def cell(nll_per_token: float, *, method: str = "h2o", spread: float = 0.0, **columns: list[float]) -> SimpleNamespace:
+def cell(nll_per_token: float, *, method: str = "h2o", spread: float = 0.0, **columns: list[float]) -> Row:
     losses = [t * (nll_per_token + spread * (-1) ** i) for i, t in enumerate(TOKENS)]
-    held = {"nll": losses, "tokens": TOKENS} | columns
-    budget = Budget(slots=8) if "slots" in method else Budget(sparsity=0.5)
-    name = method.removesuffix(" slots")
-    return SimpleNamespace(column=held.__getitem__, error=None, budget=budget, method=attention.parse(name))
+    sums = {"nll": losses, "tokens": TOKENS} | columns
+    budget = {"sparsity": None, "slots": 8} if "slots" in method else {"sparsity": 0.5, "slots": None}
+    spec = attention.parse(method.removesuffix(" slots")).spec()
+    lane = {"method": spec, "budget": budget, "positions": "absolute", "protocol": "online", "chunk": 1}
+    run = Run("perplexity", {**lane, "shard": 0, "shards": 1}, 0, {})
+    (found,) = cells([Record(run, "done", {"sums": sums, "clusters": list(range(len(TOKENS)))})])
+    return found
 
 
 def kept(mine: float, method: str = "h2o", **options: float) -> float | None:
     found = _compared(cell(mine, method=method), cell(2.0), cell(3.0, method="window", **options))  # type: ignore[arg-type]
-    return found["context_gain_kept"]
+    value: float | None = found["context_gain_kept"]
+    return value
 
 
 def test_dense_keeps_all_of_it_and_the_window_none() -> None:
@@ -39,7 +42,7 @@ def test_methods_that_select_compare_by_slots_and_not_by_sparsity() -> None:
 
 
 def test_recall_is_the_loss_of_what_could_be_looked_up() -> None:
-    found = _recall(cell(2.0, hits=[1.0] * 24, hit_nll=[0.5] * 24))  # type: ignore[arg-type]
+    found = _recall(cell(2.0, hits=[1.0] * 24, hit_nll=[0.5] * 24))
     assert found["recall_hits"] == 24 and found["recall_cross_entropy"] == pytest.approx(0.5)
     assert found["other_cross_entropy"] == pytest.approx((720 - 12) / 336)
 

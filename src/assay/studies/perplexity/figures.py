@@ -1,4 +1,4 @@
-"""Figure 4, Figure 8 and Table 3, from the JSON document alone.
+"""Figure 4, Figure 8 and Table 3, from the JSON document alone: columns and charts as data.
 
 document = json.load(open("results/perplexity/perplexity_latest.json"))
 figure_4(document, "pydoc").save("figure_4.html");  print(generate_summary_table(document))
@@ -6,45 +6,66 @@ figure_4(document, "pydoc").save("figure_4.html");  print(generate_summary_table
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines
-from assay.studies.perplexity.document import interval
+from assay.report.draw import filled
+from assay.studies.perplexity.document import SWEEPS, Entry, entries, interval
 
-SWEEPS = ("sparsity_sweep", "budget_sweep", "context_length_sweep")
-Entry = Mapping[str, Any]
+FIXED = SWEEPS[:2]
+"""The sweeps over sparsities and budgets, at the fixed context."""
+FRONT = "(Pareto front)"
+COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
+    ("Dataset", "dataset", ""),
+    ("Method", "title", ""),
+    ("Context", "context_length", ""),
+    ("Sparsity", lambda entry: _budget(entry), ""),
+    ("Realised", "realised_sparsity", ".3f"),
+    ("Perplexity", lambda entry: interval(entry, "perplexity") or _reason(str(entry["error"])), ".3f"),
+    ("Δ vs dense %", lambda entry: _percent(interval(entry, "delta_vs_dense")), ".2f"),
+    ("Group", "group", ""),
+    ("KL", "kl_to_dense", ".4f"),
+    ("Gain kept", "context_gain_kept", ""),
+    # A cell without a result has no such keys.
+    ("Recall CE", lambda entry: entry.get("recall_cross_entropy"), ".3f"),
+    ("Other CE", lambda entry: entry.get("other_cross_entropy"), ".3f"),
+    ("Bits/byte", "bits_per_byte", ".4f"),
+    ("KV kB", lambda entry: _kilo(entry["kv_bytes_resident"]), ".1f"),
+    ("KV kB/token", lambda entry: _kilo(entry["kv_bytes_read_per_token"]), ".1f"),
+    ("Pass tokens/s", "pass_tokens_per_second", ".0f"),
+)
+"""Title, what it shows of R (a key, or a function), and its format."""
+FORMATS = {title: form for title, _, form in COLUMNS if form}
 
 
-def entries(document: Mapping[str, Any], *sweeps: str) -> Iterator[tuple[str, str, str, Entry]]:
-    """(dataset, title of the method, key in the sweep, R), each cell once."""
-    for dataset, methods in document["results"].items():
-        seen = set[tuple[str, ...]]()
-        for found in methods.values():
-            for sweep in sweeps:
-                for key, entry in found[sweep].items():
-                    cell = (found["title"], *entry["records"])
-                    if cell not in seen:
-                        seen.add(cell)
-                        yield dataset, found["title"], key, entry
+def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[dict[str, Any]]:
+    """A line per cell of the sweeps over sparsities and budgets, failed ones included; `everything`: every context."""
+    sweeps = SWEEPS if everything else FIXED
+    groups = _letters(document, sweeps)
+    lines = list[dict[str, Any]]()
+    for dataset, title, _, entry in entries(document, *sweeps):
+        group = groups.get((dataset, title, *entry["records"]))
+        known = {**entry, "dataset": dataset, "title": title, "group": group}
+        lines.append({name: known[of] if isinstance(of, str) else of(known) for name, of, _ in COLUMNS})
+    order = list(dict.fromkeys(line["Method"] for line in lines))
+    lines.sort(key=lambda line: (line["Dataset"], line["Context"], order.index(line["Method"]), line["Sparsity"]))
+    return filled(lines)
 
 
 def figure_4(document: Mapping[str, Any], dataset: str) -> Any | None:
     """Perplexity against context length, a line per method."""
-    rows = [
-        {"series": title, "context": int(key), "perplexity": interval(entry, "perplexity")}
+    points = [
+        {"series": title, "x": int(key), "perplexity": interval(entry, "perplexity")}
         for name, title, key, entry in entries(document, "context_length_sweep")
         if name == dataset and entry["perplexity"] is not None
     ]
-    if len({row["context"] for row in rows}) < 2:
+    if len({point["x"] for point in points}) < 2:
         return None
-    return interval_lines(
-        rows, x="context", y="perplexity", series="series", x_title="context length (tokens)", log_x=True,
-        title=f"{dataset}: perplexity by context",
-    )  # fmt: skip
+    return _lines(points, "perplexity", x_title="context length (tokens)", title=f"{dataset}: perplexity by context")
 
 
 def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
@@ -66,7 +87,7 @@ def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
 def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> Any | None:
     points = [
         {"series": name, "x": float(f"{entry[key] / 1000:.3g}"), "perplexity": interval(entry, "perplexity")}
-        for where, name, _, entry in entries(document, "sparsity_sweep", "budget_sweep")
+        for where, name, _, entry in entries(document, *FIXED)
         if where == dataset and entry["perplexity"] is not None
     ]
     if len({point["x"] for point in points}) < 2:
@@ -75,12 +96,7 @@ def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> A
     order = list(dict.fromkeys(point["series"] for point in points))
     points.sort(key=lambda point: (point["series"] == "dense", order.index(point["series"]), point["x"]))
     front = [{"series": FRONT, "x": x, "perplexity": y} for x, y in pareto(points)]
-    return interval_lines(
-        [*front, *points], x="x", y="perplexity", series="series", x_title=title, log_x=True, title=dataset
-    )
-
-
-FRONT = "(Pareto front)"
+    return _lines([*front, *points], "perplexity", x_title=title, title=dataset)
 
 
 def pareto(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -93,40 +109,32 @@ def pareto(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     return front
 
 
-def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[dict[str, Any]]:
-    """A row per cell of the sweeps over sparsities and budgets, failed ones included; `everything`: every context."""
-    sweeps = SWEEPS if everything else SWEEPS[:2]
-    rows = list[dict[str, Any]]()
-    order = list(dict.fromkeys(title for _, title, _, _ in entries(document, *sweeps)))
-    apart = _letters(document, sweeps)
-    for dataset, title, _, entry in entries(document, *sweeps):
-        rows.append(
-            {
-                "Dataset": dataset,
-                "Method": title,
-                "Context": entry["context_length"],
-                "Sparsity": _budget(entry),
-                "Realised": entry["realised_sparsity"],
-                "Perplexity": interval(entry, "perplexity") or _reason(str(entry["error"])),
-                "Δ vs dense %": _percent(interval(entry, "delta_vs_dense")),
-                "Group": apart.get((dataset, title, *entry["records"])),
-                "KL": entry["kl_to_dense"],
-                "Gain kept": entry["context_gain_kept"],
-                "Recall CE": entry.get("recall_cross_entropy"),
-                "Other CE": entry.get("other_cross_entropy"),
-                "Bits/byte": entry["bits_per_byte"],
-                "KV kB": _kilo(entry["kv_bytes_resident"]),
-                "KV kB/token": _kilo(entry["kv_bytes_read_per_token"]),
-                "Pass tokens/s": entry["pass_tokens_per_second"],
-            }
-        )
-    rows.sort(key=lambda row: (row["Dataset"], row["Context"], order.index(row["Method"]), row["Sparsity"]))
-    kept = [key for key in rows[0] if any(row[key] is not None for row in rows)] if rows else []
-    return [{key: row[key] for key in kept} for row in rows]
+def by_position(document: Mapping[str, Any], dataset: str) -> Any | None:
+    """The loss against the place in the window, a line per method and budget."""
+    return _curve(document, dataset, "cross_entropy_by_position", "place in the window", skip="0")
+
+
+def by_distance(document: Mapping[str, Any], dataset: str) -> Any | None:
+    """The loss of the copy probe against its distance, a line per method and budget."""
+    return _curve(document, dataset, "cross_entropy_by_distance", "tokens between the copies")
+
+
+def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, skip: str = "") -> Any | None:
+    points = list[dict[str, Any]]()
+    for where, title, level, entry in entries(document, *FIXED):
+        lossy = title == "dense" or entry["realised_sparsity"]
+        if where == dataset and entry.get(key) and lossy:
+            name = title if title == "dense" else f"{title} {level}"
+            points += [{"series": name, "x": int(x), "cross-entropy": y} for x, y in entry[key].items() if x != skip]
+    return _lines(points, "cross-entropy", x_title=x_title, title=dataset) if points else None
+
+
+def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: str) -> Any:
+    return interval_lines(points, x="x", y=y, series="series", x_title=x_title, log_x=True, title=title)
 
 
 def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
-    """Within a text, context and budget: methods that share a letter are not told apart (the paired bootstrap of
+    """Letters within a text, context and budget: methods that share one are not told apart (the paired bootstrap of
     the differences, Holm)."""
     groups: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
     for dataset, title, _, entry in entries(document, *sweeps):
@@ -143,7 +151,7 @@ def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[s
 
 
 def _p(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:
-    """Of no difference between two cells that were scored on the same clusters."""
+    """The p value of no difference between two cells that were scored on the same clusters."""
     sums = list[list[float]]()
     for entry in (entries_by_name[one], entries_by_name[other]):
         tokens = entry["cluster_tokens"]
@@ -156,7 +164,7 @@ def _budget(entry: Entry) -> str:
 
 
 def _reason(error: str) -> str:
-    """For a cell of a table: what was said, up to its details, without the class of the error."""
+    """What a table's cell says of an error: the message up to its details, without the error's class."""
     said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small): ", "", error).partition(":")[0]
     return said if len(said) <= 60 else said[:57] + "..."
 

@@ -1,4 +1,4 @@
-"""The study's JSON, figures and tables: the JSON from records, everything else from the JSON."""
+"""The study's JSON is made from records; its tables and charts are data, drawn from the JSON."""
 
 import json
 import re
@@ -7,15 +7,11 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.report.charts import interval_lines
 from assay.report.thinning import SETTINGS, evenly, of_all
-from assay.studies.perplexity.document import Sweeps, documents_of
-from assay.studies.perplexity.figures import entries, figure_4, figure_8, table_3
+from assay.studies.perplexity.document import documents_of, entries
+from assay.studies.perplexity.figures import FIXED, FORMATS, by_distance, by_position, figure_4, figure_8, table_3
+from assay.studies.perplexity.sweeps import Sweeps
 
-FORMATS = {
-    "Perplexity": ".3f", "Realised": ".3f", "Δ vs dense %": ".2f", "KL": ".4f", "Bits/byte": ".4f", "KV kB": ".1f",
-    "KV kB/token": ".1f", "Pass tokens/s": ".0f", "Recall CE": ".3f", "Other CE": ".3f",
-}  # fmt: skip
 NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
     "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
@@ -25,6 +21,12 @@ NOTE = (
     "held when the last token attends, per sequence, and read per token. Pass tokens/s: of all methods of "
     "one forward pass."
 )
+CHARTS = {
+    "figure_4": (figure_4, "Figure 4: perplexity against context length, the same tokens at each."),
+    "figure_8": (figure_8, "Figure 8: perplexity against the cache that is held and that is read."),
+    "by_position": (by_position, "Loss by place in the window."),
+    "copy": (by_distance, "Copy probe: loss of the second copy by distance from the first."),
+}
 
 
 def report(
@@ -45,7 +47,7 @@ def report(
         out.document(f"{label}_{stamp}.json", text)
         out.document(f"{label}_latest.json", text)
         out.table(f"{label}_table_3", _rows(document, documents), formats=FORMATS, note=NOTE)
-        if verbose or not any(entries(document, "sparsity_sweep", "budget_sweep")):
+        if verbose or not any(entries(document, *FIXED)):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
         out.document(f"{label}_table_3.md", generate_summary_table(document))
         for dataset in document["results"] if label in drawn else ():
@@ -68,45 +70,10 @@ def _plain(name: str) -> str:
 
 
 def _charts(document: Mapping[str, Any], dataset: str, label: str, out: Report) -> None:
-    drawn = (
-        (
-            "figure_4",
-            figure_4(document, dataset),
-            "Figure 4: perplexity against context length, the same tokens at each.",
-        ),
-        (
-            "figure_8",
-            figure_8(document, dataset),
-            "Figure 8: perplexity against the cache that is held and that is read.",
-        ),
-        ("by_position", by_position(document, dataset), "Loss by place in the window."),
-        ("copy", by_distance(document, dataset), "Copy probe: loss of the second copy by distance from the first."),
-    )
-    for kind, chart, caption in drawn:
-        if chart is not None:
-            out.chart(f"{label}_{kind}", chart, caption=f"{caption} {dataset}, {document['config']['model']['name']}.")
-
-
-def by_position(document: Mapping[str, Any], dataset: str) -> Any | None:
-    return _curve(document, dataset, "cross_entropy_by_position", "place in the window", skip="0")
-
-
-def by_distance(document: Mapping[str, Any], dataset: str) -> Any | None:
-    return _curve(document, dataset, "cross_entropy_by_distance", "tokens between the copies")
-
-
-def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, skip: str = "") -> Any | None:
-    rows = []
-    for where, title, level, entry in entries(document, "sparsity_sweep", "budget_sweep"):
-        lossy = title == "dense" or entry["realised_sparsity"]
-        if where == dataset and entry.get(key) and lossy:
-            name = title if title == "dense" else f"{title} {level}"
-            rows += [{"series": name, "x": int(x), "y": y} for x, y in entry[key].items() if x != skip]
-    if not rows:
-        return None
-    return interval_lines(
-        rows, x="x", y="y", series="series", x_title=x_title, y_title="cross-entropy", log_x=True, title=dataset
-    )
+    about = f"{dataset}, {document['config']['model']['name']}."
+    for kind, (draw, caption) in CHARTS.items():
+        if (chart := draw(document, dataset)) is not None:
+            out.chart(f"{label}_{kind}", chart, caption=f"{caption} {about}")
 
 
 def generate_summary_table(results: Mapping[str, Any]) -> str:
