@@ -5,7 +5,7 @@ Two things scored on the same clusters are compared on the same draws, so that w
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,8 @@ from assay.metrics.intervals import Interval
 LEAST = 20
 """With fewer clusters there is no interval."""
 DRAWS = 4000
+Sums = tuple[float, ...]
+"""One number per cluster."""
 
 
 @cache
@@ -43,6 +45,12 @@ def ratio_difference(
     level: float = 0.95,
 ) -> Interval:
     """The first ratio less the second, over the same clusters."""
+    return _difference(tuple(total), tuple(count), tuple(other_total), tuple(other_count), level)
+
+
+@lru_cache(maxsize=4096)
+def _difference(total: Sums, count: Sums, other_total: Sums, other_count: Sums, level: float) -> Interval:
+    """Kept: tables, charts and files ask for the same intervals."""
     sums = [torch.tensor(values, dtype=torch.float64) for values in (total, count, other_total, other_count)]
     mean = (sums[0].sum() / sums[1].sum() - sums[2].sum() / sums[3].sum()).item()
     if len(total) < LEAST:
@@ -59,6 +67,11 @@ def ratio_difference_p(
     Where none is, the normal tail at the draws' spread says how far, which Holm over many pairs needs to know."""
     if len(total) < LEAST:
         return 1.0
+    return _difference_p(tuple(total), tuple(count), tuple(other_total), tuple(other_count))
+
+
+@lru_cache(maxsize=4096)
+def _difference_p(total: Sums, count: Sums, other_total: Sums, other_count: Sums) -> float:
     found = _drawn_differences([torch.tensor(v, dtype=torch.float64) for v in (total, count, other_total, other_count)])
     spread, n = found.std().item(), len(found)
     if spread == 0:
