@@ -18,7 +18,7 @@ from assay.core.executors.base import Executor
 from assay.core.files import can_be_path, is_there
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
-from assay.core.run import Numerics, Record, Run, as_planned, flat
+from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store
 from assay.core.study import Study
 from assay.studies import studies
@@ -251,15 +251,15 @@ def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
 
 def _without_measurements(records: Iterable[Record]) -> Iterator[Record]:
     """What the page says of a study's records besides its section: of those with a result, that they are there."""
-    alike: dict[Numerics, Run] = {}
+    alike: Run | None = None
     for record in records:
         if record.status != "done":
             yield replace(record, metrics={}, cost={}, files={})
             continue
         run = record.run
-        if run.numerics not in alike:
-            alike[run.numerics] = Run(run.study, {}, 0, {}, run.numerics)
-        yield Record(alike[run.numerics], "done", {}, {}, provenance=record.provenance, finished=record.finished)
+        if alike is None or alike.numerics is not run.numerics:
+            alike = Run(run.study, {}, 0, {}, run.numerics)
+        yield Record(alike, "done", {}, {}, provenance=record.provenance, finished=record.finished)
 
 
 def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> Study:

@@ -92,12 +92,16 @@ class Index:
     settings: list[Setting] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
 
-    def summary(self, study: str, row: Row) -> Record:
-        """The record without its measurements."""
+    def run(self, study: str, row: Row) -> Run:
         setting = self.settings[row.setting]
         run = Run(study, setting.options, row.seed, setting.versions, setting.numerics)
         # The folder's name, which `read` compares: to hash it again takes longer than all else.
         vars(run)["id"] = row.id
+        return run
+
+    def summary(self, study: str, row: Row) -> Record:
+        """The record without its measurements."""
+        run = self.run(study, row)
         metrics = {} if row.refusal is None else {REFUSED: row.refusal}
         cost = {} if row.seconds is None else {"seconds": row.seconds}
         return Record(run, row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
@@ -147,7 +151,7 @@ def records(folder: Path, read: Read) -> list[Record]:
 
     index, rows = _listed(folder, remembered)
     return [
-        just_read.get(name) or Stored.of(index.summary(folder.name, row), folder / name, read)
+        just_read.get(name) or Stored.of(index.run(folder.name, row), row, folder / name, read)
         for name, row in rows.items()
     ]
 
@@ -203,10 +207,9 @@ class Stored(Record):
     LATER = ("metrics", "cost", "error", "provenance", "artifacts", "files")
 
     @classmethod
-    def of(cls, summary: Record, folder: Path, read: Read) -> Self:
+    def of(cls, run: Run, row: Row, folder: Path, read: Read) -> Self:
         made = object.__new__(cls)
-        told = {name: getattr(summary, name) for name in ("run", "status", "finished", "place")}
-        vars(made).update(told, folder=folder, _read=read)
+        vars(made).update(run=run, status=row.status, finished=row.finished, place=row.place, folder=folder, _read=read)
         return made
 
     def __eq__(self, other: object) -> bool:

@@ -24,10 +24,13 @@ DIGITS = 300
 """Of an integer; so many still fit a float."""
 ID = re.compile(r"[0-9a-f]{16}\Z")
 
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_UNUSUAL = (b"0" * 200, b"0e000", b"0E000", b"0e+000", b"0E+000")
-"""With every digit as 0: a number that could be infinite, or a long integer; also some hashes, which then are merely
-read more slowly. 199 digits and an exponent of two are still finite."""
+_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_EXPONENT = b"0e000"
+"""With every digit as 0 and without plus signs: of a number that could be infinite, or of a hash."""
+_STEP = 10
+_LONG = b"0" * (200 // _STEP)
+"""What every tenth byte of 200 digits is. 199 digits and an exponent of two are still finite."""
+_BEFORE_NUMBER = b" \t\r\n:,["
 _RECORD: dict[str, tuple[type, ...]] = {
     "id": (str,), "run": (dict,), "status": (str,), "metrics": (dict,), "cost": (dict,), "error": (str, type(None)),
     "provenance": (dict,), "finished": (str,), "artifacts": (list,),
@@ -51,9 +54,8 @@ class NewerRecord(UserError):
 def read_record(path: Path) -> Record:
     """The record in a run's folder. Raises ValueError where it is none, OSError where it cannot be read, NewerRecord
     where a newer assay wrote it."""
-    folder = path.parent
-    record = parse_record(read_plain(path, LARGEST), path, folder)
-    if (record.run.id, record.run.study) != (folder.name, folder.parent.name):
+    record = parse_record(read_plain(path, LARGEST), path, path.parent)
+    if (record.run.study, record.run.id) != path.parts[-3:-1]:
         raise NotARecord("its id is not its folder's")
     return record
 
@@ -79,14 +81,30 @@ def parse_record(data: bytes, path: Path | str = "the record", folder: Path | No
 
 
 def _decoded(data: bytes) -> Any:
-    alike = data.translate(_ZEROS)  # a regular expression takes longer than all the rest
-    decoder = _STRICT if any(mark in alike for mark in _UNUSUAL) else _QUICK
-    found = decoder.decode(data.decode())
+    found = _decoder(data).decode(data.decode())
     if data.count(b"[") + data.count(b"{") > DEEPEST and _deeper_than(found, DEEPEST):
         raise NotARecord(f"it is nested more than {DEEPEST} deep")
     if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair is no text that could be written anywhere
         found = _QUICK.decode(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode())
     return found
+
+
+def _decoder(data: bytes) -> json.JSONDecoder:
+    """The strict one, which looks at every number, where one may be too large."""
+    alike = data.translate(_ALIKE, b"+")  # a regular expression takes longer than all the rest
+    return _STRICT if _LONG in alike[::_STEP] or _has_exponent(alike) else _QUICK
+
+
+def _has_exponent(alike: bytes) -> bool:
+    """Whether a number has an exponent of three digits; letters and digits of a hash have a quote or a letter before
+    them."""
+    at = alike.find(_EXPONENT)
+    while at >= 0:
+        begin = len(alike[:at].rstrip(b"0.-"))
+        if alike[max(0, begin - 1) : begin] in _BEFORE_NUMBER:  # nothing before it is in there too
+            return True
+        at = alike.find(_EXPONENT, at + 1)
+    return False
 
 
 def _deeper_than(value: Any, depth: int) -> bool:
