@@ -151,11 +151,11 @@ def test_a_number_too_large_is_found_wherever_it_stands(number: str, spaces: str
     """A record is read strictly only where a number in it may be too large; whatever stands before such a number."""
     for before in ("", *("1" * n + "," for n in range(1, 12))):
         text = f'{{"a":[{before}{spaces}{number}{spaces}]}}'
-        assert reading._decoder(text.encode()) is reading._STRICT
+        assert reading.decoder_for(text.encode()) is reading._STRICT
         with pytest.raises(reading.NotARecord):
             reading._decoded(text.encode())
 
 
 def test_hashes_are_not_taken_for_numbers_too_large() -> None:
     hashes = {"sha256": "12e345" + "0" * 58, "other": "ab4e1234", "b": "9E+999", "c": "x-1e999", "curve": [0.25, 1e-05]}
-    assert reading._decoder(json.dumps(hashes, indent=1).encode()) is reading._QUICK
+    assert reading.decoder_for(json.dumps(hashes, indent=1).encode()) is reading._QUICK

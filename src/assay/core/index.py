@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Self, get_args
 
 from assay.core.errors import UserError
 from assay.core.files import read_plain
+from assay.core.reading import decoder_for
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
 RECORD = "record.json"
@@ -279,10 +280,9 @@ def _load(path: Path, records: int) -> Index:
         checksum, _, body = read_plain(path, PER_RECORD * (records + 1)).partition(b"\n")
         if checksum != _checksum(body):
             return Index()
-        data = json.loads(body)
+        data = decoder_for(body).decode(body.decode())  # raises for what no option can be: NaN, infinities
         if data["layout"] != LAYOUT:
             return Index()
-        json.dumps(data["settings"], allow_nan=False)  # raises for what no option can be: NaN, infinities
         settings = [_setting(*entry) for entry in data["settings"]]
         rows = [_row(entry, len(settings)) for entry in data["rows"]]
         return Index(settings, {row.id: row for row in rows})

@@ -81,7 +81,7 @@ def parse_record(data: bytes, path: Path | str = "the record", folder: Path | No
 
 
 def _decoded(data: bytes) -> Any:
-    found = _decoder(data).decode(data.decode())
+    found = decoder_for(data).decode(data.decode())
     if data.count(b"[") + data.count(b"{") > DEEPEST and _deeper_than(found, DEEPEST):
         raise NotARecord(f"it is nested more than {DEEPEST} deep")
     if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair is no text that could be written anywhere
@@ -89,7 +89,7 @@ def _decoded(data: bytes) -> Any:
     return found
 
 
-def _decoder(data: bytes) -> json.JSONDecoder:
+def decoder_for(data: bytes) -> json.JSONDecoder:
     """The strict one, which looks at every number, where one may be too large."""
     alike = data.translate(_ALIKE, b"+")  # a regular expression takes longer than all the rest
     return _STRICT if _LONG in alike[::_STEP] or _has_exponent(alike) else _QUICK
@@ -100,8 +100,8 @@ def _has_exponent(alike: bytes) -> bool:
     them."""
     at = alike.find(_EXPONENT)
     while at >= 0:
-        begin = len(alike[:at].rstrip(b"0.-"))
-        if alike[max(0, begin - 1) : begin] in _BEFORE_NUMBER:  # nothing before it is in there too
+        before = alike[max(0, at - 2 * DIGITS) : at].rstrip(b"0.-")[-1:]
+        if before in _BEFORE_NUMBER:  # and where there is nothing before it
             return True
         at = alike.find(_EXPONENT, at + 1)
     return False

@@ -54,7 +54,7 @@ class Numerics:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Fields that did not exist when it was written have their defaults; those of a later version are left out."""
-        return _shared(cls, *_known(cls, data))
+        return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return _shared(cls, *_known(cls, data))
+        return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
 
 
 _DEVICE: dict[str, str] = {}
@@ -349,7 +349,8 @@ def _field_names(cls: type) -> tuple[str, ...]:
 @lru_cache(maxsize=4096, typed=True)
 def _shared(cls: type[T], *values: Any) -> T:
     """An instance with these values, `...` for a default: one object for all the records that were made alike."""
-    return cls(**{name: value for name, value in zip(_field_names(cls), values, strict=True) if value is not ...})
+    names = _field_names(cls)  # type: ignore[arg-type]
+    return cls(**{name: value for name, value in zip(names, values, strict=True) if value is not ...})
 
 
 @cache
