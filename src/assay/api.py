@@ -224,7 +224,7 @@ def write_page(out: str | Path) -> tuple[Path, list[str]]:
             section, problem = _section(name, mine)
             sections.append((name, studies[name].question + problem, section))
             failed += [name] if problem else []
-        behind += map(_without_measurements, records)
+        behind += _without_measurements(records)
     behind.sort(key=lambda record: record.run.study)
     path = Path(out) / "report.html"
     with disk_errors(path):
@@ -249,10 +249,17 @@ def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
     return section, f" (This section could not be made: {problem})"
 
 
-def _without_measurements(record: Record) -> Record:
-    """What the page says of a record besides its study's section: for one with a result, that it is there."""
-    run = record.run if record.status != "done" else replace(record.run, options={}, versions={})
-    return replace(record, run=run, metrics={}, cost={}, files={})
+def _without_measurements(records: Iterable[Record]) -> Iterator[Record]:
+    """What the page says of a study's records besides its section: of those with a result, that they are there."""
+    alike: Run | None = None
+    for record in records:
+        if record.status != "done":
+            yield replace(record, metrics={}, cost={}, files={})
+            continue
+        run = record.run
+        if alike is None or alike.numerics is not run.numerics:
+            alike = Run(run.study, {}, 0, {}, run.numerics)
+        yield Record(alike, "done", {}, {}, provenance=record.provenance, finished=record.finished)
 
 
 def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> Study:

@@ -1,15 +1,18 @@
 """Base x grid -> runs, each once; resuming is planning again."""
 
+import hashlib
+import itertools
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from assay.core import run
 from assay.core.errors import UserError
-from assay.core.plan import assign, cohorts, labels, make_plan, parse_grid
+from assay.core.plan import assign, cohorts, labels, make_plan, parse_grid, points
 from assay.core.plugin import registries
-from assay.core.run import Numerics, Run
+from assay.core.run import Numerics, Run, canonical
 from assay.core.store import Store
 from assay.core.study import Outcome
 
@@ -138,3 +141,29 @@ def test_a_plan_is_linear_and_fast() -> None:
     runs = make_plan(study, {}, Numerics()).runs
     assert len(labels(runs)) == sum(map(len, cohorts(runs, 2))) == 2000
     assert time.process_time() - before < 2
+
+
+def test_what_runs_of_one_setting_have_in_common_is_written_out_once(toy: Any, monkeypatch: Any) -> None:
+    """A plan of ten thousand runs is mostly seeds: to write out the options of each would take most of its time."""
+    written = []
+    whole = run._around_the_seed
+    monkeypatch.setattr(run, "_around_the_seed", lambda of: written.append(of) or whole(of))
+    study = registries()["studies"]["icl"](seeds=tuple(range(50)))  # a model and references, each with 50 seeds
+    planned = make_plan(study, {"optimizer.lr": [1e-3, 1e-2]}, Numerics(device="cuda")).runs
+    assert len(planned) == 3 * 50
+    assert len(written) == 2 * 2
+    for one in planned:
+        text = canonical(one.to_json())
+        assert one.id == hashlib.sha256(text.encode()).hexdigest()[:16] == Run.from_json(one.to_json()).id
+
+
+def test_points_of_a_grid_share_the_objects_in_which_they_do_not_differ() -> None:
+    study = registries()["studies"]["icl"]()
+    grid = {"model.seq_mixer": ["attention", "gru"], "optimizer.lr": [1e-3, 2e-3, 3e-3], "model.num_layers": [1]}
+    found = list(points(study, grid))
+    assert [(str(p.model.seq_mixer), p.optimizer.lr) for p in found] == [
+        (mixer, rate) for mixer in ("attention", "gru") for rate in (1e-3, 2e-3, 3e-3)
+    ]
+    assert len({id(p.model) for p in found}) == 2 and len({id(p.optimizer) for p in found}) == 3
+    one_by_one = [assign(study, dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
+    assert found == one_by_one

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.core import reading
 from assay.core.errors import UserError
 from assay.core.reading import DEEPEST, parse_record
 from assay.core.run import FORMAT, Numerics, Provenance, Record, Run
@@ -142,3 +143,19 @@ def test_any_value_anywhere_is_refused_or_can_be_shown(path: str, value: Any) ->
     sorted([RECORD, record], key=lambda record: (record.finished, record.run.label))
     if record.cost.get("seconds") is not None:  # what a study gave as NaN
         estimate([RUN], [RECORD, record], 1)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+400", "0.5e308000", "9" * 301, "-" + "1" * 1000])
+@pytest.mark.parametrize("spaces", ["", " ", "\n", "\t\t"])
+def test_a_number_too_large_is_found_wherever_it_stands(number: str, spaces: str) -> None:
+    """A record is read strictly only where a number in it may be too large; whatever stands before such a number."""
+    for before in ("", *("1" * n + "," for n in range(1, 12))):
+        text = f'{{"a":[{before}{spaces}{number}{spaces}]}}'
+        assert reading.decoder_for(text.encode()) is reading._STRICT
+        with pytest.raises(reading.NotARecord):
+            reading._decoded(text.encode())
+
+
+def test_hashes_are_not_taken_for_numbers_too_large() -> None:
+    hashes = {"sha256": "12e345" + "0" * 58, "other": "ab4e1234", "b": "9E+999", "c": "x-1e999", "curve": [0.25, 1e-05]}
+    assert reading.decoder_for(json.dumps(hashes, indent=1).encode()) is reading._QUICK

@@ -5,6 +5,7 @@ import random
 
 import torch
 
+from assay.metrics import bootstrap
 from assay.metrics.bootstrap import LEAST, ratio, ratio_difference, ratio_difference_p
 
 
@@ -60,3 +61,22 @@ def test_a_p_value_says_what_the_interval_says():
     assert told[-1] < 1e-3 < told[0], "both kinds occur"
     same = [count.tolist()] * 4
     assert ratio_difference_p(*same) == 1.0 and ratio_difference_p(*[[1.0] * 5] * 4) == 1.0
+
+
+def test_what_tables_and_files_both_ask_for_is_drawn_once(monkeypatch):
+    drawn = []
+    whole = bootstrap._drawn_differences
+    monkeypatch.setattr(bootstrap, "_drawn_differences", lambda sums: drawn.append(1) or whole(sums))
+    total, count = [1.5 + n for n in range(30)], [2.0] * 30
+    first, again = (bootstrap.ratio_difference(total, count, count, total) for _ in range(2))
+    one, other = (bootstrap.ratio_difference_p(total, count, count, total) for _ in range(2))
+    assert first == again and one == other and len(drawn) == 2
+    assert bootstrap.ratio_difference(total, count, count, total, level=0.5) != first
+
+
+def test_quantiles_are_those_of_torch_to_the_last_bit():
+    rng = torch.Generator().manual_seed(0)
+    for count in (1, 2, 3, 40, 4000):
+        values = torch.randn(count, generator=rng, dtype=torch.float64)
+        levels = [0.0, 0.025, 0.05, 0.5, 0.95, 0.975, 1.0]
+        assert bootstrap.quantiles(values, *levels) == torch.quantile(values, torch.tensor(levels).double()).tolist()

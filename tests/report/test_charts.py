@@ -1,8 +1,12 @@
 from typing import Any
 
+import altair as alt
 import pytest
+from altair.utils.schemapi import debug_mode
+from jsonschema import ValidationError
 
 from assay.metrics.intervals import Interval
+from assay.report import style
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.style import PALETTE, house_spec
 
@@ -73,7 +77,44 @@ def test_nan_never_reaches_a_spec():
 
 
 def test_charts_can_be_put_side_by_side():
-    import altair as alt
-
     chart = interval_bars(rows("a", xs=(1,)), label="model", value="R2_0.75")
     assert house_spec(alt.hconcat(chart, chart))["config"]["range"]["category"] == list(PALETTE)
+
+
+def test_charts_of_one_structure_are_validated_once_and_others_as_before(monkeypatch):
+    """A page has a hundred charts of a few structures; to validate one takes a tenth of a second."""
+    asked = []
+    validate = alt.LayerChart.validate
+    monkeypatch.setattr(alt.LayerChart, "validate", lambda spec: asked.append(spec) or validate(spec))
+    style._validate.cache_clear()
+    for names in (("a", "b", "c"), ("a", "c", "d", "e"), tuple("abcdefgh")):
+        chart = interval_lines(rows(*names), x="n", y="R2_0.75", series="model", title=f"of {names}")
+        house_spec(chart)
+        house_spec(interval_lines(rows(*names), x="n", y="R2_0.75", series="model", title="other", x_title="n"))
+    assert len(asked) == 1, "series, titles and rows are no structure"
+    house_spec(interval_lines(rows("a"), x="n", y="R2_0.75", series="model", title="logarithmic", log_x=True))
+    assert len(asked) == 2
+    wrong = chart.copy()
+    wrong.width = "wide"
+    for _ in range(2):  # what is wrong is not kept
+        with pytest.raises(ValidationError):
+            house_spec(wrong)
+
+
+def test_what_a_schema_counts_is_still_counted():
+    chart = alt.Chart(alt.InlineData(values=[{"x": 1}])).mark_point().encode(x="x:Q")
+    house_spec(chart.transform_filter({"field": "x", "range": [1, 5]}))  # a pair, and no other number of them
+    with debug_mode(False):
+        several = chart.transform_filter({"field": "x", "range": [1, 5, 7]})
+    with pytest.raises(ValidationError):
+        house_spec(several)
+
+
+def test_a_chart_is_layered_once(monkeypatch):
+    """Altair copies every layer, with all that it may have, each time a layered chart is made or changed."""
+    made = []
+    whole = alt.LayerChart.__init__
+    monkeypatch.setattr(alt.LayerChart, "__init__", lambda *args, **options: made.append(1) or whole(*args, **options))
+    chart = interval_lines(rows("a", "b"), x="n", y="R2_0.75", series="model", title="t")
+    assert len(made) == 1
+    assert {param["name"] for param in chart.to_dict()["params"]} and chart.to_dict()["title"] == "t"

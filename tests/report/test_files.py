@@ -10,6 +10,7 @@ from assay.core import store
 from assay.core.errors import UserError
 from assay.metrics.intervals import Interval
 from assay.report.files import write_section
+from assay.report.page import build_page
 from assay.report.section import Chart, Section
 
 
@@ -201,3 +202,13 @@ def test_a_chart_that_cannot_be_drawn_is_named_and_loses_nothing_else(tmp_path):
     with pytest.warns(UserWarning, match=r"the chart broken cannot be drawn \(.+\); the tables are whole"):
         found = [path.name for path in write_section(section, tmp_path)]
     assert found == ["scores.csv", "scores.json", "bars.pdf", "bars.png", "bars.vl.json"]
+
+
+def test_a_document_may_be_written_out_only_where_files_are(tmp_path):
+    asked = []
+    section = of("scores")
+    section.document("late.txt", lambda: asked.append(1) or "as it was asked for")
+    build_page([("toy", "Why?", section)], [])
+    assert not asked, "a page shows no documents"
+    write_section(section, tmp_path)
+    assert (tmp_path / "late.txt").read_text() == "as it was asked for"

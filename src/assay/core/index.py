@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Self, get_args
 
 from assay.core.errors import UserError
 from assay.core.files import read_plain
+from assay.core.reading import decoder_for
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
 RECORD = "record.json"
@@ -92,12 +93,16 @@ class Index:
     settings: list[Setting] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
 
-    def summary(self, study: str, row: Row) -> Record:
-        """The record without its measurements."""
+    def run(self, study: str, row: Row) -> Run:
         setting = self.settings[row.setting]
         run = Run(study, setting.options, row.seed, setting.versions, setting.numerics)
         # The folder's name, which `read` compares: to hash it again takes longer than all else.
         vars(run)["id"] = row.id
+        return run
+
+    def summary(self, study: str, row: Row) -> Record:
+        """The record without its measurements."""
+        run = self.run(study, row)
         metrics = {} if row.refusal is None else {REFUSED: row.refusal}
         cost = {} if row.seconds is None else {"seconds": row.seconds}
         return Record(run, row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
@@ -147,7 +152,7 @@ def records(folder: Path, read: Read) -> list[Record]:
 
     index, rows = _listed(folder, remembered)
     return [
-        just_read.get(name) or Stored.of(index.summary(folder.name, row), folder / name, read)
+        just_read.get(name) or Stored.of(index.run(folder.name, row), row, folder / name, read)
         for name, row in rows.items()
     ]
 
@@ -203,10 +208,9 @@ class Stored(Record):
     LATER = ("metrics", "cost", "error", "provenance", "artifacts", "files")
 
     @classmethod
-    def of(cls, summary: Record, folder: Path, read: Read) -> Self:
+    def of(cls, run: Run, row: Row, folder: Path, read: Read) -> Self:
         made = object.__new__(cls)
-        told = {name: getattr(summary, name) for name in ("run", "status", "finished", "place")}
-        vars(made).update(told, folder=folder, _read=read)
+        vars(made).update(run=run, status=row.status, finished=row.finished, place=row.place, folder=folder, _read=read)
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -276,10 +280,9 @@ def _load(path: Path, records: int) -> Index:
         checksum, _, body = read_plain(path, PER_RECORD * (records + 1)).partition(b"\n")
         if checksum != _checksum(body):
             return Index()
-        data = json.loads(body)
+        data = decoder_for(body).decode(body.decode())  # raises for what no option can be: NaN, infinities
         if data["layout"] != LAYOUT:
             return Index()
-        json.dumps(data["settings"], allow_nan=False)  # raises for what no option can be: NaN, infinities
         settings = [_setting(*entry) for entry in data["settings"]]
         rows = [_row(entry, len(settings)) for entry in data["rows"]]
         return Index(settings, {row.id: row for row in rows})

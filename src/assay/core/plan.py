@@ -5,7 +5,7 @@ make_plan(Expressivity(), {"noise": ["0.01", "0.1"]}, Numerics())  ->  every run
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_origin
 
@@ -14,7 +14,7 @@ from assay.core.convert import convert, nearest, option_types
 from assay.core.convert import expand as expand_range
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, registries
-from assay.core.run import Numerics, Record, Run, canonical, flat
+from assay.core.run import Numerics, Record, Run, canonical, flat, placed
 from assay.core.store import Store
 from assay.core.study import Study
 
@@ -50,15 +50,32 @@ def to_be_tried_again(record: Record, retry: Retry) -> bool:
 
 def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
     """Every point of the grid on top of the base study; a run that two points share is planned once."""
-    keys = list(grid)
     runs: dict[str, Run] = {}
-    for values in itertools.product(*grid.values()):
-        for run in assign(study, dict(zip(keys, values, strict=True))).plan():
-            placed = Run(run.study, run.options, run.seed, run.versions, numerics)
-            runs.setdefault(placed.id, placed)
+    for point in points(study, grid):
+        for run in placed(point.plan(), numerics):
+            runs.setdefault(run.id, run)
     if not runs:
         raise UserError(f"{study.name}: nothing to run. Name at least one model, one seed and one value per grid key.")
     return Plan(study, tuple(runs.values()))
+
+
+def points(study: Study, grid: Grid) -> Iterator[Study]:
+    """The study at every point of the grid. Points at which a field has the same values share one object there: what
+    was made of it for one point is not made again for the thousands of others."""
+    types = option_types(type(study))
+    fields: dict[str, list[str]] = {}
+    for key in grid:
+        fields.setdefault(spelled(key.partition(".")[0], types), []).append(key)
+    made: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for numbers in itertools.product(*(range(len(values)) for values in grid.values())):
+        at = dict(zip(grid, numbers, strict=True))
+        changed: dict[str, Any] = {}
+        for name, keys in fields.items():
+            place = (name, *(at[key] for key in keys))
+            if place not in made:
+                made[place] = _changes(study, {key: grid[key][at[key]] for key in keys})
+            changed |= made[place]
+        yield dataclasses.replace(study, **changed)
 
 
 def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
@@ -78,6 +95,11 @@ def assign(target: T, values: Mapping[str, Any]) -> T:
     """A copy of a config with the options at dotted paths changed, all at once, so that their order does not matter.
 
     A step into a tuple goes into each member; names as `spelled`."""
+    return dataclasses.replace(target, **_changes(target, values))  # type: ignore[type-var]
+
+
+def _changes(target: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that `assign` replaces."""
     types = option_types(type(target))
     what = f"{target.registry.kind} '{target.name}'" if isinstance(target, Plugin) else type(target).__name__
     here: dict[str, Any] = {}
@@ -94,7 +116,7 @@ def assign(target: T, values: Mapping[str, Any]) -> T:
             here[head] = convert(types[head], value, what=f"{what}, option '{head}'")
     for head, inner in below.items():
         here[head] = _assign_inside(here.get(head, getattr(target, head)), inner, what=f"{what}: option '{head}'")
-    return dataclasses.replace(target, **here)  # type: ignore[type-var]
+    return here
 
 
 def spelled(name: str, types: Mapping[str, Any]) -> str:

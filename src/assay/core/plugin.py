@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import importlib
 import importlib.metadata
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -101,6 +102,10 @@ def settled(value: Any, versions: dict[str, str]) -> Any:
     """What of an option goes into a run's id: JSON; the versions of all plug-ins inside are added to those given. A
     number that is not finite is a ValueError. What is kept of a plug-in is shared between runs: do not change it."""
     if value is None or type(value) in (str, bool, int):  # first: most are
+        return value
+    if type(value) is float:
+        if not math.isfinite(value):
+            raise ValueError("not a finite number")
         return value
     if isinstance(value, Plugin):
         plain, found = value._settled

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn, get_args
 
@@ -23,10 +24,13 @@ DIGITS = 300
 """Of an integer; so many still fit a float."""
 ID = re.compile(r"[0-9a-f]{16}\Z")
 
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_UNUSUAL = (b"0" * 200, b"0e000", b"0E000", b"0e+000", b"0E+000")
-"""With every digit as 0: a number that could be infinite, or a long integer; also some hashes, which then are merely
-read more slowly. 199 digits and an exponent of two are still finite."""
+_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_EXPONENT = b"0e000"
+"""With every digit as 0 and without plus signs: of a number that could be infinite, or of a hash."""
+_STEP = 10
+_LONG = b"0" * (200 // _STEP)
+"""What every tenth byte of 200 digits is. 199 digits and an exponent of two are still finite."""
+_BEFORE_NUMBER = b" \t\r\n:,["
 _RECORD: dict[str, tuple[type, ...]] = {
     "id": (str,), "run": (dict,), "status": (str,), "metrics": (dict,), "cost": (dict,), "error": (str, type(None)),
     "provenance": (dict,), "finished": (str,), "artifacts": (list,),
@@ -35,6 +39,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {"place": (int, type(None)), "files": (
 _RUN: dict[str, tuple[type, ...]] = {
     "study": (str,), "options": (dict,), "seed": (int,), "versions": (dict,), "numerics": (dict,)
 }  # fmt: skip
+_STATUS = get_args(Status)
 _NUMERICS: dict[str, tuple[type, ...]] = {f.name: (type(f.default),) for f in fields(Numerics)}
 
 
@@ -49,9 +54,8 @@ class NewerRecord(UserError):
 def read_record(path: Path) -> Record:
     """The record in a run's folder. Raises ValueError where it is none, OSError where it cannot be read, NewerRecord
     where a newer assay wrote it."""
-    folder = path.parent
-    record = parse_record(read_plain(path, LARGEST), path, folder)
-    if (record.run.id, record.run.study) != (folder.name, folder.parent.name):
+    record = parse_record(read_plain(path, LARGEST), path, path.parent)
+    if (record.run.study, record.run.id) != path.parts[-3:-1]:
         raise NotARecord("its id is not its folder's")
     return record
 
@@ -77,14 +81,30 @@ def parse_record(data: bytes, path: Path | str = "the record", folder: Path | No
 
 
 def _decoded(data: bytes) -> Any:
-    alike = data.translate(_ZEROS)  # a regular expression takes longer than all the rest
-    decoder = _STRICT if any(mark in alike for mark in _UNUSUAL) else _QUICK
-    found = decoder.decode(data.decode())
+    found = decoder_for(data).decode(data.decode())
     if data.count(b"[") + data.count(b"{") > DEEPEST and _deeper_than(found, DEEPEST):
         raise NotARecord(f"it is nested more than {DEEPEST} deep")
     if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair is no text that could be written anywhere
         found = _QUICK.decode(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode())
     return found
+
+
+def decoder_for(data: bytes) -> json.JSONDecoder:
+    """The strict one, which looks at every number, where one may be too large."""
+    alike = data.translate(_ALIKE, b"+")  # a regular expression takes longer than all the rest
+    return _STRICT if _LONG in alike[::_STEP] or _has_exponent(alike) else _QUICK
+
+
+def _has_exponent(alike: bytes) -> bool:
+    """Whether a number has an exponent of three digits; letters and digits of a hash have a quote or a letter before
+    them."""
+    at = alike.find(_EXPONENT)
+    while at >= 0:
+        before = alike[max(0, at - 2 * DIGITS) : at].rstrip(b"0.-")[-1:]
+        if before in _BEFORE_NUMBER:  # and where there is nothing before it
+            return True
+        at = alike.find(_EXPONENT, at + 1)
+    return False
 
 
 def _deeper_than(value: Any, depth: int) -> bool:
@@ -112,10 +132,10 @@ def _check(found: Mapping[str, Any]) -> None:
         raise NotARecord("its id is none")
     if not (run["study"].isprintable() and found["finished"].isprintable()):
         raise NotARecord("its study or its time cannot be printed")
-    if found["status"] not in get_args(Status):
-        raise NotARecord(f"its status is none of {', '.join(get_args(Status))}")
+    if found["status"] not in _STATUS:
+        raise NotARecord(f"its status is none of {', '.join(_STATUS)}")
     for name, texts in (("run.versions", run["versions"]), ("provenance", found["provenance"])):
-        if not all(type(text) is str for text in texts.values()):
+        if not {str}.issuperset(map(type, texts.values())):
             raise NotARecord(f"its {name} are not all text")
     if type(found["cost"].get("seconds", 0.0)) not in (int, float, type(None)):
         raise NotARecord("its cost.seconds is no number")
@@ -135,10 +155,14 @@ def _typed(
 
 
 def _inside(name: Any) -> bool:
-    if type(name) is not str or "\0" in name:
-        return False
+    return type(name) is str and _names_a_file_below(name)
+
+
+@lru_cache(maxsize=1024)
+def _names_a_file_below(name: str) -> bool:
+    """Kept, since a study's runs save files of the same few names."""
     parts = PurePosixPath(name).parts
-    return bool(parts) and not name.startswith("/") and ".." not in parts
+    return bool(parts) and "\0" not in name and not name.startswith("/") and ".." not in parts
 
 
 def _refuse(word: str) -> NoReturn:

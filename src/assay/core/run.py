@@ -15,13 +15,15 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from assay.core.errors import UserError
 from assay.core.files import read_plain
 
+T = TypeVar("T")
 Status = Literal["done", "failed", "diverged"]
 FORMAT = 2
 """Of record.json; a store written by a later one is refused, never guessed at. 1 (assay 0.1.0) has no sizes and hashes
@@ -52,7 +54,7 @@ class Numerics:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Fields that did not exist when it was written have their defaults; those of a later version are left out."""
-        return cls(**_known(cls, data))
+        return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,8 @@ class Run:
 
     @cached_property
     def id(self) -> str:
-        return hashlib.sha256(canonical(self.to_json()).encode()).hexdigest()[:16]
+        """The hash of the canonical text of `to_json`."""
+        return _hash(_around_the_seed(self), self.seed)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and self.id == other.id
@@ -90,7 +93,8 @@ class Run:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, id: str | None = None) -> Self:
         """The run that was written. A stored id stays: another version may make another id of the same options."""
-        run = cls(**{**_known(cls, data), "numerics": Numerics.from_json(data["numerics"])})
+        numerics = Numerics.from_json(data["numerics"])
+        run = cls(data["study"], data["options"], data["seed"], data["versions"], numerics)
         if id is not None:
             vars(run)["id"] = id  # where `cached_property` keeps it
         return run
@@ -125,7 +129,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**_known(cls, data))
+        return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
 
 
 _DEVICE: dict[str, str] = {}
@@ -252,10 +256,43 @@ class Record:
         )
 
 
+def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
+    """The runs with other numerics. A plan has thousands that differ from the one before in their seed alone: what they
+    have in common is written out once for their ids."""
+    before: Run | None = None
+    around = ("", "")
+    for run in runs:
+        made = Run(run.study, run.options, run.seed, run.versions, numerics)
+        alike = before is not None and run.options is before.options and run.versions is before.versions
+        if not alike or before is None or run.study != before.study:
+            around = _around_the_seed(made)
+        vars(made)["id"] = _hash(around, run.seed)
+        before = run
+        yield made
+
+
+def _around_the_seed(run: Run) -> tuple[str, str]:
+    """The canonical text of a run, without its seed: keys are sorted, so the seed stands between these."""
+    before = canonical({"numerics": vars(run.numerics), "options": run.options})
+    after = canonical({"study": run.study, "versions": run.versions})
+    return f'{before[:-1]},"seed":', f",{after[1:]}"
+
+
+def _hash(around: tuple[str, str], seed: int) -> str:
+    number = seed if type(seed) is int else canonical(seed)
+    return hashlib.sha256(f"{around[0]}{number}{around[1]}".encode()).hexdigest()[:16]
+
+
 def as_planned(records: Iterable[Record]) -> list[Record]:
     """In the order of the plans that they were computed for; records of several plans, and those from before places
     were kept, by their labels."""
-    return sorted(records, key=lambda r: (r.run.study, r.place is None, r.place or 0, r.run.label))
+    ordered = sorted(records, key=_place)
+    groups = (list(group) for _, group in groupby(ordered, key=_place))  # most are alone there, and need no label
+    return [r for group in groups for r in (sorted(group, key=lambda r: r.run.label) if len(group) > 1 else group)]
+
+
+def _place(record: Record) -> tuple[str, bool, int]:
+    return record.run.study, record.place is None, record.place or 0
 
 
 def finite(value: Any) -> tuple[Any, bool]:
@@ -299,14 +336,21 @@ def _plugin_names(options: Mapping[str, Any]) -> Iterator[str]:
             yield from _plugin_names(value)
 
 
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = _field_names(cls)
-    return {name: value for name, value in data.items() if name in names}
+def _known(cls: type, data: Mapping[str, Any]) -> list[Any]:
+    """The values of the fields of a class, in order; `...` for one that is not there."""
+    return [data.get(name, ...) for name in _field_names(cls)]
 
 
 @cache
-def _field_names(cls: type) -> frozenset[str]:
-    return frozenset(f.name for f in fields(cls))
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _shared(cls: type[T], *values: Any) -> T:
+    """An instance with these values, `...` for a default: one object for all the records that were made alike."""
+    names = _field_names(cls)  # type: ignore[arg-type]
+    return cls(**{name: value for name, value in zip(names, values, strict=True) if value is not ...})
 
 
 @cache

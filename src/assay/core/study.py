@@ -74,8 +74,8 @@ class Report(Protocol):
     def about(self, setting: str) -> AbstractContextManager[None]:
         """Charts made inside are of this setting alone, and their captions begin with it."""
 
-    def document(self, name: str, text: str) -> None:
-        """A file in a form of the study's own, under its whole name."""
+    def document(self, name: str, text: str | Callable[[], str]) -> None:
+        """A file in a form of the study's own, under its whole name; a function writes it where it is asked for."""
 
     def file(self, path: Path, data: bytes) -> None:
         """A file that a command asked for by name, or that a spec names, as it is to be written."""

@@ -5,7 +5,7 @@ Two things scored on the same clusters are compared on the same draws, so that w
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,8 @@ from assay.metrics.intervals import Interval
 LEAST = 20
 """With fewer clusters there is no interval."""
 DRAWS = 4000
+Sums = tuple[float, ...]
+"""One number per cluster."""
 
 
 @cache
@@ -43,13 +45,34 @@ def ratio_difference(
     level: float = 0.95,
 ) -> Interval:
     """The first ratio less the second, over the same clusters."""
+    return _difference(tuple(total), tuple(count), tuple(other_total), tuple(other_count), level)
+
+
+@lru_cache(maxsize=4096)
+def _difference(total: Sums, count: Sums, other_total: Sums, other_count: Sums, level: float) -> Interval:
+    """Kept: tables, charts and files ask for the same intervals."""
     sums = [torch.tensor(values, dtype=torch.float64) for values in (total, count, other_total, other_count)]
     mean = (sums[0].sum() / sums[1].sum() - sums[2].sum() / sums[3].sum()).item()
     if len(total) < LEAST:
         return Interval(mean, None, None, len(total))
     found = _drawn_differences(sums)
-    low, high = torch.quantile(found, torch.tensor([(1 - level) / 2, (1 + level) / 2]).double())
-    return Interval(mean, low.item(), high.item(), len(total))
+    low, high = quantiles(found, (1 - level) / 2, (1 + level) / 2)
+    return Interval(mean, low, high, len(total))
+
+
+def quantiles(values: Float[Tensor, " draws"], *levels: float) -> list[float]:
+    """What `torch.quantile` gives, which sorts all of the values: it is enough to have those beside each level in their
+    places, which takes an eighth of the time."""
+    import numpy as np
+
+    last = len(values) - 1
+    places = [level * last for level in torch.tensor(levels).double().tolist()]
+    beside = [(int(place), min(int(place) + 1, last)) for place in places]
+    ordered = torch.from_numpy(np.partition(values.numpy(), sorted({number for pair in beside for number in pair})))
+    return [
+        torch.lerp(ordered[below], ordered[above], place - below).item()
+        for place, (below, above) in zip(places, beside, strict=True)
+    ]
 
 
 def ratio_difference_p(
@@ -59,6 +82,11 @@ def ratio_difference_p(
     Where none is, the normal tail at the draws' spread says how far, which Holm over many pairs needs to know."""
     if len(total) < LEAST:
         return 1.0
+    return _difference_p(tuple(total), tuple(count), tuple(other_total), tuple(other_count))
+
+
+@lru_cache(maxsize=4096)
+def _difference_p(total: Sums, count: Sums, other_total: Sums, other_count: Sums) -> float:
     found = _drawn_differences([torch.tensor(v, dtype=torch.float64) for v in (total, count, other_total, other_count)])
     spread, n = found.std().item(), len(found)
     if spread == 0:
@@ -69,6 +97,6 @@ def ratio_difference_p(
 
 
 def _drawn_differences(sums: Sequence[Float[Tensor, " clusters"]]) -> Float[Tensor, " draws"]:
-    a, b, c, d = (draws(len(values)) @ values for values in sums)
+    a, b, c, d = (draws(len(sums[0])) @ torch.stack(list(sums), dim=1)).unbind(1)
     found = a / b - c / d
     return found[found.isfinite()]

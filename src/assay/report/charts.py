@@ -79,7 +79,7 @@ def interval_lines(
     vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, "scale": alt.Scale(zero=False)}
     upward = alt.Y(field="y", **vertical)
     colour, shape = _colour(names), _shape(names)
-    bright = alt.condition(pick, alt.value(1), alt.value(0.12))
+    bright = _picked(pick, 1, 0.12)
     base = alt.Chart(_data(points)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
     layers = [
@@ -88,7 +88,7 @@ def interval_lines(
             y=alt.Y(field="low", **vertical),
             y2=alt.Y2("high"),
             color=colour,
-            opacity=alt.condition(pick, alt.value(0.2), alt.value(0.04)),
+            opacity=_picked(pick, 0.2, 0.04),
         ),
         base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
         alt.Chart(_data(single))
@@ -97,7 +97,7 @@ def interval_lines(
             x=across,
             y=upward,
             color=colour,
-            opacity=alt.condition(pick, alt.value(0.55), alt.value(0.05)),
+            opacity=_picked(pick, 0.55, 0.05),
             tooltip=_seed_tooltip(x_title or x, y_title or y),
         ),
         base.mark_point(filled=True, size=46).encode(
@@ -105,8 +105,8 @@ def interval_lines(
         ),
         *_references(references or {}, points, along="y"),
     ]
-    chart = _layered(layers).add_params(pick, zoom)
-    return chart.properties(width=LINES[0], height=LINES[1], **_title(title), **_described(left_out))
+    size = {"width": LINES[0], "height": LINES[1]}
+    return _layered(layers, pick, zoom, **size, **_title(title), **_described(left_out))
 
 
 @without_validation
@@ -153,7 +153,7 @@ def interval_bars(
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
-    return _layered(layers).properties(width=BARS, height=step, **_title(title), **_described(left_out))
+    return _layered(layers, width=BARS, height=step, **_title(title), **_described(left_out))
 
 
 @without_validation
@@ -223,11 +223,23 @@ def _seed(row: Row, key: str) -> dict[str, Any]:
     return {"y": finite(row[key])[0], "seed": row.get("seed")}
 
 
-def _layered(layers: Sequence["alt.Chart"]) -> "alt.LayerChart":
-    """Without the layers that have nothing to show: Vega warns of their infinite extent."""
+def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properties: Any) -> "alt.LayerChart":
+    """Without the layers that have nothing to show: Vega warns of their infinite extent. The chart is made once, with
+    all that it has: Altair copies every layer several times whenever one is changed."""
     import altair as alt
 
-    return alt.LayerChart(layer=[layer for layer in layers if layer.data["values"]])
+    shown = [layer for layer in layers if layer.data["values"]]
+    if params and shown:
+        shown[0] = shown[0].add_params(*params)
+    return alt.LayerChart(layer=shown, **properties)
+
+
+def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityValue":
+    """The opacity of the series that is picked in the legend, and of the others. Of `alt.condition`, a dict, Altair
+    would have to find out which of its classes it is."""
+    import altair as alt
+
+    return alt.OpacityValue(other, condition={"param": pick.name, "value": chosen})
 
 
 def _names(points: Sequence[Row]) -> list[str]:

@@ -5,7 +5,7 @@ import io
 import math
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +87,7 @@ class Section:
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
         self.looks = Looks()
-        self.documents: dict[str, str] = {}
+        self.documents: dict[str, str | Callable[[], str]] = {}
         self.files: list[tuple[Path, bytes]] = []
         self._setting = ""
 
@@ -116,7 +116,7 @@ class Section:
         told = ": ".join(part for part in (self._setting, caption) if part)
         self.charts.append(Chart(name, spec, " ".join(filter(None, [told, *notes(spec)]))))
 
-    def document(self, name: str, text: str) -> None:
+    def document(self, name: str, text: str | Callable[[], str]) -> None:
         _check_name(name, list(self.documents))
         self.documents[name] = text
 

@@ -1,8 +1,10 @@
 """How every assay chart looks, whoever drew it: sizes that stay legible in a paper's column, colours all can tell."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 SERIES = "series"
@@ -49,9 +51,9 @@ UNDRAWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 def house_spec(chart: Any) -> dict[str, Any]:
     """The Vega-Lite spec of an Altair chart, in the house style where the chart does not say otherwise. It is validated
-    without its data: thousands of rows would take seconds."""
+    without what may be anything (rows, titles, names), once for all charts that do not differ in more."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
-    type(chart).validate(_without_data(spec))
+    _validate(type(chart), json.dumps(_structure(spec)))
     own = spec.get("config", {})
     merged = {
         key: {**HOUSE[key], **own[key]}
@@ -72,15 +74,30 @@ def _drawable(value: Any) -> Any:
     return [_drawable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _without_data(spec: Any) -> Any:
-    """A copy in which every list of inline rows is empty."""
+@lru_cache(maxsize=256)
+def _validate(kind: Any, structure: str) -> None:
+    """Raise where the structure is no chart of this kind; what was found right is not looked at again."""
+    kind.validate(json.loads(structure))
+
+
+TEXTS = ("title", "description", "name", "param")
+LISTS = ("domain", "range", "sort", "values", "views")
+
+
+def _structure(spec: Any, key: str = "") -> Any:
+    """A copy without what the schema does not ask about: no inline rows, a text where any text is allowed is empty, and
+    of a list where any texts, or any numbers, are allowed one of each type is left; a pair stays one, since some must
+    be pairs."""
     if isinstance(spec, list):
-        return [_without_data(part) for part in spec]
+        if key in LISTS and all(isinstance(item, str | int | float) for item in spec):
+            plain = [type(item)() for item in spec]
+            return plain if len(plain) <= 2 else list(dict(zip(map(type, plain), plain, strict=True)).values())
+        return [_structure(part) for part in spec]
     if not isinstance(spec, dict):
-        return spec
+        return "" if key in TEXTS and isinstance(spec, str) else spec
     rows = spec.get("data")
     empty = {"data": {**rows, "values": []}} if isinstance(rows, dict) and "values" in rows else {}
-    return {key: empty.get(key) or _without_data(value) for key, value in spec.items() if key != "datasets"}
+    return {name: empty.get(name) or _structure(value, name) for name, value in spec.items() if name != "datasets"}
 
 
 def notes(spec: Any) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from assay.core.run import Record
@@ -42,17 +43,21 @@ def report(
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     for label, document in zip(names, documents, strict=True):
-        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = partial(_text, document)  # a page writes none of these files
         stamp = re.sub(r"\D", "", document["config"]["timestamp"])[:14]
         out.document(f"{label}_{stamp}.json", text)
         out.document(f"{label}_latest.json", text)
         out.table(f"{label}_table_3", _rows(document, documents), formats=FORMATS, note=NOTE)
         if verbose or not any(entries(document, *FIXED)):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
-        out.document(f"{label}_table_3.md", generate_summary_table(document))
+        out.document(f"{label}_table_3.md", partial(generate_summary_table, document))
         for dataset in document["results"] if label in drawn else ():
             with out.about(" ".join(of_all(len(drawn), len(names)))):
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _rows(document: Mapping[str, Any], documents: Sequence[Any]) -> list[dict[str, Any]]:
