@@ -118,6 +118,10 @@ class Bench:
                 continue
         return [pid for pid in found if pid not in but]
 
+    def workers(self) -> list[int]:
+        """The living worker processes of the `local` executor."""
+        return [pid for pid in self.processes() if "assay.core.worker" in commandline(pid)]
+
     def expect_no_process_left(self, seconds: float = 10) -> None:
         end = time.monotonic() + seconds
         while (left := self.processes()) and time.monotonic() < end:

@@ -42,38 +42,101 @@ def undisturbed(place: Bench, *words: str) -> Contents:
     return contents(place.root / "undisturbed")
 
 
+KILLS = 3
+"""Drivers, and workers, that a demo loses at least."""
+TURNS = 10
+"""Starts of a demo in one store: more would say that it gets nowhere."""
+STORES = 4
+
+
+@dataclass
+class Kills:
+    """Processes that were alive when they were killed."""
+
+    workers: int = 0
+    drivers: int = 0
+
+    @property
+    def enough(self) -> bool:
+        return min(self.workers, self.drivers) >= KILLS
+
+
 def killed_at_random(name: str) -> Callable[[Bench, random.Random], Drill]:
-    """A study's demo, whose workers and driver are killed at random moments."""
+    """A study's demo, whose driver is killed again and again, and before it one of its workers."""
 
     def drill(place: Bench, rng: random.Random) -> Drill:
         command = [*name.split(), "--preset", "demo", "--device", "cpu"]
         begin = time.monotonic()
         wanted = undisturbed(place, *command)
-        took, out = time.monotonic() - begin, place.root / "disturbed"
-        workers = drivers = 0
-        with Watch(out).looking() as watch:
-            for turn in range(4):
-                driver = place.start(*command, "--out", out)
-                over = time.monotonic() + rng.uniform(0.1, 0.5) * took
-                while driver.poll() is None and time.monotonic() < over:
-                    time.sleep(rng.uniform(0.2, 0.6) * took / 2)
-                    held = [pid for pid in place.processes(but=[driver.pid]) if driver.poll() is None]
-                    workers += bool(held) and kill(rng.choice(held))
-                if turn % 2 and driver.poll() is None:
-                    drivers += kill(driver.pid)
-                    place.finish(driver)
-                    place.expect_no_process_left()
-                else:
-                    place.finish(driver).expect(0, 1)
-            last = place.run(*command, "--out", out).expect(0, 1)
-            if last.code == 1:  # a job that lost its worker three times is a failed record, tried again on request
-                place.run(*command, "--out", out).expect(0)
-        expect_same(contents(out), wanted)
-        watch.expect_once()
-        place.run(*command, "--out", out).expect(0, said="nothing to run")
-        return Drill(f"{workers} workers and {drivers} drivers killed at random moments", len(wanted))
+        took = time.monotonic() - begin
+        begin = time.monotonic()
+        place.run(*command, "--out", place.root / "undisturbed").expect(0, said="nothing to run")
+        idle = time.monotonic() - begin
+        kills, stores = Kills(), 0
+        while not kills.enough:
+            stores += 1
+            expect(
+                stores <= STORES, f"only {kills.drivers} drivers and {kills.workers} workers were there to be killed"
+            )
+            out = place.root / f"disturbed-{stores}"
+            with Watch(out).looking() as watch:
+                for _ in range(TURNS):
+                    missing = 1 - len(intact(out, wanted)) / len(wanted)
+                    if kills.enough or not missing:
+                        break
+                    kill_once(place, command, out, wanted, kills, rng.uniform(0, idle + (took - idle) * missing), rng)
+                last = place.run(*command, "--out", out).expect(0, 1)
+                if last.code == 1:  # a job that lost its worker three times is a failed record, tried again on request
+                    place.run(*command, "--out", out).expect(0)
+            expect_same(contents(out), wanted)
+            watch.expect_once()
+            place.run(*command, "--out", out).expect(0, said="nothing to run")
+        done = f"{kills.drivers} drivers and {kills.workers} workers killed at random moments"
+        return Drill(f"{done}; {stores} stores" if stores > 1 else done, stores * len(wanted))
 
     return drill
+
+
+def kill_once(
+    place: Bench, command: list[str], out: Path, wanted: Contents, kills: Kills, seconds: float, rng: random.Random
+) -> None:
+    """Start a demo; kill its driver after so many seconds, and one of its workers at some moment before. Whatever is
+    stored by then stays as it is, and what was stored before is not computed again."""
+    stored = len(intact(out, wanted))
+    start = time.monotonic()
+    driver = place.start(*command, "--out", out)
+    if _wait(driver, start + rng.uniform(0, seconds)):
+        workers = place.workers()
+        while not workers and _wait(driver, min(time.monotonic() + 0.1, start + seconds)):
+            if time.monotonic() >= start + seconds:  # none came: the driver was still being loaded
+                break
+            workers = place.workers()
+        kills.workers += bool(workers) and kill(rng.choice(workers))
+    if _wait(driver, start + seconds):
+        kill(driver.pid)
+    ended = place.finish(driver)
+    if ended.code == -signal.SIGKILL:
+        kills.drivers += 1
+    else:
+        ended.expect(0, 1)
+    place.expect_no_process_left()
+    intact(out, wanted)
+    if " planned, " in ended.err:
+        expect(f" {stored} stored" in ended.err, f"{stored} runs were stored: {ended.err[:200]}")
+
+
+def _wait(driver: subprocess.Popen[str], until: float) -> bool:
+    """Whether the driver still lives at this moment."""
+    with suppress(subprocess.TimeoutExpired):
+        driver.wait(max(0.0, until - time.monotonic()))
+    return driver.returncode is None
+
+
+def intact(out: Path, wanted: Contents) -> Contents:
+    """The stored runs, each of which must be as in the undisturbed store; those that failed are to be tried again."""
+    found = {name: kept for name, kept in contents(out).items() if kept[0] != "failed"}
+    expect_same(found, {name: wanted[name] for name in found if name in wanted})
+    return found
 
 
 def three_drivers(place: Bench, rng: random.Random) -> Drill:

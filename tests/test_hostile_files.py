@@ -221,9 +221,26 @@ def test_a_folder_of_texts_passes_over_what_is_no_file(tmp_path: Path) -> None:
 def test_a_plugin_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary.py").write_bytes(b"\xff")
     (tmp_path / "nul.py").write_bytes(b"x = 1\0")
-    for path in (tmp_path / "binary.py", tmp_path, "a\0b.py", "x" * 5000):
+    os.mkfifo(tmp_path / "pipe.py")
+    for path in (tmp_path / "binary.py", tmp_path, "a\0b.py", "x" * 5000, tmp_path / "pipe.py", "/dev/zero"):
         with pytest.raises(UserError, match="cannot read the plug-in file"):
             read_source(path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("words", [("list", "--plugin", "FIFO"), ("check", "FIFO")], ids=" ".join)
+def test_a_plugin_that_is_a_pipe_is_refused_and_not_waited_for(
+    words: tuple[str, ...], cli: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    code, _, err = cli(*(str(tmp_path / "pipe.py") if word == "FIFO" else word for word in words))
+    assert code == 2 and "it is a pipe or a device, not a file" in err and len(err.splitlines()) == 1
+
+
+def test_a_plugin_file_s_line_ends_do_not_change_its_version(tmp_path: Path) -> None:
+    (tmp_path / "unix.py").write_bytes(b"x = 1\ny = 2\n")
+    (tmp_path / "windows.py").write_bytes(b"x = 1\r\ny = 2\r\n")
+    assert read_source(tmp_path / "unix.py").sha256 == read_source(tmp_path / "windows.py").sha256
 
 
 def test_idx_files_of_whole_arrays_are_read_as_before(tmp_path: Path) -> None:

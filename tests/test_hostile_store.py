@@ -125,6 +125,20 @@ def test_metrics_of_another_shape_are_one_line_when_a_command_reports_them(cli: 
     assert "This section could not be made" in Path(out.strip()).read_text()
 
 
+def test_a_record_that_its_study_cannot_read_is_left_out_by_name_and_hides_no_other(cli: Cli, tmp_path: Path) -> None:
+    words = ["toy", "--plugin", TOY, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
+    cli(*words, "--xs", "1", "2", "3", "4", "5")
+    odd, *_ = (record for record in Store(tmp_path).records() if record.run.options["x"] == 3)
+    edited(lambda data: data["run"].update(options={"odd": 1}))(
+        tmp_path / ".store" / "toy" / odd.run.id / "record.json"
+    )
+    code, out, err = cli("report", "--plugin", TOY, "--out", tmp_path)
+    assert code == 0 and f"toy is reported without {odd.run.id}, which cannot be read: KeyError: 'x' (toy.py:" in err
+    assert len(err.splitlines()) == 1
+    page = Path(out.strip()).read_text()
+    assert "could not be made" not in page and all(f"{x * x}.0" in page for x in (1, 2, 4, 5))
+
+
 def test_a_record_of_a_newer_version_hides_no_other_and_is_left_as_it_is(cli: Cli, tmp_path: Path) -> None:
     words = ["toy", "--plugin", TOY, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
     cli(*words, "--xs", "1", "2")

@@ -19,6 +19,7 @@ REFUSED = {
     "sae ablation --dataset mnist --data-dir nothere": "the data folder 'nothere' does not exist",
     "perplexity --datasets nothere.txt": "no dataset 'nothere.txt'",
     "perplexity --datasets pydoc --model ./nothere": "cannot load the model './nothere'",
+    "perplexity --datasets pydoc --protocol prefix --methods local_strided:pattern=strided": "comes back to keys",
     "icl eval --model ./nothere.py:answer": "there is no file 'nothere.py'",
     "icl --model.model_dim 30 model.seq_mixer:attention:num_heads=4": "4 heads do not divide model_dim=30",
     "icl task:regression --model.tied": "a tied head needs a task",

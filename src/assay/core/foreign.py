@@ -6,6 +6,7 @@ that a worker on another machine runs the same code.
 
 import contextlib
 import hashlib
+import io
 import linecache
 import sys
 import traceback
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from assay.core.errors import UserError
+from assay.core.files import read_file
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ _REGISTERED: dict[str, list[Callable[[], None]]] = {}
 def read_source(path: str | Path) -> Source:
     """The file as text, or a UserError."""
     try:
-        return Source(str(path), Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # text that is no UTF-8, or a name with a NUL
+        text = io.TextIOWrapper(io.BytesIO(read_file(path)), encoding="utf-8").read()  # line ends as in any text file
+        return Source(str(path), text)
+    except (OSError, ValueError) as error:  # text that is no UTF-8
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file with --plugin.") from None
 

@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from assay.core.errors import UserError
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
+from assay.report.readable import described, without_odd
 from assay.report.style import Looks, house_spec, notes
 
 if TYPE_CHECKING:
@@ -163,13 +163,22 @@ def _text(item: Any) -> Any:
 
 def report_into(section: Section, study: "Study", records: "Sequence[Record]") -> str | None:
     """Let a study report its records; why it could not, or None. Records of a store that was edited, or is a
-    stranger's, may have metrics of another shape than the study writes: that must not take more away than its report.
-    A UserError is the study's own word, and is raised."""
+    stranger's, may have options or metrics of another shape than the study writes: they are left out with a warning,
+    and take no more away. A UserError is the study's own word, and is raised."""
     try:
         study.report(records, section)
         return None
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a study's report is not ours
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        problem = described(error)
+
+    def report(some: "Sequence[Record]") -> Section:
+        made = Section(section.study)
+        study.report(some, made)
+        return made
+
+    if (made := without_odd(report, records)) is None:
+        return problem
+    vars(section).update(vars(made))
+    return None

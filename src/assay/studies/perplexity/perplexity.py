@@ -224,6 +224,10 @@ class Perplexity(Study):
             raise UserError(f"{method.label} cuts down a prefix: it runs under --protocol prefix alone.")
         if isinstance(method, Select) and self.protocol == "prefix":
             raise UserError(f"{method.label} selects anew for each query: --protocol prefix means nothing to it.")
+        if isinstance(method, Pattern) and not method.forgets and self.protocol == "prefix":
+            raise UserError(
+                f"{method.label} comes back to keys that it has left out: --protocol prefix means nothing to it."
+            )
         protocol = self.protocol if isinstance(method, Evict) or self.protocol == "prefix" else "online"
         return {
             "method": method,

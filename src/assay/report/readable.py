@@ -1,0 +1,60 @@
+"""Records that a study can report, told from those that it cannot: a store may hold a stranger's."""
+
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from assay.core.errors import UserError
+
+if TYPE_CHECKING:
+    from assay.core.run import Record
+
+Made = TypeVar("Made")
+NAMED = 3
+"""Runs that a warning names; of more it says how many there are."""
+
+
+def without_odd(report: "Callable[[Sequence[Record]], Made]", records: "Sequence[Record]") -> Made | None:
+    """What `report` makes of the records that it can read, where it cannot read all of them; a warning names the
+    others. None: they cannot be told apart, or nothing is left."""
+    odd = _odd(report, records)
+    names = [record.run.id for record in odd]
+    left = [record for record in records if record.run.id not in names]
+    if not odd or not left or problem_with(report, left) is not None:
+        return None
+    more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
+    warnings.warn(
+        f"{odd[0].run.study} is reported without {', '.join(names[:NAMED])}{more}, which cannot be read: "
+        f"{problem_with(report, odd[:1])}",
+        stacklevel=3,
+    )
+    return report(left)
+
+
+def problem_with(report: "Callable[[Sequence[Record]], object]", records: "Sequence[Record]") -> str | None:
+    """Why these records cannot be reported. None: they can, or the study says itself what is wrong (a UserError)."""
+    try:
+        report(records)
+        return None
+    except UserError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a study's report is not ours
+        return described(error)
+
+
+def described(error: Exception) -> str:
+    """The error in one line, with the place where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def _odd(report: "Callable[[Sequence[Record]], object]", records: "Sequence[Record]") -> "list[Record]":
+    """The records that cannot be reported even alone, of some that cannot be reported together. Halved rather than
+    tried one by one: a store may have many records, and few odd ones."""
+    if len(records) == 1:
+        return list(records)
+    middle = len(records) // 2
+    parts = [part for part in (records[:middle], records[middle:]) if problem_with(report, part) is not None]
+    return [record for part in parts for record in _odd(report, part)]
