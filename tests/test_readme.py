@@ -59,6 +59,7 @@ def look_at(section: str, said: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # half a minute of work, on a machine that may be busy
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_block_runs_as_it_stands(section: str, tmp_path: Path) -> None:
     blocks = blocks_of(section, tmp_path)
@@ -66,6 +67,7 @@ def test_every_block_runs_as_it_stands(section: str, tmp_path: Path) -> None:
     look_at(section, "\n".join(said), tmp_path)
 
 
+@pytest.mark.timeout(1200)  # half a minute of work, on a machine that may be busy
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_block_runs(
     section: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
