@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from jaxtyping import install_import_hook
 
+import typechecking
+
 EMPTY = {
     "HOME": "home",
     "XDG_CACHE_HOME": "home/.cache",
@@ -61,6 +63,7 @@ _CHECKED = [
     "models",
     "vectors",
 ]
+typechecking.install()
 _hook = install_import_hook(
     [
         f"assay.{folder}.{path.stem}"

@@ -2,11 +2,16 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+import assay
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -15,6 +20,9 @@ SECTIONS = {
     for section in re.split(r"^## ", README, flags=re.MULTILINE)
     if (blocks := re.findall(r"```(bash|python)(?: (\S+))?\n(.*?)```", section, re.DOTALL))
 }
+STUDIES = ("expressivity", "icl", "modular", "perplexity", "sae")
+READINGS = ("similarity", "frequencies")
+"""Verbs that compute nothing: they take no executor."""
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
@@ -32,25 +40,52 @@ def run(command: str | list[str], folder: Path) -> str:
     return ran.stdout
 
 
-def said_in(section: str, folder: Path) -> str:
-    said = []
+def blocks_of(section: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """The section's programs in order, ("python", text) or ("bash", command); its files are written on the way."""
     for language, name, text in SECTIONS[section]:
         if name:
             (folder / name).write_text(text)
         elif language == "python":
-            said.append(run([sys.executable, "-c", text], folder))
+            yield language, text
         else:
             commands = [line.partition("#")[0].strip() for line in text.strip().splitlines()]
-            said += [run(command, folder) for command in commands if not command.startswith("make ")]
-    return "\n".join(said)
+            yield from ((language, command) for command in commands if not command.startswith("make "))
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_block_runs_as_it_stands(section: str, tmp_path: Path) -> None:
-    said = said_in(section, tmp_path)
+def look_at(section: str, said: str, folder: Path) -> None:
     if section == "Add your own":
         assert "MaxPool" in said and "pass" in said
-        assert (tmp_path / "results" / "report.html").is_file()
+        assert (folder / "results" / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # half a minute of work, on a machine that may be busy
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_block_runs_as_it_stands(section: str, tmp_path: Path) -> None:
+    blocks = blocks_of(section, tmp_path)
+    said = [run(text if kind == "bash" else [sys.executable, "-c", text], tmp_path) for kind, text in blocks]
+    look_at(section, "\n".join(said), tmp_path)
+
+
+@pytest.mark.timeout(1200)  # half a minute of work, on a machine that may be busy
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_block_runs(
+    section: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands, but in this process: what takes long is to import torch in each of a dozen others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assay, "run", partial(assay.run, executor="serial"), raising=True)
+    said = []
+    for kind, text in blocks_of(section, tmp_path):
+        if kind == "python":
+            exec(compile(text, section, "exec"), {"__name__": "__main__"})
+            continue
+        program, *words = shlex.split(text)
+        computes = words[0] in STUDIES and not {"--dry-run", "--choices", *READINGS} & set(words)
+        code, out, err = cli(*words, *(["--executor", "serial"] if computes else []))
+        assert program == "assay" and code == 0, f"{text}\n{out}\n{err}"
+        said.append(out)
+    look_at(section, "\n".join(said), tmp_path)
 
 
 def test_no_section_with_commands_is_left_out() -> None:

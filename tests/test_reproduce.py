@@ -76,10 +76,11 @@ def test_without_a_name_there_is_a_list_with_sources(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_least_squares_in_context_is_reproduced_and_then_read_from_the_store(cli: Cli, tmp_path: Path) -> None:
-    code, out, err = cli("reproduce", "regression-ols", "--out", tmp_path, "--device", "cpu")
+    words = ["reproduce", "regression-ols", "--out", tmp_path, "--device", "cpu", "--executor", "serial"]
+    code, out, err = cli(*words)
     assert code == 0 and out.count("  reproduced  ") == 4, out + err
     assert set(out.partition("records: ")[2].split()) == {record.run.id for record in Store(tmp_path).records("icl")}
-    again = cli("reproduce", "regression-ols", "--out", tmp_path, "--device", "cpu")
+    again = cli(*words)
     assert again[:2] == (0, out) and "8 stored, nothing to run" in again[2]
 
 
@@ -114,7 +115,8 @@ def test_the_ablations_table_has_the_controls_in_it(cli: Cli, tmp_path: Path) ->
     short = {**claimed["options"], "dataset": "digits", "epochs": 2, "seeds": [0], "output_dir": str(tmp_path)}
     path = tmp_path / "claims.json"
     path.write_text(json.dumps({"ablation": {**claimed, "options": short}}))
-    _, out, err = cli("reproduce", "ablation", "--file", path, "--out", tmp_path, "--device", "cpu")
+    where = ["--out", tmp_path, "--device", "cpu", "--executor", "serial"]
+    _, out, err = cli("reproduce", "ablation", "--file", path, *where)
     rows = [line.split()[0] for line in out.partition("records: ")[2].splitlines()[4:12] if line]
     assert rows[:4] == ["lse_only", "lse_var", "lse_var_tc", "var_tc_only"], out + err
     assert rows[4:] == ["relu_l1:l1=0.01:form=spec", "topk", "fast_ica", "pca"]

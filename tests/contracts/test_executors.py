@@ -18,6 +18,8 @@ from assay.core.errors import UserError
 from assay.core.executors import executors, local
 from assay.core.executors import ray as ray_executor
 from assay.core.executors.base import Began, Ended, Executor
+from assay.core.run import canonical
+from assay.core.store import Store
 from assay.core.time_limit import TimeLimit
 
 NAMES = executors.names()
@@ -73,6 +75,20 @@ def slow(job: int, emit: Callable[[Any], None]) -> None:
 def test_every_message_comes_home_in_order_and_each_job_ends_once(name: str) -> None:
     seen = collect(name, square, range(7))
     assert seen == {job: [job, job * job, Ended("finished")] for job in range(7)}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "serial"])
+def test_a_sweep_stores_the_bytes_it_stores_under_serial(
+    name: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    def stored(executor: str) -> dict[str, str]:
+        out = tmp_path / executor
+        words = ["--plugin", Path(__file__).parent.parent / "toy.py", "--executor", executor, "--workers", "2"]
+        code, _, err = cli("toy", *words, "--out", out)
+        assert code == 0, err
+        return {record.run.id: canonical(dict(record.metrics)) for record in Store(out).records()}
+
+    assert stored(name) == stored("serial") and len(stored(name)) == 6
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -81,19 +81,10 @@ def test_options_of_a_task_are_checked_before_anything_is_trained(cli: Cli, tmp_
 
 
 def test_a_run_killed_in_training_resumes_to_the_same_bits(tmp_path: Path, cli: Cli) -> None:
-    words = ["icl", *TINY, "--train.max_steps", "120", "--seeds", "0"]
-    assert cli(*words, "--executor", "serial", "--out", tmp_path / "whole")[0] == 0
+    words = ["icl", *TINY, "--train.max_steps", "120", "--seeds", "0", "--executor", "serial"]
+    assert cli(*words, "--out", tmp_path / "whole")[0] == 0
     out = tmp_path / "killed"
-    command = [
-        sys.executable,
-        "-c",
-        "from assay.command.cli import entry; entry()",
-        *words,
-        "--out",
-        str(out),
-        "--workers",
-        "1",
-    ]
+    command = [sys.executable, "-c", "from assay.command.cli import entry; entry()", *words, "--out", str(out)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     end = time.monotonic() + 60
     while not list(out.rglob("checkpoint")):
