@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from assay.metrics.intervals import student_t
-from assay.studies.modular.bilinear import addition_table, constructive_model
+from assay.studies.modular.bilinear import addition_table, answered, constructive_model
 from assay.studies.modular.bilinear_bank import Split
-from assay.studies.modular.sweep import answered, recipe_of
+from assay.studies.modular.records import recipe_of
 
 ONE_ANSWER, BY_HEART, BY_HAND = "one answer", "training pairs by heart", "four units by hand"
 
