@@ -16,7 +16,7 @@ from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.report.section import Section
 from assay.studies.modular.bilinear import answered
-from assay.studies.modular.bilinear_bank import Split
+from assay.studies.modular.bilinear_bank import PairSplit
 from assay.studies.modular.files import load
 from assay.studies.modular.records import WEIGHTS, saved_model
 from assay.studies.modular.references import pairs_of, references
@@ -173,7 +173,7 @@ def test_references_are_scored_on_the_pairs_of_each_seed() -> None:
     assert train + val + test == 49 and (train, val, test) == study.sizes(7)
     scores = []
     for seed in range(3):
-        split = Split.of(7, seed, study)
+        split = PairSplit.of(7, seed, study)
         sums = [(row // 7 + row % 7) % 7 for row in split.train.tolist()]
         rarest = min(range(7), key=lambda answer: (sums.count(answer), answer))
         scores.append(np.mean([(row // 7 + row % 7) % 7 == rarest for row in split.val.tolist()]))

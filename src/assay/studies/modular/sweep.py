@@ -21,7 +21,7 @@ from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
 from assay.studies import studies
 from assay.studies.modular.bilinear import Model, answered, pairs_at_once
-from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
+from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, PairSplit, Recipe, fresh_models
 from assay.studies.modular.files import check_path, check_writable, encoded
 from assay.studies.modular.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
 from assay.studies.modular.records import WEIGHTS, recipe_of, saved_sweep, setting
@@ -215,7 +215,7 @@ class Keeper:
         self.last, self.due = path, time.perf_counter() + (time.perf_counter() - start) / SAVING
 
 
-def outcome(course: Course, model: Model, split: Split, *, together: int) -> Outcome:
+def outcome(course: Course, model: Model, split: PairSplit, *, together: int) -> Outcome:
     cost = {"seconds": course.seconds, "cpu_seconds": course.cpu_seconds, "trained_together": together}
     metrics: dict[str, Any] = {
         "epochs": len(course.curve),
