@@ -25,10 +25,10 @@ from assay.mixers import mixers
 from assay.models.sequence import SequenceModel
 from assay.report.section import Section, Table
 from assay.studies.icl.capacity import has_convolution
-from assay.studies.icl.contenders import Contender, contenders
+from assay.report.rows import Row
 from assay.studies.icl.icl import InContext
 from assay.studies.icl.presets import PRESETS
-from assay.studies.icl.report import report
+from assay.studies.icl.report import report, trained
 
 PAGE = Path(__file__).parent / "icl.md"
 LEFT_OUT = ("k-layer params",)
@@ -87,7 +87,7 @@ def lengths(records: Sequence[Record]) -> str:
     """Recall at the lengths of the preset's task, a row per mixer that was asked at all of them, and who was not yet.
     Models with a table of positions know no other length, and are never asked."""
     asked = [str(n) for n in configure(InContext, "capacity", {}).task.longer()]
-    found = [c for c in contenders(records) if not convert(SequenceModel, c.options["model"], what="model").has_table]
+    found = [c for c in trained(records) if not convert(SequenceModel, c.options["model"], what="model").has_table]
     there = {index for index, c in enumerate(found) if all(_has_all(record, asked) for record in c.finished)}
     if not any(found[index].finished for index in there):
         return f"Recall by length was not measured at {', '.join(asked[:-1])} and {asked[-1]} tokens yet."
@@ -108,7 +108,7 @@ def _has_all(record: Record, asked: Sequence[str]) -> bool:
     return set(asked) <= set(record.metrics.get("by_length", {}))
 
 
-def _word(c: Contender) -> str:
+def _word(c: Row) -> str:
     return str(mixers.load(c.options["model"]["seq_mixer"]))
 
 

@@ -170,7 +170,7 @@ def image() -> Callable[..., Any]:
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Run the command in this process: exit code, standard output, standard error."""
-    from assay.cli import main
+    from assay.command.cli import main
 
     monkeypatch.setenv("COLUMNS", "10000")  # tables are cut to it, and tests read them whole
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from assay.cli import main
+from assay.command.cli import main
 from assay.core.store import Store
 
 TOY = Path(__file__).parent / "toy.py"

@@ -58,7 +58,7 @@ class Sweep:
         (folder / "drill.py").write_text(DRILL.format(folder=str(folder)))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", "from assay.cli import entry; entry()", "expressivity", "--models", "Drill"]
+        command = [sys.executable, "-m", "assay", "expressivity", "--models", "Drill"]
         seeds = [str(seed) for seed in self.seeds]
         options = ["--plugin", str(self.folder / "drill.py"), "--seeds", *seeds, "--out", str(self.out), *SMALL, *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assay.command.reproduce import reproductions
 from assay.core.errors import UserError
 from assay.core.files import read_file
 from assay.core.foreign import read_source
 from assay.data import mnist_arrays, text, yaml_text
 from assay.data.mnist import FILES, WHEEL
-from assay.reproduce import reproductions
 from assay.studies.modular import files as sweeps
 from assay.studies.perplexity.spec.experiment import BenchmarkConfig
 from assay.studies.sae.config import load_config

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from assay import progress
+from assay.command import progress
 from assay.core.drive import Event
 from assay.core.run import Record, Run
 from assay.core.study import Progress

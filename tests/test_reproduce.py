@@ -11,9 +11,9 @@ import pytest
 
 import assay
 from assay.api import Execution
+from assay.command.reproduce import Check, Reproduction, reproductions
 from assay.core.errors import UserError
 from assay.core.store import Store
-from assay.reproduce import Check, Reproduction, reproductions
 
 TOY = Path(__file__).parent / "toy.py"
 Cli = Callable[..., tuple[int, str, str]]

@@ -27,7 +27,7 @@ def planned(cli: Cli, shelf: Path, tmp_path: Path) -> Callable[..., list[dict[st
     plans: list[Plan] = []
 
     def call(*words: str) -> list[dict[str, Any]]:
-        from assay import study_command
+        from assay.command import study_command
 
         def keep(session: Any, *, as_json: bool) -> int:
             plans.append(session.plan)
@@ -309,8 +309,8 @@ def settings_of_switches() -> list[tuple[str, str | None]]:
 def test_a_switch_is_read_in_every_spelling_whatever_it_is_set_to(name: str, preset: str | None) -> None:
     """Switches of the study, of what it holds, and of the command."""
     from assay.api import Execution, configure
-    from assay.flags import parsed
-    from assay.study_command import Shell
+    from assay.command.flags import parsed
+    from assay.command.study_command import Shell
 
     parts = {"study": configure(registries()["studies"][name], preset, {}), "shell": Shell(), "execution": Execution()}
     switches = [(key, *field.rpartition(".")) for key, part in parts.items() for field in booleans(type(part))]

@@ -96,7 +96,7 @@ def test_a_connection_lost_on_the_way_stops_the_log_and_not_the_runs(
 
 
 def test_an_interrupted_log_closes_what_is_open(toy: Any, wandb: FakeWandb) -> None:
-    from assay.wandb_log import logged
+    from assay.command.wandb_log import logged
 
     runs = toy(xs=(1, 2)).plan()
     with pytest.raises(KeyboardInterrupt), logged(print, runs, {run.id: "label" for run in runs}):

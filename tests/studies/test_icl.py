@@ -87,7 +87,7 @@ def test_a_run_killed_in_training_resumes_to_the_same_bits(tmp_path: Path, cli: 
     command = [
         sys.executable,
         "-c",
-        "from assay.cli import entry; entry()",
+        "from assay.command.cli import entry; entry()",
         *words,
         "--out",
         str(out),

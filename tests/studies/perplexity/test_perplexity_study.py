@@ -29,7 +29,7 @@ from assay.studies.perplexity.perplexity import Perplexity
 @pytest.fixture(scope="module")
 def results(tiny, text, tmp_path_factory):
     """A run that the tests below look at: its folder and its document."""
-    from assay.cli import main
+    from assay.command.cli import main
 
     out = tmp_path_factory.mktemp("results")
     given = words(tiny, text, out, "--name", "mine", "--budgets", "16", "--max-windows", "1", "--seed", "7")

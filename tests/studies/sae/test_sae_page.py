@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli import main
+from assay.command.cli import main
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sae.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## A coder of your own")[2].partition("\n## ")[0]

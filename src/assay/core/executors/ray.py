@@ -233,7 +233,7 @@ def _token() -> str:
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of ours (cli.py): it exits with 15."""
+    """Ray puts a handler of its own in the place of ours (command/cli.py): it exits with 15."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -1,168 +1,152 @@
-"""The study's table and figures, from records alone."""
+"""The study's table and figures: columns and charts as data, drawn from rows."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.encoders import encoders
 from assay.metrics.information import nce_cap
-from assay.metrics.intervals import letters, student_t
-from assay.report.cells import Cell, cells, varying
-from assay.report.charts import interval_bars, interval_lines
-from assay.report.thinning import SETTINGS, evenly, of_all
+from assay.metrics.intervals import letters
+from assay.report.draw import Column, Points, bars, lines, per_setting, table
+from assay.report.rows import Row, by_setting, rows
 from assay.studies.expressivity.references import REFERENCES
 from assay.studies.expressivity.spec.config import Setup
 from assay.studies.expressivity.spec.tester import NCE_BLOCK, SHARES
 
 # Column -> metric, in the spec's order (its AfterTrainR2 is there only when training); ours follow.
-COLUMNS = {
-    "R2": "R2",
-    "AfterTrainR2": "AfterTrainR2",
-    "R2_0.75": "R2_0.75",
-    "R2_0.50": "R2_0.50",
-    "R2_0.25": "R2_0.25",
-    "NCE(bits)": "NCE_bits",
-    "RetrieveR2": "RetrieveR2",
-    "entropy": "entropy",
-    "sv_min": "sv_min",
-    "sv_median": "sv_median",
-    "Gini": "gini",
-    "BA(bits)": "BA_bits",
-    "RetrieveR2_trained": "RetrieveR2_trained",
-    "erank": "erank",
-    "logdet(bits)": "logdet_bits",
-}
-SPEC_COLUMNS = (
-    "Model", "k-params", "sec/run", "R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "RetrieveR2",
-    "entropy", "sv_min", "sv_median", "Gini",
-)  # fmt: skip
+SCORES = {
+    "R2": "R2", "AfterTrainR2": "AfterTrainR2", "R2_0.75": "R2_0.75", "R2_0.50": "R2_0.50", "R2_0.25": "R2_0.25",
+    "NCE(bits)": "NCE_bits", "RetrieveR2": "RetrieveR2", "entropy": "entropy", "sv_min": "sv_min",
+    "sv_median": "sv_median", "Gini": "gini", "BA(bits)": "BA_bits", "RetrieveR2_trained": "RetrieveR2_trained",
+    "erank": "erank", "logdet(bits)": "logdet_bits",
+}  # fmt: skip
+OPTIONAL = ("AfterTrainR2", "BA(bits)", "RetrieveR2_trained", "erank", "logdet(bits)")
+"""Columns that are not the spec's: left out where no row has them."""
 BOUNDED = ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "BA(bits)")
 """Scores whose ceiling is what the ideal observer reaches through the same probe."""
 LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
-MARGIN = 0.05
 RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
-FORMATS = {"k-params": ".1f", "sec/run": ".2f", "sv_min": ".2e", "sv_median": ".2e", "FLOPs/token": ".0f"}
+MARGIN = 0.05
+FORMATS = {"sv_min": ".2e", "sv_median": ".2e"}
 NOT_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00", "participation"}
-"""Shown under another name, or in the records only."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A cell with its place in the table: its label, and what else a grid varied."""
-
-    cell: Cell
-    setting: Mapping[str, Any]
-    version: str | None
-
-    @cached_property
-    def label(self) -> str:
-        """The spec's name of an encoder, its changed options, how a code per token was pooled, and its version where
-        one name has run in several."""
-        spec = self.cell.options["model"]
-        pooled = self.cell.records[0].metrics.get("pool")
-        name = spec["name"] if self.is_reference else encoders.label_of(spec)
-        return name + (f" [{pooled}]" if pooled else "") + (f" @{self.version}" if self.version else "")
-
-    @property
-    def series(self) -> str:
-        return f"{self.label} {self.world}".rstrip()
-
-    @cached_property
-    def world(self) -> str:
-        """What a grid varied, besides the encoder."""
-        return " ".join(f"{key}={value}" for key, value in self.setting.items())
-
-    @property
-    def is_reference(self) -> bool:
-        return self.cell.options["model"]["name"] in REFERENCES
-
-    @property
-    def rank(self) -> int:
-        """Encoders first, then the references."""
-        return 1 + REFERENCES.index(self.cell.options["model"]["name"]) if self.is_reference else 0
-
-    @property
-    def setup(self) -> Setup:
-        """As far as this version knows its options."""
-        known = {f.name for f in fields(Setup)}
-        return Setup(**{key: value for key, value in self.cell.options.items() if key in known})
+"""Metrics that are shown under another name, or stand in the records only."""
 
 
 def report(records: Sequence[Record], out: Report) -> None:
-    rows = _rows(cells(records))
-    extra = _extra_metrics(rows)
-    worlds = _worlds(rows)
-    table = [_scores(row, _named("Oracle", worlds[row.world]), extra) for row in rows]
-    empty = {key for key in table[0] if key not in SPEC_COLUMNS and all(line[key] is None for line in table)}
-    empty |= {f"{key}_ceiling" for key in empty}
-    table = [{key: value for key, value in line.items() if key not in empty} for line in table]
-    out.table("expressivity", table, formats=FORMATS, note=_note(rows))
-    _ranking(worlds, out)
-    numbered = list(enumerate(worlds.values(), start=1))
-    drawn = evenly(numbered, SETTINGS)
-    for number, own in drawn:
-        with out.about(" ".join([*own[0].world.split(), *of_all(len(drawn), len(numbered))])):
-            _figures(own, out, f"_{number}" if len(numbered) > 1 else "")
+    found = _rows(records)
+    table(out, "expressivity", found, _columns(found), note=_note(found))
+    _ranking(found, out)
+    for suffix, own in per_setting(found, out):
+        lines(
+            out, f"r2_by_share{suffix}", own, _by_share, series=_label, x_title="share of the code kept (%)",
+            y_title="held-out R²", caption="What a random share of the code still says about the global factors.",
+        )  # fmt: skip
+        lines(
+            out, f"r2_by_components{suffix}", own, _by_components, series=_label, x_title="principal components k",
+            log_x=True, y_title="held-out R²",
+            caption="The same from its top k principal components: free of rotation.",
+        )  # fmt: skip
+        trained = [row for row in own if row.values("RetrieveR2_trained")]
+        if trained:
+            ceilings = {f"ceiling, {setup(row).keys} keys": setup(row).lookup().ceiling() for row in trained}
+            caption = f"Lookup by content after {setup(trained[0]).end_to_end_steps} end-to-end steps."
+            bars(
+                out, f"retrieval{suffix}", trained, "RetrieveR2_trained", references=ceilings, caption=caption,
+                value_title="RetrieveR2_trained",
+            )  # fmt: skip
 
 
-def _rows(found: list[Cell]) -> list[Row]:
-    columns = varying(found, ignore=("model",))
-    versions = columns.pop("version", [None] * len(found))
-    settings = [{key: values[i] for key, values in columns.items()} for i in range(len(found))]
-    rows = [Row(*parts) for parts in zip(found, settings, versions, strict=True)]
-    order = {world: place for place, world in enumerate(dict.fromkeys(row.world for row in rows))}
-    return sorted(rows, key=lambda row: (order[row.world], row.rank, row.label))
+def _rows(records: Sequence[Record]) -> list[Row]:
+    """Rows by setting; in each, encoders first, then the references. A version goes with the encoder's name."""
+    found = rows(records, names={"Model": _name}, ignore=["model"])
+    found = [_with_version(row) for row in found]
+    order = {where: place for place, where in enumerate(by_setting(found))}
+    return sorted(found, key=lambda row: (order[row.where], _rank(row), row.label))
 
 
-def _worlds(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each setting of a grid."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.world, []).append(row)
-    return found
+def _name(record: Record) -> str:
+    """The spec's name of an encoder, its changed options, and how a code per token was pooled."""
+    spec, pooled = record.run.options["model"], record.metrics.get("pool")
+    name = spec["name"] if spec["name"] in REFERENCES else encoders.label_of(spec)
+    return f"{name} [{pooled}]" if pooled else str(name)
 
 
-def _named(name: str, rows: Sequence[Row]) -> Cell | None:
-    """The reference of that name among the rows of one world."""
-    return next((row.cell for row in rows if row.cell.options["model"]["name"] == name), None)
+def _with_version(row: Row) -> Row:
+    version = row.setting.get("version")
+    name = row.names["Model"] + (f" @{version}" if version else "")
+    setting = {key: value for key, value in row.setting.items() if key != "version"}
+    return replace(row, names={"Model": name}, label=name, setting=setting)
 
 
-def _scores(row: Row, oracle: Cell | None, extra: Sequence[str]) -> dict[str, Any]:
-    cell, first = row.cell, row.cell.records[0].metrics
-    # The median CPU time: the first run of a worker pays for its imports, and walls depend on who else works.
-    seconds = statistics.median(record.cost["cpu_seconds"] for record in cell.records)
-    line: dict[str, Any] = {"Model": row.label} | dict(row.setting)
-    line["k-params"] = first["enc_params"] / 1000 if "enc_params" in first else None
-    line["sec/run"] = seconds
-    for column, metric in COLUMNS.items():
-        line[column] = cell.interval(metric)
-        if column in BOUNDED:
+def _label(row: Row) -> str:
+    return row.label
+
+
+def _is_reference(row: Row) -> bool:
+    return row.options["model"]["name"] in REFERENCES
+
+
+def _rank(row: Row) -> int:
+    return 1 + REFERENCES.index(row.options["model"]["name"]) if _is_reference(row) else 0
+
+
+def setup(row: Row) -> Setup:
+    """The options of the row, as far as this version knows them."""
+    known = {f.name for f in fields(Setup)}
+    return Setup(**{key: value for key, value in row.options.items() if key in known})
+
+
+def _columns(found: Sequence[Row]) -> list[Column]:
+    references = {(row.where, row.options["model"]["name"]): row for row in found if _is_reference(row)}
+
+    def ideal(metric: str) -> Callable[[Row], float | None]:
+        def ceiling(row: Row) -> float | None:
+            oracle = references.get((row.where, "Oracle"))
             best = oracle.interval(metric) if oracle else None
-            line[f"{column}_ceiling"] = best.mean if best else None
-        if column in LOOKUPS:
-            line[f"{column}_ceiling"] = row.setup.lookup().ceiling()
-    line["FLOPs/token"] = first.get("flops_per_token")
-    return line | {name: cell.interval(name) for name in extra}
+            return best.mean if best else None
+
+        return ceiling
+
+    def column(title: str, metric: str) -> Column:
+        lookup = (lambda row: setup(row).lookup().ceiling()) if title in LOOKUPS else None
+        ceiling = ideal(metric) if title in BOUNDED else lookup
+        return Column(title, metric, FORMATS.get(title, ""), ceiling=ceiling, always=title not in OPTIONAL)
+
+    return [
+        Column("k-params", lambda row: _thousands(row.first.get("enc_params")), ".1f", always=True),
+        # The median CPU time: the first run of a worker pays for its imports, and walls depend on who else works.
+        Column("sec/run", lambda row: _median([r.cost["cpu_seconds"] for r in row.finished]), ".2f", always=True),
+        *(column(title, metric) for title, metric in SCORES.items()),
+        Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".0f"),
+        *(Column(name, name) for name in _extra_metrics(found)),
+    ]
 
 
-def _extra_metrics(rows: Sequence[Row]) -> list[str]:
+def _thousands(value: float | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _extra_metrics(found: Sequence[Row]) -> list[str]:
     """Numbers of probes that a subclass of the tester added: a column each."""
-    known = set(COLUMNS.values()) | NOT_COLUMNS
+    known = set(SCORES.values()) | NOT_COLUMNS
     by_context = tuple(f"R2_{share:.2f}_ctx" for share in SHARES)
-    names = dict.fromkeys(key for row in rows for record in row.cell.records for key in record.metrics)
+    names = dict.fromkeys(key for row in found for record in row.records for key in record.metrics)
     mine = [name for name in names if name not in known and not name.startswith(by_context)]
-    return [name for name in mine if any(row.cell.values(name) for row in rows)]
+    return [name for name in mine if any(row.values(name) for row in found)]
 
 
-def _note(rows: Sequence[Row]) -> str:
-    caps = {row.series: nce_cap(row.setup.batch_eval, NCE_BLOCK) for row in rows}
-    near = [r.series for r in rows if (bits := r.cell.interval("NCE_bits")) and bits.mean > 0.9 * caps[r.series]]
+def _note(found: Sequence[Row]) -> str:
+    caps = {row.series: nce_cap(setup(row).batch_eval, NCE_BLOCK) for row in found}
+    near = [row.series for row in found if (bits := row.interval("NCE_bits")) and bits.mean > 0.9 * caps[row.series]]
     saturated = f" Saturated (over 90 % of it): {', '.join(near)}." if near else ""
-    seeds = sorted({len(row.cell.seeds) for row in rows})
+    seeds = sorted({row.n for row in found})
     spread = (
         f"half the 95 % Student t interval over {' or '.join(map(str, seeds))} seeds" if seeds != [1] else "one seed"
     )
@@ -171,97 +155,55 @@ def _note(rows: Sequence[Row]) -> str:
         f"score ± {spread} / ceiling: what the ideal observer of the noisy input reaches.\n"
         f"NCE(bits) and BA(bits) are lower bounds; NCE cannot exceed log2 n = "
         f"{' or '.join(f'{cap:.2f}' for cap in sorted(set(caps.values())))}.{saturated}\n"
-        f"Gini is the diversity 1 - sum p^2. Setup: {_common(rows)}."
+        f"Gini is the diversity 1 - sum p^2. Setup: {_common(found)}."
     )
 
 
-def _common(rows: Sequence[Row]) -> str:
+def _common(found: Sequence[Row]) -> str:
     """The options that all rows share. `fast` is False in every record: the others say what it meant."""
-    first = {key: value for key, value in rows[0].cell.options.items() if key != "fast"}
-    same = {key: value for key, value in first.items() if all(row.cell.options.get(key) == value for row in rows)}
+    first = {key: value for key, value in found[0].options.items() if key != "fast"}
+    same = {key: value for key, value in first.items() if all(row.options.get(key) == value for row in found)}
     return " ".join(f"{key}={value}" for key, value in same.items() if not isinstance(value, dict))
 
 
-def _ranking(worlds: Mapping[str, Sequence[Row]], out: Report) -> None:
+def _ranking(found: Sequence[Row], out: Report) -> None:
     """Letters: two encoders share one unless their paired difference over seeds is real after Holm's correction."""
-    lines = []
-    for rows in worlds.values():
-        rivals = [row for row in rows if not row.is_reference and len(row.cell.seeds) > 1]
+    ranked: list[Row] = []
+    ranks: dict[tuple[str, str], str] = {}
+    for own in by_setting(found).values():
+        rivals = [row for row in own if not _is_reference(row) and row.n > 1]
         if len(rivals) < 2:
             continue
-        ranks = {column: _letters(rivals, _named("Noise", rows), COLUMNS[column]) for column in RANKED}
-        lines += [
-            {"Model": row.label} | dict(row.setting) | {column: ranks[column].get(row.label) for column in RANKED}
-            for row in rivals
-        ]
+        ranked += rivals
+        noise = next((row for row in own if row.options["model"]["name"] == "Noise"), None)
+        for title in RANKED:
+            ranks |= {(title, name): group for name, group in _letters(rivals, noise, SCORES[title]).items()}
     note = (
         "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group. Where "
         f"no encoder is {MARGIN:g} above Noise there is nothing to rank."
     )
-    if lines:
-        out.table("ranking", lines, note=note)
+
+    def column(title: str) -> Column:
+        return Column(title, lambda row: ranks.get((title, row.series)), always=True)
+
+    table(out, "ranking", ranked, [column(title) for title in RANKED], note=note)
 
 
-def _letters(rivals: Sequence[Row], noise: Cell | None, metric: str) -> dict[str, str]:
-    scores = {rival.label: by_seed for rival in rivals if (by_seed := rival.cell.values(metric))}
+def _letters(rivals: Sequence[Row], noise: Row | None, metric: str) -> dict[str, str]:
+    scores = {rival.series: by_seed for rival in rivals if (by_seed := rival.values(metric))}
     floor = noise.interval(metric) if noise else None
     best = max((statistics.mean(by_seed.values()) for by_seed in scores.values()), default=0.0)
     return letters(scores) if best > (floor.mean if floor else 0.0) + MARGIN else {}
 
 
-def _figures(rows: Sequence[Row], out: Report, suffix: str) -> None:
-    """One set of charts per setting of a grid."""
-    shares = [(100 * share, f"R2_{share:.2f}") for share in SHARES]
-    points = [(row.label, x, row.cell.values(metric)) for row in rows for x, metric in shares]
-    chart = _lines(points, x_title="share of the code kept (%)")
-    out.chart(
-        f"r2_by_share{suffix}",
-        chart,
-        caption="What a random share of the code still says about the global factors.",
-    )
-    points = [(row.label, k, values) for row in rows for k, values in _component_scores(row.cell)]
-    chart = _lines(points, x_title="principal components k", log_x=True)
-    out.chart(
-        f"r2_by_components{suffix}",
-        chart,
-        caption="The same from its top k principal components: free of rotation.",
-    )
-    trained = [row for row in rows if row.cell.values("RetrieveR2_trained")]
-    if trained:
-        steps = trained[0].setup.end_to_end_steps
-        caption = f"Lookup by content after {steps} end-to-end steps."
-        out.chart(f"retrieval{suffix}", _lookup_bars(trained), caption=caption)
+def _by_share(row: Row) -> Points:
+    return [(100 * share, row.values(f"R2_{share:.2f}")) for share in SHARES]
 
 
-def _component_scores(cell: Cell) -> Iterable[tuple[float, dict[int, float]]]:
-    """k -> R2 from the top k components, by seed."""
-    curves = {record.run.seed: record.metrics.get("R2_pc") or [] for record in cell.records}
-    longest = max(map(len, curves.values()))
-    return (
+def _by_components(row: Row) -> Points:
+    """R2 from the top k components against k."""
+    curves: dict[int, Any] = {record.run.seed: record.metrics.get("R2_pc") or [] for record in row.finished}
+    longest = max(map(len, curves.values()), default=0)
+    return [
         (k, {seed: curve[k - 1] for seed, curve in curves.items() if len(curve) >= k}) for k in range(1, longest + 1)
-    )
-
-
-def _lines(points: Iterable[tuple[str, float, dict[int, float]]], *, x_title: str, log_x: bool = False) -> Any:
-    there = [(name, x, by_seed) for name, x, by_seed in points if by_seed]
-    lines = [{"model": name, "x": x, "y": partial(student_t, list(by_seed.values()))} for name, x, by_seed in there]
-    dots = [
-        {"model": name, "x": x, "y": value, "seed": seed}
-        for name, x, by_seed in there
-        for seed, value in by_seed.items()
     ]
-    return interval_lines(
-        lines, x="x", y="y", series="model", dots=dots, log_x=log_x, x_title=x_title, y_title="held-out R²"
-    )
-
-
-def _lookup_bars(rows: Sequence[Row]) -> Any:
-    metric = "RetrieveR2_trained"
-    bars = [{"model": row.label, "R2": row.cell.interval(metric)} for row in rows]
-    dots = [
-        {"model": row.label, "R2": value, "seed": seed}
-        for row in rows
-        for seed, value in row.cell.values(metric).items()
-    ]
-    ceilings = {f"ceiling, {row.setup.keys} keys": row.setup.lookup().ceiling() for row in rows}
-    return interval_bars(bars, label="model", value="R2", dots=dots, references=ceilings, value_title=metric)

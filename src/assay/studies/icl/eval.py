@@ -87,21 +87,20 @@ class Eval(Study):
                 yield score_references(run, device) if run.options["model"] is None else score_model(run, device)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.report.cells import cells, labels, varying
-        from assay.studies.icl.report import FORMATS, SCORES, in_order, reference_rows, scores
+        from assay.report.draw import table
+        from assay.report.rows import rows
+        from assay.studies.icl.report import SCORES, reference_lines
 
-        every = cells(records)
-        found = [cell for cell in every if cell.options["model"] is not None]
-        names = labels([{**cell.options["model"], "sha256": cell.options["model"]["sha256"][:8]} for cell in found])
-        asked = labels([cell.options["task"] for cell in found])
-        rows = [
-            {"task": task, "model": name, **scores([record.metrics for record in cell.records])}
-            for cell, name, task in zip(found, names, asked, strict=True)
-        ]
-        rows += reference_rows([cell for cell in every if cell.options["model"] is None], title="model")
-        settings = varying(found, ignore=("task", "model")) if found else {}
-        ordered = in_order(rows, settings, titles=("task", "model"), columns=tuple(SCORES))
-        out.table("icl_eval", ordered, formats=FORMATS, note=NOTE)
+        models = [record for record in records if record.run.options["model"] is not None]
+        found = rows(models, names={"task": "task", "model": _short}, ignore=["model"])
+        references = rows([record for record in records if record.run.options["model"] is None])
+        table(out, "icl_eval", found, SCORES, extra=reference_lines(references, title="model"), note=NOTE)
+
+
+def _short(record: Record) -> dict[str, Any]:
+    """The model's spec; eight digits tell two versions of a file apart."""
+    spec = record.run.options["model"]
+    return {**spec, "sha256": spec["sha256"][:8]}
 
 
 def score_model(run: Run, device: torch.device) -> Outcome:

@@ -1,23 +1,20 @@
-"""The study's tables and charts, from records alone."""
+"""The study's tables and charts: columns and charts as data, drawn from rows."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import Interval, share, student_t, wilson
-from assay.report.cells import Cell, cells, labels, varying
-from assay.report.charts import interval_lines
+from assay.metrics.intervals import Interval, student_t, wilson
+from assay.report.draw import Column, Points, lines, table
+from assay.report.rows import Row, labels, rows
 from assay.studies.icl.capacity import capacity
-from assay.studies.icl.contenders import Contender, contenders
 from assay.tasks import tasks
 
 SOLVED = 0.98
 BYTES = 4
-"""Of a float32 scalar: states are counted in it whatever they are computed in."""
-FORMATS = {"accuracy": ".4f", "exact match": ".4f", "mse": ".4f", "tokens/s": ".0f", "lr": "g", "FLOPs/token": ".3g"}
+"""Bytes of a float32 scalar: states are counted in it whatever they are computed in."""
 NOTE = (
     f"score ± half the 95 % Student t interval over seeds, on held-out sequences that validation never saw; mse: over "
     f"the variance of the targets; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
@@ -28,185 +25,145 @@ RATES = (
     " lr: chosen for each seed on the validation of the others (2/3: for so many of the seeds); edge: a rate beyond "
     "those tried may be better."
 )
+NAMES = {"task": "task", "seq_mixer": "model.seq_mixer", "state_mixer": "model.state_mixer"}
+SCORES = (
+    Column("accuracy", "accuracy", ".4f"),
+    Column("exact match", "exact_match", ".4f"),
+    Column("mse", "mse", ".4f"),
+)
+COLUMNS = (
+    Column("lr", lambda row: row.rate_words if len(row.tried) > 1 else None, "g"),
+    *SCORES,
+    Column("unseen keys", "unseen_accuracy"),
+    Column("diverged", lambda row: diverged(row)),
+    Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None),
+    Column(
+        "share solved", lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None
+    ),
+    Column("steps to 90 %", "steps_to_90"),
+    Column("steps to 98 %", "steps_to_98"),
+    Column("k-params", lambda row: row.first["params"] / 1000 if row.first else None),
+    Column("state bytes", lambda row: BYTES * row.first["state_scalars"] if row.first else None),
+    Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".3g"),
+    Column("tokens/s", lambda row: _speed(row), ".0f"),
+)
 
 
 def report(records: Sequence[Record], out: Report) -> None:
-    found = contenders(records)
-    references = [cell for cell in cells(records) if cell.options["model"] is None]
-    names = _names(found)
-    rows = [_row(c, name) for c, name in zip(found, names, strict=True)] + reference_rows(references, title="seq_mixer")
-    settings = varying([Cell((c.records[0],)) for c in found], ignore=IGNORED) if found else {}
-    chosen = any(len(c.tried) > 1 for c in found)
-    ordered = in_order(rows, settings, titles=TITLES, columns=COLUMNS)
-    out.table("icl", ordered, formats=FORMATS, note=NOTE + (RATES if chosen else ""))
+    found = trained(records)
+    references = rows([record for record in records if record.run.options["model"] is None])
+    chosen = any(len(row.tried) > 1 for row in found)
+    extra = reference_lines(references, title="seq_mixer")
+    table(out, "icl", found, COLUMNS, extra=extra, note=NOTE + (RATES if chosen else ""))
     if chosen:
-        _rates(found, names, out)
-    series = _series(names, settings)
-    _learning(found, series, out)
-    _by_key(found, series, out, "by_gap", x_title="tokens between key and question (at least)")
-    _by_key(found, series, out, "by_length", x_title="length of the sequence")
-    _by_position(found, series, references, out)
-    capacity(found, settings, out)
-
-
-TITLES = ("task", "seq_mixer", "state_mixer")
-IGNORED = ("task", "model.seq_mixer", "model.state_mixer", "optimizer.lr")
-COLUMNS = (
-    "lr", "accuracy", "exact match", "mse", "unseen keys", "diverged", "solved", "share solved", "steps to 90 %",
-    "steps to 98 %", "k-params", "state bytes", "FLOPs/token", "tokens/s",
-)  # fmt: skip
-
-
-def _names(found: Sequence[Contender]) -> list[dict[str, str]]:
-    """Plug-ins as the shortest words that tell them apart."""
-    specs = {
-        "task": [c.options["task"] for c in found],
-        "seq_mixer": [c.options["model"]["seq_mixer"] for c in found],
-        "state_mixer": [c.options["model"]["state_mixer"] for c in found],
-    }
-    columns = {key: labels(values) for key, values in specs.items()}
-    return [{key: columns[key][index] for key in TITLES} for index in range(len(found))]
-
-
-def _series(names: Sequence[Mapping[str, str]], settings: Mapping[str, Sequence[Any]]) -> list[str]:
-    """What tells the contenders apart, as the names of lines."""
-    telling = [key for key in TITLES if len({name[key] for name in names}) > 1] or ["seq_mixer"]
-    plain = [" ".join(name[key] for key in telling) for name in names]
-    return [
-        " ".join([name, *(f"{key.rpartition('.')[2]}={values[index]}" for key, values in settings.items())])
-        for index, name in enumerate(plain)
-    ]
-
-
-def _row(c: Contender, names: Mapping[str, str]) -> dict[str, Any]:
-    first, n = c.first, len(c.records)
-    speed = [record.cost["tokens_per_second"] for record in c.finished if "tokens_per_second" in record.cost]
-    solved = sum(accuracy >= SOLVED for accuracy in c.values("accuracy").values()) if c.scored("accuracy") else None
-    return {
-        **names,
-        "lr": c.rates if len(c.tried) > 1 else None,
-        "accuracy": c.interval("accuracy"),
-        "exact match": c.interval("exact_match"),
-        "mse": c.interval("mse"),
-        "unseen keys": c.interval("unseen_accuracy"),
-        "diverged": c.diverged,
-        "solved": f"{solved}/{n}" if solved is not None else None,
-        "share solved": wilson(solved, n) if solved is not None and n > 1 else None,
-        "steps to 90 %": c.interval("steps_to_90"),
-        "steps to 98 %": c.interval("steps_to_98"),
-        "k-params": first["params"] / 1000 if first else None,
-        "state bytes": BYTES * first["state_scalars"] if first else None,
-        "FLOPs/token": first.get("flops_per_token"),
-        "tokens/s": fmean(speed) if speed else None,
-    }
-
-
-SCORES = {"accuracy": "accuracy", "exact match": "exact_match", "mse": "mse"}
-"""Columns and the metrics they show."""
-
-
-def reference_rows(references: Sequence[Cell], *, title: str) -> list[dict[str, Any]]:
-    """A row for each predictor of each task, its name in parentheses under the column `title`."""
-    asked = labels([cell.options["task"] for cell in references])
-    rows = []
-    for task, cell in zip(asked, references, strict=True):
-        for name in cell.records[0].metrics["references"]:
-            found = [record.metrics["references"][name] for record in cell.records]
-            rows.append({"task": task, title: f"({name})", **scores(found)})
-    return rows
-
-
-def scores(found: Sequence[Mapping[str, Any]]) -> dict[str, Interval | None]:
-    """What `score` said for each seed -> a column for each metric that it has."""
-    return {
-        column: student_t([one[metric] for one in found]) if metric in found[0] else None
-        for column, metric in SCORES.items()
-    }
-
-
-def in_order(
-    rows: Sequence[dict[str, Any]],
-    settings: Mapping[str, Sequence[Any]],
-    *,
-    titles: Sequence[str],
-    columns: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Titles, what tells the first rows apart, and scores, without the columns that no row has."""
-    for key, values in settings.items():
-        for index, row in enumerate(rows):
-            row[key] = values[index] if index < len(values) else None
-    order = [key for key in (*titles, *settings, *columns) if any(row.get(key) is not None for row in rows)]
-    return [{key: row.get(key) for key in order} for row in rows]
-
-
-def _rates(found: Sequence[Contender], names: Sequence[Mapping[str, str]], out: Report) -> None:
-    """Every rate that was tried: recurrent mixers have narrow windows, and a table of the best hides them."""
-    rows = []
-    for c, name in zip(found, names, strict=True):
-        for rate, by_seed in sorted(c.tried.items()):
-            done = [record for record in by_seed.values() if record.status == "done"]
-            row: dict[str, Any] = {**name, "lr": f"{rate:g}", "seeds": len(by_seed)}
-            row["diverged"] = len(by_seed) - len(done)
-            for metric in ("accuracy", "mse"):
-                values = [record.metrics[metric] for record in done if metric in record.metrics]
-                row[metric] = student_t(values) if values else None
-            rows.append(row)
-    kept = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    note = "every learning rate; scores are of the seeds that did not diverge"
-    out.table("icl_rates", [{key: row[key] for key in kept} for row in rows], formats=FORMATS, note=note)
-
-
-def _learning(found: Sequence[Contender], series: Sequence[str], out: Report) -> None:
+        _rates(found, out)
     for metric in ("accuracy", "mse"):
-        lines, dots = [], []
-        for c, name in zip(found, series, strict=True):
-            curves = [record.metrics["curve"] for record in c.finished if metric in record.metrics]
-            for points in zip(*curves, strict=False):
-                values = [point[metric] for point in points]
-                interval = partial(share if metric == "accuracy" else student_t, values)
-                lines.append({"series": name, "step": points[0]["step"], metric: interval})
-                dots += [{"series": name, "step": points[0]["step"], metric: value} for value in values]
-        if lines:
-            chart = interval_lines(lines, x="step", y=metric, series="series", dots=dots, x_title="training step")
-            out.chart(f"{metric}_by_step", chart, caption=f"Held-out {metric} while training.")
+        lines(
+            out, f"{metric}_by_step", found, _by_step(metric),
+            bounded=metric == "accuracy", x_title="training step", y_title=metric,
+            caption=f"Held-out {metric} while training.",
+        )  # fmt: skip
+    for key, title in (
+        ("by_gap", "tokens between key and question (at least)"), ("by_length", "length of the sequence"),
+    ):  # fmt: skip
+        lines(
+            out, f"accuracy_{key}", found, by_number(key), bounded=True, x_title=title, y_title="accuracy", log_x=True,
+            caption=f"Accuracy {key.replace('_', ' ')}, after training.",
+        )  # fmt: skip
+    _by_position(found, references, out)
+    capacity(found, out)
 
 
-def _by_key(found: Sequence[Contender], series: Sequence[str], out: Report, key: str, *, x_title: str) -> None:
-    """Accuracy against a number: a line per contender that was scored so."""
-    lines, dots = [], []
-    for c, name in zip(found, series, strict=True):
-        for x in c.first.get(key, {}):
-            values = c.values(key, x)
-            lines.append({"series": name, "x": int(x), "accuracy": partial(share, list(values.values()))})
-            dots += [{"series": name, "x": int(x), "accuracy": v, "seed": seed} for seed, v in values.items()]
-    if lines:
-        chart = interval_lines(lines, x="x", y="accuracy", series="series", dots=dots, x_title=x_title, log_x=True)
-        out.chart(f"accuracy_{key}", chart, caption=f"Accuracy {key.replace('_', ' ')}, after training.")
+def trained(records: Iterable[Record]) -> list[Row]:
+    """A row per trained model, each seed at the learning rate that the other seeds chose on validation."""
+    models = [record for record in records if record.run.options.get("model") is not None]
+    return rows(models, names=NAMES, tune="optimizer.lr", worth=validation)
 
 
-def _by_position(found: Sequence[Contender], series: Sequence[str], references: Sequence[Cell], out: Report) -> None:
-    """Of examples that come one by one: the error, or the accuracy, after so many of them, with plain predictors."""
-    lines = []
-    for c, name in zip(found, series, strict=True):
-        if _by_examples(c.options["task"]):
-            lines += _positions(name, [record.metrics["by_answer"] for record in c.finished])
-    for cell in references if lines or not found else ():
-        if _by_examples(cell.options["task"]):
-            for name in cell.records[0].metrics["references"]:
-                curves = [record.metrics["references"][name]["by_answer"] for record in cell.records]
-                lines += _positions(f"({name})", curves)
-    if lines:
-        chart = interval_lines(lines, x="examples", y="score", series="series", x_title="examples seen")
-        out.chart("by_position", chart, caption="Error over variance, or accuracy, after so many examples.")
+def validation(record: Record) -> float:
+    """The score of the last validation: larger is better."""
+    last = record.metrics["curve"][-1]
+    return float(last["accuracy"]) if "accuracy" in last else -float(last["mse"])
 
 
-def _by_examples(task: Mapping[str, Any]) -> bool:
-    """What the task says of itself; of one whose code is not at hand nothing is known."""
-    return task["name"] in tasks.names() and tasks[task["name"]].by_examples
+def was_scored(row: Row, metric: str) -> bool:
+    """Whether the metric is a score of its task. Diverged runs tell too: they were validated on the way."""
+    return any(metric in record.metrics for record in row.records)
 
 
-def _positions(name: str, curves: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+def solved(row: Row) -> int:
+    return sum(accuracy >= SOLVED for accuracy in row.values("accuracy").values())
+
+
+def diverged(row: Row) -> str | None:
+    """How many seeds of how many have no score; None where all have one."""
+    return f"{row.diverged}/{row.n}" if row.diverged else None
+
+
+def _speed(row: Row) -> float | None:
+    speeds = [record.cost["tokens_per_second"] for record in row.finished if "tokens_per_second" in record.cost]
+    return fmean(speeds) if speeds else None
+
+
+def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, Any]]:
+    """A line for each predictor of each task, its name in parentheses under the column `title`."""
+    asked = labels([row.options["task"] for row in references])
     return [
-        {"series": name, "examples": position, "score": partial(student_t, list(values))}
-        for position, values in enumerate(zip(*curves, strict=True))
+        {"task": task, title: f"({name})", **_reference_scores(row, name)}
+        for task, row in zip(asked, references, strict=True)
+        for name in row.records[0].metrics["references"]
     ]
+
+
+def _reference_scores(row: Row, name: str) -> dict[str, Interval | None]:
+    return {column.title: row.interval("references", name, str(column.value)) for column in SCORES}
+
+
+def _rates(found: Sequence[Row], out: Report) -> None:
+    """Every rate that was tried: recurrent mixers have narrow windows, and a table of the best hides them."""
+    every = [(row, rate, row.tried[rate]) for row in found for rate in sorted(row.tried)]
+    shown = [Row(tuple(by_seed.values()), {**row.names, "lr": f"{rate:g}"}, row.label) for row, rate, by_seed in every]
+    columns = [Column("seeds", lambda row: row.n), Column("diverged", lambda row: row.diverged), SCORES[0], SCORES[2]]
+    note = "every learning rate; scores are of the seeds that did not diverge"
+    table(out, "icl_rates", shown, columns, note=note)
+
+
+def _by_step(metric: str) -> Callable[[Row], Points]:
+    """Validation scores along training, of the runs that the task scores so."""
+
+    def points(row: Row) -> Points:
+        curves = {r.run.seed: r.metrics["curve"] for r in row.finished if metric in r.metrics}
+        for at in zip(*curves.values(), strict=False):
+            yield at[0]["step"], {seed: point[metric] for seed, point in zip(curves, at, strict=True)}
+
+    return points
+
+
+def by_number(key: str) -> Callable[[Row], Points]:
+    """Accuracy against a number: the gap, the length, how many pairs."""
+    return lambda row: [(int(x), row.values(key, x)) for x in row.first.get(key, {})]
+
+
+def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -> None:
+    """The error, or the accuracy, after so many examples that come one by one, with plain predictors."""
+    curves = [(row.series, [r.metrics["by_answer"] for r in row.finished]) for row in found if _by_examples(row)]
+    if curves or not found:
+        curves += [
+            (f"({name})", [r.metrics["references"][name]["by_answer"] for r in row.records])
+            for row in references
+            if _by_examples(row)
+            for name in row.records[0].metrics["references"]
+        ]
+    extra = [
+        {"series": name, "x": place, "y": student_t(list(values))}
+        for name, by_seed in curves
+        for place, values in enumerate(zip(*by_seed, strict=True))
+    ]
+    caption = "Error over variance, or accuracy, after so many examples."
+    lines(out, "by_position", (), by_number(""), extra=extra, x_title="examples seen", y_title="score", caption=caption)
+
+
+def _by_examples(row: Row) -> bool:
+    """Whether the row's task shows examples one by one; a task whose code is not at hand is taken not to."""
+    task: Mapping[str, Any] = row.options["task"]
+    return task["name"] in tasks.names() and tasks[task["name"]].by_examples

@@ -7,8 +7,8 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import share, student_t
-from assay.report.cells import Cell
 from assay.report.charts import interval_lines
+from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.modular.files import width_of
 from assay.studies.modular.heatmaps import law_heatmap, width_heatmaps
@@ -27,15 +27,15 @@ MAPPED = 64
 CONSTRUCTED = 4
 
 
-def survival(cells: Sequence[Cell], out: Report, *, suffix: str = "") -> None:
+def survival(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     """The share of seeds that are not perfect yet, epoch by epoch. A seed that diverged never is: it waits to the end,
     as do those that ran out of epochs."""
-    widths = [cell.options["d_hidden"] for cell in cells]
+    widths = [row.options["d_hidden"] for row in rows]
     place = bands(widths, min(LINES, len(set(widths))))
     lines = [
         line
         for band in sorted(set(place))
-        for line in _curve([cell for cell, own in zip(cells, place, strict=True) if own == band])
+        for line in _curve([row for row, own in zip(rows, place, strict=True) if own == band])
     ]
     chart = interval_lines(
         lines, x="epoch", y="y", series="series", x_title="epochs", y_title="not yet perfect", stepped=True
@@ -44,11 +44,11 @@ def survival(cells: Sequence[Cell], out: Report, *, suffix: str = "") -> None:
     out.chart(f"survival{suffix}", chart, caption=caption)
 
 
-def _curve(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    widths, allowed = [cell.options["d_hidden"] for cell in cells], cells[0].options["epochs"]
+def _curve(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    widths, allowed = [row.options["d_hidden"] for row in rows], rows[0].options["epochs"]
     span = f"d {min(widths)}" if len(widths) == 1 else f"d {min(widths)}-{max(widths)}"
-    arrived = [epoch for cell in cells for epoch in cell.values("epochs_to_perfect").values()]
-    waiting = sum(len(cell.seeds) for cell in cells) - len(arrived)
+    arrived = [epoch for row in rows for epoch in row.values("epochs_to_perfect").values()]
+    waiting = sum(len(row.seeds) for row in rows) - len(arrived)
     steps = kaplan_meier([*arrived, *[float(allowed)] * waiting], [True] * len(arrived) + [False] * waiting)
     points = [{"epoch": s.time, "y": s.survival, "low": s.low, "high": s.high} for s in steps]
     if points[-1]["epoch"] != allowed:
@@ -56,14 +56,14 @@ def _curve(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [{"series": span, **point} for point in points]
 
 
-def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float) -> None:
+def capacity(settings: Mapping[str, Sequence[Row]], out: Report, *, good: float) -> None:
     """Trained at d, the widest models cut down to d, and the four units that are enough: the share of the whole table
     that each answers. What a cut model can do, a model of that width has room for."""
-    rows = []
+    found = []
     drawn = set(evenly(list(settings), SETTINGS))
-    for place, (name, cells) in enumerate(settings.items(), start=1):
-        curves = _curves(cells)
-        rows += [_smallest(name, kind, curve, good) for kind, curve in curves.items()]
+    for place, (name, rows) in enumerate(settings.items(), start=1):
+        curves = _curves(rows)
+        found += [_smallest(name, kind, curve, good) for kind, curve in curves.items()]
         if name not in drawn:
             continue
         lines = [
@@ -86,15 +86,15 @@ def capacity(settings: Mapping[str, Sequence[Cell]], out: Report, *, good: float
         "each remainder's form cut to the rank that d units allow, which is more than one model of width d can hold; "
         "constructed: four units, by hand."
     )
-    out.table("capacity", rows, formats={f"at width {CONSTRUCTED}": ".4f"}, note=note)
+    out.table("capacity", found, formats={f"at width {CONSTRUCTED}": ".4f"}, note=note)
 
 
-def _curves(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:
+def _curves(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
     """Full-table accuracies by seed, by width, by kind of model."""
-    trained = {cell.options["d_hidden"]: list(cell.values("full_acc").values()) for cell in cells}
+    trained = {row.options["d_hidden"]: list(row.values("full_acc").values()) for row in rows}
     # A wider model can hold the four units too, and leave the others at zero.
     by_hand = {width: [1.0] for width in sorted({CONSTRUCTED, *trained}) if width >= CONSTRUCTED}
-    curves = {"trained": trained, **_truncated(cells), "constructed": by_hand}
+    curves = {"trained": trained, **_truncated(rows), "constructed": by_hand}
     return {kind: {d: values for d, values in sorted(curve.items()) if values} for kind, curve in curves.items()}
 
 
@@ -114,12 +114,12 @@ CUT = 10
 """Seeds whose widest model is cut down."""
 
 
-def _truncated(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:
+def _truncated(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
     """Accuracies of the widest models at every width tried, one for each of the first seeds."""
-    widths = [cell.options["d_hidden"] for cell in cells]
-    widest = cells[widths.index(max(widths))]
+    widths = [row.options["d_hidden"] for row in rows]
+    widest = rows[widths.index(max(widths))]
     found: dict[str, dict[int, list[float]]] = {}
-    for record in [record for record in widest.records if record.status == "done"][:CUT]:
+    for record in widest.finished[:CUT]:
         model = saved_model(record)
         curves = {"cut to units": truncated_to_units(model), "cut to eigenvalues": truncated_to_eigenvalues(model)}
         for kind, curve in curves.items():
@@ -129,9 +129,9 @@ def _truncated(cells: Sequence[Cell]) -> dict[str, dict[int, list[float]]]:
     return found
 
 
-def maps(cells: Sequence[Cell], out: Report, *, suffix: str = "") -> None:
+def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     """The spec's three heatmaps, and the frequencies of the widest model; `assay modular similarity` has more."""
-    records = [record for cell in cells for record in cell.records if record.status == "done"]
+    records = [record for row in rows for record in row.finished]
     if len(records) > MAPPED:
         records = _of_first_seed(records)
     if not records:

@@ -1,29 +1,22 @@
-"""The sweep's tables and charts, from records and their weights alone."""
+"""The sweep's tables and charts: columns and charts as data, drawn from rows and their weights."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import Interval, share, student_t, wilson
-from assay.report.cells import Cell, cells, varying
+from assay.metrics.intervals import student_t, wilson
 from assay.report.charts import interval_lines
-from assay.report.thinning import SETTINGS, evenly, of_all
+from assay.report.draw import Column, filled, lines, per_setting, table
+from assay.report.rows import Row, by_setting, rows
 from assay.studies.modular.figures import capacity, maps, survival
 from assay.studies.modular.measures import GOOD
 from assay.studies.modular.references import pairs_of, references
 from assay.studies.modular.thresholds import from_here_on, half_pass
 
 PARTS = (8, 4, 2, 1)
-"""Of the epochs allowed: perfect within an eighth of them, a quarter, ..."""
-FORMATS = {
-    "val acc": ".4f", "best val acc": ".4f", "test acc": ".4f", "full table": ".4f", "epochs to 100 %": ".0f",
-    "params": ".0f",
-}  # fmt: skip
-ACCURACIES = ("val acc", "test acc", "full table")
+"""A chart each: perfect within an eighth of the epochs allowed, a quarter, ..."""
 NOTE = (
     "± half the 95 % Student t interval over seeds. val acc: of the last epoch, on pairs not trained on. Training "
     "stops where it is 1, and so favours it: test acc is of pairs that nothing was chosen by, full table of all P^2 "
@@ -47,148 +40,113 @@ REFERENCES = (
 )
 
 
-@dataclass(frozen=True)
-class Point:
-    """A width in one setting; its seeds include those that diverged."""
-
-    cell: Cell
-    setting: Mapping[str, Any]
-
-    @property
-    def width(self) -> int:
-        return int(self.cell.options["d_hidden"])
-
-    @cached_property
-    def series(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.setting.items()) or f"P={self.cell.options['P']}"
-
-    @property
-    def perfect(self) -> int:
-        return self.perfect_within(self.cell.options["epochs"])
-
-    @property
-    def diverged(self) -> int:
-        return sum(record.status == "diverged" for record in self.cell.records)
-
-    def perfect_within(self, epochs: int) -> int:
-        """Seeds that answered every validation pair by then."""
-        return sum(epoch <= epochs for epoch in self.cell.values("epochs_to_perfect").values())
-
-    def passed(self, *, perfect: bool) -> dict[int, bool]:
-        """By seed: perfect, or a validation accuracy that is high. One that diverged did not get there."""
-        metric, least = ("epochs_to_perfect", 0.0) if perfect else ("val_acc", GOOD)
-        done = {record.run.seed for record in self.cell.records if record.status == "done"}
-        values = self.cell.values(metric)
-        return {seed: seed in done and values.get(seed, -1.0) >= least for seed in self.cell.seeds}
-
-    def share_perfect(self, epochs: int) -> Interval:
-        return wilson(self.perfect_within(epochs), len(self.cell.seeds))
+COLUMNS = (
+    Column("d_hidden", lambda row: width(row)),
+    Column("val acc", lambda row: student_t(list(validated(row).values())), ".4f"),
+    Column("best val acc", "best_val_acc", ".4f", always=True),
+    Column("test acc", "test_acc", ".4f"),
+    Column("full table", "full_acc", ".4f", always=True),
+    Column("perfect", lambda row: f"{perfect(row)}/{row.n}"),
+    Column("share perfect", lambda row: wilson(perfect(row), row.n) if row.n > 1 else None, always=True),
+    Column("diverged", lambda row: row.diverged or None),
+    Column("epochs to 100 %", "epochs_to_perfect", ".0f", always=True),
+    Column("effective rank", "effective_rank", always=True),
+    Column("params", lambda row: 5 * row.options["P"] * width(row), ".0f"),
+)
 
 
 def report(records: Sequence[Record], out: Report) -> None:
-    found = cells(records, diverged=True)
-    columns = varying(found, ignore=("d_hidden",))
-    points = [Point(cell, {key: values[i] for key, values in columns.items()}) for i, cell in enumerate(found)]
-    by_series: dict[str, list[Point]] = {}
-    for point in points:
-        by_series.setdefault(point.series, []).append(point)
-    by_series = {name: sorted(own, key=lambda point: point.width) for name, own in by_series.items()}
-    points = [point for own in by_series.values() for point in own]
-    rows = [_row(point) for point in points]
-    out.table("modular_sweep", _without_empty(rows, "test acc", "diverged"), formats=FORMATS, note=NOTE)
-    floors = [row for name, own in by_series.items() for row in _references(name, own)]
-    out.table(
-        "references", _without_empty(floors, "test acc"), formats=dict.fromkeys(ACCURACIES, ".4f"), note=REFERENCES
-    )
-    smallest = [_thresholds(own) for own in by_series.values()]
-    out.table("smallest_width", smallest, note=SMALLEST)
-    _chart(points, out, "val_acc", "validation accuracy", bounded=True)
-    _perfect(by_series, out)
-    capacity({name: [p.cell for p in own] for name, own in by_series.items()}, out, good=GOOD)
-    _chart(points, out, "effective_rank", "effective rank")
-    several = len(by_series) > 1
-    drawn = evenly(list(enumerate(by_series.items(), start=1)), SETTINGS)
-    for place, (name, own) in drawn:
-        suffix = f"_{place}" if several else ""
-        with out.about(" ".join([name, *of_all(len(drawn), len(by_series))]) if several else ""):
-            survival([p.cell for p in own], out, suffix=suffix)
-            maps([p.cell for p in own], out, suffix=suffix)
+    found = rows(records, ignore=["d_hidden"])
+    settings = {where: sorted(own, key=width) for where, own in by_setting(found).items()}
+    found = [row for own in settings.values() for row in own]
+    table(out, "modular_sweep", found, COLUMNS, note=NOTE)
+    floors = [{"setting": setting(own[0]), **line} for own in settings.values() for line in _references(own)]
+    formats = dict.fromkeys(("val acc", "test acc", "full table"), ".4f")
+    out.table("references", filled(floors), formats=formats, note=REFERENCES)
+    out.table("smallest_width", [_thresholds(own) for own in settings.values()], note=SMALLEST)
+    _against_width(found, out, "val_acc", "validation accuracy", validated, bounded=True)
+    _perfect(found, out)
+    capacity({setting(own[0]): own for own in settings.values()}, out, good=GOOD)
+    _against_width(found, out, "effective_rank", "effective rank", lambda row: row.values("effective_rank"))
+    for suffix, own in per_setting(found, out):
+        survival(own, out, suffix=suffix)
+        maps(own, out, suffix=suffix)
 
 
-def _row(point: Point) -> dict[str, Any]:
-    cell = point.cell
-    n = len(cell.seeds)
-    return {
-        **point.setting,
-        "d_hidden": point.width,
-        "val acc": cell.interval("val_acc"),
-        "best val acc": cell.interval("best_val_acc"),
-        "test acc": cell.interval("test_acc"),
-        "full table": cell.interval("full_acc"),
-        "perfect": f"{point.perfect}/{n}",
-        "share perfect": wilson(point.perfect, n) if n > 1 else None,
-        "diverged": point.diverged or None,
-        "epochs to 100 %": cell.interval("epochs_to_perfect"),
-        "effective rank": cell.interval("effective_rank"),
-        "params": 5 * cell.options["P"] * point.width,
-    }
+def width(row: Row) -> int:
+    return int(row.options["d_hidden"])
 
 
-def _without_empty(rows: Sequence[Mapping[str, Any]], *columns: str) -> list[dict[str, Any]]:
-    """Rows without those of the columns that no row has."""
-    empty = [column for column in columns if all(row[column] is None for row in rows)]
-    return [{key: value for key, value in row.items() if key not in empty} for row in rows]
+def setting(row: Row) -> str:
+    """What a grid varied besides the width, or else the modulus."""
+    return row.where or f"P={row.options['P']}"
 
 
-def _references(name: str, points: Sequence[Point]) -> list[dict[str, Any]]:
-    seeds = sorted({seed for point in points for seed in point.cell.seeds})
-    return [{"setting": name, **row} for row in references(points[0].cell.options, seeds)]
+def perfect(row: Row, within: int | None = None) -> int:
+    """How many seeds answered every validation pair within so many epochs, or those allowed."""
+    limit = row.options["epochs"] if within is None else within
+    return sum(epoch <= limit for epoch in row.values("epochs_to_perfect").values())
 
 
-def _thresholds(points: Sequence[Point]) -> dict[str, Any]:
+def validated(row: Row) -> dict[int, float]:
+    """The last validation accuracy by seed. Diverged seeds count with theirs: a mean without them would flatter."""
+    return {record.run.seed: float(record.metrics["val_acc"]) for record in row.records if "val_acc" in record.metrics}
+
+
+def passed(row: Row, metric: str, least: float) -> dict[int, bool]:
+    """Whether each seed reached a number. A seed that diverged did not."""
+    values = row.values(metric)
+    return {seed: values.get(seed, -1.0) >= least for seed in row.seeds}
+
+
+def _references(own: Sequence[Row]) -> list[dict[str, Any]]:
+    return references(own[0].options, sorted({seed for row in own for seed in row.seeds}))
+
+
+def _thresholds(own: Sequence[Row]) -> dict[str, Any]:
     """From which width on models generalise, and the pairs that this was seen on."""
-    train, val, test = pairs_of(points[0].cell.options)
-    good, perfect = ({p.width: p.passed(perfect=which) for p in points} for which in (False, True))
+    train, val, test = pairs_of(own[0].options)
+    good = {width(row): passed(row, "val_acc", GOOD) for row in own}
+    done = {width(row): passed(row, "epochs_to_perfect", 0.0) for row in own}
+    means = {width(row): fmean(validated(row).values()) >= GOOD for row in own}
     return {
-        "setting": points[0].series,
+        "setting": setting(own[0]),
         "pairs": f"{train}/{val}/{test}",
-        "seeds": max(len(point.cell.seeds) for point in points),
-        f"mean >= {GOOD:g}": from_here_on({p.width: fmean(p.cell.values("val_acc").values()) >= GOOD for p in points}),
+        "seeds": max(row.n for row in own),
+        f"mean >= {GOOD:g}": from_here_on(means),
         f"half >= {GOOD:g}": str(half_pass(good)),
-        "some seed perfect": from_here_on({width: any(runs.values()) for width, runs in perfect.items()}),
-        "half perfect": str(half_pass(perfect)),
-        "every seed perfect": from_here_on({width: all(runs.values()) for width, runs in perfect.items()}),
+        "some seed perfect": from_here_on({d: any(runs.values()) for d, runs in done.items()}),
+        "half perfect": str(half_pass(done)),
+        "every seed perfect": from_here_on({d: all(runs.values()) for d, runs in done.items()}),
     }
 
 
-def _chart(points: Sequence[Point], out: Report, metric: str, title: str, *, bounded: bool = False) -> None:
-    """A metric against width, where it was measured."""
-    lines, dots = [], []
-    for point in points:
-        values = point.cell.values(metric)
-        if values:
-            interval = partial(share if bounded else student_t, list(values.values()))
-            lines.append({"series": point.series, "d": point.width, "y": interval})
-            dots += [{"series": point.series, "d": point.width, "y": v, "seed": seed} for seed, v in values.items()]
-    if lines:
-        chart = interval_lines(lines, x="d", y="y", series="series", dots=dots, x_title="hidden width", y_title=title)
-        out.chart(f"{metric}_by_width", chart, caption=f"{title.capitalize()} against the hidden width.")
+def _against_width(
+    found: Sequence[Row],
+    out: Report,
+    metric: str,
+    title: str,
+    values: Callable[[Row], Mapping[int, float]],
+    *,
+    bounded: bool = False,
+) -> None:
+    lines(
+        out, f"{metric}_by_width", found, lambda row: [(width(row), values(row))], series=setting, bounded=bounded,
+        x_title="hidden width", y_title=title,
+        caption=f"{title.capitalize()} against the hidden width.",
+    )  # fmt: skip
 
 
-def _perfect(by_series: Mapping[str, Sequence[Point]], out: Report) -> None:
+def _perfect(found: Sequence[Row], out: Report) -> None:
     """P(perfect within E epochs | d): a chart per E, since intervals of few seeds are wide and would hide each other;
     of several settings, a line for each at all epochs allowed."""
-    allowed = {points[0].cell.options["epochs"] for points in by_series.values()}
-    budget, parts = max(allowed), PARTS if len(by_series) == 1 else (1,)
+    allowed = {row.options["epochs"] for row in found}
+    budget, parts = max(allowed), PARTS if len({row.where for row in found}) == 1 else (1,)
     for epochs in sorted({max(1, budget // part) for part in parts}, reverse=True):
         limit = f"{epochs} epochs" if len(allowed) == 1 else "the epochs allowed"
-        lines = [
-            {"series": name, "d": point.width, "y": point.share_perfect(epochs)}
-            for name, points in by_series.items()
-            for point in points
-        ]
+        shares = [{"series": setting(row), "d": width(row), "y": wilson(perfect(row, epochs), row.n)} for row in found]
         chart = interval_lines(
-            lines, x="d", y="y", series="series", references={"every seed": 1.0}, x_title="hidden width",
+            shares, x="d", y="y", series="series", references={"every seed": 1.0}, x_title="hidden width",
             y_title="P(perfect)", title=f"perfect within {limit}",
         )  # fmt: skip
         caption = f"Share of seeds that answer every validation pair within {limit}, with its Wilson interval."

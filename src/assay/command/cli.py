@@ -17,14 +17,14 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from types import FrameType
 from typing import TextIO, cast
 
+from assay.command.progress import say
+from assay.command.study_command import run_study
+from assay.command.verbs import VERBS
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.foreign import load_source, read_source
 from assay.core.plugin import Entry, registries
 from assay.core.streams import Forgiving
-from assay.progress import say
-from assay.study_command import run_study
-from assay.verbs import VERBS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

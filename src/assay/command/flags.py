@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import MISSING, fields, make_dataclass
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
-from assay.choices import flags_of, not_known, switch_at, type_at, words_by_flag
+from assay.command.choices import flags_of, not_known, switch_at, type_at, words_by_flag
 from assay.core.convert import TRUTH, convert, integers, nearest
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry

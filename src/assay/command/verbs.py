@@ -4,6 +4,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
+from assay.command.flags import Parser
+from assay.command.progress import say
+from assay.command.reproduce import reproduce
+from assay.command.study_command import print_verdicts, run_study
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.files import is_there
@@ -11,10 +15,6 @@ from assay.core.foreign import load_source, read_source
 from assay.core.plugin import registries
 from assay.core.run import Record, Status
 from assay.core.words import printable
-from assay.flags import Parser
-from assay.progress import say
-from assay.reproduce import reproduce
-from assay.study_command import print_verdicts, run_study
 
 
 def _parser(verb: str, description: str) -> Parser:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from assay.command.progress import Watch, say
 from assay.core.drive import Event
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, flat
-from assay.progress import Watch, say
 
 
 def require_wandb() -> Any:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from assay.choices import (
+from assay.command.choices import (
     CHOICE,
     chosen_options,
     describe,
@@ -24,14 +24,14 @@ from assay.choices import (
     type_at,
     words_by_flag,
 )
+from assay.command.flags import HELP, parsed
+from assay.command.progress import say, shown
+from assay.command.publish import publish, show
+from assay.command.wandb_log import logged, require_wandb
 from assay.core.convert import convert, nearest, option_types
 from assay.core.errors import UserError
 from assay.core.plugin import registries
 from assay.core.words import printable
-from assay.flags import HELP, parsed
-from assay.progress import say, shown
-from assay.publish import publish, show
-from assay.wandb_log import logged, require_wandb
 
 if TYPE_CHECKING:
     from assay.api import Execution, Results, Session

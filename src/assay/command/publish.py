@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.progress import say
+from assay.command.progress import say
 
 if TYPE_CHECKING:
     from assay.api import Results, Session

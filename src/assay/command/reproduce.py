@@ -17,13 +17,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from assay.command.flags import Parser
+from assay.command.progress import say, shown
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.files import read_file
 from assay.core.run import Record, Run, canonical, flat
 from assay.core.words import printable
-from assay.flags import Parser
-from assay.progress import say, shown
 
 if TYPE_CHECKING:
     from assay.api import Execution, Session

@@ -1,0 +1,316 @@
+"""A row is one line of a table: the runs of one setting, pooled over seeds.
+
+    rows(records, names={"mixer": "model.seq_mixer"}, tune="optimizer.lr", worth=validation)
+
+    label          setting            records (one per seed, each at its chosen rate)
+    gru            {"noise": 0.1}     seed 0, seed 1, seed 2
+    conv:width=5   {"noise": 0.1}     seed 0, seed 1, seed 2
+
+A row's scores are those of the runs that finished; runs that diverged stay in the row and are counted. With `tune`,
+each seed's run is the one whose tuned option the other seeds chose (report.tuning).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from assay.core.errors import UserError
+from assay.core.run import Numerics, Record, Run, canonical
+from assay.metrics.intervals import Interval, student_t
+from assay.report.tuning import Tried, Worth, at_the_edge, leave_one_out, most_common
+
+Name = str | Callable[[Record], Any]
+"""The path of a plug-in among the options, or a function that gives a record's name or plug-in spec."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one setting, one per seed."""
+
+    records: tuple[Record, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Plug-ins by the title of their column, in the fewest words that tell the rows apart."""
+    label: str = ""
+    """Those of the names in which the rows differ."""
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    """Every other option in which the rows differ."""
+    tune: str = ""
+    tried: Tried = field(default_factory=dict)
+    """All runs that `records` were chosen from, by the tuned option's value and by seed."""
+
+    def __post_init__(self) -> None:
+        assert self.records, "a row has at least one record"
+        first = self.records[0].run
+        for record in self.records[1:]:
+            if record.run.numerics != first.numerics:
+                raise UserError(
+                    f"runs {first.id} and {record.run.id} were computed differently "
+                    f"({_difference(first.numerics, record.run.numerics)}) and cannot share a cell of a table. "
+                    "Report them apart, or remove one kind with `assay rm`."
+                )
+        assert len(self.seeds) == len(set(self.seeds)), f"a seed twice in one row: {self.seeds}"
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that all its runs share; the tuned one is that of the first run."""
+        return self.records[0].run.options
+
+    @property
+    def numerics(self) -> Numerics:
+        return self.records[0].run.numerics
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return self.records[0].run.versions
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(record.run.seed for record in self.records)
+
+    @property
+    def n(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def finished(self) -> tuple[Record, ...]:
+        return tuple(record for record in self.records if record.status == "done")
+
+    @property
+    def diverged(self) -> int:
+        return sum(record.status == "diverged" for record in self.records)
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """The metrics of one finished run, for what all seeds have in common; empty where every seed diverged."""
+        return self.finished[0].metrics if self.finished else {}
+
+    @cached_property
+    def where(self) -> str:
+        """The setting in words: `noise=0.1 steps=300`."""
+        tails = [key.rpartition(".")[2] for key in self.setting]
+        short = tails if len(set(tails)) == len(tails) else list(self.setting)
+        return " ".join(f"{key}={value}" for key, value in zip(short, self.setting.values(), strict=True))
+
+    @property
+    def series(self) -> str:
+        """The label and the setting: no other row has the same."""
+        return f"{self.label} {self.where}".strip()
+
+    def values(self, *path: str) -> dict[int, float]:
+        """A number of the metrics by seed, without the seeds that lack it."""
+        found = {record.run.seed: number_at(record.metrics, path) for record in self.finished}
+        return {seed: value for seed, value in sorted(found.items()) if value is not None}
+
+    def interval(self, *path: str) -> Interval | None:
+        """The Student t interval over seeds; None where no seed has the number."""
+        values = list(self.values(*path).values())
+        return student_t(values) if values else None
+
+    @property
+    def chosen(self) -> tuple[Any, ...]:
+        """The tuned option's value that each seed counts with."""
+        return tuple(option(record.run.options, self.tune) for record in self.records)
+
+    @property
+    def rate(self) -> Any:
+        """The tuned value that most seeds count with; of equals, the lowest."""
+        return most_common(self.chosen)
+
+    @property
+    def at_the_edge(self) -> bool:
+        """Whether a value beyond those tried might have been better, for any of its seeds."""
+        return at_the_edge(self.chosen, self.tried)
+
+    @property
+    def rate_words(self) -> str | None:
+        """The tuned value that most seeds count with, how many that are if not all, and whether one is at the edge of
+        those tried: `0.003 (2/3) edge`. None where no run at any value finished, and so none was chosen."""
+        if not any(record.status == "done" for by_seed in self.tried.values() for record in by_seed.values()):
+            return None
+        count = self.chosen.count(self.rate)
+        share = "" if count == self.n else f" ({count}/{self.n})"
+        return f"{self.rate:g}{share}" + (" edge" if self.at_the_edge else "")
+
+
+def rows(
+    records: Iterable[Record],
+    *,
+    names: Mapping[str, Name] | None = None,
+    tune: str = "",
+    worth: Worth | None = None,
+    columns: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+) -> list[Row]:
+    """The finished and diverged runs by setting, in the order they come.
+
+    A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
+    the option chosen per seed, by `worth` on validation. `columns` says which options make the settings, instead of
+    those in which the rows differ; `ignore` leaves some out, which a name tells already."""
+    names = names or {}
+    found = [_pooled(group, tune, worth) for group in _groups(records, tune)]
+    titles = {title: _words(found, name) for title, name in names.items()}
+    paths = [name for name in names.values() if isinstance(name, str)]
+    settings = varying(found, ignore=[*paths, *ignore, *([tune] if tune else [])])
+    kept = settings if columns is None else {key: settings.get(key, [None] * len(found)) for key in columns}
+    telling = [title for title, words in titles.items() if len(set(words)) > 1] or list(titles)[:1]
+    return [
+        replace(
+            row,
+            names={title: words[place] for title, words in titles.items()},
+            label=" ".join(titles[title][place] for title in telling),
+            setting={key: values[place] for key, values in kept.items()},
+        )
+        for place, row in enumerate(found)
+    ]
+
+
+def _groups(records: Iterable[Record], tune: str) -> list[list[Record]]:
+    """Records that differ in nothing but their seed and the tuned option, each run once."""
+    records = list(records)  # held, so that no two objects have one id
+    groups: dict[str, dict[str, Record]] = {}
+    keys: dict[tuple[int, ...], str] = {}  # runs of the store's index share the objects in which they do not differ
+    for record in records:
+        if record.status in ("done", "diverged"):
+            objects = tuple(id(part) for part in _parts(record.run))
+            if objects not in keys:
+                run = record.run.to_json() | {"seed": None}
+                keys[objects] = canonical(run | {"options": _without(run["options"], tune)} if tune else run)
+            groups.setdefault(keys[objects], {})[record.run.id] = record
+    return [list(group.values()) for group in groups.values()]
+
+
+def _pooled(group: Sequence[Record], tune: str, worth: Worth | None) -> Row:
+    if not tune:
+        return Row(tuple(group))
+    assert worth is not None, f"tuning {tune} needs what it is chosen by"
+    tried: dict[Any, dict[int, Record]] = {}
+    for record in group:
+        tried.setdefault(option(record.run.options, tune), {})[record.run.seed] = record
+    return Row(tuple(leave_one_out(tried, worth).values()), tune=tune, tried=tried)
+
+
+def _words(found: Sequence[Row], name: Name) -> list[str]:
+    return labels([option(row.options, name) if isinstance(name, str) else name(row.records[0]) for row in found])
+
+
+def by_setting(found: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each setting, settings in the order they come."""
+    settings: dict[str, list[Row]] = {}
+    for row in found:
+        settings.setdefault(row.where, []).append(row)
+    return settings
+
+
+def varying(found: Sequence[Row], *, ignore: Iterable[str] = ()) -> dict[str, list[Any]]:
+    """What tells the rows apart: dotted option path -> its value in each row (None where a row lacks it).
+
+    A plug-in is one column of labels, whatever its options. Numerics come under their field's name, and `version` is
+    there when one plug-in was run in several versions. `ignore` leaves out a path and all below it."""
+    flat = [dict(_leaves(row.options)) for row in found]
+    paths = dict.fromkeys(path for options in flat for path in options)
+    skip = tuple(ignore)
+    columns: dict[str, list[Any]] = {}
+    for path in paths:
+        values = [options.get(path) for options in flat]
+        if _differ(values) and not any(path == name or path.startswith(f"{name}.") for name in skip):
+            columns[path] = labels(values)
+    for name, values in _code_and_numerics(found).items():
+        if _differ(values) and name not in skip:
+            columns[f"numerics.{name}" if name in columns else name] = values
+    return columns
+
+
+def labels(values: Sequence[Any]) -> list[Any]:
+    """Option values as a table shows them; plug-in specs as the shortest words that tell them apart.
+
+    {"name": "gru", "width": 8}, {"name": "gru", "width": 16}, {"name": "mlp", "width": 8}
+        ->  gru:width=8, gru:width=16, mlp
+    """
+    shown = [",".join(str(item) for item in labels(v)) if isinstance(v, list | tuple) else v for v in values]
+    namesakes: dict[str, list[int]] = {}
+    for place, value in enumerate(values):
+        if _is_spec(value):
+            namesakes.setdefault(value["name"], []).append(place)
+    for name, places in namesakes.items():
+        told = _told_apart([values[place] for place in places])
+        for number, place in enumerate(places):
+            words = [f"{key}={texts[number]}" for key, texts in told.items() if key in values[place]]
+            shown[place] = ":".join([name, *words])
+    return shown
+
+
+def option(options: Mapping[str, Any], path: str) -> Any:
+    """The option at a dotted path; None where there is none."""
+    value: Any = options
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def number_at(metrics: Any, path: Sequence[str]) -> float | None:
+    """The number at a path into the metrics; None where there is none."""
+    for key in path:
+        metrics = metrics.get(key) if isinstance(metrics, Mapping) else None
+    return float(metrics) if isinstance(metrics, int | float) else None
+
+
+def _without(options: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The options with null at a dotted path."""
+    key, _, rest = path.partition(".")
+    if not isinstance(options.get(key), Mapping):
+        return {**options, key: None}
+    return {**options, key: _without(options[key], rest)}
+
+
+def _told_apart(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The options in which specs of one name differ -> their values as words, one for each spec."""
+    told = {}
+    for key in dict.fromkeys(key for spec in specs for key in spec if key != "name"):
+        values = [spec.get(key) for spec in specs]
+        if _differ(values):
+            told[key] = [f"({text})" if ":" in text else text for text in map(str, labels(values))]
+    return told
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("name"), str)
+
+
+def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in options.items():
+        if isinstance(value, Mapping) and not _is_spec(value):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
+    """Fields of the numerics, and the versions of those components that occur in several."""
+    numerics = [asdict(row.numerics) for row in found]
+    columns = {name: [fields[name] for fields in numerics] for name in asdict(Numerics())}
+    several: dict[str, set[str]] = {}
+    for row in found:
+        for component, version in row.versions.items():
+            several.setdefault(component, set()).add(version)
+    changed = {component for component, versions in several.items() if len(versions) > 1}
+    return columns | {
+        "version": [
+            ",".join(version[:8] for component, version in row.versions.items() if component in changed) or None
+            for row in found
+        ]
+    }
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return len({canonical(value) for value in values}) > 1
+
+
+def _difference(one: Numerics, other: Numerics) -> str:
+    left, right = asdict(one), asdict(other)
+    return ", ".join(f"{name} {left[name]} and {right[name]}" for name in left if left[name] != right[name])
+
+
+def _parts(run: Run) -> tuple[Any, ...]:
+    """Everything that decides a run's numbers, but for its seed."""
+    return run.study, run.options, run.versions, run.numerics

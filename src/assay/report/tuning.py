@@ -1,0 +1,50 @@
+"""Each seed's run is taken at the learning rate (or other option) that the other seeds chose on validation.
+
+    seed   validation at 1e-3, 3e-3, 1e-2        chosen by the others    the row counts its test score at
+    0      .80  .97  .10                         3e-3                    3e-3
+    1      .82  .95  .96                         3e-3                    3e-3
+    2      .79  .98  .12                         3e-3                    3e-3
+
+So a rate is chosen by seeds that the score is not taken from. A rate at which a seed diverged is the worst for it. A
+seed that diverges at the rate the others chose stays in the row: it has no score. One seed alone has to choose for
+itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from assay.core.run import Record
+
+Worth = Callable[[Record], float]
+"""How good a finished record is on validation: larger is better."""
+Tried = Mapping[Any, Mapping[int, Record]]
+"""Records by the tuned option's value and by seed."""
+
+
+def leave_one_out(tried: Tried, worth: Worth) -> dict[int, Record]:
+    """Each seed's record at the rate that the other seeds chose; of equals, the lowest rate."""
+    seeds = sorted({seed for by_seed in tried.values() for seed in by_seed})
+    chosen = {}
+    for seed in seeds:
+        others = [other for other in seeds if other != seed] or [seed]
+        there = {rate: _worth(by_seed, others, worth) for rate, by_seed in tried.items() if seed in by_seed}
+        best = max(sorted(there, key=lambda rate: rate or 0), key=lambda rate: there[rate])
+        chosen[seed] = tried[best][seed]
+    return chosen
+
+
+def _worth(by_seed: Mapping[int, Record], seeds: Sequence[int], worth: Worth) -> float:
+    there = [by_seed.get(seed) for seed in seeds]
+    return fmean(worth(r) if r is not None and r.status == "done" else -float("inf") for r in there)
+
+
+def most_common(chosen: Sequence[Any]) -> Any:
+    """The rate that most seeds have; of equals, the lowest."""
+    return max(sorted(set(chosen), key=lambda rate: rate or 0), key=chosen.count)
+
+
+def at_the_edge(chosen: Iterable[Any], tried: Iterable[Any]) -> bool:
+    """Whether any seed's rate is the lowest or the highest of several that were tried; None has no edge."""
+    rates = sorted({rate for rate in tried if rate is not None})
+    return len(rates) > 1 and not {rates[0], rates[-1]}.isdisjoint(chosen)
