@@ -89,7 +89,7 @@ class Model(nn.Module):
         weight_decay: float = 1e-4,
     ) -> list[float]:
         """Train by AdamW on batches of (inputs, answers) until every validation answer is right; the accuracy on `val`
-        after each epoch. The plain loop: `train.bilinear_bank` does the same for many models at once."""
+        after each epoch. The plain loop: `bilinear_bank` does the same for many models at once."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay)
         curve = list[float]()
         while len(curve) < epochs and (not curve or curve[-1] < 1):
