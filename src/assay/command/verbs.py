@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
+from assay.command.findings import findings
 from assay.command.flags import Parser
 from assay.command.progress import say
 from assay.command.reproduce import reproduce
@@ -223,6 +224,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "report": report,
     "demo": demo,
     "reproduce": reproduce,
+    "findings": findings,
 }
 
 

@@ -99,6 +99,8 @@ class Study(Plugin):
     """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
 
     question: ClassVar[str] = ""
+    claims: ClassVar[Mapping[str, Any]] = {}
+    """Published claims about it by name (report.claims.Claim), where it has no claims.py of its own."""
     autocast: ClassVar[bool] = False
     """Whether it computes in bf16 autocast on CUDA."""
     compiles: ClassVar[bool] = False

@@ -43,6 +43,14 @@ def render(table: Table, width: int | None = None) -> str:
     return f"{body}\n\n{note}" if note else body
 
 
+def as_markdown(table: Table) -> str:
+    """The table as a page of documentation shows it, its note above."""
+    lines = [table.columns, ["---"] * len(table.columns)]
+    lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
+    body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return f"{' '.join(table.note.split())}\n\n{body}" if table.note else body
+
+
 def _padded(column: Sequence[str]) -> list[str]:
     size = max(WIDTH, *map(len, column))
     return [cell.ljust(size) for cell in column]

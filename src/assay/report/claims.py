@@ -1,0 +1,227 @@
+"""A claim is a sentence that somebody published, and the rule by which stored records confirm or refute it.
+
+    CLAIMS = {
+        "regression-ols": Claim(
+            claim="Least squares in context errs by 1 - n/d of the variance after n < d examples.",
+            source="Garg et al. 2022", study="icl", options={...},
+            checks=(
+                Check(what="after 10 examples", metric="references.ols.by_answer.10", target=0.5, tolerance=0.045),
+            ),
+        ),
+    }                                                          # studies/<name>/claims.py
+
+    verdict           when
+    reproduced        every number with its whole interval lies where the claim wants it
+    not reproduced    a number with its whole interval lies elsewhere
+    undecided         an interval crosses the limit: about so many more seeds would tell
+    no record         a run that the claim needs is not stored
+
+`assay reproduce NAME` runs what a claim needs; `assay findings` judges every claim from what is stored.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assay.core.errors import UserError
+from assay.core.run import Record, Run, canonical, flat
+from assay.metrics.intervals import Interval, student_t
+
+Word = Literal["reproduced", "undecided", "not reproduced", "no record"]
+ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not reproduced", "no record")
+"""From good to bad: a claim has the worst verdict of its checks."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the records say of a claim, or of one of its checks."""
+
+    word: Word
+    more_seeds: int | None = None
+    """About how many more seeds would decide what is undecided."""
+
+    def __str__(self) -> str:
+        if self.more_seeds is None:
+            return self.word
+        return f"{self.word}: about {self.more_seeds} more seed{'s' * (self.more_seeds > 1)} would tell"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One number that a claim stands or falls with."""
+
+    what: str
+    """The number in words."""
+    metric: str = ""
+    """A dotted path into the metrics of a run; `by_answer.5` is an entry of a list."""
+    rows: Any = field(default_factory=dict)
+    """Which runs of the plan: dotted options and their values. With a metric they may differ in their seed alone."""
+    over: Literal["mean", "min", "max"] = "mean"
+    """How the seeds are pooled: their mean with its interval, or the worst or best seed, which has none."""
+    measure: Callable[[Sequence[Record]], Interval | None] | None = None
+    """Instead of a metric: the number that all the records of the claim give; None where they do not give one."""
+    at_least: float | None = None
+    at_most: float | None = None
+    target: float | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        wanted = [name for name in ("at_least", "at_most", "target") if getattr(self, name) is not None]
+        if len(wanted) != 1 or (self.target is None) != (self.tolerance is None):
+            raise UserError(f"check '{self.what}': give one of at_least, at_most, or target with its tolerance.")
+        if bool(self.metric) == (self.measure is not None):
+            raise UserError(f"check '{self.what}': give a metric, or in code a measure.")
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Where the claim wants the number: from, to."""
+        if self.target is not None and self.tolerance is not None:
+            return self.target - self.tolerance, self.target + self.tolerance
+        low = -math.inf if self.at_least is None else self.at_least
+        return low, math.inf if self.at_most is None else self.at_most
+
+    @property
+    def wanted(self) -> str:
+        if self.at_least is not None:
+            return f"at least {self.at_least:g}"
+        return f"at most {self.at_most:g}" if self.at_most is not None else f"{self.target:g} ± {self.tolerance:g}"
+
+    def chosen(self, runs: Sequence[Run]) -> list[Run]:
+        """The runs that the check is about: at least one, and with a metric of one setting, or nothing is computed."""
+        found = [run for run in runs if has_options(run, self.rows)]
+        settings = {canonical({**run.to_json(), "seed": None}) for run in found}
+        if not found or (self.metric and len(settings) != 1):
+            kind = "runs of several settings" if found else "no run"
+            raise UserError(f"check '{self.what}': its rows, {canonical(self.rows)}, choose {kind} of the plan.")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A published claim, the runs it needs, and what has to come out."""
+
+    claim: str
+    """The sentence."""
+    source: str
+    """Who says so, and where."""
+    study: str
+    options: Any = field(default_factory=dict)
+    preset: str | None = None
+    checks: tuple[Check, ...]
+    grid: Any = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    """Tables of the study's report that stand under the checks."""
+
+    def command(self, name: str) -> str:
+        """The command that computes its runs."""
+        words = self.study.replace(".", " ")
+        return f"assay {words} --preset {self.preset}" if self.preset else f"assay reproduce {name}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A check, the number found, and the verdict."""
+
+    check: Check
+    verdict: Verdict
+    found: Interval | None
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    reason: str = ""
+    """Why there is no number."""
+
+    @property
+    def number(self) -> str:
+        """`mean 0.75 of seeds 0 1 (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
+        if self.found is None:
+            return self.reason
+        if not self.by_seed:
+            bounds = "" if self.found.low is None else f" [{self.found.low:.4g}, {self.found.high:.4g}]"
+            return f"{self.found.mean:.4g}{bounds}"
+        each = " ".join(f"{number:.4g}" for number in self.by_seed.values())
+        return f"{self.check.over} {self.found.mean:.4g} of seeds {' '.join(map(str, self.by_seed))} ({each})"
+
+
+def judge(check: Check, runs: Sequence[Run], stored: Mapping[str, Record]) -> Judged:
+    """The verdict on a check from the stored records of a claim's runs, by `identity`."""
+    needed = [stored.get(identity(run)) for run in check.chosen(runs)]
+    there = [record for record in needed if record is not None]
+    if len(there) < len(needed):
+        missing = f"{len(needed) - len(there)} of {len(needed)} runs are not stored"
+        return Judged(check, Verdict("no record"), None, reason=missing)
+    if check.measure is not None:
+        found = check.measure(there)
+        reason = "" if found else "the records do not give this number"
+        return Judged(check, decided(check, found) if found else Verdict("not reproduced"), found, reason=reason)
+    values = {r.run.seed: number_at(r.metrics, check.metric) for r in there if r.status == "done"}
+    numbers = {seed: value for seed, value in values.items() if value is not None}
+    if len(numbers) < len(needed):
+        reason = f"{check.metric} is there for {len(numbers)} of {len(needed)} seeds"
+        return Judged(check, Verdict("not reproduced"), None, reason=reason)
+    found = _pooled(check.over, list(numbers.values()))
+    return Judged(check, decided(check, found), found, numbers)
+
+
+def _pooled(over: str, values: Sequence[float]) -> Interval:
+    if over == "mean":
+        return student_t(values)
+    return Interval(min(values) if over == "min" else max(values), None, None, len(values))
+
+
+def decided(check: Check, found: Interval) -> Verdict:
+    """The whole interval has to lie in the band, or outside of it; a number without an interval stands for itself."""
+    least, most = check.band
+    low = found.mean if found.low is None else found.low
+    high = found.mean if found.high is None else found.high
+    if least <= low and high <= most:
+        return Verdict("reproduced")
+    if high < least or low > most:
+        return Verdict("not reproduced")
+    return Verdict("undecided", _more_seeds(found, least, most))
+
+
+def _more_seeds(found: Interval, least: float, most: float) -> int | None:
+    """How many more seeds would shrink the interval until it no longer reaches the limit, were the mean to stay: its
+    half width falls as one over the root of the number of seeds."""
+    assert found.low is not None and found.high is not None
+    crossed = [limit for limit in (least, most) if found.low <= limit <= found.high and math.isfinite(limit)]
+    distance = min((abs(found.mean - limit) for limit in crossed), default=0.0)
+    if distance == 0:
+        return None
+    needed = math.ceil(found.n * ((found.high - found.low) / 2 / distance) ** 2)
+    return max(1, needed - found.n)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of a claim: the worst of its checks; of several undecided ones, the one that needs most seeds."""
+    return max(verdicts, key=lambda verdict: (ORDER.index(verdict.word), verdict.more_seeds or 0))
+
+
+def identity(run: Run) -> str:
+    """What a run computes, wherever: its id without the numerics, so that a claim finds records of any device."""
+    return canonical({key: value for key, value in run.to_json().items() if key != "numerics"})
+
+
+def by_identity(records: Iterable[Record]) -> dict[str, Record]:
+    """Records of one way of computing, by identity: of several devices or precisions, that which has most records."""
+    kinds: dict[str, dict[str, Record]] = {}
+    for record in records:
+        kinds.setdefault(canonical(vars(record.run.numerics)), {})[identity(record.run)] = record
+    return max(kinds.values(), key=len, default={})
+
+
+def has_options(run: Run, wanted: Mapping[str, Any]) -> bool:
+    options = flat(run.options)
+    return all(key in options and options[key] == value for key, value in wanted.items())
+
+
+def number_at(value: Any, path: str) -> float | None:
+    """The number at a dotted path into the metrics, lists included."""
+    for key in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,136 @@
+"""What others published about learning in context, and what has to come out here."""
+
+from assay.report.claims import Check, Claim
+
+CLAIMS = {
+    "mqar-zoology": Claim(
+        claim=(
+            "Attention recalls 4 key-value pairs in 64 tokens of a vocabulary of 8192, with d=64, one head and no "
+            "state mixer."
+        ),
+        source="Arora et al., Zoology, ICLR 2024 (arXiv 2312.04927), Figure 2, its easiest cell",
+        study="icl",
+        options={
+            "task": "mqar:input_seq_len=64:num_kv_pairs=4:vocab_size=8192:filler=zero",
+            "model": {
+                "seq_mixer": "attention:num_heads=1",
+                "state_mixer": "none",
+                "model_dim": 64,
+                "num_layers": 2,
+                "tied": True,
+            },
+            "train": {"max_steps": 12500, "micro_batch_size": 512, "validate_every": 500},
+            "optimizer": {"lr": 0.004, "weight_decay": 0.1},
+            "eval_size": 3000,
+            "seeds": [0, 1, 2],
+        },
+        checks=(
+            Check(
+                what="query accuracy of the worst seed",
+                metric="accuracy",
+                rows={"model.seq_mixer": "attention"},
+                over="min",
+                at_least=0.99,
+            ),
+        ),
+    ),
+    "parity-eigenvalues": Claim(
+        claim=(
+            "The delta rule tracks parity far beyond the length it was trained at if its eigenvalues may be negative "
+            "(beta_max=2), and not at all if they may not (beta_max=1)."
+        ),
+        source="Grazzi et al., ICLR 2025 (arXiv 2411.12537), Figure 1: trained at length 40, tested at 40 to 256",
+        study="icl",
+        options={
+            "task": "state_tracking:group=parity:length=40",
+            "model": {"state_mixer": "none", "model_dim": 32, "num_layers": 1, "positions": "none"},
+            "train": {"max_steps": 300, "micro_batch_size": 32, "validate_every": 150},
+            "optimizer": {"lr": 0.01},
+            "eval_size": 1000,
+            "seeds": [0, 1, 2],
+        },
+        grid={
+            "model.seq_mixer": ["delta_net:num_heads=4:beta_max=1:conv=0", "delta_net:num_heads=4:beta_max=2:conv=0"]
+        },
+        checks=(
+            Check(
+                what=(
+                    "beta_max=1, accuracy over the positions of 256 tokens, best seed (perfect to 40 and chance "
+                    "beyond would be 0.578)"
+                ),
+                metric="by_length.256",
+                rows={"model.seq_mixer.beta_max": 1},
+                over="max",
+                at_most=0.6,
+            ),
+            Check(
+                what="beta_max=1, accuracy over the positions of 128 tokens, best seed",
+                metric="by_length.128",
+                rows={"model.seq_mixer.beta_max": 1},
+                over="max",
+                at_most=0.66,
+            ),
+            Check(
+                what="beta_max=2, accuracy over the positions of 128 tokens, worst seed",
+                metric="by_length.128",
+                rows={"model.seq_mixer.beta_max": 2},
+                over="min",
+                at_least=0.99,
+            ),
+            Check(
+                what="beta_max=2, accuracy over the positions of 256 tokens, worst seed",
+                metric="by_length.256",
+                rows={"model.seq_mixer.beta_max": 2},
+                over="min",
+                at_least=0.99,
+            ),
+        ),
+    ),
+    "regression-ols": Claim(
+        claim=(
+            "Minimum-norm least squares in context errs by 1 - n/d of the variance after n < d examples, and by "
+            "nothing once n is above d."
+        ),
+        source=(
+            "Garg et al., NeurIPS 2022 (arXiv 2208.01066): linear functions of d=20, the least-squares line of their "
+            "figures"
+        ),
+        study="icl",
+        options={
+            "task": "regression:regression_type=linear:input_dim=20:input_seq_len=26",
+            "references_only": True,
+            "eval_size": 1000,
+            "seeds": list(range(8)),
+        },
+        checks=(
+            Check(
+                what="error over variance after 5 examples",
+                metric="references.ols.by_answer.5",
+                rows={"model": None},
+                target=0.75,
+                tolerance=0.065,
+            ),
+            Check(
+                what="error over variance after 10 examples",
+                metric="references.ols.by_answer.10",
+                rows={"model": None},
+                target=0.5,
+                tolerance=0.045,
+            ),
+            Check(
+                what="error over variance after 15 examples",
+                metric="references.ols.by_answer.15",
+                rows={"model": None},
+                target=0.25,
+                tolerance=0.025,
+            ),
+            Check(
+                what="error over variance after 25 examples",
+                metric="references.ols.by_answer.25",
+                rows={"model": None},
+                over="max",
+                at_most=0.001,
+            ),
+        ),
+    ),
+}
