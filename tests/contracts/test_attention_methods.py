@@ -153,6 +153,15 @@ class Chooses(Select):
         match self.fault:
             case "no number":
                 return best(worth * torch.nan, layer, budget)
+            case "own top-k":
+                taken = (worth * torch.nan).topk(8).indices
+                return torch.zeros_like(worth, dtype=torch.bool).scatter(-1, taken, True) & layer.visible[:, None]
+            case "own threshold":
+                return ((worth - torch.inf + torch.inf > 1) | torch.eye(layer.time).bool()) & layer.visible[:, None]
+            case "own loop":
+                first = [max(range(layer.time), key=row.__getitem__) for row in (worth[0, :, -1] * torch.nan).tolist()]
+                seen = torch.arange(layer.time) <= max(first)
+                return layer.visible[:, None].expand(-1, 4, -1, -1) & (seen | torch.eye(layer.time).bool())
             case "numbers":
                 return best(worth, layer, budget).double()
             case "one head less":
@@ -191,6 +200,9 @@ class Blocks(BlockSelect):
     ("method", "seen"),
     [
         (Chooses(fault="no number"), "scores must be finite, and some are no numbers"),
+        (Chooses(fault="own top-k"), "scores must be finite, and some are no numbers"),
+        (Chooses(fault="own threshold"), "scores must be finite, and some are no numbers"),
+        (Chooses(fault="own loop"), "scores must be finite, and some are no numbers"),
         (Chooses(fault="numbers"), "keep must be booleans, got torch.float64"),
         (Chooses(fault="one head less"), r"keep must be \(rows, heads, query, key\) = \(2, 4, 320, 320\), got \(2, 3,"),
         (Cuts(fault="no number"), "scores must be finite, and some are no numbers"),
@@ -208,6 +220,26 @@ def test_what_a_method_of_another_family_gives_is_looked_at_too(method, seen):
     contract.scores_with_finite_numbers(replace(method, fault=""))
     with pytest.raises(MethodFault, match=seen):
         contract.scores_with_finite_numbers(method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surprised(Select):
+    """Keys by their part in the entropy of attention: 0 log 0 is no number where the model hides a key."""
+
+    mended: bool = False
+
+    def keep(self, layer, budget):
+        weights = layer.scores.softmax(-1)
+        part = -weights * weights.log()
+        if self.mended:
+            part = part.where(~part.isnan(), 0.0)
+        own = torch.eye(layer.time, dtype=torch.bool)
+        return ((part > 0.01) | own) & layer.visible[:, None]
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_what_is_no_number_for_a_pair_that_the_model_hides_is_no_fault(mended):
+    contract.scores_with_finite_numbers(Surprised(mended=mended))
 
 
 def test_a_method_is_not_to_blame_for_keys_that_are_no_numbers():

@@ -1,5 +1,6 @@
 """A worker: its messages are whole whatever happens to it, and its time limit is kept."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -93,6 +94,49 @@ def test_messages_of_several_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert sorted(received) == sorted(texts * 20)
+
+
+def in_child(act: Callable[[], Any]) -> int:
+    """Fork a child that does this and ends; its process id."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except ConnectionError:
+            code = 7
+        finally:
+            os._exit(code)
+    return child
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_cannot_tear_a_message_of_its_parent() -> None:
+    ours, theirs = pipes()
+    children = [in_child(lambda: [theirs.send(b"c" * 300_000) for _ in range(20)]) for _ in range(2)]
+    sender = threading.Thread(target=lambda: [theirs.send(b"p" * 300_000) for _ in range(20)], daemon=True)
+    sender.start()
+    received = [ours.receive() for _ in range(20)]
+    sender.join()
+    assert set(received) == {b"p" * 300_000}
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [7, 7]
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_neither_takes_a_message_of_its_parent_nor_holds_the_pipe_open() -> None:
+    ours, theirs = pipes()
+    ours.send("for the parent")
+    child = in_child(lambda: os._exit(5 if theirs.arrived() == ([], False) else 6))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert theirs.receive() == "for the parent"
+    child = in_child(lambda: time.sleep(600))
+    theirs.close()
+    try:
+        with pytest.raises(EOFError):
+            ours.receive()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_reading_what_has_arrived_does_not_wait_for_the_rest() -> None:

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.checks import expect, look
+from assay.attention.checks import expect
 from assay.attention.layer import Layer, attention_weights
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
@@ -309,7 +309,7 @@ def highest(
     worth: Float[Tensor, "*rows choice"], count: Int[Tensor, "*#rows 1"], among: Bool[Tensor, "*#rows choice"]
 ) -> Bool[Tensor, "*rows choice"]:
     """The `count` choices of highest worth in each row; of equals, the first."""
-    look(worth := worth.masked_fill(~among, float("-inf")))
+    worth = worth.masked_fill(~among, float("-inf"))
     order = worth.argsort(dim=-1, descending=True, stable=True)
     taken = torch.arange(worth.shape[-1], device=worth.device) < count
     return torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, taken.expand(order.shape)) & among

@@ -4,21 +4,26 @@ Shapes and kinds are looked at wherever a method is asked. Numbers are looked at
 that a GPU is not waited for in every layer; outside it nobody looks, since a mixer whose training has diverged gives
 numbers that are none through no fault of its method.
 
-    with numbers() as seen:          # the layers of a forward pass
-        with asked(method, layer):   # a layer asks a method for what keys are worth
+    with numbers() as seen:                 # the layers of a forward pass
+        with asked(method, given, layer):   # a layer asks a method which keys it reads
             ...
         seen.raise_for_none()
+
+Scores are looked at where a method chooses by them, in whatever way it does: inside `asked`, the numbers that go into
+an operation whose result is booleans or indices (a comparison, a sort, a top-k).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from assay.attention.layer import Layer
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin
 
@@ -85,18 +90,64 @@ def sound(*given: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def asked(method: Plugin, given: Tensor | None) -> Iterator[None]:
-    """Inside, scores are those of this method; `given` is what `sound` said."""
+def asked(method: Plugin, given: Tensor | None, layer: Layer | None = None) -> Iterator[None]:
+    """Inside, scores are those of this method, and with a layer what it chooses by is looked at; `given` is what
+    `sound` said."""
     token = _ASKED.set(None if given is None else (method.label, given))
     try:
-        yield
+        with nullcontext() if given is None or layer is None else _Choices(layer):
+            yield
     finally:
         _ASKED.reset(token)
 
 
-def look(scores: Tensor) -> None:
-    """Note whether any of these is no number."""
+def look(scores: Tensor, layer: Layer | None = None) -> None:
+    """Note whether any of these is no number; of scores between every query and key of a layer, those of pairs that
+    the model hides do not count."""
     seen, asking = _NUMBERS.get(), _ASKED.get()
     if seen is not None and asking is not None:
         label, given = asking
-        seen.note(label, scores.isnan().any() & given)
+        none = scores.isnan()
+        if layer is not None and none.ndim > 2 and none.shape[-2:] == (layer.time, layer.time):
+            between = none.ndim - 3  # axes of heads
+            none = none & layer.visible[(slice(None), *[None] * between)]
+        seen.note(label, none.any() & given)
+
+
+ASKS_FOR_NONE = {"isnan", "isfinite", "isinf", "isposinf", "isneginf", "isreal", "ne"}
+"""Tests for what is no number (`x != x` is one): a method may make them and mend what it finds."""
+READS_NONE = ("_like", "empty", "zeros", "ones", "full")
+"""Ends of the names of operations that take a shape from their argument, and no number."""
+LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__bool__"}
+"""A method may go on to choose in plain Python."""
+
+
+class _Choices(TorchFunctionMode):
+    """Looks at the numbers of every operation that makes a choice of them."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        found = func(*args, **given)
+        if _chooses(getattr(func, "__name__", ""), found):
+            for value in (*args, *given.values()):
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    look(value, self.layer)
+        return found
+
+
+def _chooses(name: str, found: Any) -> bool:
+    if name in ASKS_FOR_NONE or name.endswith(READS_NONE):
+        return False
+    results = found if isinstance(found, tuple) else (found,)
+    made = any(isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex()) for x in results)
+    return made or name in LEAVES_TORCH

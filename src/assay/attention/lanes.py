@@ -112,8 +112,9 @@ def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Ten
     histories = replayed(lanes, layer, given)
     for number, lane in enumerate(lanes):
         rows = slice(number * batch, (number + 1) * batch)
-        with asked(lane.method, given):
-            mask = lane_mask(lane, layer[rows], histories.get(number))
+        part = layer[rows]
+        with asked(lane.method, given, part):
+            mask = lane_mask(lane, part, histories.get(number))
         yield rows, mask
 
 
@@ -248,13 +249,13 @@ def attend(
                 count.count_lifetimes(lane.method, part, last, since)
             continue
         if isinstance(lane.method, BlockSelect) and flex.takes_blocks(part, lane.method.block_size):
-            with asked(lane.method, given):
+            with asked(lane.method, given, part):
                 chosen = lane.method.chosen_blocks(part, lane.budget)
             outputs.append(flex.blocks_attention(part, chosen, size=lane.method.block_size))
             if count:
                 count.count_blocks(lane.method, part, chosen)
             continue
-        with asked(lane.method, given):
+        with asked(lane.method, given, part):
             kept = lane_mask(lane, part, last)
         if count:
             count.count_mask(lane.method, part, kept, since)

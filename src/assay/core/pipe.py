@@ -1,28 +1,42 @@
 """Messages between a driver and a worker process: pickles, each after its length, over a pair of sockets."""
 
+import os
 import pickle
 import socket
 import struct
 import threading
+import weakref
 from typing import Any
 
 LENGTH = struct.Struct("!Q")
 PIECE = 1 << 20
 
 
+class ForkedError(ConnectionError):
+    """A forked child used a pipe that is its parent's."""
+
+
 class Pipe:
     """One end. A message is sent whole or, when its sender dies, not delivered; reading never waits for the second
-    half of one unless it is asked to (`receive`)."""
+    half of one unless it is asked to (`receive`).
+
+    An end belongs to one process. In a child that this process forks it is closed: a lock of threads does not keep
+    processes apart, so the child's bytes could land inside a message of its parent's, and it could take the parent's
+    next job."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._lock = threading.Lock()  # a run may send progress from threads of its own
         self._arrived = bytearray()
+        self._forked = False
+        _OPEN.add(self)
 
     def fileno(self) -> int:
         return self._end.fileno()
 
     def send(self, message: Any) -> None:
+        if self._forked:  # before the lock, which a thread of the parent's may have held when it forked
+            raise ForkedError("this process was forked from a worker, and only the worker itself can send messages.")
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # what cannot be pickled fails before a byte is sent
         with self._lock:
             self._end.sendall(LENGTH.pack(len(data)))
@@ -51,7 +65,13 @@ class Pipe:
     def close(self) -> None:
         self._end.close()
 
+    def _close_in_child(self) -> None:
+        self._forked = True
+        self._end.close()
+
     def _read(self, flags: int) -> None:
+        if self._forked:
+            raise EOFError
         piece = self._end.recv(PIECE, flags)
         if not piece:
             raise EOFError
@@ -68,3 +88,14 @@ class Pipe:
         message = pickle.loads(memoryview(self._arrived)[LENGTH.size : end])
         del self._arrived[:end]
         return (message,)
+
+
+_OPEN: weakref.WeakSet[Pipe] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for pipe in _OPEN:
+        pipe._close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

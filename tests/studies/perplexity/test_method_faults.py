@@ -36,6 +36,13 @@ class ChoosesNothing(Select):
     def keep(self, layer, budget):
         return best(layer.scores * float("nan"), layer, budget)
 
+@attention.register("cuts_alone")
+@dataclass(frozen=True, kw_only=True)
+class CutsAlone(Select):
+    def keep(self, layer, budget):
+        taken = (layer.scores * float("nan")).topk(4).indices
+        return layer.visible[:, None] & (layer.scores.isnan() | layer.causal).scatter(-1, taken, True)
+
 @attention.register("no_heads")
 @dataclass(frozen=True, kw_only=True)
 class NoHeads(Evict):
@@ -52,6 +59,7 @@ BROKEN = {
     "no_numbers": "no_numbers: scores must be finite, and some are no numbers (NaN)",
     "now_and_then": "now_and_then: scores must be finite",
     "chooses_nothing": "chooses_nothing: scores must be finite",
+    "cuts_alone": "cuts_alone: scores must be finite",
     "no_heads": "no_heads: arrival must be (rows, kv_heads, time)",
 }
 SIZES = ["--context-lengths", "32", "--sparsity-levels", "0.5", "--no-context-sweep", "--max-samples", "2"]
@@ -64,6 +72,7 @@ def test_a_method_whose_scores_are_no_numbers_fails_alone_and_says_so(tiny, text
     code, _, err = cli(*base, "--methods", "innocent", "--out", tmp_path / "alone")
     assert code == 0, err
     code, _, err = cli(*base, "--methods", "innocent", "h2o", *BROKEN, "--out", tmp_path / "out")
+    assert (tmp_path / "out" / "perplexity").exists(), err
     documents = [
         json.loads((tmp_path / out / "perplexity" / "perplexity_latest.json").read_text())["results"]["articles.txt"]
         for out in ("alone", "out")

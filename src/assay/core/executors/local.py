@@ -102,13 +102,14 @@ class _Worker:
         """The messages that have come, none after the job's end, and whether more may.
 
         Whether the process lives is asked first, so that nothing it has sent is missed; and it is asked at all because
-        a child of a dead worker may hold the other end of the pipe open."""
+        a child of a dead worker may hold the other end of the pipe open: one that compiled code forked, where Python
+        closes nothing (core/pipe.py)."""
         alive = self.process.poll() is None
         messages, is_open = self.pipe.arrived()
         if any(isinstance(message, Began) for message in messages):
             self.deadline = time.monotonic() + self.limit + GRACE
         ends = [place for place, message in enumerate(messages, 1) if isinstance(message, Ended)]
-        del messages[ends[0] if ends else len(messages) :]  # a forked child may speak on, into a pipe it shares
+        del messages[ends[0] if ends else len(messages) :]  # as above
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
 
     @property
