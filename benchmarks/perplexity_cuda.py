@@ -47,7 +47,7 @@ from assay.attention import flex
 from assay.attention.base import BlockSelect, Budget, Evict
 from assay.attention.lanes import Lane, Usage
 from assay.attention.layer import Layer
-from assay.attention.replay import lifetimes
+from assay.attention.lifetimes import lifetimes
 from assay.models.causal_lm import sparse_lanes
 
 TIME, HEADS, DIM, BLOCK, DEVICE = 16384, 32, 128, 128, "cuda"

@@ -23,9 +23,9 @@ from assay.core.store import Store
 from assay.metrics.intervals import Interval
 from assay.mixers import mixers
 from assay.models.sequence import SequenceModel
+from assay.report.rows import Row
 from assay.report.section import Section, Table
 from assay.studies.icl.capacity import has_convolution
-from assay.report.rows import Row
 from assay.studies.icl.icl import InContext
 from assay.studies.icl.presets import PRESETS
 from assay.studies.icl.report import report, trained

@@ -24,14 +24,14 @@ from assay.core.store import Store
 from assay.metrics.intervals import Interval, student_t
 from assay.report.section import Section, Table
 from assay.studies.modular.files import SweepResults, width_of
+from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import GOOD, mean_over_pairs, measures, summary, thinned
 from assay.studies.modular.metrics.permutation import mantel
+from assay.studies.modular.records import saved_sweep
 from assay.studies.modular.references import BY_HAND, pairs_of
 from assay.studies.modular.report import report
 from assay.studies.modular.similarity import floors
 from assay.studies.modular.source import settings
-from assay.studies.modular.spec.compression import weights_of
-from assay.studies.modular.sweep import saved_sweep
 
 PAGE = Path(__file__).parent / "FINDINGS.md"
 DIAGONAL = "JS of diagonal (bits)"

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,48 @@ def test_plugins_of_one_folder_do_not_import_each_other() -> None:
             imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
             found += [f"{module} imports {node.module}" for node in imports if node.module in modules - {module}]
     assert len(registries()) > 5 and found == []
+
+
+def imports(source: Path) -> dict[str, set[str]]:
+    """Which modules under a package's folder each of them imports: at its top, inside functions, for types alone."""
+    names = {
+        ".".join((source.name, *path.relative_to(source).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in source.rglob("*.py")
+    }
+
+    def named(node: ast.AST) -> set[str]:
+        match node:
+            case ast.Import(aliases):
+                return {alias.name for alias in aliases}
+            case ast.ImportFrom(module, aliases, level):
+                assert not level, f"a relative import of {module}: write it out"
+                inner = {alias.name: f"{module}.{alias.name}" for alias in aliases}
+                return {inner[name] if inner[name] in names else str(module) for name in inner}
+        return set()
+
+    return {
+        name: {found for node in ast.walk(ast.parse(path.read_text())) for found in named(node)} & names.keys() - {name}
+        for name, path in names.items()
+    }
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    try:
+        TopologicalSorter(imports(SOURCE)).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("where", ["", "def later():\n    ", "if TYPE_CHECKING:\n    "])
+def test_a_circle_is_found_wherever_its_import_stands(where: str, tmp_path: Path) -> None:
+    folder = tmp_path / "house"
+    (folder / "room").mkdir(parents=True)
+    (folder / "door.py").write_text("from house.room import window\n")
+    (folder / "room" / "__init__.py").touch()
+    (folder / "room" / "window.py").write_text(f"{where}from house.door import handle\n")
+    assert imports(folder)["house.door"] == {"house.room.window"}
+    with pytest.raises(CycleError):
+        TopologicalSorter(imports(folder)).prepare()
 
 
 @pytest.mark.parametrize(

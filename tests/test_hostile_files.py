@@ -17,7 +17,7 @@ from assay.core.foreign import read_source
 from assay.data import mnist_arrays, text, yaml_text
 from assay.data.mnist import FILES, WHEEL
 from assay.studies.modular import files as sweeps
-from assay.studies.perplexity.spec.config import BenchmarkConfig
+from assay.studies.perplexity.spec.experiment import BenchmarkConfig
 from assay.studies.sae.config import load_config
 from assay.studies.sae.saelens import CONFIG, WEIGHTS, load_saelens
 from assay.vectors.activations import read_text

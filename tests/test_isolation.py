@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import UserError
-from assay.data import mnist
+from assay.data import mnist, mnist_arrays
 from assay.data.hub import hub_cache
 from assay.data.places import cache
 
@@ -21,10 +21,10 @@ def test_a_test_starts_with_nothing_and_leaves_nothing(again: bool, a_machine_wi
     assert not {"ASSAY_DATA", "HF_ENDPOINT", "HF_HUB_OFFLINE"} & set(os.environ)
     assert not cache().exists() and not hub_cache().exists()
     with pytest.raises(UserError, match="`assay data pull mnist` fetches it"):
-        mnist.locate()
+        mnist_arrays.locate()
     (cache() / mnist.NAME).mkdir(parents=True)
     (cache() / mnist.NAME / mnist.WHEEL).touch()
-    assert mnist.locate() == cache() / mnist.NAME / mnist.WHEEL
+    assert mnist_arrays.locate() == cache() / mnist.NAME / mnist.WHEEL
 
 
 def test_processes_inherit_it() -> None:

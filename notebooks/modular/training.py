@@ -12,7 +12,7 @@ from pathlib import Path
 from assay.metrics.intervals import share, student_t
 from assay.report.charts import interval_lines
 from assay.studies.modular import constructive_model, load_sweep_results, run_sweep, save_sweep_results
-from assay.studies.modular.sweep import answered
+from assay.studies.modular.bilinear import answered
 
 # %% tags=["parameters"]
 P = 64

@@ -10,7 +10,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
-from assay.attention.replay import alive, lifetimes
+from assay.attention.lifetimes import alive, lifetimes
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 90, 6, 2, 5

@@ -8,7 +8,7 @@ from assay.attention.base import Budget
 from assay.attention.curvature import tiles
 from assay.attention.lanes import Lane, Usage, attended, masked_attention
 from assay.attention.layer import Layer
-from assay.attention.replay import lifetimes
+from assay.attention.lifetimes import lifetimes
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 300, 4, 2, 16

@@ -7,7 +7,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane, Usage, attend, attended
 from assay.attention.layer import Layer
-from assay.attention.replay import alive, lifetimes
+from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 from assay.nn.random import stream
 

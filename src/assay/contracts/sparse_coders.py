@@ -198,6 +198,6 @@ def _disturbed(coder: TrainedCoder) -> CoderModule:
 
 
 def _rows(groups: int) -> Tensor:
-    """Rows of a few directions each, not negative, so that every coder has something to find."""
+    """Standard normal rows, the same at every call."""
     rng = stream(0, "contract")
     return torch.randn(groups, BATCH, D_IN, generator=rng, dtype=torch.float64)

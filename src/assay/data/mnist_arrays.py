@@ -18,8 +18,8 @@ import numpy as np
 from assay.core.errors import UserError
 from assay.core.files import is_there, read_file, reason
 from assay.data import hub
-from assay.data.mnist import FILES, REMEDY
-from assay.data.places import cache
+from assay.data.mnist import FILES, REMEDY, on_disk
+from assay.data.places import FOLDER, cache, is_hub
 from assay.data.text import UNPACKED, unpacked
 
 SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
@@ -27,6 +27,11 @@ SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 HUB_NAME = "ylecun/mnist"
 Arrays = tuple[np.ndarray, np.ndarray]
 """Images and labels, as bytes."""
+
+
+def locate(folder: Path | None = None) -> Path:
+    """The folder or wheel that has MNIST; with `hub` for a folder, fetched from there on first use."""
+    return from_hub() if is_hub(folder or os.environ.get(FOLDER)) else on_disk(folder)
 
 
 def from_hub() -> Path:

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
-from assay.mixers.base import MixerModule, SoftmaxMixer
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import SoftmaxHeads
 from assay.nn.attention import HeadProjections, causal_attention, last_attention
 from assay.nn.rotary import rotate
 
@@ -27,7 +28,7 @@ Cache = tuple[Tensor, Tensor]
 
 @mixers.register("attention")
 @dataclass(frozen=True, kw_only=True)
-class Attention(SoftmaxMixer):
+class Attention(SoftmaxHeads):
     """Causal softmax attention; its state grows with the sequence."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 from assay.mixers import mixers
-from assay.nn.attention import SoftmaxHeads
 from assay.nn.convolution import ShortConvolution
 
 State = Any
@@ -77,16 +76,6 @@ class Mixer(Sized):
 
     def core_state(self, d_model: int, length: int) -> int:
         raise NotImplementedError(f"{type(self).__name__}.core_state")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxMixer(SoftmaxHeads, Mixer):
-    """Softmax attention in any form: a set of keys to it, unless rotary positions turn them."""
-
-    ordered: ClassVar[bool] = False
-
-    def tells_order(self) -> bool:
-        return self.rotary or super().tells_order()
 
 
 class Convolved(MixerModule):

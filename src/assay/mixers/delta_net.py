@@ -23,15 +23,16 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import DeltaHeads
 from assay.nn.attention import HeadProjections
 from assay.nn.norm import Norm
-from assay.nn.scan import DeltaHeads, DeltaRecurrence, unit
+from assay.nn.scan import DeltaRecurrence, unit
 
 
 @mixers.register("delta_net")
 @dataclass(frozen=True, kw_only=True)
-class DeltaNet(DeltaHeads, Mixer):
+class DeltaNet(DeltaHeads):
     """Linear attention that overwrites: a key's old value is erased as the new one is written."""
 
     conv: int = 4

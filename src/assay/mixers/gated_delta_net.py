@@ -24,15 +24,16 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import DeltaHeads
 from assay.nn.attention import HeadProjections
 from assay.nn.norm import Norm
-from assay.nn.scan import DeltaHeads, DeltaRecurrence, SelectiveDecay, unit
+from assay.nn.scan import DeltaRecurrence, SelectiveDecay, unit
 
 
 @mixers.register("gated_delta_net")
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaNet(DeltaHeads, Mixer):
+class GatedDeltaNet(DeltaHeads):
     """DeltaNet that can also forget everything at once, by a data-dependent decay per head."""
 
     conv: int = 4

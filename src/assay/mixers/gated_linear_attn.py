@@ -21,15 +21,16 @@ from torch.nn.functional import logsigmoid, silu
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import MatrixHeads
 from assay.nn.attention import HeadProjections
 from assay.nn.norm import Norm
-from assay.nn.scan import MatrixHeads, OuterRecurrence
+from assay.nn.scan import OuterRecurrence
 
 
 @mixers.register("gated_linear_attn")
 @dataclass(frozen=True, kw_only=True)
-class GatedLinearAttn(MatrixHeads, Mixer):
+class GatedLinearAttn(MatrixHeads):
     """Linear attention whose every key channel forgets at its own, data-dependent rate."""
 
     version: ClassVar[int] = 2

@@ -21,15 +21,16 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import MatrixHeads
 from assay.nn.attention import HeadProjections, head_dim
 from assay.nn.rotary import rotate
-from assay.nn.scan import MatrixHeads, OuterRecurrence
+from assay.nn.scan import OuterRecurrence
 
 
 @mixers.register("retention")
 @dataclass(frozen=True, kw_only=True)
-class Retention(MatrixHeads, Mixer):
+class Retention(MatrixHeads):
     """Linear attention whose heads forget at fixed rates, from 32 tokens on, each twice as long."""
 
     expand_v: float = 2.0

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
-from assay.mixers.base import MixerModule, SoftmaxMixer
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import SoftmaxHeads
 from assay.nn.attention import HeadProjections, last_attention, window_attention
 from assay.nn.rotary import rotate
 
@@ -25,7 +26,7 @@ Cache = tuple[Tensor, Tensor]
 
 @mixers.register("sliding_window")
 @dataclass(frozen=True, kw_only=True)
-class SlidingWindow(SoftmaxMixer):
+class SlidingWindow(SoftmaxHeads):
     """Softmax attention to the last `window` tokens."""
 
     window: int = 16

@@ -27,7 +27,8 @@ from assay.attention.layer import Layer
 from assay.attention.replay import arrival_of, score_of
 from assay.core.errors import UserError
 from assay.mixers import mixers
-from assay.mixers.base import MixerModule, SoftmaxMixer
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import SoftmaxHeads
 from assay.nn.attention import HeadProjections, head_dim
 from assay.nn.rotary import rotate
 
@@ -40,7 +41,7 @@ Kept = Bool[Tensor, "batch #heads query key"]
 
 @mixers.register("sparse_attention")
 @dataclass(frozen=True, kw_only=True)
-class SparseAttention(SoftmaxMixer):
+class SparseAttention(SoftmaxHeads):
     """Softmax attention to what an attention method keeps."""
 
     version: ClassVar[int] = 2

@@ -1,8 +1,6 @@
 """Attention over heads: the projections around it, softmax attention in a window, linear attention in chunks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from einops import rearrange, repeat
@@ -10,8 +8,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from assay.core.errors import UserError
-from assay.core.plugin import Sized
 from assay.nn.rotary import rotate
 from assay.nn.whole import whole
 
@@ -51,46 +47,6 @@ class HeadProjections(nn.Module):
         """Keys and values of no tokens."""
         weight, shape = self.out.weight, (batch, self.kv_heads, 0)
         return weight.new_zeros(*shape, self.key_dim), weight.new_zeros(*shape, self.value_dim)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxHeads(Sized):
-    """The options that softmax attention has in every form."""
-
-    num_heads: int = 8
-    num_kv_heads: int = 0
-    """Heads of keys and values, each shared by num_heads / num_kv_heads queries; 0: num_heads."""
-    positions: Literal["none", "rotary"] = "none"
-    """How scores see distances; the model's embedding may add learned positions besides."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_heads % self.kv_heads:
-            raise UserError(
-                f"{self.name}: num_heads={self.num_heads} must be a multiple of "
-                f"num_kv_heads={self.num_kv_heads} (0: as many)."
-            )
-
-    @property
-    def kv_heads(self) -> int:
-        return self.num_kv_heads or self.num_heads
-
-    @property
-    def rotary(self) -> bool:
-        return self.positions == "rotary"
-
-    def projections(self, d_model: int) -> HeadProjections:
-        dim = head_dim(d_model, self.num_heads)
-        if self.rotary and dim % 2:
-            raise UserError(
-                f"{self.name}:positions=rotary turns pairs of channels, and d_model {d_model} gives {dim} to each of "
-                f"{self.num_heads} heads: choose num_heads so that this is even."
-            )
-        return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.kv_heads, key_dim=dim, value_dim=dim)
-
-    def cache_size(self, d_model: int, tokens: int) -> int:
-        """Scalars in the keys and values of `tokens` tokens."""
-        return 2 * self.kv_heads * head_dim(d_model, self.num_heads) * tokens
 
 
 def head_dim(width: int, heads: int) -> int:

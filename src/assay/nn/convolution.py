@@ -7,7 +7,8 @@ from torch.nn.functional import pad
 
 
 class ShortConvolution(nn.Module):
-    """y_t = sum_{i<kernel} w_i x_{t-i}, channel by channel; zeros before the first token."""
+    """y_t = sum_{i<kernel} w_i x_{t-kernel+1+i}, channel by channel: the last weight is the present token's. Zeros
+    stand before the first token."""
 
     def __init__(self, d_model: int, kernel: int) -> None:
         super().__init__()

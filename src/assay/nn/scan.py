@@ -15,7 +15,6 @@ cumulative sums would lose.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial, wraps
 from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -26,9 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
-from assay.core.errors import UserError
-from assay.core.plugin import Sized
-from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.attention import HeadProjections
 from assay.nn.random import for_shapes_alone
 
 CHUNK = 64
@@ -182,52 +179,6 @@ def delta_scan(
     starts, state = _carry(torch.matmul, transition, until @ fresh, state)
     u = fresh - erased @ starts
     return _in_time(scores @ u + (q * since_start) @ starts, time), state
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixHeads(Sized):
-    """The options of a mixer that keeps a (d_key, d_value) matrix per head, and what follows from them."""
-
-    num_heads: int = 4
-    expand_k: float = 1.0
-    """Channels of all queries (and of all keys) as a multiple of d_model."""
-    expand_v: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.expand_k <= 0 or self.expand_v <= 0:
-            raise UserError(f"{self.name}: expand_k={self.expand_k} and expand_v={self.expand_v} must be above 0.")
-
-    def core_state(self, d_model: int, length: int) -> int:
-        return self.num_heads * self.key_dim(d_model) * self.value_dim(d_model)
-
-    def key_dim(self, d_model: int) -> int:
-        return head_dim(int(self.expand_k * d_model), self.num_heads)
-
-    def value_dim(self, d_model: int) -> int:
-        return head_dim(int(self.expand_v * d_model), self.num_heads)
-
-    def projections(self, d_model: int) -> HeadProjections:
-        return HeadProjections(
-            d_model,
-            heads=self.num_heads,
-            kv_heads=self.num_heads,
-            key_dim=self.key_dim(d_model),
-            value_dim=self.value_dim(d_model),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeltaHeads(MatrixHeads):
-    """The options of a mixer that overwrites by the delta rule."""
-
-    beta_max: float = 1.0
-    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.beta_max <= 2:
-            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
 
 
 class Recurrence(nn.Module):

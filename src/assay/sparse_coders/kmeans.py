@@ -30,7 +30,8 @@ class Module(CoderModule):
 
     def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
         rows, centres = rearrange(x, "1 b d -> b d"), self.centres[0]
-        # Row by row in float64: the matrix form's cancellation depends on how many rows there are.
+        # In float64: the matrix form cancels for rows near a centre, in float32 by an amount that depends on how many
+        # rows there are.
         squares = rows.double().square().sum(dim=1)[:, None] + centres.double().square().sum(dim=1)
         distance = (squares - 2 * rows.double() @ centres.double().mT).clamp_min(0).sqrt()
         if self.code == "hard":

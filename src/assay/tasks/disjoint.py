@@ -61,7 +61,7 @@ class Disjoint(Task):
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
         length = self.shape().length
-        # A random half of the contents for each list, then distinct tokens of each half: the same law, in one draw.
+        # Both lists are cut from one draw of distinct tokens.
         (content,) = distinct(batch, self.short_length + self.long_length, (self.vocab_size - CONTENT,), rng)
         tokens = content + CONTENT
         source = torch.randint(self.short_length, (batch, 1), generator=rng, device=rng.device)

@@ -41,7 +41,7 @@ class Mnist(VectorData):
             raise UserError(f"mnist: validation={self.validation} must be between 0 and 59999.")
 
     def locate(self) -> None:
-        files.locate()
+        mnist_arrays.locate()
 
     def check(self, folder: Path | None = None) -> None:
         places.folders(folder, remedy=self.remedy)
@@ -53,7 +53,7 @@ class Mnist(VectorData):
         return 60_000 - self.validation, 784
 
     def load(self) -> Vectors:
-        (x, y), (x_test, y_test) = read_mnist(files.locate(), check=True)
+        (x, y), (x_test, y_test) = read_mnist(mnist_arrays.locate(), check=True)
         kept = len(x) - self.validation
         return Vectors(Part(x[:kept], y[:kept]), Part(x[kept:], y[kept:]), Part(x_test, y_test), image=(28, 28))
 

@@ -9,7 +9,15 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.studies.modular.bilinear import Model, addition_table, constructive_model, one_hot
-from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, Recipe, Split, _add_dense, _add_rows, fresh_models
+from assay.studies.modular.bilinear_bank import (
+    BilinearBank,
+    Epoch,
+    PairSplit,
+    Recipe,
+    _add_dense,
+    _add_rows,
+    fresh_models,
+)
 
 P = 11
 RECIPE = Recipe(epochs=4, batch=10)
@@ -29,7 +37,7 @@ def trained(given: list[Model], seeds: list[int], recipe: Recipe = RECIPE) -> tu
 
 def alone(model: Model, seed: int) -> tuple[list[float], list[float]]:
     """The obvious loop: one-hot inputs, autograd, torch's optimizer."""
-    split, rng = Split.of(P, seed, RECIPE), stream(seed, "order")
+    split, rng = PairSplit.of(P, seed, RECIPE), stream(seed, "order")
     a, b, target = addition_table(P)
     inputs = one_hot(a, b, P).to(model.w_p.dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr, weight_decay=RECIPE.weight_decay)
@@ -100,15 +108,15 @@ def test_a_model_that_diverges_takes_no_other_with_it() -> None:
 
 
 def test_a_split_is_75_to_25_and_the_same_for_every_width() -> None:
-    split = Split.of(64, 3, Recipe())
+    split = PairSplit.of(64, 3, Recipe())
     assert (len(split.train), len(split.val)) == (3072, 1024)
     assert torch.equal(torch.cat([split.train, split.val]).sort().values, torch.arange(64 * 64))
     assert split.order(64, stream(3, "order")).shape == (48, 64)
-    assert not torch.equal(split.val, Split.of(64, 4, Recipe()).val)
+    assert not torch.equal(split.val, PairSplit.of(64, 4, Recipe()).val)
 
 
 def test_test_pairs_are_taken_from_validation_and_nothing_else_changes() -> None:
-    plain, third = (Split.of(64, 3, Recipe(test_share=share)) for share in (0.0, 0.125))
+    plain, third = (PairSplit.of(64, 3, Recipe(test_share=share)) for share in (0.0, 0.125))
     assert (len(third.train), len(third.val), len(third.test)) == (3072, 512, 512) and len(plain.test) == 0
     assert torch.equal(third.train, plain.train) and torch.equal(torch.cat([third.val, third.test]), plain.val)
 
@@ -135,7 +143,7 @@ def test_a_bank_learns_addition_and_stops() -> None:
 
 def test_too_few_pairs_are_refused_in_words() -> None:
     with pytest.raises(UserError, match="Lower batch"):
-        Split.of(5, 0, Recipe())
+        PairSplit.of(5, 0, Recipe())
     with pytest.raises(UserError, match="between 0 and 1"):
         Recipe(train_share=1.5)
     with pytest.raises(UserError, match="some pairs to validate"):

@@ -16,7 +16,7 @@ import torch
 
 import assay
 from assay.core.errors import UserError
-from assay.studies.modular import files
+from assay.studies.modular import files, matrices
 from assay.studies.modular.files import SweepResults
 from assay.studies.modular.spec import compression
 
@@ -152,8 +152,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of matrices that were computed."""
     made = list[str]()
     for name in ("symmetric_similarity_matrix", "activation_similarity_matrix", "js_divergence_matrix"):
-        plain = getattr(compression, name)
-        monkeypatch.setattr(compression, name, lambda *a, plain=plain, name=name: made.append(name) or plain(*a))
+        plain = getattr(matrices, name)
+        monkeypatch.setattr(matrices, name, lambda *a, plain=plain, name=name: made.append(name) or plain(*a))
     return made
 
 

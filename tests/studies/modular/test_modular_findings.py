@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from assay.metrics.intervals import Interval
+from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.metrics.tensor_similarity import symmetric_similarity_matrix
-from assay.studies.modular.spec.compression import run_sweep, weights_of
+from assay.studies.modular.spec.compression import run_sweep
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from assay.core.run import Run, canonical
 from assay.core.store import Store
 from assay.core.study import Context, Outcome, Progress
 from assay.studies.modular.bilinear_bank import BilinearBank
-from assay.studies.modular.sweep import WEIGHTS, Sweep
+from assay.studies.modular.records import WEIGHTS
+from assay.studies.modular.sweep import Sweep
 from assay.train.checkpoint import load_checkpoint, save_checkpoint
 
 SWEEP = Sweep(

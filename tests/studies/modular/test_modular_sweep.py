@@ -15,10 +15,12 @@ from assay.core.run import Record, canonical
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.report.section import Section
-from assay.studies.modular.bilinear_bank import Split
+from assay.studies.modular.bilinear import answered
+from assay.studies.modular.bilinear_bank import PairSplit
 from assay.studies.modular.files import load
+from assay.studies.modular.records import WEIGHTS, saved_model
 from assay.studies.modular.references import pairs_of, references
-from assay.studies.modular.sweep import WEIGHTS, Sweep, answered, saved_model
+from assay.studies.modular.sweep import Sweep
 
 TINY = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
 Cli = Callable[..., tuple[int, str, str]]
@@ -171,7 +173,7 @@ def test_references_are_scored_on_the_pairs_of_each_seed() -> None:
     assert train + val + test == 49 and (train, val, test) == study.sizes(7)
     scores = []
     for seed in range(3):
-        split = Split.of(7, seed, study)
+        split = PairSplit.of(7, seed, study)
         sums = [(row // 7 + row % 7) % 7 for row in split.train.tolist()]
         rarest = min(range(7), key=lambda answer: (sums.count(answer), answer))
         scores.append(np.mean([(row // 7 + row % 7) % 7 == rarest for row in split.val.tolist()]))
@@ -250,7 +252,7 @@ def test_pairs_that_are_scored_in_pieces_get_the_answers_they_get_at_once(
     P: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from assay.nn.random import initialised_from
-    from assay.studies.modular import sweep
+    from assay.studies.modular import bilinear
     from assay.studies.modular.bilinear import addition_table, init_model, one_hot
 
     with initialised_from(0, "model"):
@@ -259,7 +261,7 @@ def test_pairs_that_are_scored_in_pieces_get_the_answers_they_get_at_once(
     whole = (model(one_hot(a, b, P)).argmax(dim=1) == target).double()
     assert 0 < whole.sum() < P**2
     assert torch.equal(answered(model), whole)
-    monkeypatch.setattr(sweep, "ONE_HOT", 3 * P * P + 1)
+    monkeypatch.setattr(bilinear, "ONE_HOT", 3 * P * P + 1)
     assert torch.equal(answered(model), whole)
 
 

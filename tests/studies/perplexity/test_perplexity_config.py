@@ -9,7 +9,9 @@ import assay.studies.perplexity as package
 from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.studies.perplexity.perplexity import Perplexity
-from assay.studies.perplexity.spec.config import BenchmarkConfig, ExperimentConfig, MethodConfig, ModelConfig, commands
+from assay.studies.perplexity.presets import commands
+from assay.studies.perplexity.spec.config import MethodConfig, ModelConfig
+from assay.studies.perplexity.spec.experiment import BenchmarkConfig, ExperimentConfig
 
 SHIPPED = ("quick_test", "quick_test_offline", "icml_full", "ablation_sparsity")
 

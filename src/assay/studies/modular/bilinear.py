@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from assay.core.errors import UserError
 
 Batches = Iterable[tuple[Tensor, Tensor]]
+ONE_HOT = 2**24
+"""Numbers of the one-hot inputs, of a or of b, that are made at once: half a GB while they are."""
 
 
 class Bilinear(nn.Linear):
@@ -87,7 +89,7 @@ class Model(nn.Module):
         weight_decay: float = 1e-4,
     ) -> list[float]:
         """Train by AdamW on batches of (inputs, answers) until every validation answer is right; the accuracy on `val`
-        after each epoch. The plain loop: `train.bilinear_bank` does the same for many models at once."""
+        after each epoch. The plain loop: `bilinear_bank` does the same for many models at once."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay)
         curve = list[float]()
         while len(curve) < epochs and (not curve or curve[-1] < 1):
@@ -142,3 +144,18 @@ def constructive_model(P: int) -> Model:
     model.bi_linear.weight.copy_(torch.stack([*left, *right]))
     model.projection.weight.copy_(torch.stack([c, c, s, s], dim=1) / 2)
     return model.float()
+
+
+@torch.no_grad()
+def answered(model: Model) -> Float[Tensor, " pairs"]:
+    """1 where a pair is answered, of all P^2; row aP + b."""
+    P = model.config.p
+    a, b, target = addition_table(P)
+    pieces = zip(a.split(pairs_at_once(P)), b.split(pairs_at_once(P)), strict=True)
+    given = torch.cat([model(one_hot(*pairs, P)).argmax(dim=1) for pairs in pieces])
+    return (given == target).double()
+
+
+def pairs_at_once(P: int) -> int:
+    """Pairs whose one-hot inputs are made at once: all of them up to P = 256."""
+    return max(1, ONE_HOT // P)

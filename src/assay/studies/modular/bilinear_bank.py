@@ -71,7 +71,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Split:
+class PairSplit:
     """Rows aP + b of the addition table."""
 
     train: Int[Tensor, " train"]
@@ -79,7 +79,7 @@ class Split:
     test: Int[Tensor, " test"]
 
     @classmethod
-    def of(cls, P: int, seed: int, recipe: Recipe) -> "Split":
+    def of(cls, P: int, seed: int, recipe: Recipe) -> "PairSplit":
         """One split per seed, whatever the width: models of a seed differ in nothing else."""
         return cls(*torch.randperm(P * P, generator=stream(seed, "split")).split(list(recipe.sizes(P))))
 
@@ -114,7 +114,7 @@ class BilinearBank:
         self.models, self.seeds, self.recipe = list(models), list(seeds), recipe
         self.device = torch.device(device)
         self.number = 0
-        self.splits = {seed: Split.of(self.P, seed, recipe) for seed in seeds}
+        self.splits = {seed: PairSplit.of(self.P, seed, recipe) for seed in seeds}
         self.orders = {seed: stream(seed, "order") for seed in seeds}
         together = TOGETHER if self.device.type == "cpu" else len(models)
         by_width = sorted(range(len(models)), key=lambda k: _padded(models[k]))

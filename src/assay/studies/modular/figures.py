@@ -11,14 +11,13 @@ from assay.report.charts import interval_lines
 from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.modular.files import width_of
-from assay.studies.modular.frequencies import draw
+from assay.studies.modular.heatmaps import law_heatmap, width_heatmaps
+from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import bands, measures
 from assay.studies.modular.metrics.frequency_law import frequency_law
 from assay.studies.modular.metrics.survival import kaplan_meier
 from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
-from assay.studies.modular.similarity import heatmaps
-from assay.studies.modular.spec.compression import weights_of
-from assay.studies.modular.sweep import saved_model, saved_sweep
+from assay.studies.modular.records import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
 
 LINES = 6
@@ -143,8 +142,8 @@ def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     models = weights_of(sweep.models, sweep.P)
     quick = [measure for measure in measures(4) if not measure.slow]
     found = {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
-    heatmaps(found, list(sweep.models), out, suffix=suffix)
-    draw(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
+    width_heatmaps(found, list(sweep.models), out, suffix=suffix)
+    law_heatmap(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
 
 
 def _of_first_seed(records: Sequence[Record]) -> list[Record]:

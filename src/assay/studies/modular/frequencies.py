@@ -13,9 +13,11 @@ import numpy as np
 from assay.core.errors import UserError
 from assay.core.study import Reading, Report
 from assay.metrics.intervals import student_t
-from assay.report.charts import heatmap, interval_lines
+from assay.report.charts import interval_lines
 from assay.studies import studies
 from assay.studies.modular.files import Key, SweepResults, width_of
+from assay.studies.modular.heatmaps import law_heatmap
+from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.metrics.frequency_law import Kind, Law, dominant_frequencies, frequency_law
 from assay.studies.modular.metrics.spectra import (
     components_for_variance_threshold,
@@ -25,7 +27,6 @@ from assay.studies.modular.metrics.spectra import (
 )
 from assay.studies.modular.metrics.tensor_similarity import Weights
 from assay.studies.modular.source import read_sweep
-from assay.studies.modular.spec.compression import weights_of
 
 NOTE = (
     "frequencies: how many hold 90 % of p(f | r), averaged over remainders; strongest: the frequency with the largest "
@@ -63,7 +64,7 @@ class Frequencies(Reading):
         rows = [_row(key, models[key], laws[key], sweep) for key in chosen]
         out.table("frequencies", rows, formats={"val acc": ".4f"}, note=NOTE)
         for key in chosen:
-            draw(key, laws[key], out, kind=self.kind)
+            law_heatmap(key, laws[key], out, kind=self.kind)
         _count(laws, out)
 
     def _chosen(self, sweep: SweepResults) -> list[Key]:
@@ -83,17 +84,6 @@ class Frequencies(Reading):
 def nearest_widths(P: int, widths: Sequence[int]) -> list[int]:
     """The widths there are nearest to P, 3P/4, P/2 and P/4."""
     return [min(widths, key=lambda width: abs(width - target)) for target in (P, 3 * P / 4, P / 2, P / 4)]
-
-
-def draw(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
-    """p(f | r) of one model."""
-    cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
-    name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
-    chart = heatmap(
-        cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=f"p(f | r), {name}"
-    )
-    caption = f"The law of frequencies ({kind}) of the model of width {width_of(key)}, a row per remainder."
-    out.chart(f"frequencies_d{width_of(key)}{suffix}", chart, caption=caption)
 
 
 def _row(key: Key, model: Weights, law: Law, sweep: SweepResults) -> dict[str, Any]:

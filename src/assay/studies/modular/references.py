@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from assay.metrics.intervals import student_t
-from assay.studies.modular.bilinear import addition_table, constructive_model
-from assay.studies.modular.bilinear_bank import Split
-from assay.studies.modular.sweep import answered, recipe_of
+from assay.studies.modular.bilinear import addition_table, answered, constructive_model
+from assay.studies.modular.bilinear_bank import PairSplit
+from assay.studies.modular.records import recipe_of
 
 ONE_ANSWER, BY_HEART, BY_HAND = "one answer", "training pairs by heart", "four units by hand"
 
@@ -24,7 +24,7 @@ def pairs_of(options: Mapping[str, Any]) -> tuple[int, int, int]:
 def references(options: Mapping[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Two floors and a ceiling, in the columns of the sweep's table."""
     P, recipe = options["P"], recipe_of(options)
-    splits = [Split.of(P, seed, recipe) for seed in seeds]
+    splits = [PairSplit.of(P, seed, recipe) for seed in seeds]
     by_hand = answered(constructive_model(P))
     kinds = {
         ONE_ANSWER: [_one_answer(P, split) for split in splits],
@@ -34,14 +34,14 @@ def references(options: Mapping[str, Any], seeds: Sequence[int]) -> list[dict[st
     return [{"model": kind, **_scores(right, splits)} for kind, right in kinds.items()]
 
 
-def _one_answer(P: int, split: Split) -> Tensor:
+def _one_answer(P: int, split: PairSplit) -> Tensor:
     """1 where the answer that fewest training pairs have is right: each has P pairs in all, so it is the most common of
     the others."""
     answers = addition_table(P)[2]
     return (answers == answers[split.train].bincount(minlength=P).argmin()).double()
 
 
-def _scores(right: Sequence[Tensor], splits: Sequence[Split]) -> dict[str, Any]:
+def _scores(right: Sequence[Tensor], splits: Sequence[PairSplit]) -> dict[str, Any]:
     tested = bool(len(splits[0].test))
     val, test = (
         [float(own[getattr(split, part)].mean()) for own, split in zip(right, splits, strict=True)]

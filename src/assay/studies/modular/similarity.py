@@ -15,11 +15,18 @@ import numpy as np
 from assay.core.errors import UserError
 from assay.core.study import Reading, Report
 from assay.nn.random import stream
-from assay.report.charts import heatmap, interval_lines
+from assay.report.charts import interval_lines
 from assay.studies import studies
 from assay.studies.modular.bilinear_bank import fresh_models
-from assay.studies.modular.files import Key, SweepResults, width_of
-from assay.studies.modular.measures import Matrix, Measure, by_width, groups, mean_over, measures, summary, thinned
+from assay.studies.modular.files import SweepResults, width_of
+from assay.studies.modular.heatmaps import width_heatmaps
+from assay.studies.modular.matrices import (
+    load_or_compute_act_similarity,
+    load_or_compute_js_divergence,
+    load_or_compute_tn_similarity,
+    weights_of,
+)
+from assay.studies.modular.measures import Matrix, Measure, groups, mean_over, measures, summary, thinned
 from assay.studies.modular.metrics.distances import (
     compare_metrics,
     cosine_similarity_to_metric,
@@ -29,15 +36,8 @@ from assay.studies.modular.metrics.frequency_law import phase_scrambled
 from assay.studies.modular.metrics.permutation import mantel
 from assay.studies.modular.metrics.tensor_similarity import Weights
 from assay.studies.modular.source import read_sweep
-from assay.studies.modular.spec.compression import (
-    load_or_compute_act_similarity,
-    load_or_compute_js_divergence,
-    load_or_compute_tn_similarity,
-    weights_of,
-)
 
 SPEC = ("TN", "activation", "JS (bits)")
-GLOSS = {"TN": "TN (tensor network: the weights as one symmetric tensor)"}
 NEIGHBOURS = 50
 """The largest k of the chart of neighbours."""
 NOTE = (
@@ -96,7 +96,7 @@ class Similarity(Reading):
             "JS": divergence_to_metric(whole["JS (bits)"]),
         }
         agreement(distances, out, permutations=self.permutations)
-        heatmaps(whole, list(sweep.models), out, order=self.order)
+        width_heatmaps(whole, list(sweep.models), out, order=self.order)
 
     def _matrices(self, sweep: SweepResults) -> dict[str, Matrix]:
         """The spec's three, of all models; from the cache beside a saved sweep."""
@@ -152,27 +152,6 @@ def scrambled(sweep: SweepResults) -> Sequence[Weights]:
     return [phase_scrambled(model, stream(place, "phases")) for place, model in enumerate(models)]
 
 
-def heatmaps(
-    matrices: Mapping[str, Matrix], keys: Sequence[Key], out: Report, *, order: str = "width", suffix: str = ""
-) -> None:
-    """A map per matrix: the mean over the pairs of models of two widths."""
-    for name, matrix in matrices.items():
-        cells = list(by_width(matrix, keys))
-        widths = sorted({cell["d"] for cell in cells})
-        shown = widths if order == "width" else _clustered(cells, widths, divergence=name.startswith("JS"))
-        chart = heatmap(
-            cells, x="d", y="d'", value="value", x_title="hidden width", y_title="hidden width", title=name,
-            x_order=shown, y_order=shown,
-        )  # fmt: skip
-        what = "divergence" if name.startswith("JS") else "similarity"
-        out.chart(
-            f"{name.partition(' ')[0].lower()}_by_width{suffix}",
-            chart,
-            caption=f"{GLOSS.get(name, name)} {what}: the mean over pairs of models of two widths, never of a model "
-            "with itself where a width has several.",
-        )
-
-
 def agreement(distances: Mapping[str, Matrix], out: Report, *, permutations: int) -> None:
     """How far the measures agree about who is near whom: a table, and overlap against the number of neighbours."""
     rows, lines = [], []
@@ -208,13 +187,3 @@ def agreement(distances: Mapping[str, Matrix], out: Report, *, permutations: int
     out.table("agreement", rows, formats=dict.fromkeys(rows[0], ".3f"), note=note)
     chart = interval_lines(lines, x="k", y="y", series="series", x_title="neighbours k", y_title="overlap")
     out.chart("neighbours", chart, caption="Neighbours that two measures have in common, against their number.")
-
-
-def _clustered(cells: Sequence[Mapping[str, Any]], widths: Sequence[int], *, divergence: bool) -> list[int]:
-    """Widths in the order of the leaves of an average-linkage tree."""
-    from scipy.cluster.hierarchy import leaves_list, linkage
-
-    values = np.array([cell["value"] for cell in cells]).reshape(len(widths), len(widths))
-    apart = values if divergence else values.max() - values
-    condensed = ((apart + apart.T) / 2)[np.triu_indices(len(widths), k=1)]
-    return [widths[leaf] for leaf in leaves_list(linkage(np.maximum(condensed, 0), method="average"))]

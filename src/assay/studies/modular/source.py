@@ -8,7 +8,7 @@ from assay.core.files import is_there
 from assay.core.run import Record
 from assay.core.store import Store
 from assay.studies.modular.files import SweepResults, load
-from assay.studies.modular.sweep import saved_sweep, setting
+from assay.studies.modular.records import saved_sweep, setting
 
 
 def read_sweep(path: Path) -> SweepResults:

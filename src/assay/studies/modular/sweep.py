@@ -14,28 +14,23 @@ from typing import Any, ClassVar
 
 import safetensors.torch
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.core.run import Record, Run, canonical
+from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
 from assay.metrics.size import parameters
 from assay.studies import studies
-from assay.studies.modular.bilinear import Model, addition_table, model_of, one_hot
-from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, Recipe, Split, fresh_models
-from assay.studies.modular.files import SweepResults, check_path, check_writable, collect, encoded
+from assay.studies.modular.bilinear import Model, answered, pairs_at_once
+from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, PairSplit, Recipe, fresh_models
+from assay.studies.modular.files import check_path, check_writable, encoded
 from assay.studies.modular.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
-from assay.train.artifacts import saved_tensors
+from assay.studies.modular.records import WEIGHTS, recipe_of, saved_sweep, setting
 from assay.train.checkpoint import SAVING, Saved, checkpoints, resumed, save_checkpoint
 from assay.train.device import activate
 from assay.train.memory import TRAINED
 
-WEIGHTS = "weights.safetensors"
 ALL_WIDTHS = 4096
 """Widths up to which `--dimensions` may be left out."""
-ONE_HOT = 2**24
-"""Numbers of the one-hot inputs, of a or of b, that are made at once: half a GB while they are."""
 SIGNS = 50
 """Signs of life of each model."""
 
@@ -131,16 +126,6 @@ class Sweep(Recipe, Study):
                 out.file(path, data)
 
 
-def setting(run: Run) -> str:
-    """The options that runs of all widths and seeds share."""
-    return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
-
-
-def recipe_of(options: Mapping[str, Any]) -> Recipe:
-    """How the run of these options was trained."""
-    return Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
-
-
 @dataclass
 class Course:
     """What is known of one run while it is trained. Models that are trained together share the time of an epoch."""
@@ -230,7 +215,7 @@ class Keeper:
         self.last, self.due = path, time.perf_counter() + (time.perf_counter() - start) / SAVING
 
 
-def outcome(course: Course, model: Model, split: Split, *, together: int) -> Outcome:
+def outcome(course: Course, model: Model, split: PairSplit, *, together: int) -> Outcome:
     cost = {"seconds": course.seconds, "cpu_seconds": course.cpu_seconds, "trained_together": together}
     metrics: dict[str, Any] = {
         "epochs": len(course.curve),
@@ -255,44 +240,3 @@ def outcome(course: Course, model: Model, split: Split, *, together: int) -> Out
     }
     weights = {name: weight.detach().contiguous() for name, weight in model.state_dict().items()}
     return Outcome(course.run, metrics, cost, {WEIGHTS: safetensors.torch.save(weights)})
-
-
-@torch.no_grad()
-def answered(model: Model) -> Float[Tensor, " pairs"]:
-    """1 where a pair is answered, of all P^2; row aP + b."""
-    P = model.config.p
-    a, b, target = addition_table(P)
-    pieces = zip(a.split(pairs_at_once(P)), b.split(pairs_at_once(P)), strict=True)
-    given = torch.cat([model(one_hot(*pairs, P)).argmax(dim=1) for pairs in pieces])
-    return (given == target).double()
-
-
-def pairs_at_once(P: int) -> int:
-    """Pairs whose one-hot inputs are made at once: all of them up to P = 256."""
-    return max(1, ONE_HOT // P)
-
-
-def saved_sweep(records: Sequence[Record]) -> SweepResults:
-    """The models of one setting, to be saved together; those that diverged have no weights."""
-    done = [record for record in records if record.status == "done"]
-    settings = {setting(record.run) for record in done}
-    if not done:
-        raise UserError("no model was trained to its end: there is nothing to save.")
-    if len(settings) > 1:
-        raise UserError(f"--save holds one setting, and there are {len(settings)}: leave the grid out. All are stored.")
-    options = done[0].run.options
-    models = [
-        (
-            record.run.options["d_hidden"],
-            record.run.seed,
-            record.metrics["val_acc"],
-            saved_tensors(record, WEIGHTS),
-        )
-        for record in done
-    ]
-    return collect(options["P"], models, {f.name: options[f.name] for f in fields(Recipe)})
-
-
-def saved_model(record: Record) -> Model:
-    """The model of a record."""
-    return model_of(saved_tensors(record, WEIGHTS))

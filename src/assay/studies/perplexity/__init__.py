@@ -4,10 +4,10 @@ from assay.core.on_use import on_use
 
 _HOME = {
     "spec.config": (
-        "BenchmarkConfig", "ContextLengthSweepConfig", "DATASET_CONFIGS", "DatasetConfig", "ExperimentConfig",
-        "METHOD_CONFIGS", "MethodConfig", "MethodName", "ModelConfig", "PerplexityDataset", "SparsitySweepConfig",
-        "create_icml_benchmark", "create_quick_test", "get_dataset_config", "get_method_config",
+        "ContextLengthSweepConfig", "DATASET_CONFIGS", "DatasetConfig", "METHOD_CONFIGS", "MethodConfig", "MethodName",
+        "ModelConfig", "PerplexityDataset", "SparsitySweepConfig", "get_dataset_config", "get_method_config",
     ),
+    "spec.experiment": ("BenchmarkConfig", "ExperimentConfig", "create_icml_benchmark", "create_quick_test"),
     "spec.runner": (
         "PerplexityBenchmarkRunner", "PerplexityResult", "aggregate_results", "analyze_context_scaling",
         "analyze_sparsity_tradeoff", "compute_perplexity_statistics", "format_perplexity_result", "run_benchmark",

@@ -151,7 +151,7 @@ class Perplexity(Study):
 
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:
-        from assay.studies.perplexity.spec.config import commands
+        from assay.studies.perplexity.presets import commands
 
         return commands(words)
 

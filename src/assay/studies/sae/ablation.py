@@ -61,7 +61,7 @@ class Ablation(FromConfig):
         return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in coders.values()]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.charts import ablation_chart, checkpoints
+        from assay.studies.sae.charts import ablation_chart, spec_checkpoints
 
         by_name: dict[str, list[Record]] = {}
         for name, record in named(records, self.coders()):
@@ -74,7 +74,7 @@ class Ablation(FromConfig):
         results = self.results(records)
         out.file(self.output_dir / "ablation_results.json", as_json(results))
         self.figure(out, "fig2_ablation", ablation_chart(results), caption=FIGURE)
-        for path, data in checkpoints(self.output_dir / "checkpoints", named(records, self.coders())):
+        for path, data in spec_checkpoints(self.output_dir / "checkpoints", named(records, self.coders())):
             out.file(path, data)
 
     def results(self, records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ class Benchmark(FromConfig):
         return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in models.values()]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.charts import benchmark_chart, checkpoints
+        from assay.studies.sae.charts import benchmark_chart, spec_checkpoints
 
         groups = self._groups(records)
         first = next(iter(groups.values()))
@@ -71,7 +71,7 @@ class Benchmark(FromConfig):
         results = self.results(records)
         out.file(self.output_dir / "benchmark_results.json", as_json(results))
         self.figure(out, "fig3_benchmark", benchmark_chart(results), caption=FIGURE)
-        for path, data in checkpoints(self.output_dir / "checkpoints", named(records, self.loaded().models())):
+        for path, data in spec_checkpoints(self.output_dir / "checkpoints", named(records, self.loaded().models())):
             out.file(path, data)
 
     def _groups(self, records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -121,7 +121,7 @@ def feature_grid(W: np.ndarray, columns: int = 8) -> Any | None:
     return picture(tiled(W.reshape(-1, side, side), columns), size=480) if side * side == W.shape[1] else None
 
 
-def checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> Iterator[tuple[Path, bytes]]:
+def spec_checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> Iterator[tuple[Path, bytes]]:
     """`<name>_seed<n>/model.pt`: the state dict of the spec's Encoder or StandardSAE."""
     from assay.studies.sae.fitting import weights
 

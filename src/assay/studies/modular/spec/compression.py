@@ -8,11 +8,11 @@ order, and the sidecar of a matrix says which row is which.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -21,16 +21,18 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.study import Context
-from assay.studies.modular.cache import cached
-from assay.studies.modular.files import NAMES, Key, State, SweepResults, collect, load, save
-from assay.studies.modular.metrics.frequency_law import Kind, eigen_law, frequency_law
-from assay.studies.modular.metrics.spectra import eigenpairs, interaction_matrices, js_divergence_matrix
-from assay.studies.modular.metrics.tensor_similarity import (
-    Weights,
-    activation_similarity_matrix,
-    symmetric_similarity_matrix,
+from assay.studies.modular.files import Key, State, SweepResults, collect, load, save
+from assay.studies.modular.matrices import (
+    Device,
+    load_or_compute_act_similarity,
+    load_or_compute_js_divergence,
+    load_or_compute_tn_similarity,
+    weights_of,
 )
-from assay.studies.modular.sweep import WEIGHTS, Sweep
+from assay.studies.modular.metrics.frequency_law import eigen_law
+from assay.studies.modular.metrics.spectra import eigenpairs, interaction_matrices
+from assay.studies.modular.records import WEIGHTS
+from assay.studies.modular.sweep import Sweep
 from assay.train.device import numerics_for
 
 __all__ = [
@@ -45,8 +47,6 @@ __all__ = [
     "run_sweep",
     "save_sweep_results",
 ]
-
-Device = str | torch.device | None
 
 
 def run_sweep(
@@ -88,46 +88,6 @@ def load_sweep_results(path: str | Path, seed: int | None = None) -> tuple[dict[
     return found.models, found.val_accs, found.P
 
 
-def load_or_compute_tn_similarity(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
-) -> np.ndarray:
-    """The cosine of all pairs of models as symmetric tensors, in [-1, 1]; cached in tn_similarity.npy."""
-    return _matrix("tn_similarity", symmetric_similarity_matrix, sweep_path, cache_path, device, force_recompute)
-
-
-def load_or_compute_act_similarity(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
-) -> np.ndarray:
-    """The mean cosine of all pairs' logits over all inputs, in [-1, 1]; cached in act_similarity.npy."""
-    return _matrix("act_similarity", activation_similarity_matrix, sweep_path, cache_path, device, force_recompute)
-
-
-def load_or_compute_js_divergence(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
-    n_evecs: int = 4,
-    kind: Kind = "eigen",
-) -> np.ndarray:
-    """The Jensen-Shannon divergence of all pairs' p(f | r), summed over r: at most P ln 2; cached in
-    js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
-    if kind not in get_args(Kind):
-        raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
-
-    def divergences(models: Sequence[Weights]) -> np.ndarray:
-        return js_divergence_matrix(np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models]))
-
-    options = {"n_evecs": n_evecs, "kind": kind}
-    return _matrix("js_divergence", divergences, sweep_path, cache_path, device, force_recompute, options)
-
-
 def compute_interaction_matrices(models_state: Mapping[Key, State], P: int, device: Device = None) -> dict[Key, Tensor]:
     """The symmetric forms of each model, (P, 2P, 2P)."""
     return {
@@ -155,38 +115,3 @@ def compute_frequency_heatmap(
         raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, eigen_data))}.")
     data = eigen_data[d_hidden]
     return eigen_law(data["eigenvalues"], data["eigenvectors"], n_evecs=n_evecs)
-
-
-def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:
-    """The three matrices of each model, on a device."""
-    found = []
-    for key, state in models_state.items():
-        if missing := [name for name in NAMES if name not in state]:
-            raise UserError(f"model {key} has no weight '{missing[0]}'.")
-        both, readout = (state[name].detach().to(device or "cpu") for name in NAMES)
-        left, right = both.chunk(2)
-        found.append(Weights(left, right, readout))
-        if found[-1].P != P:
-            raise UserError(f"model {key} is of P={found[-1].P}, not of P={P}.")
-    return found
-
-
-def _matrix(
-    name: str,
-    compute: Callable[[Sequence[Weights]], np.ndarray],
-    sweep_path: str | Path,
-    cache_path: str | Path | None,
-    device: Device,
-    force: bool,
-    options: Mapping[str, Any] | None = None,
-) -> np.ndarray:
-    """A matrix over the models of a sweep, from its cache or into it."""
-    sweep = load(sweep_path)
-    path = Path(sweep_path).parent / f"{name}.npy" if cache_path is None else Path(cache_path)
-    return cached(
-        path.with_suffix(".npy"),
-        lambda: compute(weights_of(sweep.models, sweep.P, device)),
-        source={"name": name, "weights": sweep.sha256, "options": dict(options or {})},
-        about={"sweep": str(sweep_path), "rows": sweep.labels},
-        force=force,
-    )

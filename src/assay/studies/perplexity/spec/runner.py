@@ -20,7 +20,7 @@ from assay.report.files import write_section
 from assay.report.section import Section
 from assay.studies.perplexity.document import documents_of
 from assay.studies.perplexity.perplexity import Perplexity
-from assay.studies.perplexity.spec.config import BenchmarkConfig, ExperimentConfig
+from assay.studies.perplexity.spec.experiment import BenchmarkConfig, ExperimentConfig
 
 
 @dataclass

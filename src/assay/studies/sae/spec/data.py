@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from assay.data.mnist import locate
+from assay.data.mnist_arrays import locate
 from assay.nn.random import stream
 from assay.vectors.mnist import read_mnist
 

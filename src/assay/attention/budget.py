@@ -1,0 +1,59 @@
+"""How many keys a method may keep, and what share of the keys in sight that comes to."""
+
+from dataclasses import dataclass
+
+from assay.core.errors import UserError
+
+
+class BudgetTooSmall(UserError):
+    """A method cannot be itself with so few keys: a table shows this in place of a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much may be kept, in one of two ways.
+
+    sparsity s   k = (1 - s) T slots for Pattern and Evict; (1 - s) of the keys in sight, per query, for Select
+    slots k      k slots, read together with the query's own key; for Select the best k keys and the query's own
+    """
+
+    sparsity: float | None = None
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sparsity is None) == (self.slots is None):
+            raise UserError("a budget is either a sparsity or a number of slots: give one of them.")
+        if self.sparsity is not None and not 0 <= self.sparsity < 1:
+            raise UserError(f"sparsity={self.sparsity}: it is the part left out, at least 0 and below 1.")
+        if self.slots is not None and self.slots < 1:
+            raise UserError(f"slots={self.slots}: keep at least 1.")
+
+    def cache(self, time: int) -> int:
+        """Slots k of a cache for `time` tokens."""
+        return self.slots if self.slots is not None else self._share(time)
+
+    def keys(self, visible: int) -> int:
+        """Keys that a Select method reads for a query that may see `visible`, its own among them."""
+        return min(self.slots + 1, visible) if self.slots is not None else self._share(visible)
+
+    def _share(self, of: int) -> int:
+        assert self.sparsity is not None
+        return max(1, round((1 - self.sparsity) * of))
+
+    def __str__(self) -> str:
+        return f"slots={self.slots}" if self.slots is not None else f"sparsity={self.sparsity}"
+
+
+def density_of(keys: list[int]) -> float:
+    """Keys attended over keys in sight, where query t attends to keys[t] of its t + 1."""
+    return sum(keys) / (len(keys) * (len(keys) + 1) / 2)
+
+
+def block_density(time: int, size: int, blocks: list[int]) -> float:
+    """As `density_of`, where query t attends to blocks[t] blocks of `size` keys, the last of them its own."""
+    return density_of([(n - 1) * size + t % size + 1 for t, n in enumerate(blocks)])
+
+
+def cache_density(time: int, slots: int) -> float:
+    """A full cache and the query's own key: the realised sparsity of (1 - s) T slots is near s^2, not s."""
+    return density_of([min(t, slots) + 1 for t in range(time)])

@@ -1,0 +1,99 @@
+"""The options that mixers with heads share: softmax attention, and recurrences with a matrix per head."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from assay.core.errors import UserError
+from assay.mixers.base import Mixer
+from assay.nn.attention import HeadProjections, head_dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxHeads(Mixer):
+    """Softmax attention in any form: a set of keys to it, unless rotary positions turn them."""
+
+    ordered: ClassVar[bool] = False
+
+    num_heads: int = 8
+    num_kv_heads: int = 0
+    """Heads of keys and values, each shared by num_heads / num_kv_heads queries; 0: num_heads."""
+    positions: Literal["none", "rotary"] = "none"
+    """How scores see distances; the model's embedding may add learned positions besides."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_heads % self.kv_heads:
+            raise UserError(
+                f"{self.name}: num_heads={self.num_heads} must be a multiple of "
+                f"num_kv_heads={self.num_kv_heads} (0: as many)."
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def rotary(self) -> bool:
+        return self.positions == "rotary"
+
+    def tells_order(self) -> bool:
+        return self.rotary or super().tells_order()
+
+    def projections(self, d_model: int) -> HeadProjections:
+        dim = head_dim(d_model, self.num_heads)
+        if self.rotary and dim % 2:
+            raise UserError(
+                f"{self.name}:positions=rotary turns pairs of channels, and d_model {d_model} gives {dim} to each of "
+                f"{self.num_heads} heads: choose num_heads so that this is even."
+            )
+        return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.kv_heads, key_dim=dim, value_dim=dim)
+
+    def cache_size(self, d_model: int, tokens: int) -> int:
+        """Scalars in the keys and values of `tokens` tokens."""
+        return 2 * self.kv_heads * head_dim(d_model, self.num_heads) * tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixHeads(Mixer):
+    """The options of a mixer that keeps a (d_key, d_value) matrix per head, and what follows from them."""
+
+    num_heads: int = 4
+    expand_k: float = 1.0
+    """Channels of all queries (and of all keys) as a multiple of d_model."""
+    expand_v: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expand_k <= 0 or self.expand_v <= 0:
+            raise UserError(f"{self.name}: expand_k={self.expand_k} and expand_v={self.expand_v} must be above 0.")
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return self.num_heads * self.key_dim(d_model) * self.value_dim(d_model)
+
+    def key_dim(self, d_model: int) -> int:
+        return head_dim(int(self.expand_k * d_model), self.num_heads)
+
+    def value_dim(self, d_model: int) -> int:
+        return head_dim(int(self.expand_v * d_model), self.num_heads)
+
+    def projections(self, d_model: int) -> HeadProjections:
+        return HeadProjections(
+            d_model,
+            heads=self.num_heads,
+            kv_heads=self.num_heads,
+            key_dim=self.key_dim(d_model),
+            value_dim=self.value_dim(d_model),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaHeads(MatrixHeads):
+    """The options of a mixer that overwrites by the delta rule."""
+
+    beta_max: float = 1.0
+    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.beta_max <= 2:
+            raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")

@@ -1,0 +1,50 @@
+"""What the records of a sweep say: how each model was trained, and its weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from assay.core.errors import UserError
+from assay.core.run import Record, Run, canonical
+from assay.studies.modular.bilinear import Model, model_of
+from assay.studies.modular.bilinear_bank import Recipe
+from assay.studies.modular.files import SweepResults, collect
+from assay.train.artifacts import saved_tensors
+
+WEIGHTS = "weights.safetensors"
+
+
+def setting(run: Run) -> str:
+    """The options that runs of all widths and seeds share."""
+    return canonical({key: value for key, value in run.options.items() if key != "d_hidden"})
+
+
+def recipe_of(options: Mapping[str, Any]) -> Recipe:
+    """How the run of these options was trained."""
+    return Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
+
+
+def saved_sweep(records: Sequence[Record]) -> SweepResults:
+    """The models of one setting, to be saved together; those that diverged have no weights."""
+    done = [record for record in records if record.status == "done"]
+    settings = {setting(record.run) for record in done}
+    if not done:
+        raise UserError("no model was trained to its end: there is nothing to save.")
+    if len(settings) > 1:
+        raise UserError(f"--save holds one setting, and there are {len(settings)}: leave the grid out. All are stored.")
+    options = done[0].run.options
+    models = [
+        (
+            record.run.options["d_hidden"],
+            record.run.seed,
+            record.metrics["val_acc"],
+            saved_tensors(record, WEIGHTS),
+        )
+        for record in done
+    ]
+    return collect(options["P"], models, {f.name: options[f.name] for f in fields(Recipe)})
+
+
+def saved_model(record: Record) -> Model:
+    """The model of a record."""
+    return model_of(saved_tensors(record, WEIGHTS))
