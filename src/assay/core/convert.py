@@ -5,7 +5,7 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from assay.core import words
@@ -95,11 +95,6 @@ def _ratio(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def integers(words: Sequence[str]) -> tuple[int, ...]:
-    """`["0..2", "7"]` -> (0, 1, 2, 7); both ends of a range count."""
-    return tuple(int(text) for word in words for text in expand(word))
-
-
 def expand(word: str) -> list[str]:
     """`0..4` -> five words; anything else is itself."""
     if not (found := RANGE.fullmatch(word)):
@@ -134,8 +129,11 @@ def _union(options: tuple[Any, ...], value: Any, what: str, *, exact: bool) -> A
 
 
 def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
-    """A lone value is a tuple of one; the text `0..4` is a tuple of five, `a+b` of two, and an empty text of none."""
+    """A lone value is a tuple of one; the text `0..4` is a tuple of five, `a+b` of two, and an empty text of none. In a
+    list of integers a range counts as its members: `["0..2", "7"]`."""
     items = [value] if not isinstance(value, str | list | tuple) else list(value)
+    if isinstance(value, list) and args[0] is int:
+        items = [text for item in value for text in (expand(item) if isinstance(item, str) else [item])]
     if isinstance(value, str):
         # Behind a colon a plus belongs to the word there: `hybrid:pattern=a+b` is one item.
         parts = words.split(value, "+") if len(words.split(value, ":")) == 1 else [value]
