@@ -10,8 +10,9 @@ converts them with the core's converter, and `core.plan.assign` puts them into a
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from math import inf
+from operator import attrgetter
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
@@ -26,9 +27,10 @@ CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>.+)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Option:
-    """A field that a command can set: a study's, one of a part of it, or the command's own."""
+    """An option is a field that a command can set: a study's, one of a part of it, or the command's own."""
 
-    part: type[Any]
+    part: type[Any] | None
+    """The dataclass it belongs to; None for a flag that is not known."""
     path: str
     hint: Any
     """The annotation; None for an option of a plug-in, which knows its type once it is chosen."""
@@ -41,77 +43,105 @@ class Option:
 
     @property
     def is_part(self) -> bool:
-        """Whether it holds options of its own and is set through them alone."""
+        """Whether it is a plain dataclass, which is set through its own options alone."""
         return is_dataclass(self.hint) and not self.is_plugin
 
     @property
     def counts(self) -> tuple[float, float]:
-        """The least and the most words it takes."""
+        """How few and how many words it takes."""
         if self.hint in (None, bool):
             return 0, 1
         union = get_origin(self.hint) in (Union, UnionType)
-        sizes = [
-            get_args(hint) for hint in (get_args(self.hint) if union else [self.hint]) if get_origin(hint) is tuple
-        ]
-        if not sizes:
-            return 1, 1
-        return (int(union), inf) if sizes[0][-1] is Ellipsis else (len(sizes[0]), len(sizes[0]))
+        for hint in get_args(self.hint) if union else (self.hint,):
+            if get_origin(hint) is tuple:
+                return (int(union), inf) if get_args(hint)[-1] is Ellipsis else (len(get_args(hint)),) * 2
+        return 1, 1
+
+    def takes(self, word: str, words: Sequence[str]) -> bool:
+        """Whether it takes one more word that is neither a flag nor a choice."""
+        return len(words) < self.counts[1] and (self.hint is not bool or word.lower() in TRUTH)
 
     def value(self, words: Sequence[str]) -> Any:
-        """The words as the field's type; those for a plug-in's option are converted when that is set."""
+        """Converts the words to the field's type; `assign` converts those for a plug-in's option."""
         flag = f"--{self.path}"
         if len(words) < self.counts[0]:
             raise UserError(f"{flag} needs a value.")
-        if self.hint in (None, bool):
-            said = words[0] if words else "true"
-            return said if self.hint is None else convert(bool, said, what=flag) is not self.negated
-        # A list, so that the plus of `a+b`, a file's name, separates nothing.
+        if self.hint is None:
+            return words[0] if words else "true"
+        if self.hint is bool:
+            return convert(bool, words[0] if words else "true", what=flag) is not self.negated
+        # A field of several gets a list, in which the plus of `a+b`, a file's name, separates nothing.
         alone = len(words) == 1 and get_origin(self.hint) is not tuple
         return convert(self.hint, words[0] if alone else list(words), what=flag)
 
 
 @dataclass(frozen=True)
-class Said:
-    """An option that a command line names, and the words behind it; without an option, a flag that is not known."""
-
-    option: Option | None
-    words: list[str] = field(default_factory=list)
-
-    def needs(self) -> bool:
-        return self.option is not None and len(self.words) < self.option.counts[0]
-
-    def takes(self, word: str) -> bool:
-        if self.option is None:  # behind a flag that is not known stand its values
-            return True
-        return len(self.words) < self.option.counts[1] and (self.option.hint is not bool or word.lower() in TRUTH)
-
-
-@dataclass(frozen=True)
 class Line:
-    """A command line that was read: its options in order, the words that mean nothing, and whether it asks for help."""
+    """A line holds what was read: the options in order with their words, and the words that mean nothing."""
 
-    said: Sequence[Said]
+    said: Sequence[tuple[Option, list[str]]]
     lost: Sequence[str]
     help: bool
 
-    def paths(self, part: type[Any]) -> list[str]:
-        """The options of a dataclass that are named."""
-        return [said.option.path for said in self.said if said.option and said.option.part is part]
+    def of(self, part: type[Any]) -> list[tuple[Option, list[str]]]:
+        """Returns the options of one dataclass, with their words."""
+        return [(option, words) for option, words in self.said if option.part is part]
 
     def given(self, part: type[Any], path: str) -> list[list[str]]:
-        """The words behind an option, for each time that it is named."""
-        return [
-            said.words for said in self.said if said.option and (said.option.part, said.option.path) == (part, path)
-        ]
+        """Returns the words behind an option, for each time that it is named."""
+        return [words for option, words in self.of(part) if option.path == path]
 
     def values(self, part: type[Any]) -> dict[str, Any]:
-        """Dotted path -> value; a flag given twice has its last value."""
-        named = [(said.option, said.words) for said in self.said if said.option and said.option.part is part]
-        return {option.path: option.value(words) for option, words in named}
+        """Converts the options of one dataclass: dotted path -> value. A flag given twice has its last value."""
+        return {option.path: option.value(words) for option, words in self.of(part)}
+
+
+def read(words: Sequence[str], *parts: type[Any]) -> Line:
+    """Reads a command line whose options are the fields of these dataclasses."""
+    known = {option.path: option for part in reversed(parts) for option in options(part)}
+    renamed = getattr(parts[0], "renamed", {})
+    said, lost = list[tuple[Option, list[str]]](), list[str]()
+    for word in words:
+        option, values = said[-1] if said else (None, [])
+        if word in HELP:
+            continue
+        if option and len(values) < option.counts[0] and not word.startswith("--"):  # even `--model model:answer`
+            values.append(word)
+        elif opened := _opened(word, known, renamed):
+            said.append(opened)
+            lost += [] if opened[0].part else [word.partition("=")[0]]
+        elif option and option.takes(word, values):
+            values.append(word)
+        else:
+            lost.append(word.partition(":")[0])
+    return Line(said, lost, not HELP.isdisjoint(words))
+
+
+def _opened(word: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> tuple[Option, list[str]] | None:
+    """Returns the option that a flag or a choice names and the value inside the word; None for any other word."""
+    if word.startswith("--"):
+        flag, equals, value = word.partition("=")
+        option = _found(flag.removeprefix("--").replace("-", "_"), known, renamed)
+        return option or Option(None, flag, tuple[str, ...]), [value] if equals else []
+    if (choice := CHOICE.fullmatch(word)) and (option := _found(choice["path"], known, renamed)):
+        return option, [choice["word"]]
+    return None
+
+
+def _found(path: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> Option | None:
+    path = renamed.get(path, path)
+    if path in known:
+        return None if known[path].is_part else known[path]
+    for option in known.values():
+        if option.is_plugin and path.startswith(f"{option.path}."):
+            return Option(option.part, path, None)
+    holder, dot, name = path.rpartition(".")
+    switch = known.get(f"{holder}{dot}{name.removeprefix('no_')}")
+    return replace(switch, negated=True) if switch and switch.hint is bool else None
 
 
 def options(cls: type[Any], prefix: str = "", part: type[Any] | None = None) -> Iterator[Option]:
-    """Every option of a dataclass and of its parts in declaration order; a part comes before its options."""
+    """Yields every option of a dataclass and of its parts in declaration order; a part comes before its options."""
     for name, hint in option_types(cls).items():
         option = Option(part or cls, f"{prefix}{name}", hint)
         yield option
@@ -120,79 +150,29 @@ def options(cls: type[Any], prefix: str = "", part: type[Any] | None = None) -> 
 
 
 def plugin_options(cls: type[Any]) -> list[Option]:
-    """The options that hold a plug-in or several."""
+    """Returns the options that hold a plug-in or several."""
     return [option for option in options(cls) if option.is_plugin]
 
 
-def read(words: Sequence[str], *parts: type[Any]) -> Line:
-    """Read a command line whose options are the fields of these dataclasses."""
-    known = {option.path: option for part in reversed(parts) for option in options(part)}
-    renamed = getattr(parts[0], "renamed", {})
-    said, lost = list[Said](), list[str]()
-    for word in words:
-        if word in HELP:
-            continue
-        if said and said[-1].needs() and not word.startswith("--"):  # even `--model model:answer`, which is no choice
-            said[-1].words.append(word)
-        elif opened := _opened(word, known, renamed):
-            said.append(opened)
-            lost += [] if opened.option else [word.partition("=")[0]]
-        elif said and said[-1].takes(word):
-            said[-1].words.append(word)
-        else:
-            lost.append(word.partition(":")[0])
-    return Line(said, lost, not HELP.isdisjoint(words))
-
-
-def _opened(word: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> Said | None:
-    """What a flag or a choice names, with the value in it; None for any other word."""
-    if word.startswith("--"):
-        flag, equals, value = word.removeprefix("--").partition("=")
-        return Said(_found(flag.replace("-", "_"), known, renamed), [value] if equals else [])
-    if (choice := CHOICE.fullmatch(word)) and (option := _found(choice["path"], known, renamed)):
-        return Said(option, [choice["word"]])
-    return None
-
-
-def _found(path: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> Option | None:
-    path = renamed.get(path, path)
-    if path in known:
-        return None if known[path].is_part else known[path]
-    holder = next((o for o in known.values() if o.is_plugin and path.startswith(f"{o.path}.")), None)
-    if holder:
-        return Option(holder.part, path, None)
-    before, dot, name = path.rpartition(".")
-    switch = known.get(f"{before}{dot}{name.removeprefix('no_')}")
-    return replace(switch, negated=True) if switch and switch.hint is bool else None
-
-
-def flags_of(part: Any) -> list[str]:
-    """The flags of a dataclass or an instance of one: `--seeds`, `--train.max_steps`, `--no_context_sweep`."""
-    cls = part if isinstance(part, type) else type(part)
-    return [flag_of(option, held_at(part, option.path)) for option in options(cls) if not option.is_part]
+def members(held: Any) -> tuple[Any, ...]:
+    """Returns the plug-ins of an option that holds one or several."""
+    return held if isinstance(held, tuple) else (held,)
 
 
 def flag_of(option: Option, held: Any) -> str:
-    """The option's flag; a boolean's is the spelling that changes what it holds."""
+    """Returns the option's flag; for a boolean the spelling that changes its value, such as `--no_context_sweep`."""
     holder, dot, name = option.path.rpartition(".")
     return f"--{holder}{dot}{'no_' if held is True else ''}{name}"
 
 
-def held_at(part: Any, path: str) -> Any:
-    """What an instance holds at a dotted path; for a class the default, or MISSING where a value must be given."""
-    name, _, rest = path.partition(".")
-    if isinstance(part, type):
-        declared = part.__dataclass_fields__[name]
-        held = declared.default if declared.default_factory is MISSING else declared.default_factory()
-    else:
-        held = getattr(part, name)
-    return held_at(held, rest) if rest and held is not MISSING else held
-
-
-def refuse_unknown(prog: str, line: Line, flags: Sequence[str], words: Sequence[str]) -> None:
-    """Raise a UserError for flags and words that mean nothing, with the known ones that they resemble."""
+def refuse_unknown(
+    prog: str, line: Line, parts: Sequence[Any], flags: Sequence[str] = (), words: Sequence[str] = ()
+) -> None:
+    """Raises a UserError for flags and words that mean nothing, and suggests those they resemble. `parts` are instances
+    with the defaults; `flags` and `words` are what the command knows besides their fields."""
+    own = [flag_of(o, attrgetter(o.path)(part)) for part in parts for o in options(type(part)) if not o.is_part]
     said = [
-        f"no flag '{word}'.{nearest(word, flags)}"
+        f"no flag '{word}'.{nearest(word, [*own, *flags])}"
         if word.startswith("--")
         else f"'{word}' is not known, or belongs to no flag.{nearest(word, words)}"
         for word in line.lost
@@ -202,7 +182,7 @@ def refuse_unknown(prog: str, line: Line, flags: Sequence[str], words: Sequence[
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a verb, which takes few flags and words without one: its errors are one line, as studies' are."""
+    """Verbs have few flags and take words without one, so argparse reads them; errors are one line, as studies' are."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         read, lost = super().parse_known_args(args, namespace)

@@ -1,5 +1,4 @@
-"""`--help` and `--choices` of studies, made from the dataclasses: fields, annotations, defaults, and the texts below
-fields in the source."""
+"""`--help` and `--choices` are made from dataclasses: fields, annotations, defaults, and the strings below fields."""
 
 import argparse
 import ast
@@ -7,14 +6,14 @@ import inspect
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
-from assay.command.flags import flag_of, flags_of, held_at, options, plugin_options
+from assay.command.flags import flag_of, members, options, plugin_options
 from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.words import printable, written
 
@@ -23,37 +22,39 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 """Columns of what is printed where there is no terminal."""
+ASCII = str.maketrans("╭╮╰╯─│…", "++++-|~")
+"""Panels where the terminal's encoding has no lines."""
 INDENT = 26
 """Columns before the text of a flag; a longer flag has a line of its own."""
 
 
 def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
-    """Print the flags of dataclasses, or of instances, which hold the defaults: those of nested parts in groups."""
+    """Prints the flags of dataclass instances, which hold the defaults; each nested part is a group."""
     parser = argparse.ArgumentParser(prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout)
-    groups: dict[str, Any] = {"": parser}
     for part in parts:
-        cls = part if isinstance(part, type) else type(part)
-        texts = {"": field_texts(cls)}
-        for option in options(cls):
-            holder, dot, name = option.path.rpartition(".")
+        groups, texts = {"": cast(Any, parser)}, {"": field_texts(type(part))}
+        for option in options(type(part)):
+            holder, _, name = option.path.rpartition(".")
             if option.is_part:
-                texts[f"{option.path}."] = field_texts(option.hint)
-                groups[f"{option.path}."] = parser.add_argument_group(f"{option.path} options", _doc(option.hint))
+                doc = inspect.cleandoc(option.hint.__doc__ or "")
+                about = "" if doc.startswith(f"{option.hint.__name__}(") else doc  # a signature, where there is no text
+                groups[option.path] = parser.add_argument_group(f"{option.path} options", about)
+                texts[option.path] = field_texts(option.hint)
                 continue
-            held = held_at(part, option.path)
-            text = f"{texts[f'{holder}{dot}'].get(name, '')} ({_default(held)})".strip().replace("%", "%%")
+            held = attrgetter(option.path)(part)
+            text = f"{texts[holder].get(name, '')} ({_default(held)})".strip().replace("%", "%%")
             takes = {"action": "store_true"} if option.hint is bool else {"metavar": _metavar(option.hint)}
-            groups[f"{holder}{dot}"].add_argument(flag_of(option, held), help=text, **takes)
+            groups[holder].add_argument(flag_of(option, held), help=text, **takes)
     print(parser.format_help(), end="")
 
 
 def _layout(prog: str) -> argparse.HelpFormatter:
-    """Descriptions are wrapped already."""
+    """Leaves descriptions alone, which are wrapped already."""
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=INDENT, width=_width())
 
 
 def field_texts(cls: type[Any]) -> dict[str, str]:
-    """Field -> the string below it in the source of its class; nothing where there is no source."""
+    """Reads the string below each field from the class's source; {} where there is no source."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in cls.__mro__ if is_dataclass(base)]):
         try:
@@ -68,11 +69,11 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
 
 
 def describe(study: "Study") -> str:
-    """The head of a study's help: the question, and how presets, words and options are written."""
+    """Returns the head of a study's help: the question, and how presets, words and options are written."""
     cls = type(study)
     lines = [cls.question, f"Presets: {', '.join(cls.presets) or 'none'}; --preset NAME starts from one."]
     for option in plugin_options(cls)[:1]:
-        plugins = _members(attrgetter(option.path)(study))
+        plugins = members(attrgetter(option.path)(study))
         name = plugins[0].name if plugins else _plugin_type(option.hint).registry.names()[0]
         example = "".join(
             f", such as --{option.path}.{inner.name} {_shown(getattr(plugin, inner.name))}"
@@ -92,7 +93,7 @@ def describe(study: "Study") -> str:
 
 
 def chosen_options(study: "Study") -> str:
-    """The flags of each plug-in that a study holds, with their values: `task mqar: --task.vocab_size 256, ...`."""
+    """Lists the flags of each plug-in that a study holds and their values: `task mqar: --task.vocab_size 256, ...`."""
     blocks = []
     for path, plugin in held_plugins(study):
         values = {f"--{path}.{option.name}": getattr(plugin, option.name) for option in fields(plugin)}
@@ -102,46 +103,38 @@ def chosen_options(study: "Study") -> str:
 
 
 def held_plugins(study: "Study") -> list[tuple[str, Plugin]]:
-    """(path, plug-in) for every plug-in that a study's options hold."""
+    """Returns (path, plug-in) for every plug-in that a study's options hold."""
     paths = [option.path for option in plugin_options(type(study))]
-    return [(path, plugin) for path in paths for plugin in _members(attrgetter(path)(study))]
+    return [(path, plugin) for path in paths for plugin in members(attrgetter(path)(study))]
 
 
-def known_words(study: "Study", parts: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """The flags, and the words without a flag, that one may have meant on a study's command line."""
+def other_words(study: "Study") -> tuple[list[str], list[str]]:
+    """Returns flags that are not fields of the study, and words without a flag, that the user may have meant."""
     from assay.studies import studies
 
-    flags = [flag for part in parts for flag in flags_of(part)]
-    flags += [f"--{path}.{option.name}" for path, plugin in held_plugins(study) for option in fields(plugin)]
+    flags = [f"--{path}.{option.name}" for path, plugin in held_plugins(study) for option in fields(plugin)]
     flags += [flag.split()[0] for flag in study.shorthands] + [f"--{flag}" for flag in study.renamed]
-    words = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
-    return flags, [*words, *(option.path for option in plugin_options(type(study))), "wandb"]
+    verbs = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
+    return flags, [*verbs, *(option.path for option in plugin_options(type(study))), "wandb"]
 
 
 def print_choices(study: "Study") -> None:
-    """Print a panel for each plug-in option, with every word that may stand there."""
-    from rich.console import Console, Group
-    from rich.panel import Panel
-    from rich.rule import Rule
-    from rich.text import Text
-
-    terminal = sys.stdout.isatty()
-    # Where there is no terminal, neither COLUMNS nor FORCE_COLOR may change what a script reads.
-    console = Console() if terminal else Console(width=WIDTH, force_terminal=False, color_system=None)
-    with console.capture() as panels:  # rich ends the process with 1 where a reader (`| head`) has left
-        for option in plugin_options(type(study)):
-            words = [f"{option.path}:{name}" for name in _plugin_type(option.hint).registry.names()]
-            usage = Text(f"[{{{','.join(words)}}}]", no_wrap=True, overflow="ellipsis")
-            chosen = _choice(option.path, attrgetter(option.path)(study))
-            default = Text(f"(default: {chosen})", no_wrap=True, overflow="ellipsis")
-            lines = [Text(f"    {word}", overflow="fold") for word in words]
-            panel = Group(default, Rule(style="dim"), usage, *lines)
-            console.print(Panel(panel, title=f"{option.path} choices", title_align="left", border_style="dim"))
-    print(panels.get(), end="")
+    """Prints a panel for each plug-in option, with every word that can be chosen."""
+    width, lines = _width() - 4, list[str]()
+    for option in plugin_options(type(study)):
+        words = [f"{option.path}:{name}" for name in _plugin_type(option.hint).registry.names()]
+        default = f"(default: {_choice(option.path, attrgetter(option.path)(study))})"
+        inside = [_cut(default, width), "─" * width, _cut(f"[{{{','.join(words)}}}]", width)]
+        inside += [line for word in words for line in textwrap.wrap(f"    {word}", width)]
+        lines.append(f"╭{f'─ {option.path} choices ':─<{width + 2}}╮")
+        lines += [f"│ {line:<{width}} │" for line in inside]
+        lines.append(f"╰{'─' * (width + 2)}╯")
+    text = "\n".join(lines)
+    print(text if sys.stdout.encoding.lower().startswith("utf") else text.translate(ASCII))
 
 
-def _members(held: Any) -> tuple[Plugin, ...]:
-    return held if isinstance(held, tuple) else (held,)
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _plugin_type(hint: Any) -> type[Plugin]:
@@ -149,20 +142,20 @@ def _plugin_type(hint: Any) -> type[Plugin]:
 
 
 def _choice(path: str, held: Any) -> str:
-    """`task:mqar`; several are a flag with several words."""
+    """Returns `task:mqar`, or for several plug-ins a flag with several words."""
     if isinstance(held, tuple):
         return f"--{path} {' '.join(map(_word, held))}" if held else "none named"
     return f"{path}:{_word(held)}"
 
 
 def _word(plugin: Plugin) -> str:
-    """The label, under the registered name: that is the one which stands in the list."""
+    """Returns the label under the registered name, which is the one in the list, rather than an alias."""
     _, colon, inner = plugin.label.partition(":")
     return f"{plugin.name}{colon}{inner}"
 
 
 def _metavar(hint: Any) -> str:
-    """What stands for a value: `INT`, `{last,mean}`, `[ENCODER ...]`, `PATH|none`."""
+    """Returns what stands for a value in the help: `INT`, `{last,mean}`, `[ENCODER ...]`, `PATH|none`."""
     if is_plugin_type(hint) and get_origin(hint) is not tuple:
         return str(hint.registry.kind.upper())
     inner = get_args(hint)
@@ -184,14 +177,8 @@ def _default(held: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value as it is typed behind a flag, where a text needs no quotes."""
+    """Returns the value as it is typed behind a flag, where a text needs no quotes."""
     return printable(value if isinstance(value, str) else written(value)) or "''"
-
-
-def _doc(cls: type[Any]) -> str:
-    """The docstring of a part; dataclasses without one are given their signature."""
-    doc = inspect.cleandoc(cls.__doc__ or "")
-    return "" if doc.startswith(f"{cls.__name__}(") else doc
 
 
 def _wrapped(text: str) -> str:

@@ -1,17 +1,17 @@
-"""`assay STUDY ...`: flags to a study, a plan, records, tables and files."""
+"""`assay STUDY ...` turns a command line into a study, plans its runs, computes them and publishes the results."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from inspect import cleandoc
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from assay.command.flags import Line, flags_of, held_at, options, plugin_options, read, refuse_unknown
-from assay.command.help import chosen_options, describe, known_words, print_choices, print_help
+from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
+from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
 from assay.command.progress import say, shown
 from assay.command.publish import publish, show
 from assay.command.wandb_log import logged, require_wandb
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from assay.core.study import Reading, Study
 
 LONG = 600.0
-"""Seconds that are worth a question."""
+"""Runs that take more seconds than this are asked about."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """Flags of a study command that are not the study's own."""
+    """These flags belong to every study command; the study's own are its fields."""
 
     grid: tuple[str, ...] = ()
     """Axes to vary: key=v1,v2 or key=0..4; the runs are every combination."""
@@ -58,7 +58,7 @@ class Shell:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingShell:
-    """Flags of a reading command that are not its own."""
+    """These flags belong to every reading command; its own are its fields."""
 
     out: Path = Path("results")
     """Where tables and figures go."""
@@ -69,20 +69,20 @@ class ReadingShell:
 
 
 def run_reading(cls: type["Reading"], words: list[str]) -> int:
-    """Run `assay modular similarity SWEEP --out results`: nothing is planned and nothing stored."""
+    """Runs a command that reads files, such as `assay modular similarity SWEEP`: it plans and stores nothing."""
     from assay.report.section import Section
 
-    prog = _prog(cls)
+    prog, start = _prog(cls), _unset(cls)
     named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
     line = read(named, cls, ReadingShell)
     if line.help:
-        print_help(prog, cleandoc(cls.__doc__ or ""), (cls, ReadingShell()))
+        print_help(prog, cleandoc(cls.__doc__ or ""), (start, ReadingShell()))
         return 0
     given, shell = line.values(cls), ReadingShell(**line.values(ReadingShell))
-    for option in options(cls):
-        if option.path not in given and held_at(cls, option.path) is MISSING:
-            raise UserError(f"{prog} needs --{option.path}: `{prog} --help` says what that is.")
-    refuse_unknown(prog, line, [*flags_of(cls), *flags_of(shell)], [])
+    for field in fields(cls):
+        if field.name not in given and getattr(start, field.name) is MISSING:
+            raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
+    refuse_unknown(prog, line, (start, shell))
     section = Section(cls.name)
     construct(cls, given, what=prog).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
@@ -90,8 +90,17 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     return 0
 
 
+def _unset(cls: type["Reading"]) -> "Reading":
+    """Returns a reading with its defaults, and MISSING where a value must be given."""
+    made = object.__new__(cls)
+    for field in fields(cls):
+        held = field.default if field.default_factory is MISSING else field.default_factory()
+        object.__setattr__(made, field.name, held)
+    return made
+
+
 def run_study(name: str, words: list[str]) -> int:
-    """Run a command line, or the several that it stands for, one after another."""
+    """Runs a command line, or the several that it stands for, one after another."""
     from assay.api import Execution
     from assay.core.study import Reading
 
@@ -104,18 +113,19 @@ def run_study(name: str, words: list[str]) -> int:
 
 
 def _refuse_contradictions(cls: type["Study"], line: Line) -> None:
-    """Raise a UserError where two words set one option, of which one would be dropped silently."""
+    """Raises a UserError where two words set one option: one of them would be dropped silently."""
     from assay.api import field_path, refuse_twice
 
-    grid, named = _axes(line), line.paths(cls)
+    grid, named = _axes(line), {option.path for option, _ in line.of(cls)}
+    chosen = {option.path: line.given(cls, option.path) for option in plugin_options(cls)}
     for option in plugin_options(cls):
-        if (count := len(line.given(cls, option.path))) > 1:
+        if (count := len(chosen[option.path])) > 1:
             one = "choose one" if option.counts[1] == 1 else f"name them all after one --{option.path}"
             raise UserError(f"{option.path} is chosen {count} times: {one}, or compare with --grid {option.path}=A,B.")
     refuse_twice(cls, grid, named)
     axes = {field_path(cls, key): values for key, values in grid.items()}
-    for path in (option.path for option in plugin_options(cls)):
-        for word in map(unwrapped, [*axes.get(path, ()), *chain(*line.given(cls, path))]):
+    for path, words in chosen.items():
+        for word in map(unwrapped, [*axes.get(path, ()), *chain(*words)]):
             for inner in (option.partition("=")[0] for option in split(word, ":")[1:]):
                 key = f"{path}.{inner}"
                 if key in named or key in axes:
@@ -124,7 +134,7 @@ def _refuse_contradictions(cls: type["Study"], line: Line) -> None:
 
 
 def _axes(line: Line) -> dict[str, list[str]]:
-    """The axes of every --grid."""
+    """Returns the axes of all --grid flags together."""
     from assay.core.plan import parse_grid
 
     grids = line.given(Shell, "grid")
@@ -141,7 +151,7 @@ def _run_one(cls: type["Study"], line: Line) -> int:
     parts = (base, Shell(), Execution())
     if line.help:
         return _print_help(base, line, parts)
-    refuse_unknown(_prog(cls), line, *known_words(base, parts))
+    refuse_unknown(_prog(cls), line, parts, *other_words(base))
     shell, execution = Shell(**line.values(Shell)), assign(Execution(), line.values(Execution))
     study, grid = _configured(base, preset, line)
     if (shell.self_test or shell.choices) and shell.json:
@@ -160,13 +170,13 @@ def _run_one(cls: type["Study"], line: Line) -> int:
 
 
 def _configured(base: "Study", preset: str | None, line: Line) -> tuple["Study", Mapping[str, Sequence[Any]]]:
-    """The study that a command line asks for, and its grid: the user's on top of the preset's."""
+    """Returns the study that a command line asks for and its grid, the user's on top of the preset's."""
     from assay.api import combined_grid
     from assay.core.plan import assign
 
     values = line.values(type(base))
-    grid = combined_grid(type(base), preset, _axes(line), named=values)
-    grid, rest = _below_axes(type(base), grid, values)
+    axes = combined_grid(type(base), preset, _axes(line), named=values)
+    grid, rest = _below_axes(type(base), axes, values)
     return assign(base, rest), grid
 
 
@@ -193,7 +203,7 @@ def _compute(session: "Session", shell: Shell) -> "Results":
 
 
 def _ask(session: "Session") -> None:
-    """On a terminal alone, and only if the runs may take long."""
+    """Asks before runs that may take long, on a terminal only."""
     seconds = session.seconds_left()
     if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
         say("This may take long (--yes goes on without asking). Continue? [y/N]")
@@ -202,18 +212,18 @@ def _ask(session: "Session") -> None:
 
 
 def _print_help(base: "Study", line: Line, parts: Sequence[Any]) -> int:
-    """Print the flags, then the options of the plug-ins that the words beside --help choose."""
+    """Prints the flags, then the options of the plug-ins that the words beside --help choose."""
     from assay.core.plan import assign
 
-    values = line.values(type(base))
-    chosen = assign(base, {o.path: values[o.path] for o in plugin_options(type(base)) if o.path in values})
+    chosen = {option.path: option.value(words) for option, words in line.of(type(base)) if option.is_plugin}
+    about = chosen_options(assign(base, chosen))  # first: a plug-in that is not known is an error, and no help
     print_help(_prog(type(base)), describe(base), parts)
-    print(chosen_options(chosen), end="")
+    print(about, end="")
     return 0
 
 
 def _preset(line: Line) -> str | None:
-    found = [" ".join(words) for words in line.given(Shell, "preset")]
+    found = [option.value(words) for option, words in line.of(Shell) if option.path == "preset"]
     if len(found) > 1:
         raise UserError(f"--preset is there {len(found)} times ({', '.join(found)}): choose one.")
     return found[0] if found else None
@@ -222,26 +232,25 @@ def _preset(line: Line) -> str | None:
 def _below_axes(
     cls: type["Study"], grid: Mapping[str, Sequence[Any]], values: Mapping[str, Any]
 ) -> tuple[dict[str, Sequence[Any]], dict[str, Any]]:
-    """The grid with the options below an axis set on every value of it that has them, and the other options.
+    """Sets the options below an axis on every value of it that has them; returns the grid and the other options.
 
     {model.seq_mixer: [attention, gru]}, {model.seq_mixer.num_heads: 2}  ->  {...: [attention:num_heads=2, gru]}, {}
     """
     hints = {option.path: option.hint for option in options(cls)}
     spread, rest = dict(grid), dict(values)
     for axis in sorted(grid, key=len, reverse=True):  # of two axes the inner one has the last word
-        below = {path.removeprefix(f"{axis}."): path for path in rest if path.startswith(f"{axis}.")}
+        below = {path.removeprefix(f"{axis}."): rest.pop(path) for path in [*rest] if path.startswith(f"{axis}.")}
         if not below:
             continue
         if axis not in hints:
-            raise UserError(f"--{next(iter(below.values()))} lies below an axis of the grid: write it into its values.")
-        given = {inner: rest.pop(path) for inner, path in below.items()}
+            raise UserError(f"--{axis}.{next(iter(below))} lies below an axis of the grid: write it into its values.")
         held = [convert(hints[axis], value, what=f"the grid's axis '{axis}'") for value in grid[axis]]
-        spread[axis] = [_with_options(value, given) for value in held]
-        known = {name for value in held for member in _members(value) for name in option_types(type(member))}
+        known = {name for value in held for member in members(value) for name in option_types(type(member))}
         for option in (inner.partition(".")[0] for inner in below):
             if option not in known:
                 close = nearest(option, known)
                 raise UserError(f"no value of the grid's axis '{axis}' has the option '{option}'.{close}")
+        spread[axis] = [_with_options(value, below) for value in held]
     return spread, rest
 
 
@@ -249,14 +258,10 @@ def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
     from assay.core.plan import assign
 
     changed = []
-    for member in _members(held):
+    for member in members(held):
         types = option_types(type(member))
         changed.append(assign(member, {path: v for path, v in given.items() if path.partition(".")[0] in types}))
     return tuple(changed) if isinstance(held, tuple) else changed[0]
-
-
-def _members(held: Any) -> tuple[Any, ...]:
-    return held if isinstance(held, tuple) else (held,)
 
 
 def _self_test(study: "Study") -> int:
@@ -282,7 +287,7 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:
-    """Print a line per promise; 1 if one is broken. A word stands for the plug-in that it makes, if it makes one."""
+    """Prints a line per promise of a plug-in, given as such or as a word; returns 1 if one is broken."""
     from assay.contracts.base import check as verdicts_of
     from assay.contracts.base import made
 
