@@ -30,7 +30,9 @@ INDENT = 26
 
 def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
     """Prints the flags of dataclass instances, which hold the defaults; each nested part is a group."""
-    parser = argparse.ArgumentParser(prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout)
+    parser = argparse.ArgumentParser(
+        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout, conflict_handler="resolve"
+    )
     for part in parts:
         groups, texts = {"": cast(Any, parser)}, {"": field_texts(type(part))}
         for option in options(type(part)):
@@ -130,7 +132,8 @@ def print_choices(study: "Study") -> None:
         lines += [f"│ {line:<{width}} │" for line in inside]
         lines.append(f"╰{'─' * (width + 2)}╯")
     text = "\n".join(lines)
-    print(text if sys.stdout.encoding.lower().startswith("utf") else text.translate(ASCII))
+    lined = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    print(text if lined else text.translate(ASCII))
 
 
 def _cut(text: str, width: int) -> str:
