@@ -309,15 +309,17 @@ def settings_of_switches() -> list[tuple[str, str | None]]:
 def test_a_switch_is_read_in_every_spelling_whatever_it_is_set_to(name: str, preset: str | None) -> None:
     """Switches of the study, of what it holds, and of the command."""
     from assay.api import Execution, configure
-    from assay.command.flags import parsed
+    from assay.command.flags import read
     from assay.command.study_command import Shell
+    from assay.core.plan import assign
 
-    parts = {"study": configure(registries()["studies"][name], preset, {}), "shell": Shell(), "execution": Execution()}
-    switches = [(key, *field.rpartition(".")) for key, part in parts.items() for field in booleans(type(part))]
-    assert ("shell", "", "", "dry_run") in switches
+    parts = [configure(registries()["studies"][name], preset, {}), Shell(), Execution()]
+    classes = [type(part) for part in parts]
+    assert "dry_run" in booleans(Shell)
     for spelling, wanted in {"{}{}{}": True, "{}{}no_{}": False, "{}{}{} True": True, "{}{}{}=no": False}.items():
-        words = [word for _, *path in switches for word in f"--{spelling.format(*path)}".split()]
-        read = parsed("assay", "", words, **parts)
-        assert {path: attrgetter("{}.{}{}{}".format(*path))(read) for path in switches} == dict.fromkeys(
-            switches, wanted
-        )
+        paths = [path.rpartition(".") for cls in classes for path in booleans(cls)]
+        line = read([word for path in paths for word in f"--{spelling.format(*path)}".split()], *classes)
+        assert not line.lost
+        for part in parts:
+            made = assign(part, line.values(type(part)))
+            assert {attrgetter(path)(made) for path in booleans(type(part))} <= {wanted}

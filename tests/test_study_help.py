@@ -1,17 +1,21 @@
 """What a study command says of itself: --choices, --help, --dry-run."""
 
+import io
 import json
+import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from assay.core.plugin import registries
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
 def test_choices_lists_every_word_in_panels_80_columns_wide(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay.core.plugin import registries
-
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, out, _ = cli("icl", "--choices")
@@ -43,6 +47,41 @@ def test_help_after_any_words_lists_the_options_of_the_plugins_chosen(cli: Cli) 
     assert "model.state_mixer mlp: " in chosen
     code, out, _ = cli("expressivity", "--models", "gru", "self_attn:heads=4", "--help")
     assert code == 0 and "models gru: " in out and "--models.heads 4" in out
+
+
+def test_help_has_every_flag_of_every_study_with_its_default(cli: Cli) -> None:
+    from assay.command.flags import options
+
+    for name in registries()["studies"].folder:
+        code, out, _ = cli(*name.split("."), "--help")
+        paths = [option.path for option in options(registries()["studies"][name]) if not option.is_part]
+        for holder, dot, last in (path.rpartition(".") for path in paths):
+            assert code == 0 and re.search(rf"\n  --{re.escape(holder + dot)}(no_)?{last}[ \n]", out), (name, last)
+        assert len(re.findall(r"\(default:\s|\(required\)", out)) >= len(paths) + 3
+
+
+def test_help_says_what_is_written_below_a_field(cli: Cli, toy: Any) -> None:
+    out = " ".join(cli("toy", "--help")[1].split())
+    assert "--xs [INT|A..B ...] (default: 1 2 3)" in out
+    assert "--grouped Runs of one seed as one cohort. (default: false)" in out
+    assert "--timeout_per_run FLOAT|none Seconds after which" in out
+    out = " ".join(cli("perplexity", "--help")[1].split())
+    assert "--no_context_sweep Sweep over context lengths where" in out and "(default: true)" in out
+    assert "(required)" in cli("modular", "similarity", "--help")[1]
+
+
+def test_help_is_there_beside_a_wrong_value(cli: Cli) -> None:
+    assert cli("icl", "--seeds", "x", "--nonsense", "--help")[:2] == cli("icl", "--help")[:2]
+
+
+def test_choices_are_drawn_with_what_the_encoding_has(toy: Any) -> None:
+    from assay.command.help import print_choices
+
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with redirect_stdout(terminal):
+        print_choices(registries()["studies"]["expressivity"]())
+    terminal.flush()
+    assert terminal.buffer.getvalue().startswith(b"+- models choices ---")  # type: ignore[attr-defined]
 
 
 def test_dry_run_shows_a_presets_grid(cli: Cli, shelf: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from assay.core.errors import UserError
         (tuple[str, ...], ["a+b", "c"], ("a+b", "c")),
         (tuple[int, ...], "0..2", (0, 1, 2)),
         (tuple[int, ...], "0..2+7", (0, 1, 2, 7)),
+        (tuple[int, ...], ["0..2", "7", 9], (0, 1, 2, 7, 9)),
+        (tuple[str, ...], ["0..2", "a+b"], ("0..2", "a+b")),
         (tuple[int, ...], 3, (3,)),
         (tuple[float, ...], "1e+3+2.5", (1000.0, 2.5)),
         (tuple[float, ...], "1e3", (1000.0,)),

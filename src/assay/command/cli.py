@@ -40,18 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         except KeyboardInterrupt:
             return _interrupted(received)
-        except SystemExit as exit:  # argparse and tyro leave this way
+        except SystemExit as exit:  # argparse leaves this way
             return exit.code if isinstance(exit.code, int) else 2
         except Exception:
-            if received:  # whatever a library made of it
+            if received:  # a library turned the interrupt into an error of its own
                 return _interrupted(received)
             raise
 
 
 def _interrupted(received: Sequence[int]) -> int:
-    """The last words of a command that Ctrl-C or SIGTERM has ended, and its exit code."""
+    """Says that Ctrl-C or SIGTERM has ended the command and returns the exit code."""
     for number in received:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the last words
+        signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the message
     ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
     say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
     return code
@@ -59,7 +59,7 @@ def _interrupted(received: Sequence[int]) -> int:
 
 @contextmanager
 def _forgiving_streams() -> Iterator[None]:
-    """Whoever reads our output may leave (`| head`): what is computed is computed to the end all the same."""
+    """Keeps computing when the reader of standard output leaves (`| head`)."""
     out, err = (cast(TextIO, Forgiving(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -71,8 +71,8 @@ def _forgiving_streams() -> Iterator[None]:
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """SIGTERM, which schedulers send, ends a command as Ctrl-C does. Gives a list of those that have come: the
-    exception does not tell, since libraries catch it and raise one of their own."""
+    """Makes SIGTERM, which schedulers send, end a command as Ctrl-C does, and yields the list of signals received: the
+    exception does not tell them, since libraries catch it and raise one of their own."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
         yield received
@@ -125,7 +125,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _family(name: str, rest: Sequence[str], own: Sequence[Entry]) -> int:
-    """`assay modular`: the commands of a study that is several, each with its question; `--help` asks for the same."""
+    """Lists the commands of a study that has several, each with its question: `assay modular`, also with --help."""
     spelled = {entry.name.replace(".", " "): entry.summary for entry in own}
     if rest and rest[0] not in ("-h", "--help", "help"):
         word = f"{name} {rest[0]}"
@@ -136,7 +136,10 @@ def _family(name: str, rest: Sequence[str], own: Sequence[Entry]) -> int:
 
 
 def without_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`check --plugin f.py encoders mine` -> [check, encoders, mine], [f.py]: one file per flag, anywhere."""
+    """Takes the files of --plugin, one per flag, out of the words.
+
+    check --plugin f.py encoders mine  ->  [check, encoders, mine], [f.py]
+    """
     rest, files = list(words), list[str]()
     while found := [i for i, word in enumerate(rest) if word == "--plugin" or word.startswith("--plugin=")]:
         flag = rest.pop(found[0])

@@ -1,24 +1,188 @@
-"""Flags into dataclasses: tyro reads them, and what it would refuse is refused before, in the words of the house.
+"""Words of a command line become values at dotted paths, in one pass.
 
-Verbs, which take few flags and words without one, have argparse, held to the same: `Parser`.
+    task:mqar --task.num-kv-pairs 4 --seeds 0..2 7 --model.no_tied
+      ->  task: mqar    task.num_kv_pairs: 4    seeds: (0, 1, 2, 7)    model.tied: False
+
+A flag, or a word `path:word`, names an option; the words behind it are its values while it takes any. `Line.values`
+converts them with the core's converter, and `core.plan.assign` puts them into a study.
 """
 
 import argparse
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import MISSING, fields, make_dataclass
-from typing import Annotated, Any, NoReturn, get_args, get_origin
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from math import inf
+from operator import attrgetter
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
-from assay.command.choices import flags_of, not_known, switch_at, type_at, words_by_flag
-from assay.core.convert import TRUTH, convert, integers, nearest
+from assay.core.convert import TRUTH, convert, nearest, option_types
 from assay.core.errors import UserError
-from assay.core.plugin import Plugin, Registry
+from assay.core.plugin import is_plugin_type
 
 HELP = frozenset(("-h", "--help"))
+CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>.+)", re.DOTALL)
+"""`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option is a field that a command can set: a study's, one of a part of it, or the command's own."""
+
+    part: type[Any] | None
+    """The dataclass it belongs to; None for a flag that is not known."""
+    path: str
+    hint: Any
+    """The annotation; None for an option of a plug-in, which knows its type once it is chosen."""
+    negated: bool = False
+    """Whether the flag was `--no_x`."""
+
+    @property
+    def is_plugin(self) -> bool:
+        return is_plugin_type(self.hint)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a plain dataclass, which is set through its own options alone."""
+        return is_dataclass(self.hint) and not self.is_plugin
+
+    @property
+    def counts(self) -> tuple[float, float]:
+        """How few and how many words it takes."""
+        if self.hint in (None, bool):
+            return 0, 1
+        union = get_origin(self.hint) in (Union, UnionType)
+        for hint in get_args(self.hint) if union else (self.hint,):
+            if get_origin(hint) is tuple:
+                return (int(union), inf) if get_args(hint)[-1] is Ellipsis else (len(get_args(hint)),) * 2
+        return 1, 1
+
+    def takes(self, word: str, words: Sequence[str]) -> bool:
+        """Whether it takes one more word that is neither a flag nor a choice."""
+        return len(words) < self.counts[1] and (self.hint is not bool or word.lower() in TRUTH)
+
+    def value(self, words: Sequence[str]) -> Any:
+        """Converts the words to the field's type; `assign` converts those for a plug-in's option."""
+        flag = f"--{self.path}"
+        if len(words) < self.counts[0]:
+            raise UserError(f"{flag} needs a value.")
+        if self.hint is None:
+            return words[0] if words else "true"
+        if self.hint is bool:
+            return convert(bool, words[0] if words else "true", what=flag) is not self.negated
+        # A field of several gets a list, in which the plus of `a+b`, a file's name, separates nothing.
+        alone = len(words) == 1 and get_origin(self.hint) is not tuple
+        return convert(self.hint, words[0] if alone else list(words), what=flag)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line holds what was read: the options in order with their words, and the words that mean nothing."""
+
+    said: Sequence[tuple[Option, list[str]]]
+    lost: Sequence[str]
+    help: bool
+
+    def of(self, part: type[Any]) -> list[tuple[Option, list[str]]]:
+        """Returns the options of one dataclass, with their words."""
+        return [(option, words) for option, words in self.said if option.part is part]
+
+    def given(self, part: type[Any], path: str) -> list[list[str]]:
+        """Returns the words behind an option, for each time that it is named."""
+        return [words for option, words in self.of(part) if option.path == path]
+
+    def values(self, part: type[Any]) -> dict[str, Any]:
+        """Converts the options of one dataclass: dotted path -> value. A flag given twice has its last value."""
+        return {option.path: option.value(words) for option, words in self.of(part)}
+
+
+def read(words: Sequence[str], *parts: type[Any]) -> Line:
+    """Reads a command line whose options are the fields of these dataclasses."""
+    known = {option.path: option for part in reversed(parts) for option in options(part)}
+    renamed = getattr(parts[0], "renamed", {})
+    said, lost = list[tuple[Option, list[str]]](), list[str]()
+    for word in words:
+        option, values = said[-1] if said else (None, [])
+        if word in HELP:
+            continue
+        if option and len(values) < option.counts[0] and not word.startswith("--"):  # even `--model model:answer`
+            values.append(word)
+        elif opened := _opened(word, known, renamed):
+            said.append(opened)
+            lost += [] if opened[0].part else [word.partition("=")[0]]
+        elif option and option.takes(word, values):
+            values.append(word)
+        else:
+            lost.append(word.partition(":")[0])
+    return Line(said, lost, not HELP.isdisjoint(words))
+
+
+def _opened(word: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> tuple[Option, list[str]] | None:
+    """Returns the option that a flag or a choice names and the value inside the word; None for any other word."""
+    if word.startswith("--"):
+        flag, equals, value = word.partition("=")
+        option = _found(flag.removeprefix("--").replace("-", "_"), known, renamed)
+        return option or Option(None, flag, tuple[str, ...]), [value] if equals else []
+    if (choice := CHOICE.fullmatch(word)) and (option := _found(choice["path"], known, renamed)):
+        return option, [choice["word"]]
+    return None
+
+
+def _found(path: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> Option | None:
+    path = renamed.get(path, path)
+    if path in known:
+        return None if known[path].is_part else known[path]
+    for option in known.values():
+        if option.is_plugin and path.startswith(f"{option.path}."):
+            return Option(option.part, path, None)
+    holder, dot, name = path.rpartition(".")
+    switch = known.get(f"{holder}{dot}{name.removeprefix('no_')}")
+    return replace(switch, negated=True) if switch and switch.hint is bool else None
+
+
+def options(cls: type[Any], prefix: str = "", part: type[Any] | None = None) -> Iterator[Option]:
+    """Yields every option of a dataclass and of its parts in declaration order; a part comes before its options."""
+    for name, hint in option_types(cls).items():
+        option = Option(part or cls, f"{prefix}{name}", hint)
+        yield option
+        if option.is_part:
+            yield from options(hint, f"{option.path}.", option.part)
+
+
+def plugin_options(cls: type[Any]) -> list[Option]:
+    """Returns the options that hold a plug-in or several."""
+    return [option for option in options(cls) if option.is_plugin]
+
+
+def members(held: Any) -> tuple[Any, ...]:
+    """Returns the plug-ins of an option that holds one or several."""
+    return held if isinstance(held, tuple) else (held,)
+
+
+def flag_of(option: Option, held: Any) -> str:
+    """Returns the option's flag; for a boolean the spelling that changes its value, such as `--no_context_sweep`."""
+    holder, dot, name = option.path.rpartition(".")
+    return f"--{holder}{dot}{'no_' if held is True else ''}{name}"
+
+
+def refuse_unknown(
+    prog: str, line: Line, parts: Sequence[Any], flags: Sequence[str] = (), words: Sequence[str] = ()
+) -> None:
+    """Raises a UserError for flags and words that mean nothing, and suggests those they resemble. `parts` are instances
+    with the defaults; `flags` and `words` are what the command knows besides their fields."""
+    own = [flag_of(o, attrgetter(o.path)(part)) for part in parts for o in options(type(part)) if not o.is_part]
+    said = [
+        f"no flag '{word}'.{nearest(word, [*own, *flags])}"
+        if word.startswith("--")
+        else f"'{word}' is not known, or belongs to no flag.{nearest(word, words)}"
+        for word in line.lost
+    ]
+    if said:
+        raise UserError(f"{' '.join(said)} `{prog} --help` lists all flags.")
 
 
 class Parser(argparse.ArgumentParser):
-    """Of a verb: refuses what it cannot read in one line, as studies do."""
+    """Verbs have few flags and take words without one, so argparse reads them; errors are one line, as studies' are."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         read, lost = super().parse_known_args(args, namespace)
@@ -33,114 +197,3 @@ class Parser(argparse.ArgumentParser):
 
     def _refusal(self, said: str) -> UserError:
         return UserError(f"{said} `{self.prog} --help` says what there is.")
-
-
-def parsed(prog: str, description: str, flags: Sequence[str], **parts: Any) -> Any:
-    """Flags into dataclasses: a part is an instance, which holds the defaults, or a class with fields to be given."""
-    import tyro
-
-    _refuse_misread(prog, flags, parts.values())
-    shape: list[Any] = []
-    for key, part in parts.items():
-        kind, default = (part, ()) if isinstance(part, type) else (type(part), (part,))
-        shape.append((key, Annotated[kind, tyro.conf.arg(name="")], *default))
-    read: tuple[Any, list[str]] = tyro.cli(
-        make_dataclass("Command", shape, frozen=True),
-        prog=prog,
-        description=description,
-        args=_switched(flags, parts.values()),
-        config=(tyro.conf.FlagCreatePairsOff,),
-        registry=_constructors(),
-        use_underscores=True,
-        return_unknown_args=True,
-    )
-    made, lost = read
-    if lost:
-        said = " ".join(not_known(lost, parts.values(), parts.get("study")))
-        raise UserError(f"{said} `{prog} --help` lists all flags.")
-    return made
-
-
-def _switched(flags: Sequence[str], parts: Collection[Any]) -> list[str]:
-    """Booleans as tyro knows them: it has the one spelling that changes what is held, and no value.
-
-    model.tied is True:   --model.tied  ->  nothing;   --model.no_tied, --model.tied False  ->  --model.no_tied
-    """
-    classes = [part if isinstance(part, type) else type(part) for part in parts]
-    rest, switches, words = list[str](), dict[str, bool](), deque(flags)
-    while words:
-        word = words.popleft()
-        flag, equals, value = word.partition("=")
-        path = flag.removeprefix("--").replace("-", "_")
-        found = next((found for cls in classes if (found := switch_at(cls, path))), None)
-        if not word.startswith("--") or found is None:
-            rest.append(word)
-            continue
-        if not equals:
-            value = words.popleft() if words and words[0].lower() in TRUTH else "true"
-        field, on = found
-        switches[field] = convert(bool, value, what=flag) is on
-    changing = {flag for part in parts for flag in flags_of(part)}
-    for field, on in switches.items():
-        holder, dot, name = field.rpartition(".")
-        spelled = field if on else f"{holder}{dot}no_{name}"
-        rest += [f"--{spelled}"] if spelled in changing else []
-    return rest
-
-
-def _refuse_misread(prog: str, flags: Sequence[str], parts: Iterable[Any]) -> None:
-    """A value that is not what its field takes, a flag without one, a field that must be given and is not."""
-    if HELP.intersection(flags):
-        return
-    given = words_by_flag(flags)
-    for part in parts:
-        cls = part if isinstance(part, type) else type(part)
-        for path, words in given.items():
-            hint = type_at(cls, path)
-            if hint not in (None, bool):
-                _read_values(f"--{path}", hint, words)
-        if part is cls:
-            for option in fields(cls):
-                if option.default is MISSING and option.default_factory is MISSING and option.name not in given:
-                    raise UserError(f"{prog} needs --{option.name}: `{prog} --help` says what that is.")
-
-
-def _read_values(flag: str, hint: Any, words: Sequence[str]) -> None:
-    if get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis:
-        for word in words:
-            convert(hint, word, what=flag)
-    elif not words:
-        raise UserError(f"{flag} needs a value.")
-    else:
-        convert(hint, list(words) if get_origin(hint) is tuple else words[0], what=flag)
-
-
-def _constructors() -> Any:
-    """How tyro reads a plug-in word and a list of integers."""
-    import tyro
-
-    from assay.core.study import Reading, Study
-
-    registry = tyro.constructors.ConstructorRegistry()
-    spec = tyro.constructors.PrimitiveConstructorSpec
-
-    @registry.primitive_rule
-    def plugin_word(info: Any) -> Any:
-        if not (isinstance(info.type, type) and issubclass(info.type, Plugin)) or issubclass(
-            info.type, Study | Reading
-        ):
-            return None
-        kind: Registry = info.type.registry
-        return spec(
-            1, kind.kind.upper(), lambda args: kind.parse(args[0]), lambda x: isinstance(x, Plugin), lambda x: [x.label]
-        )
-
-    @registry.primitive_rule
-    def integer_list(info: Any) -> Any:
-        if info.type != tuple[int, ...]:
-            return None
-        return spec(
-            "*", "INT|A..B", lambda args: integers(args), lambda x: isinstance(x, tuple), lambda x: [*map(str, x)]
-        )
-
-    return registry

@@ -1,4 +1,4 @@
-"""Progress on the screen: a bar with the time left and the latest metrics on a terminal, plain lines elsewhere.
+"""Progress is shown as a bar with the time left and the latest metrics on a terminal, as plain lines elsewhere.
 
 Everything goes to standard error; standard output is for results.
 """
@@ -20,7 +20,7 @@ SILENCE = 15.0
 
 @contextmanager
 def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iterator[Watch]:
-    """A function to give events to while `total` runs are computed; `labels` are by run id."""
+    """Yields a function that shows the events of `total` runs as they come; `labels` maps run ids to names."""
     if quiet or not total:
         yield lambda event: None
     elif sys.stderr.isatty() and sys.stdout.isatty():
@@ -31,8 +31,11 @@ def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iter
 
 
 def _lines(labels: Mapping[str, str], total: int) -> Watch:
-    """`[ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89`: one line per stored run; and, while nothing has been
-    said for a while, how far a run has come: `[ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41`."""
+    """Prints a line for each stored run, and after a silence how far an unfinished run is.
+
+    [ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89
+    [ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41
+    """
     done = 0
     start = said = time.monotonic()
 
@@ -94,11 +97,11 @@ def say(text: str) -> None:
 
 
 def _found(record: Record) -> str:
-    """The first numbers, or why there are none."""
+    """Returns the first metrics, or the reason why there are none."""
     return f": {record.refusal}" if record.refusal else _brief(record.metrics)
 
 
 def _brief(metrics: Mapping[str, Any]) -> str:
-    """The first three numbers."""
+    """Returns the first three metrics."""
     numbers = [(key, value) for key, value in metrics.items() if isinstance(value, float)]
     return "".join(f"  {key} {value:.3g}" for key, value in numbers[:3])

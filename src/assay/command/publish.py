@@ -1,4 +1,4 @@
-"""What a command has found: tables to standard output, files to a folder, failures to standard error."""
+"""Results leave a command as tables on standard output, files in a folder and failures on standard error."""
 
 import json
 import os
@@ -22,7 +22,7 @@ NAMED = 4
 
 
 def publish(session: "Session", results: "Results", *, as_json: bool, quiet: bool) -> int:
-    """Tables to standard output, files to the output folder, failures to standard error."""
+    """Prints a study's tables, writes its files, names its failures, and returns the exit code."""
     from assay.report.section import Section, report_into
 
     study, out = session.plan.study, session.execution.out
@@ -50,7 +50,7 @@ def publish(session: "Session", results: "Results", *, as_json: bool, quiet: boo
 
 
 def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:
-    """The section's files into its folder, its tables to standard output."""
+    """Writes a section's files into its folder and prints its tables."""
     from assay.report.files import write_section
     from assay.report.text import render
 

@@ -1,49 +1,36 @@
-"""`assay STUDY ...`: flags to a study, a plan, records, tables and files."""
+"""`assay STUDY ...` turns a command line into a study, plans its runs, computes them and publishes the results."""
 
 import json
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import MISSING, dataclass, fields, replace
 from inspect import cleandoc
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from assay.command.choices import (
-    CHOICE,
-    chosen_options,
-    describe,
-    is_plugin_option,
-    options_in_words,
-    plugin_words,
-    print_choices,
-    require_one_choice,
-    switch_at,
-    type_at,
-    words_by_flag,
-)
-from assay.command.flags import HELP, parsed
+from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
+from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
 from assay.command.progress import say, shown
 from assay.command.publish import publish, show
 from assay.command.wandb_log import logged, require_wandb
-from assay.core.convert import convert, nearest, option_types
+from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.errors import UserError
 from assay.core.plugin import registries
-from assay.core.words import printable
+from assay.core.words import printable, split, unwrapped
 
 if TYPE_CHECKING:
     from assay.api import Execution, Results, Session
     from assay.core.study import Reading, Study
 
 LONG = 600.0
-"""Seconds that are worth a question."""
+"""Runs that take more seconds than this are asked about."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """Flags of a study command that are not the study's own."""
+    """These flags belong to every study command; the study's own are its fields."""
 
     grid: tuple[str, ...] = ()
     """Axes to vary: key=v1,v2 or key=0..4; the runs are every combination."""
@@ -69,19 +56,9 @@ class Shell:
     """Do not ask before a long run."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command line, read and checked."""
-
-    study: "Study"
-    grid: Mapping[str, Sequence[Any]]
-    shell: Shell
-    execution: "Execution"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReadingShell:
-    """Flags of a reading command that are not its own."""
+    """These flags belong to every reading command; its own are its fields."""
 
     out: Path = Path("results")
     """Where tables and figures go."""
@@ -92,88 +69,125 @@ class ReadingShell:
 
 
 def run_reading(cls: type["Reading"], words: list[str]) -> int:
-    """`assay modular similarity SWEEP --out results`: nothing is planned and nothing stored."""
+    """Runs a command that reads files, such as `assay modular similarity SWEEP`: it plans and stores nothing."""
     from assay.report.section import Section
 
+    prog, start = _prog(cls), _unset(cls)
     named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
-    read = parsed(
-        f"assay {cls.name.replace('.', ' ')}", cleandoc(cls.__doc__ or ""), named, reading=cls, shell=ReadingShell()
-    )
+    line = read(named, cls, ReadingShell)
+    if line.help:
+        print_help(prog, cleandoc(cls.__doc__ or ""), (start, ReadingShell()))
+        return 0
+    given, shell = line.values(cls), ReadingShell(**line.values(ReadingShell))
+    for field in fields(cls):
+        if field.name not in given and getattr(start, field.name) is MISSING:
+            raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
+    refuse_unknown(prog, line, (start, shell))
     section = Section(cls.name)
-    read.reading.report(section)
+    construct(cls, given, what=prog).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
-    show(section, read.shell.out / section.study, as_json=read.shell.json, quiet=read.shell.quiet, page=where)
+    show(section, shell.out / section.study, as_json=shell.json, quiet=shell.quiet, page=where)
     return 0
 
 
+def _unset(cls: type["Reading"]) -> "Reading":
+    """Returns a reading with its defaults, and MISSING where a value must be given."""
+    made = object.__new__(cls)
+    for field in fields(cls):
+        held = field.default if field.default_factory is MISSING else field.default_factory()
+        object.__setattr__(made, field.name, held)
+    return made
+
+
 def run_study(name: str, words: list[str]) -> int:
-    """A command line, or the several that it stands for, one after another."""
+    """Runs a command line, or the several that it stands for, one after another."""
+    from assay.api import Execution
     from assay.core.study import Reading
 
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
-    _refuse_contradictions(cls, words)
-    return max([_run_one(cls, command) for command in cls.commands(words)])
+    # What a preset or a file of options says is no word of the command line: flags win over it.
+    _refuse_contradictions(cls, read(words, cls, Shell, Execution))
+    return max([_run_one(cls, read(each, cls, Shell, Execution)) for each in cls.commands(words)])
 
 
-def _refuse_contradictions(cls: type["Study"], words: Sequence[str]) -> None:
-    """A UserError where two words of a command line set one option, and one of them would be dropped silently. What a
-    preset or a file of options says is no word of the command line: flags win over it."""
+def _refuse_contradictions(cls: type["Study"], line: Line) -> None:
+    """Raises a UserError where two words set one option: one of them would be dropped silently."""
     from assay.api import field_path, refuse_twice
+
+    grid, named = _axes(line), {option.path for option, _ in line.of(cls)}
+    chosen = {option.path: line.given(cls, option.path) for option in plugin_options(cls)}
+    for option in plugin_options(cls):
+        if (count := len(chosen[option.path])) > 1:
+            one = "choose one" if option.counts[1] == 1 else f"name them all after one --{option.path}"
+            raise UserError(f"{option.path} is chosen {count} times: {one}, or compare with --grid {option.path}=A,B.")
+    refuse_twice(cls, grid, named)
+    axes = {field_path(cls, key): values for key, values in grid.items()}
+    for path, words in chosen.items():
+        for word in map(unwrapped, [*axes.get(path, ()), *chain(*words)]):
+            for inner in (option.partition("=")[0] for option in split(word, ":")[1:]):
+                key = f"{path}.{inner}"
+                if key in named or key in axes:
+                    other = f"--{key}" if key in named else f"--grid {key}=..."
+                    raise UserError(f"'{word}' sets {inner}, and {other} sets it too: leave one of them out.")
+
+
+def _axes(line: Line) -> dict[str, list[str]]:
+    """Returns the axes of all --grid flags together."""
     from assay.core.plan import parse_grid
 
-    flags, options = separate(cls, words)
-    require_one_choice(cls, flags)
-    grid = parse_grid(words_by_flag(flags).get("grid", []))
-    refuse_twice(cls, grid, [*_named(cls, flags), *dict(options)])
-    axes = {field_path(cls, key): values for key, values in grid.items()}
-    chosen = plugin_words(cls, flags)
-    said = {**axes, **{path: [held] if isinstance(held, str) else held for path, held in chosen.items()}}
-    for path, option, word in options_in_words(cls, said):
-        for other, what in ((dict(options), f"--{path}.{option}"), (axes, f"--grid {path}.{option}=...")):
-            if f"{path}.{option}" in other:
-                raise UserError(f"'{word}' sets {option}, and {what} sets it too: leave one of them out.")
+    grids = line.given(Shell, "grid")
+    if grids and not any(grids):
+        raise UserError("--grid names no axis: write --grid key=value1,value2 (or key=0..4), or leave it out.")
+    return parse_grid(chain(*grids))
 
 
-def _named(cls: type["Study"], flags: Sequence[str]) -> list[str]:
-    """The options of the study, or of a part of it, that flags set: `--shape.no_bias` sets shape.bias."""
-    paths = [_path(flag) for flag in flags if flag.startswith("--")]
-    plain = [switch[0] if (switch := switch_at(cls, path)) else path for path in paths]
-    return [path for path in plain if type_at(cls, path) is not None]
+def _run_one(cls: type["Study"], line: Line) -> int:
+    from assay.api import Execution, Session, configure
+    from assay.core.plan import assign
 
-
-def _run_one(cls: type["Study"], words: list[str]) -> int:
-    from assay.api import Session, configure
-
-    flags, options = separate(cls, words)
-    base = configure(cls, preset := _preset(flags), {})
-    if HELP.intersection(words):
-        return _print_help(base, flags)
-    command = _read(base, preset, flags, dict(options))
-    shell = command.shell
+    base = configure(cls, preset := _preset(line), {})
+    parts = (base, Shell(), Execution())
+    if line.help:
+        return _print_help(base, line, parts)
+    refuse_unknown(_prog(cls), line, parts, *other_words(base))
+    shell, execution = Shell(**line.values(Shell)), assign(Execution(), line.values(Execution))
+    study, grid = _configured(base, preset, line)
     if (shell.self_test or shell.choices) and shell.json:
         raise UserError(f"--{'self-test' if shell.self_test else 'choices'} prints text: leave --json out.")
     if shell.choices:
         print_choices(base)
         return 0
     if shell.self_test:
-        return _self_test(command.study)
+        return _self_test(study)
     if shell.wandb == "on":
         require_wandb()
-    session = Session.open(command.study, command.grid, _placed(command))
+    session = Session.open(study, grid, _placed(execution, cpu_only=shell.cpu_only))
     if shell.dry_run:
         return _print_plan(session, as_json=shell.json)
     return publish(session, _compute(session, shell), as_json=shell.json, quiet=shell.quiet)
 
 
-def _placed(command: Command) -> "Execution":
-    execution = command.execution
-    if not command.shell.cpu_only:
-        return execution
-    if execution.device not in ("auto", "cpu"):
+def _configured(base: "Study", preset: str | None, line: Line) -> tuple["Study", Mapping[str, Sequence[Any]]]:
+    """Returns the study that a command line asks for and its grid, the user's on top of the preset's."""
+    from assay.api import combined_grid
+    from assay.core.plan import assign
+
+    values = line.values(type(base))
+    axes = combined_grid(type(base), preset, _axes(line), named=values)
+    grid, rest = _below_axes(type(base), axes, values)
+    return assign(base, rest), grid
+
+
+def _prog(cls: type[Any]) -> str:
+    return f"assay {cls.name.replace('.', ' ')}"
+
+
+def _placed(execution: "Execution", *, cpu_only: bool) -> "Execution":
+    if cpu_only and execution.device not in ("auto", "cpu"):
         raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
-    return replace(execution, device="cpu")
+    return replace(execution, device="cpu") if cpu_only else execution
 
 
 def _compute(session: "Session", shell: Shell) -> "Results":
@@ -189,7 +203,7 @@ def _compute(session: "Session", shell: Shell) -> "Results":
 
 
 def _ask(session: "Session") -> None:
-    """On a terminal alone, and only if the runs may take long."""
+    """Asks before runs that may take long, on a terminal only."""
     seconds = session.seconds_left()
     if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
         say("This may take long (--yes goes on without asking). Continue? [y/N]")
@@ -197,147 +211,57 @@ def _ask(session: "Session") -> None:
             raise UserError("nothing was started.")
 
 
-def _read(base: "Study", preset: str | None, flags: Sequence[str], options: Mapping[str, str]) -> Command:
-    """The parsed flags, with the options of plug-ins set and the preset's grid under the user's."""
-    from assay.api import combined_grid
-    from assay.core.plan import assign, parse_grid
-
-    cls = type(base)
-    read = _tyro(base, flags)
-    plain = _named(cls, flags)
-    grid = combined_grid(cls, preset, parse_grid(read.shell.grid), named=[*plain, *options])
-    spread, rest = _below_axes(cls, grid, options)
-    # A plain option below an axis is an axis of one value: it is set on each value of the one above.
-    lone = {path: [attrgetter(path)(read.study)] for path in plain if any(path.startswith(f"{k}.") for k in spread)}
-    return Command(assign(read.study, rest), {**lone, **spread}, read.shell, read.execution)
-
-
-def _tyro(base: "Study", flags: Sequence[str]) -> Any:
-    from assay.api import Execution
-
-    parts = {"study": base, "shell": Shell(), "execution": Execution()}
-    return parsed(f"assay {base.name.replace('.', ' ')}", describe(base), flags, **parts)
-
-
-def _print_help(base: "Study", flags: Sequence[str]) -> int:
-    """The parser's help, then the options of the plug-ins that the words before it chose."""
+def _print_help(base: "Study", line: Line, parts: Sequence[Any]) -> int:
+    """Prints the flags, then the options of the plug-ins that the words beside --help choose."""
     from assay.core.plan import assign
 
-    chosen = assign(base, plugin_words(type(base), [flag for flag in flags if flag not in HELP]))
-    with suppress(SystemExit):
-        _tyro(base, ["--help"])
-    print(chosen_options(chosen), end="")
+    chosen = {option.path: option.value(words) for option, words in line.of(type(base)) if option.is_plugin}
+    about = chosen_options(assign(base, chosen))  # first: a plug-in that is not known is an error, and no help
+    print_help(_prog(type(base)), describe(base), parts)
+    print(about, end="")
     return 0
 
 
-def _preset(words: Sequence[str]) -> str | None:
-    """Read before the parser is built, since it changes the defaults."""
-    following = [*words, ""][1:]
-    found = [
-        word.partition("=")[2] or after
-        for word, after in zip(words, following, strict=True)
-        if word == "--preset" or word.startswith("--preset=")
-    ]
+def _preset(line: Line) -> str | None:
+    found = [option.value(words) for option, words in line.of(Shell) if option.path == "preset"]
     if len(found) > 1:
         raise UserError(f"--preset is there {len(found)} times ({', '.join(found)}): choose one.")
     return found[0] if found else None
 
 
-def separate(cls: type["Study"], words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """What the parser reads, and the options of plug-ins, which are set on whatever plug-in was chosen:
-
-    task:mqar --task.num_kv_pairs 4 --seeds 0  ->  [--task mqar --seeds 0], [("task.num_kv_pairs", "4")]
-    """
-    flags: list[str] = []
-    options: list[tuple[str, str]] = []
-    rest = deque(words)
-    while rest:
-        word = rest.popleft()
-        path, equals, value = cls.renamed.get(_path(word), _path(word)), *word.partition("=")[1:]
-        if word.startswith("--") and is_plugin_option(cls, path):
-            if not equals:
-                bare = not rest or rest[0].startswith("--") or _choice(cls, rest[0])
-                value = "true" if bare else rest.popleft()
-            options.append((path, value))
-        elif word.startswith("--"):
-            flags.append(f"--{path}{equals}{value}" if _path(word) in cls.renamed else word)
-            if type_at(cls, path) is str and not equals and rest:
-                flags.append(rest.popleft())  # whatever it looks like: `--model model:answer` names no plug-in
-        elif chosen := _choice(cls, word):
-            flags += chosen
-        else:
-            flags.append(word)
-    return _with_one_grid(flags), options
-
-
-def _with_one_grid(flags: Sequence[str]) -> list[str]:
-    """`--grid a=1 ... --grid b=2` is `--grid a=1 b=2`: the parser would keep the last alone."""
-    rest: list[str] = []
-    axes: list[str] = []
-    taking = False
-    for flag in flags:
-        taking = flag == "--grid" or (taking and not flag.startswith("--"))
-        if flag.startswith("--grid="):
-            axes.append(flag.partition("=")[2])
-        elif flag != "--grid":
-            (axes if taking else rest).append(flag)
-    if len(rest) == len(flags):
-        return rest
-    if not axes:
-        raise UserError("--grid names no axis: write --grid key=value1,value2 (or key=0..4), or leave it out.")
-    return [*rest, "--grid", *axes]
-
-
-def _path(flag: str) -> str:
-    """`--train.max-steps=3` -> `train.max_steps`."""
-    return flag.removeprefix("--").partition("=")[0].replace("-", "_")
-
-
-def _choice(cls: type["Study"], word: str) -> list[str]:
-    """`task:mqar` -> [--task mqar]; nothing if it is another kind of word."""
-    if not (found := CHOICE.fullmatch(word)):
-        return []
-    path = cls.renamed.get(found["path"], found["path"])
-    return [f"--{path}", found["word"]] if path == "wandb" or type_at(cls, path) is not None else []
-
-
 def _below_axes(
-    cls: type["Study"], grid: Mapping[str, Sequence[Any]], options: Mapping[str, str]
-) -> tuple[dict[str, Sequence[Any]], dict[str, str]]:
-    """The grid with the options below an axis set on every value of it that has them, and the other options.
+    cls: type["Study"], grid: Mapping[str, Sequence[Any]], values: Mapping[str, Any]
+) -> tuple[dict[str, Sequence[Any]], dict[str, Any]]:
+    """Sets the options below an axis on every value of it that has them; returns the grid and the other options.
 
     {model.seq_mixer: [attention, gru]}, {model.seq_mixer.num_heads: 2}  ->  {...: [attention:num_heads=2, gru]}, {}
     """
-    spread, rest = dict(grid), dict(options)
+    hints = {option.path: option.hint for option in options(cls)}
+    spread, rest = dict(grid), dict(values)
     for axis in sorted(grid, key=len, reverse=True):  # of two axes the inner one has the last word
-        below = {path.removeprefix(f"{axis}."): path for path in rest if path.startswith(f"{axis}.")}
+        below = {path.removeprefix(f"{axis}."): rest.pop(path) for path in [*rest] if path.startswith(f"{axis}.")}
         if not below:
             continue
-        if (hint := type_at(cls, axis)) is None:
-            raise UserError(f"--{next(iter(below.values()))} lies below an axis of the grid: write it into its values.")
-        given = {inner: rest.pop(path) for inner, path in below.items()}
-        held = [convert(hint, value, what=f"the grid's axis '{axis}'") for value in grid[axis]]
-        spread[axis] = [_with_options(value, given) for value in held]
-        known = {name for value in held for member in _members(value) for name in option_types(type(member))}
+        if axis not in hints:
+            raise UserError(f"--{axis}.{next(iter(below))} lies below an axis of the grid: write it into its values.")
+        held = [convert(hints[axis], value, what=f"the grid's axis '{axis}'") for value in grid[axis]]
+        known = {name for value in held for member in members(value) for name in option_types(type(member))}
         for option in (inner.partition(".")[0] for inner in below):
             if option not in known:
                 close = nearest(option, known)
                 raise UserError(f"no value of the grid's axis '{axis}' has the option '{option}'.{close}")
+        spread[axis] = [_with_options(value, below) for value in held]
     return spread, rest
 
 
-def _with_options(held: Any, given: Mapping[str, str]) -> Any:
+def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
     from assay.core.plan import assign
 
     changed = []
-    for member in _members(held):
+    for member in members(held):
         types = option_types(type(member))
         changed.append(assign(member, {path: v for path, v in given.items() if path.partition(".")[0] in types}))
     return tuple(changed) if isinstance(held, tuple) else changed[0]
-
-
-def _members(held: Any) -> tuple[Any, ...]:
-    return held if isinstance(held, tuple) else (held,)
 
 
 def _self_test(study: "Study") -> int:
@@ -363,7 +287,7 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
 
 
 def print_verdicts(folder: str, plugin: Any) -> int:
-    """Print a line per promise; 1 if one is broken. A word stands for the plug-in that it makes, if it makes one."""
+    """Prints a line per promise of a plug-in, given as such or as a word; returns 1 if one is broken."""
     from assay.contracts.base import check as verdicts_of
     from assay.contracts.base import made
 

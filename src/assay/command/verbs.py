@@ -1,4 +1,4 @@
-"""`assay VERB ...`: look at what there is and at what is stored."""
+"""`assay VERB ...` shows what can be run and what is stored."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,34 +23,26 @@ def _parser(verb: str, description: str) -> Parser:
 
 
 def list_(words: list[str]) -> int:
-    """What there is: studies, encoders, tasks, ...; `assay list encoders --json` for machines."""
+    """List studies, encoders, tasks, ...; `assay list encoders --json` for machines."""
     parser = _parser("list", list_.__doc__ or "")
     parser.add_argument("kind", nargs="?")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(words)
     chosen = registries() if args.kind is None else {_folder_name(args.kind): registries()[_folder_name(args.kind)]}
-    entries = {folder: registry.entries() for folder, registry in chosen.items()}
+    found = [(folder, entry) for folder, registry in chosen.items() for entry in registry.entries()]
     if args.json:
-        print(
-            json.dumps(
-                [
-                    {"kind": k, "name": e.name, "aliases": e.aliases, "summary": e.summary}
-                    for k in entries
-                    for e in entries[k]
-                ]
-            )
-        )
+        keys = ("name", "aliases", "summary")
+        print(json.dumps([{"kind": folder} | {key: getattr(entry, key) for key in keys} for folder, entry in found]))
         return 0
-    for folder, found in entries.items():
+    for folder in chosen:
         print(f"{folder}:")
-        for entry in found:
-            spelled = " ".join((entry.name, *entry.aliases))
-            print(f"  {spelled:<28} {entry.summary}")
+        for entry in (entry for kind, entry in found if kind == folder):
+            print(f"  {' '.join((entry.name, *entry.aliases)):<28} {entry.summary}")
     return 0
 
 
 def check(words: list[str]) -> int:
-    """Whether plug-ins keep the promises of their folder: `assay check FILE` tries each in a file."""
+    """Check whether plug-ins keep the promises of their folder: `assay check FILE` tries each in a file."""
     from assay.contracts.base import has_contract
 
     kinds = ", ".join(folder for folder in registries() if has_contract(folder))
@@ -67,7 +59,7 @@ def check(words: list[str]) -> int:
 
 
 def _plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """(folder, word) of the plug-ins in a file: all that have promises to keep, or those named."""
+    """Returns (folder, word) of the plug-ins in a file: all that have promises to keep, or those named."""
     from assay.contracts.base import has_contract
 
     module = load_source(read_source(path)).__name__
@@ -92,7 +84,7 @@ def _plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def show(words: list[str]) -> int:
-    """A stored run by the start of its id; without one, a line for each, the latest last."""
+    """Show a stored run by the start of its id; without one, a line for each, the latest last."""
     parser = _parser("show", show.__doc__ or "")
     parser.add_argument("id", nargs="?", help="the first letters are enough")
     parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
@@ -146,7 +138,7 @@ def rm(words: list[str]) -> int:
 
 
 def data(words: list[str]) -> int:
-    """Data and models by name: `assay data list` shows what there is and where, `assay data pull NAME` fetches it."""
+    """List or fetch data and models: `assay data list` shows what there is, `assay data pull NAME` fetches it."""
     parser = _parser("data", data.__doc__ or "")
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="what there is, what it is for, whose it is, and whether it is here")
@@ -185,7 +177,7 @@ def _pull_data(names: list[str]) -> int:
 
 
 def report(words: list[str]) -> int:
-    """One self-contained HTML page from everything stored; exit code 1 where a study's section could not be made."""
+    """Write one self-contained HTML page from everything stored; exit code 1 where a study's section is missing."""
     parser = _parser("report", report.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
@@ -197,7 +189,7 @@ def report(words: list[str]) -> int:
 
 
 def demo(words: list[str]) -> int:
-    """Every study's demo preset, then the page; seconds when it is stored."""
+    """Run every study's demo preset, then write the page; takes seconds when the runs are stored."""
     parser = _parser("demo", demo.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
@@ -208,7 +200,7 @@ def demo(words: list[str]) -> int:
             print(f"\n$ assay {name.replace('.', ' ')} --preset demo --out {args.out}\n{studies[name].question}\n")
             try:
                 codes.append(run_study(name, ["--preset", "demo", "--out", args.out]))
-            except UserError as error:  # what one study lacks, a model say, takes nothing from the others
+            except UserError as error:  # one study without its model must not stop the others
                 say(f"assay: {error}")
                 codes.append(2)
     print("\nThe page to open:")
@@ -229,7 +221,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 
 
 def _folder_name(kind: str) -> str:
-    """`encoders`, also from its singular."""
+    """Returns the folder of a kind, which may be named in the singular: `encoder` is `encoders`."""
     found = registries()
     singular = {registry.kind: folder for folder, registry in found.items()}
     if singular.get(kind, kind) not in found:
@@ -238,7 +230,7 @@ def _folder_name(kind: str) -> str:
 
 
 def _labels(stored: Sequence[Record]) -> dict[str, str]:
-    """Run id -> what tells it apart from everything stored."""
+    """Returns labels by run id, which tell each run apart from everything stored."""
     from assay.core.plan import labels
 
     return {key: printable(label) for key, label in labels([record.run for record in stored]).items()}

@@ -1,4 +1,4 @@
-"""Runs on Weights & Biases while they go: one of theirs for each of ours, under the same id.
+"""Runs are logged to Weights & Biases while they go: one W&B run for each of ours, under the same id.
 
 The store stays the truth; this only copies. What W&B is told depends on the run alone: id, label, options, seed,
 progress and final numbers.
@@ -16,7 +16,7 @@ from assay.core.run import Record, Run, flat
 
 
 def require_wandb() -> Any:
-    """The package, or what to do about it."""
+    """Returns the package wandb, or raises a UserError that says how to install it."""
     try:
         wandb = importlib.import_module("wandb")
     except ModuleNotFoundError as error:
@@ -30,7 +30,7 @@ def require_wandb() -> Any:
 
 @contextmanager
 def logged(watch: Watch, runs: Sequence[Run], labels: Mapping[str, str], *, quiet: bool = False) -> Iterator[Watch]:
-    """`watch`, and what it sees sent on to W&B; `runs` are those to be computed."""
+    """Yields `watch` extended to send every event to W&B as well; `runs` are those to be computed."""
     log = _Log(require_wandb(), labels, quiet)
     if runs:
         try:
@@ -71,7 +71,7 @@ class _Log:
             say(f"warning: nothing more goes to Weights & Biases: {_line(error)} The runs go on and are stored.")
 
     def open(self, run: Run) -> Any:
-        """Several are open at a time, one per worker, so each is created beside the others."""
+        """Opens the W&B run of a run beside those already open: there is one per worker."""
         if run.id not in self.running:
             self.running[run.id] = self.wandb.init(
                 project=f"assay-{run.study}",
@@ -93,7 +93,7 @@ class _Log:
         del self.running[record.run.id]
 
     def close(self) -> None:
-        """What is still open was interrupted, or belongs to another driver."""
+        """Ends W&B runs still open: they were interrupted, or another process computes them."""
         for run in self.running.values():
             try:
                 run.finish(exit_code=1)
@@ -107,6 +107,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error, as a sentence."""
+    """Returns the first line of an error, as a sentence."""
     text = str(error).strip().partition("\n")[0] or type(error).__name__
     return text if text.endswith(".") else f"{text}."

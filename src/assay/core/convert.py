@@ -1,11 +1,11 @@
-"""From text or JSON to the type a field is annotated with; a value that does not fit is a UserError."""
+"""Text and JSON are converted to the type a field is annotated with; a value that does not fit is a UserError."""
 
 import dataclasses
 import difflib
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from assay.core import words
@@ -18,16 +18,16 @@ TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 """How a boolean may be written, in any case."""
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 LONGEST_RANGE = 1_000_000
-"""Values of `0..9`: more would fill memory before anything is planned."""
+"""A range may have this many values: more would fill memory before anything is planned."""
 ALIKE, AS_ALIKE = 0.5, 0.05
-"""How alike a name must be to be suggested, and how much less alike another beside it."""
+"""The least similarity of a name that is suggested, and how far below the best another may lie."""
 PART, FURTHER = 0.06, 0.02
-"""What it takes off that a part alone is alike, so that no part stands beside a whole name; and not the first part."""
+"""Subtracted from the similarity of a part, so that whole names come first, and for parts that are not the first."""
 
 
 def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
-    """`value` as an instance of `hint`; `what` names it in the error. In JSON, which is `exact`, the text `none` is a
-    text and `5` no number, wherever a field may hold either."""
+    """Converts `value` to an instance of `hint`; `what` names it in the error. JSON is `exact`: where a field may hold
+    a text or something else, `none` stays a text and so does `5`."""
     if isinstance(value, Word) and get_origin(hint) is not tuple and (text := value.text) is not None:
         return convert(hint, text, what=what, exact=True)
     if hint is Any:
@@ -50,7 +50,7 @@ def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
 
 
 def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool = False) -> T:
-    """A dataclass from loose values, each converted by its field's annotation."""
+    """Makes a dataclass from loose values, each converted by its field's annotation."""
     hints = option_types(cls)
     for key in given:
         if key not in hints:
@@ -62,7 +62,7 @@ def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool 
 
 
 def option_types(cls: type[Any]) -> Mapping[str, Any]:
-    """Field name -> annotation, in declaration order. Kept, since a plan asks for every option of every run."""
+    """Returns field name -> annotation in declaration order; cached, since plans ask for every option of every run."""
     if cls not in _TYPES:
         hints = get_type_hints(cls)
         _TYPES[cls] = types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls)})
@@ -73,9 +73,8 @@ _TYPES: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, of several as near ` Did you mean 'x' or 'y'?`, or nothing. A name is near if it is spelled
-    alike, or a part of it is: of a long name one word is what people remember. Case does not matter, nor which dash.
-    What was written is never what was meant."""
+    """Returns ` Did you mean 'x' or 'y'?` with the names spelled like a word, or nothing. A part that is alike counts
+    too, since people remember one part of a long name; case and dashes do not. Never suggests the word itself."""
     ranked = sorted(((_likeness(word, name), name) for name in {*known} - {word}), key=lambda pair: (-pair[0], pair[1]))
     best = ranked[0][0] if ranked else 0.0
     close = [f"'{name}'" for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
@@ -83,7 +82,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _likeness(word: str, name: str) -> float:
-    """Of the whole, of what stands behind the last dot, or of words in a row of that."""
+    """Compares a word with a name: with the whole, and with every run of words behind its last dot."""
     word, name = (re.sub(r"[- ]", "_", text.lower().lstrip("-")) for text in (word, name))
     last = name.rpartition(".")[2].split("_")
     rows = [(start, "_".join(last[start:end])) for start in range(len(last)) for end in range(start + 1, len(last) + 1)]
@@ -95,13 +94,8 @@ def _ratio(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def integers(words: Sequence[str]) -> tuple[int, ...]:
-    """`["0..2", "7"]` -> (0, 1, 2, 7); both ends of a range count."""
-    return tuple(int(text) for word in words for text in expand(word))
-
-
 def expand(word: str) -> list[str]:
-    """`0..4` -> five words; anything else is itself."""
+    """Expands a range: `0..4` -> five words; any other word is returned alone."""
     if not (found := RANGE.fullmatch(word)):
         return [word]
     first, last = int(found[1]), int(found[2])
@@ -134,8 +128,11 @@ def _union(options: tuple[Any, ...], value: Any, what: str, *, exact: bool) -> A
 
 
 def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
-    """A lone value is a tuple of one; the text `0..4` is a tuple of five, `a+b` of two, and an empty text of none."""
+    """Converts to a tuple: a lone value makes one of length 1, the text `0..4` of 5, `a+b` of 2, an empty text of 0.
+    In a list of integers a range stands for its members: `["0..2", "7"]`."""
     items = [value] if not isinstance(value, str | list | tuple) else list(value)
+    if isinstance(value, list) and args[0] is int:
+        items = [text for item in value for text in (expand(item) if isinstance(item, str) else [item])]
     if isinstance(value, str):
         # Behind a colon a plus belongs to the word there: `hybrid:pattern=a+b` is one item.
         parts = words.split(value, "+") if len(words.split(value, ":")) == 1 else [value]

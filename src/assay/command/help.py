@@ -1,0 +1,192 @@
+"""`--help` and `--choices` are made from dataclasses: fields, annotations, defaults, and the strings below fields."""
+
+import argparse
+import ast
+import inspect
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from itertools import pairwise
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
+
+from assay.command.flags import flag_of, members, options, plugin_options
+from assay.core.plugin import Plugin, is_plugin_type
+from assay.core.words import printable, written
+
+if TYPE_CHECKING:
+    from assay.core.study import Study
+
+WIDTH = 80
+"""Columns of what is printed where there is no terminal."""
+ASCII = str.maketrans("╭╮╰╯─│…", "++++-|~")
+"""Panels where the terminal's encoding has no lines."""
+INDENT = 26
+"""Columns before the text of a flag; a longer flag has a line of its own."""
+
+
+def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
+    """Prints the flags of dataclass instances, which hold the defaults; each nested part is a group."""
+    parser = argparse.ArgumentParser(
+        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout, conflict_handler="resolve"
+    )
+    for part in parts:
+        groups, texts = {"": cast(Any, parser)}, {"": field_texts(type(part))}
+        for option in options(type(part)):
+            holder, _, name = option.path.rpartition(".")
+            if option.is_part:
+                doc = inspect.cleandoc(option.hint.__doc__ or "")
+                about = "" if doc.startswith(f"{option.hint.__name__}(") else doc  # a signature, where there is no text
+                groups[option.path] = parser.add_argument_group(f"{option.path} options", about)
+                texts[option.path] = field_texts(option.hint)
+                continue
+            held = attrgetter(option.path)(part)
+            text = f"{texts[holder].get(name, '')} ({_default(held)})".strip().replace("%", "%%")
+            takes = {"action": "store_true"} if option.hint is bool else {"metavar": _metavar(option.hint)}
+            groups[holder].add_argument(flag_of(option, held), help=text, **takes)
+    print(parser.format_help(), end="")
+
+
+def _layout(prog: str) -> argparse.HelpFormatter:
+    """Leaves descriptions alone, which are wrapped already."""
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=INDENT, width=_width())
+
+
+def field_texts(cls: type[Any]) -> dict[str, str]:
+    """Reads the string below each field from the class's source; {} where there is no source."""
+    texts: dict[str, str] = {}
+    for base in reversed([base for base in cls.__mro__ if is_dataclass(base)]):
+        try:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for statement, below in pairwise(getattr(tree, "body", [])):
+            match statement, below:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
+
+
+def describe(study: "Study") -> str:
+    """Returns the head of a study's help: the question, and how presets, words and options are written."""
+    cls = type(study)
+    lines = [cls.question, f"Presets: {', '.join(cls.presets) or 'none'}; --preset NAME starts from one."]
+    for option in plugin_options(cls)[:1]:
+        plugins = members(attrgetter(option.path)(study))
+        name = plugins[0].name if plugins else _plugin_type(option.hint).registry.names()[0]
+        example = "".join(
+            f", such as --{option.path}.{inner.name} {_shown(getattr(plugin, inner.name))}"
+            for plugin in plugins[:1]
+            for inner in fields(plugin)[:1]
+        )
+        lines += [
+            f"Words choose plug-ins, in any order: {option.path}:{name} is --{option.path} {name}; --choices lists "
+            "them.",
+            f"Options of plug-ins are dotted flags{example}; those of the plug-ins chosen stand at the end.",
+        ]
+    lines += [
+        "Switches are read in every spelling, whatever the default: --x, --no_x, --x False; below a dot --a.no_x."
+    ]
+    lines += [f"{flag}: {what}" for flag, what in cls.shorthands.items()]
+    return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
+
+
+def chosen_options(study: "Study") -> str:
+    """Lists the flags of each plug-in that a study holds and their values: `task mqar: --task.vocab_size 256, ...`."""
+    blocks = []
+    for path, plugin in held_plugins(study):
+        values = {f"--{path}.{option.name}": getattr(plugin, option.name) for option in fields(plugin)}
+        flags = ", ".join(f"{flag} {_shown(value)}" for flag, value in values.items()) or "no options"
+        blocks.append(_wrapped(f"{path} {plugin.name}: {flags}"))
+    return "\n".join(["\noptions of the chosen plug-ins:", *blocks, ""]) if blocks else ""
+
+
+def held_plugins(study: "Study") -> list[tuple[str, Plugin]]:
+    """Returns (path, plug-in) for every plug-in that a study's options hold."""
+    paths = [option.path for option in plugin_options(type(study))]
+    return [(path, plugin) for path in paths for plugin in members(attrgetter(path)(study))]
+
+
+def other_words(study: "Study") -> tuple[list[str], list[str]]:
+    """Returns flags that are not fields of the study, and words without a flag, that the user may have meant."""
+    from assay.studies import studies
+
+    flags = [f"--{path}.{option.name}" for path, plugin in held_plugins(study) for option in fields(plugin)]
+    flags += [flag.split()[0] for flag in study.shorthands] + [f"--{flag}" for flag in study.renamed]
+    verbs = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
+    return flags, [*verbs, *(option.path for option in plugin_options(type(study))), "wandb"]
+
+
+def print_choices(study: "Study") -> None:
+    """Prints a panel for each plug-in option, with every word that can be chosen."""
+    width, lines = _width() - 4, list[str]()
+    for option in plugin_options(type(study)):
+        words = [f"{option.path}:{name}" for name in _plugin_type(option.hint).registry.names()]
+        default = f"(default: {_choice(option.path, attrgetter(option.path)(study))})"
+        inside = [_cut(default, width), "─" * width, _cut(f"[{{{','.join(words)}}}]", width)]
+        inside += [line for word in words for line in textwrap.wrap(f"    {word}", width)]
+        lines.append(f"╭{f'─ {option.path} choices ':─<{width + 2}}╮")
+        lines += [f"│ {line:<{width}} │" for line in inside]
+        lines.append(f"╰{'─' * (width + 2)}╯")
+    text = "\n".join(lines)
+    lined = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    print(text if lined else text.translate(ASCII))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _plugin_type(hint: Any) -> type[Plugin]:
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint
+
+
+def _choice(path: str, held: Any) -> str:
+    """Returns `task:mqar`, or for several plug-ins a flag with several words."""
+    if isinstance(held, tuple):
+        return f"--{path} {' '.join(map(_word, held))}" if held else "none named"
+    return f"{path}:{_word(held)}"
+
+
+def _word(plugin: Plugin) -> str:
+    """Returns the label under the registered name, which is the one in the list, rather than an alias."""
+    _, colon, inner = plugin.label.partition(":")
+    return f"{plugin.name}{colon}{inner}"
+
+
+def _metavar(hint: Any) -> str:
+    """Returns what stands for a value in the help: `INT`, `{last,mean}`, `[ENCODER ...]`, `PATH|none`."""
+    if is_plugin_type(hint) and get_origin(hint) is not tuple:
+        return str(hint.registry.kind.upper())
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return "|".join(_metavar(option) for option in sorted(inner, key=lambda option: option is NoneType))
+    if get_origin(hint) is Literal:
+        return f"{{{','.join(map(str, inner))}}}"
+    if get_origin(hint) is tuple and inner[-1] is Ellipsis:
+        return f"[{'INT|A..B' if inner[0] is int else _metavar(inner[0])} ...]"
+    if get_origin(hint) is tuple:
+        return " ".join(map(_metavar, inner))
+    return "none" if hint is NoneType else str(getattr(hint, "__name__", hint)).upper()
+
+
+def _default(held: Any) -> str:
+    if held is MISSING:
+        return "required"
+    return f"default: {' '.join(map(_shown, held)) or 'none' if isinstance(held, tuple) else _shown(held)}"
+
+
+def _shown(value: Any) -> str:
+    """Returns the value as it is typed behind a flag, where a text needs no quotes."""
+    return printable(value if isinstance(value, str) else written(value)) or "''"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
