@@ -4,17 +4,16 @@ The history itself is that of replay.py, step by step and to the bit; only who s
 a tensor, so that the same graph serves every token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from assay.nn.capture import Graphs
+
 if TYPE_CHECKING:
     from assay.attention.replay import Part, Slots
-
-WARM_UP = 3
-"""Steps before the capture, on a stream of their own, as CUDA graphs ask for."""
 
 
 def replay(slots: "Slots", parts: Sequence["Part"], arrival: Tensor, *, at_once: int) -> None:
@@ -32,29 +31,9 @@ def replay(slots: "Slots", parts: Sequence["Part"], arrival: Tensor, *, at_once:
         slots.evict(clock, present[:, :, -1])
         clock.add_(1)
 
-    state = [clock, slots.position, slots.worth, slots.entry, slots.lowest, slots.last]
-    graph = captured(step, state)
+    graphs = Graphs(device.type == "cuda")
     for t in range(time):
         if t % at_once == 0:
             for part in parts:
                 part.fill_scores(t)
-        graph()
-
-
-def captured(step: Callable[[], None], state: Sequence[Tensor]) -> Callable[[], None]:
-    """`step` as a graph, with the state as it was; off CUDA the step itself, which lets tests follow the same path."""
-    if not state[0].is_cuda:
-        return step
-    before = [tensor.clone() for tensor in state]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    for tensor, old in zip(state, before, strict=True):
-        tensor.copy_(old)
-    return graph.replay
+        graphs.play("token", step)

@@ -125,12 +125,12 @@ class Bank(Trainer):
         self.template.train()
 
     def state(self) -> dict[str, Any]:
-        return {"packed": self.packed.detach(), "optimizer": self.optimizer.state()}
+        return super().state() | {"packed": self.packed.detach()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         fill(self.packed, state["packed"])
-        self.optimizer.restore(state["optimizer"])
 
     def _weights(self) -> Weights:
         """Each parameter of all models, as views: one split, so that its gradient is one concatenation. Those of linear

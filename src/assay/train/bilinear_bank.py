@@ -21,7 +21,8 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.models.bilinear import Model, init_model
 from assay.nn.random import initialised_from, stream
-from assay.train.checkpoint import fill
+from assay.train.adamw import FusedAdamW
+from assay.train.checkpoint import fill, generator_states, restore_generators
 
 PADDED_TO = 16
 TOGETHER = 64
@@ -139,8 +140,8 @@ class BilinearBank:
         is one for all: models begin together."""
         return {
             "number": self.number,
-            "clock": self.groups[0].clock,
-            "orders": {seed: rng.get_state() for seed, rng in self.orders.items()},
+            "clock": self.groups[0].adamw.clock,
+            "orders": generator_states(self.orders),
             "groups": [{"members": group.members, "tensors": group.tensors} for group in self.groups],
         }
 
@@ -148,11 +149,10 @@ class BilinearBank:
     def restore(self, state: dict[str, Any], places: Sequence[int]) -> None:
         """Take up where a bank was; `places` are where this bank's models stood in that one."""
         self.number = int(state["number"])
-        for seed, rng in self.orders.items():
-            rng.set_state(state["orders"][seed].cpu())
+        restore_generators(self.orders, state["orders"])
         rows = {k: (saved["tensors"], row) for saved in state["groups"] for row, k in enumerate(saved["members"])}
         for group in self.groups:
-            fill(group.clock, state["clock"])
+            fill(group.adamw.clock, state["clock"])
             for place, k in enumerate(group.members):
                 tensors, row = rows[places[k]]
                 for mine, saved in zip(group.tensors, tensors, strict=True):
@@ -209,13 +209,12 @@ class _Group:
     """Models of one padded width. The left and right weights of an input stand side by side, as a row of the table."""
 
     def __init__(self, models: Sequence[Model], members: Sequence[int], recipe: Recipe, device: torch.device) -> None:
-        self.members, self.recipe = list(members), recipe
+        self.members = list(members)
         self.P, self.width = models[0].config.p, _padded(models[0])
         like = models[0].w_p
         self.table = like.new_zeros(len(models), 2 * self.P, 2, self.width, device=device)
         self.readout = like.new_zeros(len(models), self.P, self.width, device=device)
-        self.means, self.squares = ([torch.zeros_like(part) for part in self.weights] for _ in range(2))
-        self.clock = torch.zeros((), device=device)
+        self.adamw = FusedAdamW([self.table, self.readout], lr=recipe.lr, weight_decay=recipe.weight_decay)
         with torch.no_grad():
             for place, model in enumerate(models):
                 d = model.config.width
@@ -223,13 +222,9 @@ class _Group:
                 self.readout[place, :, :d] = model.w_p
 
     @property
-    def weights(self) -> list[Tensor]:
-        return [self.table, self.readout]
-
-    @property
     def tensors(self) -> list[Tensor]:
-        """All that training changes, model by model."""
-        return [*self.weights, *self.means, *self.squares]
+        """Everything that training changes, with a row per model."""
+        return [*self.adamw.tensors, *self.adamw.means, *self.adamw.squares]
 
     def finite(self) -> Bool[Tensor, " models"]:
         return self.table.isfinite().flatten(1).all(dim=1) & self.readout.isfinite().flatten(1).all(dim=1)
@@ -242,8 +237,8 @@ class _Group:
 
     def keep(self, which: Bool[Tensor, " models"]) -> None:
         self.members = [k for k, stays in zip(self.members, which.tolist(), strict=True) if stays]
-        self.table, self.readout = self.table[which], self.readout[which]
-        self.means, self.squares = ([part[which] for part in parts] for parts in (self.means, self.squares))
+        self.adamw.keep(which)
+        self.table, self.readout = self.adamw.tensors
 
     def accuracy(self, rows: Int[Tensor, "models rows"]) -> Float[Tensor, " models"]:
         """The share of right answers, model by model: those whose logit is above all others."""
@@ -257,17 +252,11 @@ class _Group:
         """A step per batch of rows; the mean loss of each model."""
         picks, answers = self._lookups(rows.to(self.table.device))
         pairs = self._pairs(rows[0].numel())
-        gradients = [torch.empty_like(part) for part in self.weights]
+        gradients = [torch.empty_like(part) for part in self.adamw.tensors]
         shares = self.table.new_empty(*answers.shape)
         for pick, answer, given in zip(picks, answers, shares, strict=True):
             self._gradient(pick, answer, pairs, given, *gradients)
-            self.clock += 1
-            # What torch.optim.AdamW(fused=True) calls, without the class around it.
-            torch._fused_adamw_(
-                self.weights, gradients, self.means, self.squares, [], [self.clock, self.clock],
-                lr=self.recipe.lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=self.recipe.weight_decay,
-                amsgrad=False, maximize=False,
-            )  # fmt: skip
+            self.adamw.step(gradients)
         # A share too small for its type is no divergence; NaN stays NaN.
         return -shares.clamp_(min=torch.finfo(shares.dtype).tiny).log_().mean(dim=(0, 2, 3))
 

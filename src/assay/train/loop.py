@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
+
+from assay.train.adamw import FusedAdamW
 
 
 def descend(model: nn.Module, loss: Callable[[], Tensor], *, steps: int, lr: float) -> None:
-    """`steps` of Adam on whatever `loss()` gives; the caller draws its batches there."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+    """Take `steps` of Adam on `loss()`, where the caller draws its batches."""
+    adam = FusedAdamW(list(model.parameters()), lr=lr)
     for _ in range(steps):
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss().backward()
-        optimizer.step()
+        adam.step([p.grad for p in adam.tensors])
