@@ -1,4 +1,5 @@
-"""The replay of an eviction history on CUDA: one token is some fifty small kernels, started as one CUDA graph.
+"""On CUDA an eviction history is replayed as one CUDA graph, launched once per token in place of some fifty
+small kernels.
 
 The history itself is that of replay.py, step by step and to the bit; only who starts the kernels differs. The clock is
 a tensor, so that the same graph serves every token.
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def replay(slots: "Slots", parts: Sequence["Part"], arrival: Tensor, *, at_once: int) -> None:
-    """Every token of the sequence, in order; `slots` holds the history afterwards."""
+    """Replay every token of the sequence, in order; `slots` holds the history afterwards."""
     device, time = arrival.device, arrival.shape[-1]
     clock = torch.zeros((), dtype=torch.long, device=device)
     for part in parts:

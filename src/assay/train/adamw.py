@@ -37,18 +37,14 @@ class FusedAdamW:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """Take one step; a tensor without a gradient stays."""
-        columns: Iterable[Sequence[Any]] = (self.tensors, gradients, self.means, self.squares)
+        held: Any = (self.tensors, gradients, self.means, self.squares)
         if any(gradient is None for gradient in gradients):
-            rows = [row for row in zip(*columns, strict=True) if row[1] is not None]
-            if not rows:
+            held = list(zip(*(row for row in zip(*held, strict=True) if row[1] is not None), strict=True))
+            if not held:
                 return
-            columns = zip(*rows, strict=True)
-        parameters, present, means, squares = columns
         self.clock += 1
-        torch._fused_adamw_(
-            parameters, present, means, squares, [], [self.clock] * len(parameters),
-            lr=self.lr, **self.options, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        clocks = [self.clock] * len(held[0])
+        torch._fused_adamw_(*held, [], clocks, lr=self.lr, **self.options, amsgrad=False, maximize=False)
 
     def keep(self, which: Tensor) -> None:
         """Go on with these rows of every tensor alone."""

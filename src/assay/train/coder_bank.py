@@ -1,6 +1,6 @@
-"""Sparse coders of one kind, trained as one program: levels of sparsity x learning rates x seeds.
+"""A bank trains sparse coders of one kind as one program: levels of sparsity x learning rates x seeds.
 
-A bank (DESIGN, "Cohorts and banks"). The data lie on the device whole. Models of one seed share their batches, so a
+See DESIGN, "Cohorts and banks". The data lie on the device whole. Models of one seed share their batches, so a
 step is one matrix product per seed forward and one for the gradient; the optimizer is torch's fused one, a call per
 rate. No operation mixes models: each has the bits it would have alone. On CUDA a step is one replayed graph, and the
 host waits once an epoch.
@@ -37,7 +37,7 @@ class CoderRecipe:
             raise UserError(f"epochs={self.epochs}, batch={self.batch}: at least 1 epoch, in batches of at least 2.")
 
     def sizes(self, rows: int) -> list[int]:
-        """The batches of an epoch. A last one of a single row is left out: it has no variance."""
+        """List the batch sizes of an epoch. A last batch of a single row is left out: it has no variance."""
         if rows < self.batch:
             raise UserError(f"batch={self.batch}: there are only {rows} rows to train on. Lower the batch.")
         rest = rows % self.batch
@@ -94,8 +94,8 @@ class CoderBank:
 
     @torch.no_grad()
     def _leave_out_dark_inputs(self, stacked: Sequence[TrainedCoder]) -> None:
-        """An input that is 0 in every row gives its weights no gradient, so they stay as they began: exact, and of
-        MNIST's 784 pixels 67 need not be multiplied."""
+        """Drop inputs that are 0 in every row: they give their weights no gradient, so those stay as they began. This
+        is exact, and spares 67 of MNIST's 784 pixels."""
         whole, self.data = self.module, self.data[:, self._lit]
         self.module = stack(stacked, self.data.shape[1], whole.d_code).to(self.data)
         for name, value in whole.state_dict().items():
@@ -135,7 +135,8 @@ class CoderBank:
         return EpochTerms(self.epoch, ordered)
 
     def _step(self, size: int) -> None:
-        """Everything, the choice of rows included, from tensors on the device: nothing here waits for it."""
+        """Take one step. Everything it reads, the choice of rows included, lies on the device: the host waits for
+        nothing."""
         rows = self._rows.index_select(1, self._cursor + torch.arange(size, device=self.data.device))
         self._cursor += size
         terms = self.module.gradient(self.data[rows])
@@ -147,7 +148,7 @@ class CoderBank:
             self._sums[name] += term
 
     def state(self) -> dict[str, Any]:
-        """Everything a bank of the same models needs to go on as if nothing had happened."""
+        """Collect everything that a bank of the same models needs to resume to the same bits."""
         return {
             "module": self.module.state_dict(), "optimizer": self._optimizer.state(),
             "rngs": generator_states(self.rngs), "epoch": self.epoch,
@@ -161,7 +162,7 @@ class CoderBank:
 
 
 class _Optimizer:
-    """Adam or SGD with a rate per model. Parameters never move, so views of them are made once."""
+    """Updates by Adam or SGD, with a rate per model. Parameters never move, so views of them are made once."""
 
     def __init__(self, module: CoderModule, rates: Sequence[float], kind: Literal["adam", "sgd"]) -> None:
         parameters = [p.detach() for p in module.parameters()]
@@ -193,7 +194,7 @@ class _Optimizer:
 
 
 def rectangles(seeds: Sequence[int]) -> list[list[int]]:
-    """The places of models, in banks whose seeds have as many models each:
+    """Split the places of models into banks whose seeds have as many models each:
 
     seeds 0 0 1 1 2  ->  [0 1 2 3], [4]
     """

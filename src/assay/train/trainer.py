@@ -1,4 +1,4 @@
-"""Models trained on a task, step by step: one model here, many of one shape in `bank`.
+"""A trainer takes models through the steps of a task: one model here, many of one shape in `bank`.
 
 The step is {sample, forward, backward, clip, update}. On a CPU it runs as it is written, in float32. On CUDA it runs in
 bf16 autocast over float32 weights and is replayed as one CUDA graph, since small models are bound by launches; the
@@ -49,15 +49,15 @@ class Trainer:
                 yield self.step
 
     def train_on(self, part: Task, batch: int) -> None:
-        """One step."""
+        """Take one step on a batch of this part of the task."""
         raise NotImplementedError(f"{type(self).__name__}.train_on")
 
     def answers(self, batches: Sequence[Batch]) -> Iterator[Tensor]:
-        """Model by model: its answers to its batch."""
+        """Yield each model's answers to its batch."""
         raise NotImplementedError(f"{type(self).__name__}.answers")
 
     def state(self) -> dict[str, Any]:
-        """Everything a trainer of the same models needs to go on as if nothing had happened."""
+        """Collect everything that a trainer of the same models needs to resume to the same bits."""
         return {"step": self.step, "rngs": generator_states(self.rngs), "optimizer": self.optimizer.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ class Trainer:
 
 
 class SingleTrainer(Trainer):
-    """One model."""
+    """Trains one model."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class SingleTrainer(Trainer):
 
 
 def decays(model: SequenceModule) -> dict[str, bool]:
-    """By parameter: matrices decay; gains, biases, and tables of embeddings or positions do not shrink for being
-    rare."""
+    """Say of each parameter whether it decays: matrices do; gains, biases, and tables of embeddings or positions do
+    not, since a row that is rarely used would shrink for it."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     tables.add(id(model.position))
     return {name: p.ndim >= 2 and id(p) not in tables for name, p in model.named_parameters()}
