@@ -29,22 +29,28 @@ class FusedAdamW:
         eps: float = 1e-8,
     ) -> None:
         """Without a schedule `lr` is a number, which the kernel reads in double precision."""
-        self.tensors, self.lr = list(tensors), lr
-        self.options = {"weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "eps": eps}
+        self.tensors = list(tensors)
+        self.options: dict[str, Any] = {
+            "lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "eps": eps,
+        }  # fmt: skip
         self.means, self.squares = ([torch.zeros_like(p) for p in self.tensors] for _ in range(2))
         self.clock = torch.zeros((), device=self.tensors[0].device)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take one step; a tensor without a gradient stays."""
+        """Take one step; a tensor without a gradient stays. All share one clock, since a tensor of our models has a
+        gradient at every step or at none."""
         held: Any = (self.tensors, gradients, self.means, self.squares)
         if any(gradient is None for gradient in gradients):
             held = list(zip(*(row for row in zip(*held, strict=True) if row[1] is not None), strict=True))
             if not held:
                 return
+        parameters, present, means, squares = held
         self.clock += 1
-        clocks = [self.clock] * len(held[0])
-        torch._fused_adamw_(*held, [], clocks, lr=self.lr, **self.options, amsgrad=False, maximize=False)
+        torch._fused_adamw_(
+            parameters, present, means, squares, [], [self.clock] * len(parameters),
+            **self.options, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
     def keep(self, which: Tensor) -> None:
         """Go on with these rows of every tensor alone."""
@@ -76,10 +82,10 @@ class AdamW:
     def set_rate(self, share: float) -> None:
         """Set the share of each learning rate that the next steps take."""
         for (options, _), group in self.groups.items():
-            if isinstance(group.lr, Tensor):
-                group.lr.fill_(options.lr * share)
+            if isinstance(rate := group.options["lr"], Tensor):
+                rate.fill_(options.lr * share)
             else:
-                group.lr = options.lr * share
+                group.options["lr"] = options.lr * share
 
     def step(self) -> None:
         for group in self.groups.values():
