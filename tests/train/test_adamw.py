@@ -83,6 +83,13 @@ def test_rows_that_are_kept_go_on_as_before() -> None:
     assert torch.equal(some.tensors[0], whole[0][which])
 
 
+def test_tensors_of_two_types_are_never_in_one_call() -> None:
+    """On CUDA the kernel refuses them; a mixer or an encoder of somebody else may have both."""
+    models = [[torch.ones(3), torch.ones(3, dtype=torch.float64)]]
+    optimizer = AdamW([(OPTIONS[0], models[0], [])])
+    assert [len({p.dtype for p in group.tensors}) for group in optimizer.groups.values()] == [1, 1]
+
+
 def test_a_tensor_without_a_gradient_stays() -> None:
     moved, still = tensors(0)
     moved.grad = torch.ones_like(moved)
