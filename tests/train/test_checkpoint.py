@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from assay.core.run import canonical
+from assay.core.run import Run, canonical
 from assay.core.study import Context, Outcome, Progress, Study
 from assay.studies.icl.icl import InContext
 from assay.studies.modular.sweep import Sweep
@@ -18,10 +18,9 @@ from assay.studies.perplexity.scoring import Tally
 from assay.studies.sae.sae import Sae, parsed
 from assay.tasks import tasks
 from assay.train import checkpoint as module
-from assay.train.checkpoint import fill, load_checkpoint, save_checkpoint
+from assay.train.checkpoint import Checkpoint, Keeper, fill, load_checkpoint, resumed, save_checkpoint, unfinished
 from assay.train.recipe import Train
 
-CPU = torch.device("cpu")
 STUDIES: dict[str, Callable[[], Study]] = {
     "icl": lambda: InContext(
         task=tasks.parse("mqar:vocab_size=16:input_seq_len=8:num_kv_pairs=2"), eval_size=8, seeds=(0, 1),
@@ -74,18 +73,24 @@ def narrowed(value: Any) -> Any:
 HARMS: dict[str, Callable[[Any], Any]] = {
     "narrow": narrowed,
     "a list": lambda content: [1, 2, 3],
-    "no such keys": lambda content: {key: {} for key in content} | {"owners": content.get("owners")},
+    "no such keys": lambda content: content | {"state": {}, "runs": {key: {} for key in content["runs"]}},
 }
+READING: dict[str, Callable[[Any], Any]] = {
+    "no progress": lambda content: content | {"done": {}},
+    "of another version": lambda content: {"owners": list(content["runs"]), "state": content["state"]},
+}
+"""Harms that are met where every study's checkpoints are read: one study stands for all."""
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    ("name", "harm"), [*((name, harm) for name in STUDIES for harm in HARMS), *(("modular", harm) for harm in READING)]
+)
 def test_a_checkpoint_of_another_shape_is_set_aside_and_the_run_starts_anew(
     name: str, harm: str, tmp_path: Path
 ) -> None:
     study = STUDIES[name]()
     path = interrupted(study, tmp_path)
-    torch.save(HARMS[harm](load_checkpoint(path, CPU)), path)
+    torch.save((HARMS | READING)[harm](load_checkpoint(path)), path)
     with pytest.warns(UserWarning, match="cannot be used .* starts anew"):
         assert finished(study, tmp_path) == undisturbed(name)
     assert path.with_name("checkpoint.unreadable").exists()
@@ -118,9 +123,9 @@ def test_a_sweep_on_a_full_disk_warns_once_and_ends(cli: Any, tmp_path: Path, mo
 def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "checkpoint")
     with pytest.warns(UserWarning, match="a pipe or a device, not a file"):
-        assert load_checkpoint(tmp_path / "checkpoint", CPU) is None
+        assert load_checkpoint(tmp_path / "checkpoint") is None
     save_checkpoint(tmp_path / "checkpoint", {"x": 1})
-    assert load_checkpoint(tmp_path / "checkpoint", CPU) == {"x": 1}
+    assert load_checkpoint(tmp_path / "checkpoint") == {"x": 1}
 
 
 def test_a_tensor_is_never_stretched_and_sums_of_another_text_are_refused() -> None:
@@ -128,3 +133,72 @@ def test_a_tensor_is_never_stretched_and_sums_of_another_text_are_refused() -> N
         fill(torch.zeros(3, 2), torch.ones(3, 1))
     with pytest.raises(ValueError, match="another text"):
         Tally(clusters=3, queries=4).restore(Tally(clusters=2, queries=4).state())
+
+
+def run(seed: int) -> Run:
+    return Run("toy", options={}, seed=seed, versions={})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, and how long it takes to write a checkpoint."""
+    now = [100.0, 1.0]
+
+    def slowly(path: Path, content: Any) -> None:
+        now[0] += now[1]
+        save_checkpoint(path, content)
+
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(module, "save_checkpoint", slowly)
+    return now
+
+
+def test_checkpoints_take_their_share_of_the_time_and_no_more(tmp_path: Path, clock: list[float]) -> None:
+    keeper, written = Keeper(Context(scratch=str(tmp_path))), list[float]()
+
+    def content() -> Checkpoint:
+        written.append(clock[0])
+        return Checkpoint(1, None, {})
+
+    for second in range(100, 150):
+        clock[0] = max(clock[0], second)
+        keeper.keep(run(0), content)
+    assert written == [100, 121, 142], "a second of writing in every twenty"
+    keeper.keep(run(1), content)
+    assert len(written) == 4, "the file beside another run is written at once: storing the first deletes its own"
+    keeper.keep(run(1), content)
+    keeper.keep(run(1), content, now=True)
+    assert len(written) == 5, "and so is the last one"
+    assert load_checkpoint(next(tmp_path.rglob("checkpoint"))) == {"done": 1, "state": None, "runs": {}}
+
+
+def test_without_a_shared_disk_nothing_is_written(tmp_path: Path) -> None:
+    def never() -> Checkpoint:
+        raise AssertionError("nobody asked for it")
+
+    Keeper(Context()).keep(run(0), never, now=True)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_runs_resume_from_the_furthest_checkpoint_and_the_others_start_anew(whole: bool, tmp_path: Path) -> None:
+    ctx, runs = Context(scratch=str(tmp_path)), [run(seed) for seed in range(5)]
+    for done, places in ((3, (0, 1)), (7, (1, 2, 3))):
+        kept = {runs[k].id: {"place": k} for k in places}
+        Keeper(ctx).keep(runs[places[-1]], lambda done=done, kept=kept: Checkpoint(done, "state", kept))  # type: ignore[misc]
+    found = [([r.seed for r in some], saved and saved.done) for some, saved in unfinished(runs, ctx, whole=whole)]
+    assert found == ([([0, 1, 2, 3, 4], None)] if whole else [([1, 2, 3], 7), ([0], 3), ([4], None)])
+    (some, saved), *rest = unfinished(runs[1:4], ctx, whole=whole)
+    assert some == runs[1:4] and saved is not None and saved.runs[runs[2].id] == {"place": 2} and not rest
+    if whole:
+        (_, other), *_ = unfinished(runs[3:0:-1], ctx, whole=True)
+        assert other is None, "rows of a program stand in the order of its runs"
+
+
+def test_what_was_taken_up_is_not_held_in_memory_twice() -> None:
+    saved = Checkpoint(1, {"weights": torch.ones(3)}, {"a": 1})
+
+    def take_up(mine: torch.Tensor, saved: Checkpoint) -> None:
+        fill(mine, saved.state["weights"])
+
+    assert torch.equal(resumed(saved, lambda: torch.zeros(3), take_up), torch.ones(3))
+    assert saved.state is None and not saved.runs

@@ -76,8 +76,8 @@ def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
         yield f"{table.name}.csv", _utf8(table.csv())
         text = json.dumps(table.json_rows(), indent=1, ensure_ascii=False, allow_nan=False)
         yield f"{table.name}.json", _utf8(f"{text}\n")
-    for name, text in section.documents.items():
-        yield name, _utf8(text if isinstance(text, str) else text())
+    for name, document in section.documents.items():
+        yield name, _utf8(document if isinstance(document, str) else document())
     for chart in section.charts:
         try:
             yield from _pictures(chart, folder)

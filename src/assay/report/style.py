@@ -53,7 +53,8 @@ def house_spec(chart: Any) -> dict[str, Any]:
     """The Vega-Lite spec of an Altair chart, in the house style where the chart does not say otherwise. It is validated
     without what may be anything (rows, titles, names), once for all charts that do not differ in more."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
-    _validate(type(chart), json.dumps(_structure(spec)))
+    kind: Any = type(chart)
+    _validate(kind, json.dumps(_structure(spec)))
     own = spec.get("config", {})
     merged = {
         key: {**HOUSE[key], **own[key]}

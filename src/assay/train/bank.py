@@ -1,4 +1,4 @@
-"""Many sequence models of one shape, trained together as one program (DESIGN, "Cohorts and banks").
+"""A bank trains many sequence models of one shape as one program (DESIGN, "Cohorts and banks").
 
 The models differ in seed and in the optimizer's options. Their parameters lie packed as (models, parameters), the
 forward pass is one model's under `vmap`, and AdamW goes over views of the rows. No operation mixes models: one that
@@ -25,14 +25,14 @@ from assay.train.trainer import Trainer, decays
 
 SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 LONG = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Kernels of attention, the best first. For very many sequences of 64 tokens flash takes twice as long as the other,
-for 256 and more two thirds of it (H200, heads of 16)."""
+"""Attention kernels, the fastest first. For very many sequences of 64 tokens flash takes twice as long as the other
+one, for 256 and more two thirds of its time (H200, heads of 16)."""
 Weights = tuple[Tensor, ...]
-"""Parameter by parameter: of all models, or of one under vmap."""
+"""One tensor per parameter: of all models, or of one model under vmap."""
 SCORED_AT_ONCE = 2**31
-"""Numbers that answering may hold at a time: models are asked in groups of this size."""
+"""Numbers that answers may take at a time: models answer in groups that stay below it."""
 HELD_PER_TOKEN = 512
-"""Numbers that a forward pass is taken to hold for a token of the input: an allowance, not a measurement."""
+"""Numbers assumed to be held per input token in a forward pass: an allowance, not a measurement."""
 
 
 class Bank(Trainer):
@@ -74,12 +74,12 @@ class Bank(Trainer):
         self.seed_of = torch.tensor([order.index(seed) for seed in seeds], device=device)
 
     def ordered(self, model: SequenceModule) -> Iterator[Tensor]:
-        """A model's parameters, as they stand in a row."""
+        """Yield a model's parameters in the order of a packed row."""
         parameters = dict(model.named_parameters())
         return (parameters[name] for name in self.names)
 
     def _optimizer(self, optimizers: Sequence[Optimizer], *, split: int) -> AdamW:
-        """Over views of the packed parameters, whose gradients are views of the packed gradient."""
+        """Make the optimizer of views of the packed parameters, whose gradients are views of the packed gradient."""
         views = []
         for row, (optimizer, gradient) in enumerate(zip(optimizers, self.gradient, strict=True)):
             pieces = [self.packed.detach()[row, :split], self.packed.detach()[row, split:]]
@@ -103,12 +103,12 @@ class Bank(Trainer):
         return answer_losses(part, answers, batch, self.cross_entropy).flatten(1).mean(dim=1)
 
     def _together(self, weights: Weights, batch: Batch) -> Float[Tensor, "models batch answers outputs"]:
-        """Each model's answers to its batch."""
+        """Compute each model's answers to its batch."""
         dims = (0, 0, None if batch.positions is None else 0)
         return torch.vmap(self._answer, in_dims=dims, randomness="different")(weights, batch.inputs, batch.positions)
 
     def _answer(self, weights: Weights, inputs: Tensor, positions: Tensor | None) -> Tensor:
-        """One model's answers."""
+        """Compute one model's answers."""
         kernels = SHORT if inputs.shape[1] <= 64 else LONG
         with self.autocast(), self.whole(), sdpa_kernel(kernels, set_priority=True):
             return functional_call(self.template, dict(zip(self.names, weights, strict=True)), (inputs, positions))
@@ -125,17 +125,17 @@ class Bank(Trainer):
         self.template.train()
 
     def state(self) -> dict[str, Any]:
-        return {"packed": self.packed.detach(), "optimizer": self.optimizer.state()}
+        return super().state() | {"packed": self.packed.detach()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         fill(self.packed, state["packed"])
-        self.optimizer.restore(state["optimizer"])
 
     def _weights(self) -> Weights:
-        """Each parameter of all models, as views: one split, so that its gradient is one concatenation. Those of linear
-        layers are as narrow as autocast makes them for one model; vmap takes the layer apart first, and would add a
-        wide bias."""
+        """View the packed rows as parameters: one split, so that its gradient is one concatenation. Those of linear
+        layers are cast as autocast casts them for one model; under vmap a layer is decomposed before autocast sees it,
+        and its bias would stay wide."""
         pieces = self.packed.split([shape.numel() for shape in self.shapes], dim=1)
         narrow = torch.bfloat16 if self.autocast()._enabled else self.packed.dtype
         return tuple(
@@ -145,7 +145,7 @@ class Bank(Trainer):
 
 
 def _stacked(batches: Sequence[Batch], order: Tensor | None = None) -> Batch:
-    """Batches under a leading axis, in an order with repetitions if one is given."""
+    """Stack batches along a new first axis; `order` picks them, with repetitions."""
 
     def together(field: str) -> Any:
         tensors = [getattr(batch, field) for batch in batches]

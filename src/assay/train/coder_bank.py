@@ -1,6 +1,6 @@
-"""Sparse coders of one kind, trained as one program: levels of sparsity x learning rates x seeds.
+"""A bank trains sparse coders of one kind as one program: levels of sparsity x learning rates x seeds.
 
-A bank (DESIGN, "Cohorts and banks"). The data lie on the device whole. Models of one seed share their batches, so a
+See DESIGN, "Cohorts and banks". The data lie on the device whole. Models of one seed share their batches, so a
 step is one matrix product per seed forward and one for the gradient; the optimizer is torch's fused one, a call per
 rate. No operation mixes models: each has the bits it would have alone. On CUDA a step is one replayed graph, and the
 host waits once an epoch.
@@ -8,8 +8,8 @@ host waits once an epoch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,13 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import UserError
+from assay.nn.capture import Graphs
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule, TrainedCoder, pick, stack
-from assay.train.checkpoint import fill, load_checkpoint, save_checkpoint
-
-BETAS, EPSILON = (0.9, 0.999), 1e-8
-WARM_UP_STEPS = 3
-"""Steps run as written before a graph is captured: they set up libraries and buffers. They count as training."""
+from assay.train.adamw import FusedAdamW
+from assay.train.checkpoint import generator_states, restore_generators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +37,7 @@ class CoderRecipe:
             raise UserError(f"epochs={self.epochs}, batch={self.batch}: at least 1 epoch, in batches of at least 2.")
 
     def sizes(self, rows: int) -> list[int]:
-        """The batches of an epoch. A last one of a single row is left out: it has no variance."""
+        """List the batch sizes of an epoch. A last batch of a single row is left out: it has no variance."""
         if rows < self.batch:
             raise UserError(f"batch={self.batch}: there are only {rows} rows to train on. Lower the batch.")
         rest = rows % self.batch
@@ -92,14 +90,12 @@ class CoderBank:
         self._rows = torch.zeros(len(self.seeds), len(data), dtype=torch.int64, device=data.device)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=data.device)
         self._sums: dict[str, Tensor] = {}
-        self._graph = graph and data.is_cuda and self.module.graphable
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._warm = 0
+        self._graphs = Graphs(graph and data.is_cuda and self.module.graphable)
 
     @torch.no_grad()
     def _leave_out_dark_inputs(self, stacked: Sequence[TrainedCoder]) -> None:
-        """An input that is 0 in every row gives its weights no gradient, so they stay as they began: exact, and of
-        MNIST's 784 pixels 67 need not be multiplied."""
+        """Drop inputs that are 0 in every row: they give their weights no gradient, so those stay as they began. This
+        is exact, and spares 67 of MNIST's 784 pixels."""
         whole, self.data = self.module, self.data[:, self._lit]
         self.module = stack(stacked, self.data.shape[1], whole.d_code).to(self.data)
         for name, value in whole.state_dict().items():
@@ -131,7 +127,7 @@ class CoderBank:
             total.zero_()
         sizes = self.recipe.sizes(len(self.data))
         for size in sizes:
-            self._play(size)
+            self._graphs.play(size, partial(self._step, size))
         self.epoch += 1
         means = {name: (total / len(sizes)).tolist() for name, total in self._sums.items()}
         at = {k: place for place, k in enumerate(self.order)}
@@ -139,7 +135,8 @@ class CoderBank:
         return EpochTerms(self.epoch, ordered)
 
     def _step(self, size: int) -> None:
-        """Everything, the choice of rows included, from tensors on the device: nothing here waits for it."""
+        """Take one step. Everything it reads, the choice of rows included, lies on the device: the host waits for
+        nothing."""
         rows = self._rows.index_select(1, self._cursor + torch.arange(size, device=self.data.device))
         self._cursor += size
         terms = self.module.gradient(self.data[rows])
@@ -150,96 +147,54 @@ class CoderBank:
                 self._sums[name] = torch.zeros_like(term)
             self._sums[name] += term
 
-    def _play(self, size: int) -> None:
-        if not self._graph or self._warm < WARM_UP_STEPS:
-            self._warm += 1
-            self._step(size)
-            return
-        if size not in self._graphs:
-            self._graphs[size] = self._captured(size)
-        self._graphs[size].replay()
-
-    def _captured(self, size: int) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        torch.cuda.synchronize()
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None  # never two at once
-        with torch.cuda.graph(graph, stream=side, pool=pool):
-            self._step(size)
-        return graph
-
-    def save(self, path: Path, owners: Sequence[str], notes: Any = None) -> None:
-        """Everything a later process needs to go on as if nothing had happened, and what the caller wants kept."""
-        saved = {
-            "owners": list(owners), "module": self.module.state_dict(), "optimizer": self._optimizer.state(),
-            "rngs": {seed: rng.get_state() for seed, rng in self.rngs.items()}, "epoch": self.epoch, "notes": notes,
+    def state(self) -> dict[str, Any]:
+        """Collect everything that a bank of the same models needs to resume to the same bits."""
+        return {
+            "module": self.module.state_dict(), "optimizer": self._optimizer.state(),
+            "rngs": generator_states(self.rngs), "epoch": self.epoch,
         }  # fmt: skip
-        save_checkpoint(path, saved)
 
-    def load_if(self, path: Path, owners: Sequence[str]) -> Any:
-        """Take up where `save` left and give back the caller's notes; None if nothing was saved, or for other runs, or
-        if it is damaged. Raises where it does not fit: see `checkpoint.resumed`."""
-        saved = load_checkpoint(path, self.data.device)
-        if saved is None or saved["owners"] != list(owners):
-            return None
-        self.module.load_state_dict(saved["module"])
-        self._optimizer.restore(saved["optimizer"])
-        for seed, rng in self.rngs.items():
-            rng.set_state(saved["rngs"][seed].cpu())
-        self.epoch = int(saved["epoch"])
-        return saved["notes"]
+    def restore(self, state: dict[str, Any]) -> None:
+        self.module.load_state_dict(state["module"])
+        self._optimizer.restore(state["optimizer"])
+        restore_generators(self.rngs, state["rngs"])
+        self.epoch = int(state["epoch"])
 
 
 class _Optimizer:
-    """Adam or SGD with a rate per model. Parameters never move, so views of them are made once."""
+    """Updates by Adam or SGD, with a rate per model. Parameters never move, so views of them are made once."""
 
     def __init__(self, module: CoderModule, rates: Sequence[float], kind: Literal["adam", "sgd"]) -> None:
-        self.kind = kind
-        self.parameters = [p.detach() for p in module.parameters()]
-        self.gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        device = self.parameters[0].device
+        parameters = [p.detach() for p in module.parameters()]
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        self.adams, self.descents = list[tuple[FusedAdamW, list[Tensor]]](), list[tuple[Tensor, Tensor, Tensor]]()
         if kind == "sgd":
-            like = self.parameters[0]
-            self.rates = [like.new_tensor(rates).view(-1, *[1] * (p.ndim - 1)) for p in self.parameters]
+            columns = [p.new_tensor(rates).view(-1, *[1] * (p.ndim - 1)) for p in parameters]
+            self.descents = list(zip(parameters, gradients, columns, strict=True))
             return
-        self.means, self.squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
-        self.clock = torch.zeros((), device=device)
-        # A call takes all models of its rate, each a tensor of its own: the loop over one never ends inside another.
+        # Adam takes all models of a rate in one call, each as a tensor of its own: the kernel's loop over one model
+        # never ends inside another, so that a model has the bits it has alone.
         places = {rate: [k for k, other in enumerate(rates) if other == rate] for rate in dict.fromkeys(rates)}
-        self.calls = [
-            (rate, [[t[k] for t in tensors for k in same] for tensors in self._tensors()])
-            for rate, same in places.items()
-        ]
-
-    def _tensors(self) -> tuple[list[Tensor], ...]:
-        return self.parameters, self.gradients, self.means, self.squares
+        for rate, same in places.items():
+            mine, theirs = ([tensor[k] for tensor in tensors for k in same] for tensors in (parameters, gradients))
+            self.adams.append((FusedAdamW(mine, lr=rate), theirs))
 
     def step(self) -> None:
-        if self.kind == "sgd":
-            for parameter, gradient, column in zip(self.parameters, self.gradients, self.rates, strict=True):
-                parameter.addcmul_(gradient, column, value=-1)
-            return
-        self.clock += 1
-        for rate, (parameters, gradients, means, squares) in self.calls:
-            # What torch.optim.Adam(fused=True) calls, without the class around it.
-            torch._fused_adam_(
-                parameters, gradients, means, squares, [], [self.clock] * len(parameters), lr=rate, beta1=BETAS[0],
-                beta2=BETAS[1], eps=EPSILON, weight_decay=0.0, amsgrad=False, maximize=False,
-            )  # fmt: skip
+        for adam, gradients in self.adams:
+            adam.step(gradients)
+        for parameter, gradient, column in self.descents:
+            parameter.addcmul_(gradient, column, value=-1)
 
-    def state(self) -> dict[str, Any]:
-        return {} if self.kind == "sgd" else {"means": self.means, "squares": self.squares, "clock": self.clock}
+    def state(self) -> list[dict[str, Any]]:
+        return [adam.state() for adam, _ in self.adams]
 
-    def restore(self, state: dict[str, Any]) -> None:
-        if self.kind == "adam":
-            for mine, saved in zip([*self.means, *self.squares], [*state["means"], *state["squares"]], strict=True):
-                fill(mine, saved)
-            fill(self.clock, state["clock"])
+    def restore(self, state: Sequence[dict[str, Any]]) -> None:
+        for (adam, _), saved in zip(self.adams, state, strict=True):
+            adam.restore(saved)
 
 
 def rectangles(seeds: Sequence[int]) -> list[list[int]]:
-    """The places of models, in banks whose seeds have as many models each:
+    """Split the places of models into banks whose seeds have as many models each:
 
     seeds 0 0 1 1 2  ->  [0 1 2 3], [4]
     """

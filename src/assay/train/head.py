@@ -1,8 +1,8 @@
-"""The retrieval probe's head, many at once: Linear(d, hidden) - ReLU - Linear(hidden, r) on cached codes.
+"""A bank trains many heads of the retrieval probe: Linear(d, hidden) - ReLU - Linear(hidden, r) on cached codes.
 
-A bank (DESIGN, "Cohorts and banks"): a leading `models` axis on every tensor, gradients written out, one Adam on all
-parameters packed as (models, parameters). No operation mixes models, so a head is the same whatever it is trained
-with, and one that diverges turns to NaN alone. The encoder is frozen, so its codes are computed once.
+See DESIGN, "Cohorts and banks": every tensor has a leading `models` axis, gradients are written out, and one Adam
+updates all parameters, packed as (models, parameters). No operation mixes models, so a head is the same whatever it is
+trained with, and one that diverges turns to NaN alone. The encoder is frozen, so its codes are computed once.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.metrics.probes import Split, ridge_r2, standardiser
 from assay.nn.random import stream
+from assay.train.adamw import FusedAdamW
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class HeadBank:
     weights: _Weights
 
     def inputs(self, codes: Float[Tensor, "models n d"]) -> Float[Tensor, "models n d_1"]:
-        """Standardised codes and a column of ones; float64 on the way, so that a gain of the code cancels."""
+        """Standardise codes and add a column of ones; in float64, so that a gain of the code cancels."""
         z = ((codes.double() - self.centre) * self.gain).to(codes.dtype)
         return pack([z, z.new_ones(z.shape[:2])], "models n *")[0]
 
@@ -81,7 +82,7 @@ def train_heads(
 
 
 def head_r2(split: Split, *, hidden: int, steps: int, seed: int, batch: int = 256, lr: float = 1e-3) -> float:
-    """Held-out R2 of one model's head.
+    """Compute the held-out R2 of one model's head.
 
     Its answers pass through a linear map fitted on an eighth of the fit part that the head did not see. A head that
     learned nothing but its training codes' noise then answers with the mean and scores 0, where it would score less.
@@ -94,14 +95,14 @@ def head_r2(split: Split, *, hidden: int, steps: int, seed: int, batch: int = 25
 
 
 def batch_order(n: int, batch: int, steps: int, rng: torch.Generator) -> Int[Tensor, "steps batch"]:
-    """The rows of each step: a fresh permutation per epoch, of which the rows that fill no batch are left out."""
+    """Draw the rows of each step: a new permutation per epoch, of which the rows that fill no batch are left out."""
     per_epoch = n // batch
     epochs = [torch.randperm(n, generator=rng)[: per_epoch * batch] for _ in range(math.ceil(steps / per_epoch))]
     return rearrange(torch.cat([torch.empty(0, dtype=torch.long), *epochs]), "(s b) -> s b", b=batch)[:steps]
 
 
 def _orders(n: int, batch: int, steps: int, seeds: Sequence[int]) -> Int[Tensor, "steps rows"]:
-    """Every model's batches as rows of the flattened (models n) data, drawn before the loop: no transfers inside it."""
+    """Draw every model's batches, as rows of the flattened (models n) data, before the loop: no transfers inside it."""
     orders = [k * n + batch_order(n, batch, steps, stream(seed, "head", "order")) for k, seed in enumerate(seeds)]
     return rearrange([order.int() for order in orders], "models s b -> s (models b)")
 
@@ -122,7 +123,7 @@ def _initial(codes: Float[Tensor, "models n d"], outputs: int, hidden: int, seed
 
 
 def _allocate(like: Float[Tensor, "models n d"], d: int, hidden: int, outputs: int) -> _Weights:
-    """Zeros. A row ends on a whole cache line, so that vector kernels and BLAS meet every model at one alignment."""
+    """Allocate zeros. A row ends on a cache line, so that vector kernels and BLAS meet every model at one alignment."""
     sizes = [(d + 1) * hidden, outputs * hidden, outputs]
     packed = like.new_zeros(len(like), math.ceil(sum(sizes) / 16) * 16)
     first, second, bias, _ = torch.split(packed, [*sizes, packed.shape[1] - sum(sizes)], dim=1)
@@ -142,18 +143,17 @@ def _descend(
     lr: float,
     scale: float,
 ) -> None:
-    """Gradient steps in place. Buffers are reused and nothing is read back, so a GPU never waits for the host."""
+    """Take gradient steps in place. Buffers are reused and nothing is read back, so a GPU never waits for the host."""
     models, d_1, hidden = weights.first.shape
     gradient = _allocate(rows, d_1 - 1, hidden, weights.bias.shape[-1])
-    mean, square = torch.zeros_like(weights.packed), torch.zeros_like(weights.packed)
+    adam = FusedAdamW([weights.packed], lr=lr)
     data = rearrange(rows, "models n width -> (models n) width")
     picked = data.new_empty(orders.shape[1], data.shape[1])
     by_model = rearrange(picked, "(models b) width -> models b width", models=models)
     x, y = by_model[..., :d_1], by_model[..., d_1:]
     active, back = (x.new_empty(*x.shape[:2], hidden) for _ in range(2))
     error = torch.empty_like(y)
-    clock = torch.arange(1, len(orders) + 1, dtype=torch.float32, device=data.device)
-    for order, step in zip(orders.unbind(), clock.unbind(), strict=True):
+    for order in orders.unbind():
         torch.index_select(data, 0, order, out=picked)
         torch.bmm(x, weights.first, out=active).relu_()
         torch.baddbmm(weights.bias, active, weights.second.mT, beta=scale, alpha=scale, out=error).sub_(y)
@@ -163,13 +163,4 @@ def _descend(
         # ReLU's derivative in one pass; a comparison and a product take four times as long.
         torch.ops.aten.threshold_backward.grad_input(back, active, 0, grad_input=back)
         torch.bmm(x.mT, back, out=gradient.first)
-        _adam(weights.packed, gradient.packed, mean, square, step, lr)
-
-
-def _adam(value: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, step: Tensor, lr: float) -> None:
-    """Kingma & Ba 2015 in one pass over memory: the kernel under torch.optim.Adam(fused=True), called directly because
-    the class around it takes longer than the step (127 against 33 microseconds; six plain operations 85)."""
-    torch._fused_adam_(
-        [value], [gradient], [mean], [square], [], [step],
-        lr=lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False,
-    )  # fmt: skip
+        adam.step([gradient.packed])

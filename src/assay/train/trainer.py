@@ -1,4 +1,4 @@
-"""Models trained on a task, step by step: one model here, many of one shape in `bank`.
+"""A trainer takes models through the steps of a task: one model here, many of one shape in `bank`.
 
 The step is {sample, forward, backward, clip, update}. On a CPU it runs as it is written, in float32. On CUDA it runs in
 bf16 autocast over float32 weights and is replayed as one CUDA graph, since small models are bound by launches; the
@@ -6,21 +6,19 @@ plain path (`graph=False`) gives the same numbers. The parts of a mixture take t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from assay.models.sequence import SequenceModule
+from assay.nn.capture import WARM_UP_STEPS, Graphs
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task
 from assay.train.adamw import AdamW
-from assay.train.checkpoint import load_checkpoint, save_checkpoint
+from assay.train.checkpoint import generator_states, restore_generators
 from assay.train.recipe import Optimizer, Train, answer_losses
-
-WARM_UP_STEPS = 3
-"""Steps run as written before a graph is captured: they set up libraries and buffers. They count as training."""
 
 
 class Trainer:
@@ -37,80 +35,42 @@ class Trainer:
         self.rngs = {seed: stream(seed, "train", device=device) for seed in seeds}
         self.step = 0
         self.graph = graph and device.type == "cuda"
-        self._warm = 0
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        warm_up = max(WARM_UP_STEPS, len(self.parts))  # each part once at least
+        self._graphs = Graphs(self.graph, warm_up=warm_up, generators=self.rngs.values())
 
     def run(self) -> Iterator[int]:
         """Train to the last step; yields the number of steps done at every validation."""
         while self.step < self.train.max_steps:
             self.optimizer.set_rate(self.train.rate(self.step))
-            self._play(self.step % len(self.parts))
+            which = self.step % len(self.parts)
+            self._graphs.play(which, partial(self.train_on, *self.parts[which]))
             self.step += 1
             if self.step % self.train.validate_every == 0 or self.step == self.train.max_steps:
                 yield self.step
 
     def train_on(self, part: Task, batch: int) -> None:
-        """One step."""
+        """Take one step on a batch of this part of the task."""
         raise NotImplementedError(f"{type(self).__name__}.train_on")
 
     def answers(self, batches: Sequence[Batch]) -> Iterator[Tensor]:
-        """Model by model: its answers to its batch."""
+        """Yield each model's answers to its batch."""
         raise NotImplementedError(f"{type(self).__name__}.answers")
 
     def state(self) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__}.state")
+        """Collect everything that a trainer of the same models needs to resume to the same bits."""
+        return {"step": self.step, "rngs": generator_states(self.rngs), "optimizer": self.optimizer.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError(f"{type(self).__name__}.restore")
-
-    def save(self, path: Path, owners: Sequence[str], notes: Any = None) -> None:
-        """Everything a later process needs to go on as if nothing had happened, and what the caller wants kept."""
-        rngs = {seed: rng.get_state() for seed, rng in self.rngs.items()}
-        saved = {"owners": list(owners), "state": self.state(), "rngs": rngs, "step": self.step, "notes": notes}
-        save_checkpoint(path, saved)
-
-    def load_if(self, path: Path, owners: Sequence[str]) -> Any:
-        """Take up where `save` left and give back the caller's notes; None if nothing was saved, or for other runs, or
-        if it is damaged. Raises where it does not fit: see `checkpoint.resumed`."""
-        saved = load_checkpoint(path, self.device)
-        if saved is None or saved["owners"] != list(owners):
-            return None
-        self.restore(saved["state"])
-        for seed, rng in self.rngs.items():
-            rng.set_state(saved["rngs"][seed].cpu())
-        self.step = int(saved["step"])
-        return saved["notes"]
-
-    def _play(self, which: int) -> None:
-        part, batch = self.parts[which]
-        if not self.graph or self._warm < max(WARM_UP_STEPS, len(self.parts)):
-            self._warm += 1
-            self.train_on(part, batch)
-            return
-        if which not in self._graphs:
-            self._graphs[which] = self._captured(lambda: self.train_on(part, batch))
-        self._graphs[which].replay()
-
-    def _captured(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """The step as one CUDA graph, its generators advancing at every replay."""
-        graph = torch.cuda.CUDAGraph()
-        for rng in self.rngs.values():
-            graph.register_generator_state(rng)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        torch.cuda.synchronize()
-        # One after the other and never two at once, so they may share their memory.
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        with torch.cuda.graph(graph, stream=side, pool=pool):
-            step()
-        return graph
+        self.optimizer.restore(state["optimizer"])
+        restore_generators(self.rngs, state["rngs"])
+        self.step = int(state["step"])
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
 
 class SingleTrainer(Trainer):
-    """One model."""
+    """Trains one model."""
 
     def __init__(
         self,
@@ -153,16 +113,16 @@ class SingleTrainer(Trainer):
         self.model.train()
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state()}
+        return super().state() | {"model": self.model.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self.model.load_state_dict(state["model"])
-        self.optimizer.restore(state["optimizer"])
 
 
 def decays(model: SequenceModule) -> dict[str, bool]:
-    """By parameter: matrices decay; gains, biases, and tables of embeddings or positions do not shrink for being
-    rare."""
+    """Say of each parameter whether it decays: matrices do; gains, biases, and tables of embeddings or positions do
+    not, since a row that is rarely used would shrink for it."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     tables.add(id(model.position))
     return {name: p.ndim >= 2 and id(p) not in tables for name, p in model.named_parameters()}

@@ -37,6 +37,7 @@ import os, signal, sys
 from assay.core.store import Store
 from assay.core.study import Context
 from assay.studies.perplexity import execution
+from assay.train import checkpoint
 from test_perplexity_resume import AT_ONCE, first_shard, study
 
 def emit(progress):
@@ -44,7 +45,7 @@ def emit(progress):
         os.kill(os.getpid(), signal.SIGKILL)
 
 execution.TOKENS_AT_ONCE = 64 * AT_ONCE
-execution.SAVING = 1e9  # a checkpoint each time, however slow the disk is
+checkpoint.SAVING = 1e9  # a checkpoint each time, however slow the disk is
 chosen, store = study(sys.argv[1], sys.argv[2]), Store(sys.argv[3])
 for outcome in chosen.execute(first_shard(chosen), Context(emit=emit, scratch=str(store.root))):
     store.commit(outcome)

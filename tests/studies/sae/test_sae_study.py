@@ -19,6 +19,7 @@ from assay.studies.sae.config import load_config, parse_config
 from assay.studies.sae.dynamics import convergence_epoch, log_slope
 from assay.studies.sae.fitting import saved_module
 from assay.studies.sae.sae import Sae, parsed
+from assay.train import checkpoint
 from assay.train.coder_bank import CoderBank
 from assay.vectors import vectors
 
@@ -286,6 +287,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
         return epoch(bank)
 
     monkeypatch.setattr(CoderBank, "_epoch", counted)
+    monkeypatch.setattr(checkpoint, "SAVING", 1e9)  # a checkpoint each time, however slow the disk is
     assert cli("sae", *words, "--out", tmp_path / "parts")[0] == 130
     assert cli("sae", *words, "--out", tmp_path / "parts")[0] == 0
     assert epochs == [0, 1, 2, 2, 3], "two epochs, the one that was cut short, and the two that were left"

@@ -1,7 +1,7 @@
 """Train the models of one cohort, validate them on the way, and score them on sequences that validation never saw."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from assay.nn.random import initialised_from, stream
 from assay.studies.icl.scoring import TOKENS, score
 from assay.tasks.base import Task
 from assay.train.bank import Bank
-from assay.train.checkpoint import SAVING, resumed
+from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer, Trainer
 
@@ -51,26 +51,31 @@ class RunProgress:
 
 
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """Runs that differ in seed and optimizer; a run whose loss is no number ends as diverged, the others go on."""
+    """Train and score runs that differ in seed and optimizer, from where an interrupted process left them."""
+    for together, saved in unfinished(runs, ctx, whole=True):
+        yield from _train_and_score(together, ctx, device, saved)
+
+
+def _train_and_score(
+    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Checkpoint | None
+) -> Iterator[Outcome]:
+    """A run whose loss is not finite ends as diverged, the others go on."""
     settings = [Setting.of(run) for run in runs]
     shared = settings[0]
     begin = time.perf_counter()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     going = {index: RunProgress(run) for index, run in enumerate(runs)}
-    checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
 
-    def take_up(fresh: Trainer) -> None:
+    def take_up(fresh: Trainer, saved: Checkpoint) -> None:
         nonlocal begin
-        if checkpoint and (notes := fresh.load_if(checkpoint, owners)) is not None:
-            taken = {index: RunProgress(runs[index], **kept) for index, kept in notes["going"].items()}
-            if taken.keys() != going.keys():
-                raise ValueError("it was made of other runs")
-            begin -= float(notes["seconds"])
-            going.update(taken)
+        fresh.restore(saved.state["trainer"])
+        taken = {index: RunProgress(run, **saved.runs[run.id]) for index, run in enumerate(runs)}
+        begin -= float(saved.state["seconds"])
+        going.update(taken)
 
-    trainer = resumed(checkpoint, lambda: _trainer(runs, settings, ctx, device), take_up)
-    due = begin  # when the next checkpoint may be written
+    trainer = resumed(saved, lambda: _trainer(runs, settings, ctx, device), take_up)
+    keeper = Keeper(ctx)
     for step in trainer.run():
         found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)
         finite = trainer.losses.isfinite().tolist()
@@ -81,13 +86,15 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
                 yield Outcome(runs[index], {**found[index], "steps": step}, diverged=True)
         if not going:
             return
-        # Once a run is stored as diverged, a later process has other runs to train: nothing would take this up.
-        if checkpoint and len(going) == len(runs) and step < shared.train.max_steps and time.perf_counter() >= due:
-            kept = {index: {"curve": p.curve, "seconds_to": p.seconds_to} for index, p in going.items()}
-            saving = time.perf_counter()
-            trainer.save(checkpoint, owners, {"seconds": saving - begin, "going": kept})
-            due = time.perf_counter() + (time.perf_counter() - saving) / SAVING
+        # Once a run is stored as diverged, a later process has other runs to train: nothing would resume from this.
+        if len(going) == len(runs) and step < shared.train.max_steps:
+            keeper.keep(runs[-1], lambda: _checkpoint(trainer, going.values(), time.perf_counter() - begin))
     yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
+
+
+def _checkpoint(trainer: Trainer, going: Iterable[RunProgress], seconds: float) -> Checkpoint:
+    kept = {p.run.id: {"curve": p.curve, "seconds_to": p.seconds_to} for p in going}
+    return Checkpoint(trainer.step, {"trainer": trainer.state(), "seconds": seconds}, kept)
 
 
 def build(model: SequenceModel, task: Task, seed: int) -> SequenceModule:

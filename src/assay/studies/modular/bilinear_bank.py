@@ -1,6 +1,6 @@
-"""Bilinear models of many widths and seeds, trained on modular addition as one program.
+"""A bank trains bilinear models of many widths and seeds on modular addition as one program.
 
-A bank (DESIGN, "Cohorts and banks"). Widths are padded with units of zero weight, whose gradients are exactly zero, to
+See DESIGN, "Cohorts and banks". Widths are padded with units of zero weight, whose gradients are exactly zero, to
 the next multiple of 16; models of one padded width are a group, and a group is trained an epoch at a time, while its
 weights are in the cache. Gradients are written out: an input is two ones, so W x is a sum of two rows of a table, and
 its gradient is added back to those rows. No operation mixes models: each is what it would be alone. A model leaves the
@@ -21,28 +21,29 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.nn.random import initialised_from, stream
 from assay.studies.modular.bilinear import Model, init_model
-from assay.train.checkpoint import fill
+from assay.train.adamw import FusedAdamW
+from assay.train.checkpoint import fill, generator_states, restore_generators
 
 PADDED_TO = 16
 TOGETHER = 64
-"""Models of a group on a CPU, so that memory does not grow with their number; larger groups are no faster."""
+"""Most models of a group on a CPU, so that memory does not grow with their number; larger groups are no faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a model is trained: AdamW on cross entropy, until every validation pair is right or the epochs are over."""
+    """A model is trained by AdamW on cross entropy, until every validation pair is right or the epochs are over."""
 
     epochs: int = 500
     """At most; a model stops at the first epoch with every validation pair right."""
     batch: int = 64
-    """Pairs of a step."""
+    """Pairs per step."""
     lr: float = 3e-3
     weight_decay: float = 1e-4
     train_share: float = 0.75
-    """Of the P^2 pairs; the others validate, and test."""
+    """Share of the P^2 pairs to train on; the others validate and test."""
     test_share: float = 0.0
-    """Of the P^2 pairs, taken from those that would validate. Nothing is chosen by them: training stops where
-    validation is perfect, and so favours the validation pairs."""
+    """Share of the P^2 pairs to test on, taken from those that would validate. Nothing is chosen by them: training
+    stops where validation is perfect, and so favours the validation pairs."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1 or not 0 < self.train_share < 1:
@@ -59,7 +60,7 @@ class Recipe:
             )
 
     def sizes(self, P: int) -> tuple[int, int, int]:
-        """Pairs to train, to validate and to test on."""
+        """Count the pairs to train, to validate and to test on."""
         train, test = round(self.train_share * P * P), round(self.test_share * P * P)
         val = P * P - train - test
         if train < self.batch or val < 1:
@@ -72,7 +73,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PairSplit:
-    """Rows aP + b of the addition table."""
+    """The pairs to train, validate and test on, as rows aP + b of the addition table."""
 
     train: Int[Tensor, " train"]
     val: Int[Tensor, " val"]
@@ -80,11 +81,11 @@ class PairSplit:
 
     @classmethod
     def of(cls, P: int, seed: int, recipe: Recipe) -> "PairSplit":
-        """One split per seed, whatever the width: models of a seed differ in nothing else."""
+        """Draw the split of a seed, the same for every width: models of a seed differ in nothing else."""
         return cls(*torch.randperm(P * P, generator=stream(seed, "split")).split(list(recipe.sizes(P))))
 
     def order(self, batch: int, rng: torch.Generator) -> Int[Tensor, "steps batch"]:
-        """The batches of an epoch; the rows that fill no batch wait for another."""
+        """Draw the batches of an epoch; the rows that fill no batch are left out of it."""
         steps = len(self.train) // batch
         rows = self.train[torch.randperm(len(self.train), generator=rng)[: steps * batch]]
         return rearrange(rows, "(steps batch) -> steps batch", batch=batch)
@@ -135,24 +136,23 @@ class BilinearBank:
         return sorted(k for group in self.groups for k in group.members)
 
     def state(self) -> dict[str, Any]:
-        """Everything a bank of these models, or of some of them, needs to go on as if nothing had happened. The clock
-        is one for all: models begin together."""
+        """Collect everything that a bank of these models, or of some of them, needs to resume to the same bits. One
+        clock serves all, since models begin together."""
         return {
             "number": self.number,
-            "clock": self.groups[0].clock,
-            "orders": {seed: rng.get_state() for seed, rng in self.orders.items()},
+            "clock": self.groups[0].adamw.clock,
+            "orders": generator_states(self.orders),
             "groups": [{"members": group.members, "tensors": group.tensors} for group in self.groups],
         }
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any], places: Sequence[int]) -> None:
-        """Take up where a bank was; `places` are where this bank's models stood in that one."""
+        """Resume from the state of a bank; `places` are where this bank's models stood in that one."""
         self.number = int(state["number"])
-        for seed, rng in self.orders.items():
-            rng.set_state(state["orders"][seed].cpu())
+        restore_generators(self.orders, state["orders"])
         rows = {k: (saved["tensors"], row) for saved in state["groups"] for row, k in enumerate(saved["members"])}
         for group in self.groups:
-            fill(group.clock, state["clock"])
+            fill(group.adamw.clock, state["clock"])
             for place, k in enumerate(group.members):
                 tensors, row = rows[places[k]]
                 for mine, saved in zip(group.tensors, tensors, strict=True):
@@ -189,7 +189,7 @@ class BilinearBank:
 
 
 def fresh_models(P: int, widths: Sequence[int], seeds: Sequence[int]) -> list[Model]:
-    """A model for each width and seed at the same place, each from a stream of its own."""
+    """Initialise a model for each width and the seed beside it, each from a random stream of its own."""
     models = []
     for width, seed in zip(widths, seeds, strict=True):
         with initialised_from(seed, "init", width):
@@ -206,16 +206,16 @@ def _padded(model: Model) -> int:
 
 
 class _Group:
-    """Models of one padded width. The left and right weights of an input stand side by side, as a row of the table."""
+    """Trains models of one padded width. The left and right weights of an input lie side by side, as a row of the
+    table."""
 
     def __init__(self, models: Sequence[Model], members: Sequence[int], recipe: Recipe, device: torch.device) -> None:
-        self.members, self.recipe = list(members), recipe
+        self.members = list(members)
         self.P, self.width = models[0].config.p, _padded(models[0])
         like = models[0].w_p
         self.table = like.new_zeros(len(models), 2 * self.P, 2, self.width, device=device)
         self.readout = like.new_zeros(len(models), self.P, self.width, device=device)
-        self.means, self.squares = ([torch.zeros_like(part) for part in self.weights] for _ in range(2))
-        self.clock = torch.zeros((), device=device)
+        self.adamw = FusedAdamW([self.table, self.readout], lr=recipe.lr, weight_decay=recipe.weight_decay)
         with torch.no_grad():
             for place, model in enumerate(models):
                 d = model.config.width
@@ -223,30 +223,26 @@ class _Group:
                 self.readout[place, :, :d] = model.w_p
 
     @property
-    def weights(self) -> list[Tensor]:
-        return [self.table, self.readout]
-
-    @property
     def tensors(self) -> list[Tensor]:
-        """All that training changes, model by model."""
-        return [*self.weights, *self.means, *self.squares]
+        """Everything that training changes, with a row per model."""
+        return [*self.adamw.tensors, *self.adamw.means, *self.adamw.squares]
 
     def finite(self) -> Bool[Tensor, " models"]:
         return self.table.isfinite().flatten(1).all(dim=1) & self.readout.isfinite().flatten(1).all(dim=1)
 
     def write(self, place: int, model: Model) -> None:
-        """The weights at a place, into a model of their width."""
+        """Copy the weights at a place into a model of their width."""
         d = model.config.width
         model.bi_linear.weight.copy_(rearrange(self.table[place, ..., :d], "inputs side d -> (side d) inputs"))
         model.projection.weight.copy_(self.readout[place, :, :d])
 
     def keep(self, which: Bool[Tensor, " models"]) -> None:
         self.members = [k for k, stays in zip(self.members, which.tolist(), strict=True) if stays]
-        self.table, self.readout = self.table[which], self.readout[which]
-        self.means, self.squares = ([part[which] for part in parts] for parts in (self.means, self.squares))
+        self.adamw.keep(which)
+        self.table, self.readout = self.adamw.tensors
 
     def accuracy(self, rows: Int[Tensor, "models rows"]) -> Float[Tensor, " models"]:
-        """The share of right answers, model by model: those whose logit is above all others."""
+        """Compute each model's share of right answers: those whose logit is above all others."""
         picks, (answers,) = self._lookups(rows[None].to(self.table.device))
         logits, _ = self._forward(picks[0], self._pairs(rows.numel()))
         given = logits.gather(2, answers)
@@ -254,20 +250,14 @@ class _Group:
         return (given > others).double().mean(dim=(1, 2))
 
     def train(self, rows: Int[Tensor, "steps models batch"]) -> Float[Tensor, " models"]:
-        """A step per batch of rows; the mean loss of each model."""
+        """Take a step per batch of rows; returns the mean loss of each model."""
         picks, answers = self._lookups(rows.to(self.table.device))
         pairs = self._pairs(rows[0].numel())
-        gradients = [torch.empty_like(part) for part in self.weights]
+        gradients = [torch.empty_like(part) for part in self.adamw.tensors]
         shares = self.table.new_empty(*answers.shape)
         for pick, answer, given in zip(picks, answers, shares, strict=True):
             self._gradient(pick, answer, pairs, given, *gradients)
-            self.clock += 1
-            # What torch.optim.AdamW(fused=True) calls, without the class around it.
-            torch._fused_adamw_(
-                self.weights, gradients, self.means, self.squares, [], [self.clock, self.clock],
-                lr=self.recipe.lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=self.recipe.weight_decay,
-                amsgrad=False, maximize=False,
-            )  # fmt: skip
+            self.adamw.step(gradients)
         # A share too small for its type is no divergence; NaN stays NaN.
         return -shares.clamp_(min=torch.finfo(shares.dtype).tiny).log_().mean(dim=(0, 2, 3))
 
@@ -280,8 +270,8 @@ class _Group:
         table: Float[Tensor, "models inputs 2 unit"],
         readout: Float[Tensor, "models P unit"],
     ) -> None:
-        """The gradient of each model's mean cross entropy, into the last two, and the share that the right answer has,
-        into `given`. Written with few operations: at these sizes a call costs as much as what it does."""
+        """Write the gradient of each model's mean cross entropy into the last two, and the probability of the right
+        answer into `given`. It uses few operations: at these sizes a call costs as much as its arithmetic."""
         logits, sides = self._forward(picks, pairs)
         shares = torch.softmax(logits, dim=-1)
         torch.gather(shares, 2, answers, out=given)
@@ -299,21 +289,21 @@ class _Group:
     def _lookups(
         self, rows: Int[Tensor, "steps models rows"]
     ) -> tuple[Int[Tensor, "steps lookups"], Int[Tensor, "steps models rows 1"]]:
-        """The two table rows of every pair, one after the other and counted through all models' tables; and the right
-        answers."""
+        """Find the two table rows of every pair, one after the other and numbered through all models' tables, and the
+        right answers."""
         a, b = rows // self.P, rows % self.P
         start = 2 * self.P * torch.arange(rows.shape[1], device=rows.device)[:, None]
         picks = torch.stack([start + a, start + self.P + b], dim=-1)
         return picks.flatten(1), ((a + b) % self.P)[..., None]
 
     def _pairs(self, count: int) -> Int[Tensor, " pairs"]:
-        """Where each pair begins among the lookups."""
+        """List where each pair begins among the lookups."""
         return torch.arange(0, 2 * count, 2, device=self.table.device)
 
     def _forward(
         self, picks: Int[Tensor, " lookups"], pairs: Int[Tensor, " pairs"]
     ) -> tuple[Float[Tensor, "models rows P"], Float[Tensor, "models rows 2 unit"]]:
-        """Logits, and the two factors of every hidden unit."""
+        """Compute the logits, and the two factors of every hidden unit."""
         # What torch.nn.functional.embedding_bag(mode="sum") calls: a third of its time went into finding `pairs` anew.
         summed = torch.embedding_bag(self.table.flatten(0, 1).flatten(1), picks, pairs, False, 0)[0]
         sides = summed.view(len(self.table), -1, 2, self.width)
@@ -326,7 +316,7 @@ def _add_rows(
     picks: Int[Tensor, " lookups"],
     returned: Float[Tensor, "models rows 2 unit"],
 ) -> None:
-    """What comes back from each pair, added to its two rows of an empty table."""
+    """Add the gradient of each pair to its two rows of a table that is zeroed first."""
     into, given = table.zero_().flatten(0, 1).flatten(1), returned.flatten(0, 1).flatten(1)
     for picked in picks.view(-1, 2).unbind(dim=1):
         into.index_add_(0, picked, given)
@@ -337,7 +327,7 @@ def _add_dense(
     picks: Int[Tensor, " lookups"],
     returned: Float[Tensor, "models rows 2 unit"],
 ) -> None:
-    """The same as a product with the one-hot inputs: on CUDA index_add_ adds in any order, and this is faster than
+    """Do the same by a product with the one-hot inputs: on CUDA index_add_ adds in any order, and this is faster than
     anything that sorts."""
     models, inputs = table.shape[:2]
     one_hot = table.new_zeros(returned.shape[0] * returned.shape[1], inputs)

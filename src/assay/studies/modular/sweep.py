@@ -25,7 +25,7 @@ from assay.studies.modular.bilinear_bank import BilinearBank, Epoch, PairSplit, 
 from assay.studies.modular.files import check_path, check_writable, encoded
 from assay.studies.modular.metrics.spectra import entropy_effective_rank, interaction_eigenvalues, ratio_effective_rank
 from assay.studies.modular.records import WEIGHTS, recipe_of, saved_sweep, setting
-from assay.train.checkpoint import SAVING, Saved, checkpoints, resumed, save_checkpoint
+from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 from assay.train.device import activate
 from assay.train.memory import TRAINED
 
@@ -145,18 +145,12 @@ class Course:
 
 def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
     """The runs of one cohort; those that an interrupted process left at one epoch go on from there together."""
-    rest = list(runs)
-    for saved in checkpoints(runs, ctx, device, lambda content: (content["bank"]["number"], content["courses"])):
-        covered = [run for run in rest if run.id in saved.runs]
-        rest = [run for run in rest if run.id not in saved.runs]
-        if covered:
-            yield from train_together(covered, ctx, device, saved)
-    if rest:
-        yield from train_together(rest, ctx, device)
+    for some, saved in unfinished(runs, ctx, whole=False):
+        yield from train_together(some, ctx, device, saved)
 
 
 def train_together(
-    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Saved | None = None
+    runs: Sequence[Run], ctx: Context, device: torch.device, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
     """Runs as one program; each is over when its model leaves the bank. A model has the bits it has alone, so those
     that are left go on exactly, whoever was stored in the meantime."""
@@ -168,13 +162,11 @@ def train_together(
         models = fresh_models(options["P"], [run.options["d_hidden"] for run in runs], seeds)
         return BilinearBank(models, seeds, recipe, device)
 
-    def take_up(bank: BilinearBank) -> None:
-        if saved is not None:
-            bank.restore(saved.content["bank"], [saved.content["places"][run.id] for run in runs])
-            courses[:] = [Course(run, **saved.content["courses"][run.id]) for run in runs]
+    def take_up(bank: BilinearBank, saved: Checkpoint) -> None:
+        bank.restore(saved.state, [saved.runs[run.id]["place"] for run in runs])
+        courses[:] = [Course(run, **saved.runs[run.id]["course"]) for run in runs]
 
-    bank = resumed(saved.path if saved else None, start, take_up)
-    keeper = Keeper(ctx, courses)
+    bank, keeper = resumed(saved, start, take_up), Keeper(ctx)
     every = max(1, recipe.epochs // SIGNS)
     before = time.perf_counter(), time.process_time()
     for epoch in bank.run():
@@ -184,35 +176,21 @@ def train_together(
             if epoch.number % every == 0:
                 ctx.progress(runs[k], epoch.number, recipe.epochs, val_acc=val_acc)
         before = now
-        keeper.keep(bank)
+        if bank.going:
+            # The narrowest run that goes on is likely the last to be stored.
+            home = min(bank.going, key=lambda k: runs[k].options["d_hidden"])
+            keeper.keep(runs[home], lambda: checkpoint(bank, courses))
         for k in epoch.finished:
             yield outcome(courses[k], bank.model(k), bank.splits[runs[k].seed], together=len(runs))
 
 
-@dataclass
-class Keeper:
-    """Writes the checkpoint of a bank, as often as its cost allows. It stands with the narrowest run that goes on: that
-    one is likely the last to be stored, which takes the checkpoint away."""
-
-    ctx: Context
-    courses: Sequence[Course]
-    due: float = 0.0
-    last: Path | None = None
-
-    def keep(self, bank: BilinearBank) -> None:
-        if not bank.going:
-            return
-        home = min(bank.going, key=lambda k: self.courses[k].run.options["d_hidden"])
-        path, start = self.ctx.checkpoint(self.courses[home].run), time.perf_counter()
-        if path is None or (path == self.last and start < self.due):
-            return
-        going = {self.courses[k].run.id: k for k in bank.going}
-        courses = {
-            run: {key: value for key, value in vars(self.courses[k]).items() if key != "run"}
-            for run, k in going.items()
-        }
-        save_checkpoint(path, {"bank": bank.state(), "places": going, "courses": courses})
-        self.last, self.due = path, time.perf_counter() + (time.perf_counter() - start) / SAVING
+def checkpoint(bank: BilinearBank, courses: Sequence[Course]) -> Checkpoint:
+    """The models that are still trained, and the place of each in the bank."""
+    kept = {}
+    for k in bank.going:
+        course = {key: value for key, value in vars(courses[k]).items() if key != "run"}
+        kept[courses[k].run.id] = {"place": k, "course": course}
+    return Checkpoint(bank.number, bank.state(), kept)
 
 
 def outcome(course: Course, model: Model, split: PairSplit, *, together: int) -> Outcome:

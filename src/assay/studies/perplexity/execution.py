@@ -3,9 +3,7 @@
 import json
 import resource
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +18,7 @@ from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
 from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
-from assay.train.checkpoint import SAVING, Saved, checkpoints, resumed, save_checkpoint
+from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 
 COPY = "copy"
 """The dataset of the copy probe."""
@@ -49,13 +47,8 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
         except BudgetTooSmall as error:
             refused[run] = str(error)
     yield from (Outcome(run, {REFUSED: reason}) for run, reason in refused.items())
-    for saved in checkpoints(list(lanes), ctx, device, lambda content: (content["done"], content["tallies"])):
-        covered = {run: lane for run, lane in lanes.items() if run.id in saved.runs}
-        lanes = {run: lane for run, lane in lanes.items() if run not in covered}
-        if covered:
-            yield from _scored(covered, spans, only, ctx, device, saved)
-    if lanes:
-        yield from _scored(lanes, spans, only, ctx, device)
+    for some, saved in unfinished(list(lanes), ctx, whole=False):
+        yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, device, saved)
 
 
 def lane_of(options: Any) -> Lane:
@@ -71,7 +64,7 @@ def _scored(
     only: Sequence[int],
     ctx: Context,
     device: torch.device,
-    saved: Saved | None = None,
+    saved: Checkpoint | None,
 ) -> Iterator[Outcome]:
     """All lanes in one pass, from where an interrupted process left them."""
     first = next(iter(lanes))
@@ -83,44 +76,27 @@ def _scored(
     bos = bos_of(tokenizer_for(spec["name"], spec["revision"]))
     windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=lanes[first].prefix))
 
-    def take_up(fresh: Pass) -> None:
-        if saved is not None:
-            for run, lane in lanes.items():
-                fresh.tally(lane).restore(saved.content["tallies"][run.id])
-            fresh.done = saved.done
+    def start() -> Pass:
+        return Pass(list(lanes.values()), context=context, clusters=len(spans.found))
 
-    going = resumed(
-        saved.path if saved else None,
-        lambda: Pass(list(lanes.values()), context=context, clusters=len(spans.found)),
-        take_up,
-    )
-    keeper = Keeper(ctx, lanes)
+    def take_up(fresh: Pass, saved: Checkpoint) -> None:
+        for run, lane in lanes.items():
+            fresh.tally(lane).restore(saved.runs[run.id])
+        fresh.done = saved.done
+
+    def checkpoint() -> Checkpoint:
+        return Checkpoint(going.done, None, {run.id: going.tally(lane).state() for run, lane in lanes.items()})
+
+    going, keeper, last = resumed(saved, start, take_up), Keeper(ctx), list(lanes)[-1]
     for done in going.run(scorer, windows, batch=max(1, TOKENS_AT_ONCE // context)):
-        keeper.keep(going, last=done == len(windows))
+        # At the end in any case, so that lanes which are not stored yet need no pass of their own.
+        keeper.keep(last, checkpoint, now=done == len(windows))
         for run in lanes:
             ctx.progress(run, done, len(windows))
     for run, lane in lanes.items():
         tally = going.tally(lane)
         found = metrics(tally, spans, only=only, model=scorer.model, method=lane.method)
         yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
-
-
-@dataclass
-class Keeper:
-    """Writes the checkpoint of a pass, as often as its cost allows, and at the end, so that lanes which are not stored
-    yet need no pass of their own. It stands with the run that is stored last, which takes it away."""
-
-    ctx: Context
-    lanes: Mapping[Run, Lane]
-    due: float = 0.0
-
-    def keep(self, going: Pass, *, last: bool) -> None:
-        path, start = self.ctx.checkpoint(list(self.lanes)[-1]), time.perf_counter()
-        if path is None or (start < self.due and not last):
-            return
-        tallies = {run.id: going.tally(lane).state() for run, lane in self.lanes.items()}
-        save_checkpoint(path, {"done": going.done, "tallies": tallies})
-        self.due = time.perf_counter() + (time.perf_counter() - start) / SAVING
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from assay.studies.sae.clock import Spent, Trained, stopwatch
 from assay.studies.sae.scoring import codes, score, together
 from assay.studies.sae.spec import metrics as spec
 from assay.train.artifacts import saved_tensors
-from assay.train.checkpoint import resumed
+from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles
 from assay.vectors.base import VectorData, Vectors
 
@@ -25,7 +25,7 @@ WEIGHTS = "weights.safetensors"
 WHOLE = 2**21
 """Numbers of a model that are kept as they are; of a larger one, what its units stand for, in half precision."""
 SIGNS = 20
-"""Signs of life of a bank."""
+"""Progress messages per run."""
 LOOKS = 10
 """Epochs between two looks at dead and redundant units."""
 
@@ -83,10 +83,13 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
             yield from _outcomes([run], [module], data, [{}], Trained(lap() + loading))
         return
     for places in rectangles([run.seed for run in runs]):
-        yield from _train([runs[place] for place in places], ctx, data, loading)
+        for some, saved in unfinished([runs[place] for place in places], ctx, whole=True):
+            yield from _train(some, ctx, data, loading, saved)
 
 
-def _train(runs: Sequence[Run], ctx: Context, data: Vectors, loading: Spent) -> Iterator[Outcome]:
+def _train(
+    runs: Sequence[Run], ctx: Context, data: Vectors, loading: Spent, saved: Checkpoint | None
+) -> Iterator[Outcome]:
     settings = [Setting.of(run) for run in runs]
     recipe, coders = settings[0].recipe, [setting.coder for setting in settings]
     assert recipe is not None
@@ -95,19 +98,22 @@ def _train(runs: Sequence[Run], ctx: Context, data: Vectors, loading: Spent) -> 
     seeds = [run.seed for run in runs]
     histories: list[dict[str, list[Any]]] = [{} for _ in runs]
     spent = Spent()
-    checkpoint, owners = ctx.checkpoint(runs[0]), [run.id for run in runs]
 
     def start() -> CoderBank:
         return CoderBank(coders, seeds, rates, data.train.x, settings[0].d_code, recipe)  # type: ignore[arg-type]
 
-    def take_up(fresh: CoderBank) -> None:
-        if checkpoint and (notes := fresh.load_if(checkpoint, owners)) is not None:
-            nonlocal histories, spent
-            seconds, cpu_seconds = notes["spent"]
-            histories = [dict(history) for _, history in zip(runs, notes["histories"], strict=True)]
-            spent = Spent(float(seconds), float(cpu_seconds))
+    def take_up(fresh: CoderBank, saved: Checkpoint) -> None:
+        nonlocal histories, spent
+        fresh.restore(saved.state["bank"])
+        seconds, cpu_seconds = saved.state["spent"]
+        histories = [dict(saved.runs[run.id]) for run in runs]
+        spent = Spent(float(seconds), float(cpu_seconds))
 
-    bank = resumed(checkpoint, start, take_up)
+    def checkpoint() -> Checkpoint:
+        state = {"bank": bank.state(), "spent": [spent.seconds, spent.cpu_seconds]}
+        return Checkpoint(bank.epoch, state, {run.id: history for run, history in zip(runs, histories, strict=True)})
+
+    bank, keeper = resumed(saved, start, take_up), Keeper(ctx)
     every = max(1, recipe.epochs // SIGNS)
     for epoch in bank.run():
         spent += lap()
@@ -117,8 +123,8 @@ def _train(runs: Sequence[Run], ctx: Context, data: Vectors, loading: Spent) -> 
         if epoch.number % every == 0:
             for place, run in enumerate(runs):
                 ctx.progress(run, epoch.number, recipe.epochs, loss=epoch.terms["total"][place])
-            if checkpoint and epoch.number < recipe.epochs:
-                bank.save(checkpoint, owners, {"histories": histories, "spent": [spent.seconds, spent.cpu_seconds]})
+        if epoch.number < recipe.epochs:
+            keeper.keep(runs[-1], checkpoint)
     training = (spent + lap()).share(len(runs))
     notes = {"train_seconds": training.seconds, "train_cpu_seconds": training.cpu_seconds}
     trained = Trained(training + loading, {**notes, "trained_together": len(runs)})

@@ -1,0 +1,47 @@
+"""CUDA graphs: a step of many small kernels, launched as one.
+
+Small models are bound by the time the host takes to launch kernels. A captured step reads and writes the same memory at
+every replay, so whatever changes from step to step (a clock, a learning rate, the batch) has to lie in tensors.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+
+import torch
+
+WARM_UP_STEPS = 3
+"""Steps run as written before a graph is captured: they set up libraries and buffers. They count as steps."""
+
+
+class Graphs:
+    """Plays steps, each kind as a CUDA graph of its own. With `on` false every step runs as written, so that tests on a
+    CPU follow the same path."""
+
+    def __init__(self, on: bool, *, warm_up: int = WARM_UP_STEPS, generators: Iterable[torch.Generator] = ()) -> None:
+        self.on, self.warm_up = on, warm_up
+        self._generators = list(generators)
+        self._played = 0
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+
+    def play(self, kind: Hashable, step: Callable[[], None]) -> None:
+        """Run `step` once; steps of one kind must be the same function of the same tensors."""
+        if not self.on or self._played < self.warm_up:
+            self._played += 1
+            step()
+            return
+        if kind not in self._graphs:
+            self._graphs[kind] = self._captured(step)
+        self._graphs[kind].replay()
+
+    def _captured(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Capture the step, which does not run it; its generators advance at every replay."""
+        graph = torch.cuda.CUDAGraph()
+        for rng in self._generators:
+            graph.register_generator_state(rng)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        torch.cuda.synchronize()
+        # Replayed one after the other and never two at once, so graphs may share their memory.
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        with torch.cuda.graph(graph, stream=side, pool=pool):
+            step()
+        return graph
