@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.command.reproduce import reproductions
+from assay.command.reproduce import claims_in
 from assay.core.errors import UserError
 from assay.core.files import read_file
 from assay.core.foreign import read_source
@@ -119,7 +119,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "sweep": ("x.safetensors", sweeps.load),
     "manifest": ("x.json", manifest),
     "pickle": ("x.pkl", sweeps.load),
-    "reproductions": ("x.json", reproductions),
+    "claims": ("x.json", claims_in),
 }
 
 

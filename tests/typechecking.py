@@ -34,9 +34,11 @@ class Unknown(Exception):
     """Whether a value fits its annotation may depend on more than its form."""
 
 
-def form(value: Any) -> Any:
+def form(value: Any, depth: int = 8) -> Any:
     """Everything about a value that an annotation can ask for: values of one form all pass a check, or none does."""
-    kind = type(value)
+    if not depth:
+        raise Unknown
+    kind, below = type(value), partial(form, depth=depth - 1)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return kind, value.dtype, value.shape
     if kind in _PLAIN or hasattr(kind, "__next__"):
@@ -44,9 +46,9 @@ def form(value: Any) -> Any:
     if isinstance(value, type):
         return kind, value
     if isinstance(value, tuple | list) and len(value) <= 16:
-        return kind, tuple(map(form, value))
+        return kind, tuple(map(below, value))
     if kind is dict and len(value) <= 16:
-        return kind, tuple((form(key), form(item)) for key, item in value.items())
+        return kind, tuple((below(key), below(item)) for key, item in value.items())
     if hasattr(kind, "__iter__") or hasattr(kind, "__contains__") or hasattr(value, "dtype"):
         raise Unknown
     return kind

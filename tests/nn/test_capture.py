@@ -7,7 +7,7 @@ import torch
 
 from assay.attention import attention
 from assay.attention.layer import Layer
-from assay.attention.replay import lifetimes
+from assay.attention.lifetimes import lifetimes
 from assay.core.run import Numerics
 from assay.mixers import mixers
 from assay.models.sequence import SequenceModel
