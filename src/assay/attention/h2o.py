@@ -30,10 +30,10 @@ from assay.core.errors import UserError
 @attention.register("h2o")
 @dataclass(frozen=True, kw_only=True)
 class H2O(Evict):
-    """Heavy hitters and the latest keys."""
+    """Keeps heavy hitters and the latest keys."""
 
     recent: float = 0.5
-    """Part of the slots that is kept for the latest keys."""
+    """Share of the slots reserved for the latest keys."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,7 +14,7 @@ from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Select, 
 from assay.attention.checks import expect, numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
-from assay.attention.replay import arrival_of
+from assay.attention.replay import initial_score_of
 from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 
@@ -30,7 +30,7 @@ def scores_with_finite_numbers(method: Method) -> None:
     for layer in (_layer(), _layer(masked=True)):
         with numbers() as seen:
             if isinstance(method, Evict):
-                _assert_finite("arrival", arrival_of(method, layer), layer.exists[:, None])
+                _assert_finite("initial_score", initial_score_of(method, layer), layer.exists[:, None])
             _each(_watched(method), layer)
             seen.raise_for_none()
 

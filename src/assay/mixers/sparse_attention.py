@@ -2,7 +2,7 @@
 
     o_t = sum over s in kept(t) of softmax_s(q_t . k_s / sqrt(d)) v_s
 
-State: what the method keeps. An evicting one carries its slots, each with a worth and a position; a pattern the keys
+State: what the method keeps. An evicting one carries its slots, each with a score and a position; a pattern the keys
 that a later query may see; one that selects anew for each query carries everything. Decisions have no gradient; what is
 attended to has.
 
@@ -24,7 +24,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, Evict, Method, Pattern, Select, Step
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
-from assay.attention.replay import arrival_of, score_of
+from assay.attention.replay import initial_score_of, score_of
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
@@ -35,7 +35,7 @@ from assay.nn.rotary import rotate
 Queries = Float[Tensor, "batch heads query d"]
 Keys = Float[Tensor, "batch kv_heads key d"]
 Values = Float[Tensor, "batch kv_heads key e"]
-Worth = Float[Tensor, "batch kv_heads key"]
+Scores = Float[Tensor, "batch kv_heads key"]
 Kept = Bool[Tensor, "batch #heads query key"]
 
 
@@ -157,53 +157,53 @@ class PatternAttention(MethodAttention):
 
 
 class EvictingAttention(MethodAttention):
-    """Carries k slots per head of keys: key, value, worth and place."""
+    """Carries k slots per head of keys: key, value, score and place."""
 
     def init_state(self, batch: int) -> Any:
         keys, values = self.heads.empty_cache(batch)
         return keys, values, keys[..., 0], keys[..., 0], keys.new_zeros(batch, 1)
 
     def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
-        keys, values, worth, places, clock = state
+        keys, values, score, places, clock = state
         t = int(clock[0, 0])
         q, k, v = self.turned(x[:, None], t)
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         y = self.heads.merge(_attention(q, keys, values, None))
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            new = self.arrival(k.detach(), t)
-            worth, places = torch.cat([worth, new], dim=2), torch.cat([places, torch.full_like(new, t)], dim=2)
-            worth = self.updated(q.detach(), keys.detach(), values.detach(), worth)
-        state = self.evicted(keys, values, worth, places, t) if keys.shape[2] > self.budget.cache(0) else (
-            keys, values, worth, places)  # fmt: skip
+            new = self.initial_score(k.detach(), t)
+            score, places = torch.cat([score, new], dim=2), torch.cat([places, torch.full_like(new, t)], dim=2)
+            score = self.updated(q.detach(), keys.detach(), values.detach(), score)
+        state = self.evicted(keys, values, score, places, t) if keys.shape[2] > self.budget.cache(0) else (
+            keys, values, score, places)  # fmt: skip
         return rearrange(y, "b 1 d -> b d"), (*state, clock + 1)
 
-    def arrival(self, k: Float[Tensor, "batch kv_heads 1 d"], t: int) -> Float[Tensor, "batch kv_heads 1"]:
-        """What the new key is worth, where it stands at place t."""
+    def initial_score(self, k: Float[Tensor, "batch kv_heads 1 d"], t: int) -> Float[Tensor, "batch kv_heads 1"]:
+        """What the new key is score, where it stands at place t."""
         padded = torch.nn.functional.pad(k, (0, 0, t, 0))
         layer = Layer(padded, padded, padded, index=self.depth)
-        return arrival_of(self.method, layer)[..., -1:].to(k.dtype)
+        return initial_score_of(self.method, layer)[..., -1:].to(k.dtype)
 
-    def updated(self, q: Queries, keys: Keys, values: Values, worth: Worth) -> Worth:
+    def updated(self, q: Queries, keys: Keys, values: Values, score: Scores) -> Scores:
         """After this query; the cache is a short sequence of its own."""
         layer = Layer(q.expand(-1, -1, keys.shape[2], -1), keys, values, index=self.depth)
-        places = torch.arange(keys.shape[2], device=q.device).expand(worth.shape)
+        places = torch.arange(keys.shape[2], device=q.device).expand(score.shape)
         everything = torch.ones_like(places, dtype=torch.bool)[:, :, None]
         last = keys.shape[2] - 1
         step = Step(layer, places, everything, lambda: layer.scores_between(last, last + 1))
-        after = score_of(self.method, worth, step)
-        return worth if after is None else after
+        after = score_of(self.method, score, step)
+        return score if after is None else after
 
     def evicted(
-        self, keys: Keys, values: Values, worth: Worth, places: Worth, t: int
+        self, keys: Keys, values: Values, score: Scores, places: Scores, t: int
     ) -> tuple[Float[Tensor, "batch kv_heads rest d"], Float[Tensor, "batch kv_heads rest e"], Tensor, Tensor]:
-        """Without the one of lowest worth, the oldest of equals: slots are in the order of their places."""
+        """Without the one of lowest score, the oldest of equals: slots are in the order of their places."""
         first, latest = self.method.protected(self.budget.cache(0))
         never = (places < first) | (places > t - latest)
-        victim = worth.masked_fill(never, float("inf")).argmin(-1, keepdim=True)
-        rest = torch.arange(worth.shape[-1] - 1, device=worth.device).expand(*worth.shape[:2], -1)
+        victim = score.masked_fill(never, float("inf")).argmin(-1, keepdim=True)
+        rest = torch.arange(score.shape[-1] - 1, device=score.device).expand(*score.shape[:2], -1)
         rest = rest + (rest >= victim)
         wide = rest[..., None].expand(-1, -1, -1, keys.shape[-1])
-        return keys.gather(2, wide), values.gather(2, wide), worth.gather(2, rest), places.gather(2, rest)
+        return keys.gather(2, wide), values.gather(2, wide), score.gather(2, rest), places.gather(2, rest)
 
 
 MODULES: dict[type[Method], type[MethodAttention]] = {
