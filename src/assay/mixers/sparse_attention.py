@@ -3,7 +3,7 @@
     o_t = sum over s in kept(t) of softmax_s(q_t . k_s / sqrt(d)) v_s
 
 State: what the method keeps. An Evict method carries its slots, each with a score and a position; a Pattern the keys
-that a later query may see; a Select method everything. Gradients flow through the keys attended to, not through choices.
+that a later query may see; a Select method everything. Keys attended to have a gradient, choices have none.
 
 No paper: the methods were published for models trained with full attention, and here a model is trained with them. What
 a method itself departs from stands in its own file; quest leaves no layer dense here, and positions are those of the
