@@ -62,7 +62,7 @@ def assert_loads_back(plugin: Plugin) -> None:
     for changed in (plugin, *hostile(plugin)):
         kind, spec, label = plugin.registry.kind, changed.spec(), changed.label
         for made, source in ((plugin.registry.load(spec), spec), (plugin.registry.parse(label), label)):
-            # Compared as JSON too, since ids are made from it: in Python 1, 1.0 and true are equal, as -0.0 and 0.0 are.
+            # Compared as JSON too, as ids are: in Python 1, 1.0 and true are equal, and -0.0 and 0.0 are.
             assert made == changed and canonical(made.spec()) == canonical(spec), f"{source} is read as another {kind}"
 
 
