@@ -24,7 +24,7 @@ class Budget:
         if (self.sparsity is None) == (self.slots is None):
             raise UserError("a budget is either a sparsity or a number of slots: give one of them.")
         if self.sparsity is not None and not 0 <= self.sparsity < 1:
-            raise UserError(f"sparsity={self.sparsity}: it is the part left out, at least 0 and below 1.")
+            raise UserError(f"sparsity={self.sparsity}: it is the share left out, at least 0 and below 1.")
         if self.slots is not None and self.slots < 1:
             raise UserError(f"slots={self.slots}: keep at least 1.")
 

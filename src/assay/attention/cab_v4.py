@@ -44,7 +44,7 @@ class CabV4(CurvatureSelect):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.magnitude_ratio <= 1:
-            raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a part, from 0 to 1.")
+            raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a share, from 0 to 1.")
 
     def vectors_read(self, visible: float, attended: float) -> float:
         """Every key is read: the weights of the block before are those of dense attention."""

@@ -75,7 +75,7 @@ STATUS = set(get_args(Status))
 
 
 class Setting(NamedTuple):
-    """What runs that differ only in their seed have in common."""
+    """The common part of runs that differ only in their seed."""
 
     options: dict[str, Any]
     versions: dict[str, str]

@@ -32,7 +32,7 @@ def _of_the_machine(proc: Path) -> int | None:
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         pass
-    try:  # not Linux: the total, since free memory cannot be had without another library
+    try:  # not Linux: the total, since free memory takes another library to know
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None

@@ -179,7 +179,7 @@ Common = tuple[int, int, int]
 
 def _held_in_common(run: Run) -> Common:
     """Return the objects that runs from the store's index share if they differ only in their seed: a hundred thousand
-    runs have a few thousand settings, and each is looked at once."""
+    runs have a few thousand settings, and each is processed once."""
     return id(run.options), id(run.versions), id(run.numerics)
 
 

@@ -102,7 +102,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where and when a record was made; never part of an id."""
+    """Says where and when a record was made; never part of an id."""
 
     assay: str = ""
     python: str = ""

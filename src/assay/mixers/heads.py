@@ -18,14 +18,14 @@ class SoftmaxHeads(Mixer):
     num_kv_heads: int = 0
     """Heads of keys and values, each shared by num_heads / num_kv_heads query heads; 0: num_heads."""
     positions: Literal["none", "rotary"] = "none"
-    """How scores see distances; the model's embedding may add learned positions besides."""
+    """Positions that scores depend on; the model's embedding may add learned positions besides."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_heads % self.kv_heads:
             raise UserError(
                 f"{self.name}: num_heads={self.num_heads} must be a multiple of "
-                f"num_kv_heads={self.num_kv_heads} (0: as many)."
+                f"num_kv_heads={self.num_kv_heads} (0: num_heads)."
             )
 
     @property
@@ -43,7 +43,7 @@ class SoftmaxHeads(Mixer):
         dim = head_dim(d_model, self.num_heads)
         if self.rotary and dim % 2:
             raise UserError(
-                f"{self.name}:positions=rotary turns pairs of channels, and d_model {d_model} gives {dim} to each of "
+                f"{self.name}:positions=rotary rotates pairs of channels, and d_model {d_model} gives {dim} to each of "
                 f"{self.num_heads} heads: choose num_heads so that this is even."
             )
         return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.kv_heads, key_dim=dim, value_dim=dim)

@@ -126,7 +126,7 @@ class State:
         def turned(q: Tensor, positions: Tensor) -> Tensor:
             cos, sin = rotary(q, positions)
             if cos.shape[-1] != q.shape[-1]:
-                raise UserError("positions inside the cache: this model turns only a part of its channels.")
+                raise UserError("positions inside the cache: this model rotates only part of its channels.")
             return apply(q, q, cos / rotary.attention_scaling, sin / rotary.attention_scaling)[0]
 
         return turned
