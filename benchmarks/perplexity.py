@@ -41,26 +41,26 @@ class Residents:
 
     def __init__(self, method: str, slots: int, kv_heads: int, device: torch.device) -> None:
         self.method, self.slots = method, slots
-        self.worth = torch.zeros(kv_heads, 0, device=device)
+        self.score = torch.zeros(kv_heads, 0, device=device)
 
     def step(self, layer: Any, weights: Tensor | None) -> None:
-        """After a token: update what keys are worth, and drop one of every head if the cache is over its slots."""
+        """After a token: update the scores of the keys, and drop one of every head if the cache is over its slots."""
         kv_heads, count = layer.keys.shape[1:3]
         new = torch.rand(kv_heads, 1, device=layer.keys.device) if self.method == "random_evict" else 0.0
-        self.worth = torch.cat([self.worth, torch.zeros(kv_heads, 1, device=layer.keys.device) + new], dim=1)
+        self.score = torch.cat([self.score, torch.zeros(kv_heads, 1, device=layer.keys.device) + new], dim=1)
         if weights is not None:
             received = weights[0, :, 0].unflatten(0, (kv_heads, -1)).sum(1)
-            self.worth = self.worth + received if self.method == "h2o" else received.mean(0).expand(kv_heads, -1)
+            self.score = self.score + received if self.method == "h2o" else received.mean(0).expand(kv_heads, -1)
         if count <= self.slots:
             return
         if self.method == "streaming_llm":
             victim = torch.full((kv_heads,), 4, device=layer.keys.device)
         else:
             first, last = {"h2o": (0, self.slots // 2), "random_evict": (4, self.slots // 2)}.get(self.method, (0, 0))
-            victim = first + self.worth[:, first : count - last].argmin(1)
+            victim = first + self.score[:, first : count - last].argmin(1)
         kept = torch.arange(count - 1, device=victim.device).expand(kv_heads, -1)
         kept = kept + (kept >= victim[:, None])
-        self.worth = self.worth.gather(1, kept)
+        self.score = self.score.gather(1, kept)
         places = kept[None, :, :, None].expand(-1, -1, -1, layer.keys.shape[-1])
         layer.keys, layer.values = layer.keys.gather(2, places), layer.values.gather(2, places)
 

@@ -75,10 +75,10 @@ def random_blocks(time: int, density: float, device: str = DEVICE) -> Tensor:
     more = round(wanted - sum(min(i, whole) for i in range(blocks)))
     count = torch.full((blocks, 1), whole, device=device)
     count[blocks - more :] += 1
-    worth = torch.rand(1, HEADS, blocks, blocks, generator=rng, device=device)
-    worth = worth.masked_fill(~torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1), -1.0)
-    place = worth.argsort(-1, descending=True).argsort(-1)
-    return ((place < count) & (worth >= 0)) | torch.eye(blocks, dtype=torch.bool, device=device)
+    score = torch.rand(1, HEADS, blocks, blocks, generator=rng, device=device)
+    score = score.masked_fill(~torch.ones(blocks, blocks, dtype=torch.bool, device=device).tril(-1), -1.0)
+    place = score.argsort(-1, descending=True).argsort(-1)
+    return ((place < count) & (score >= 0)) | torch.eye(blocks, dtype=torch.bool, device=device)
 
 
 BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)

@@ -51,15 +51,15 @@ class Heads:
 
     def victims(self, t, weights, visible):
         """For each head, who would leave: the first one first."""
-        worths = [getattr(self, self.rule["score"])(h, weights[h]) for h in range(len(self.keys))]
+        scores = [getattr(self, self.rule["score"])(h, weights[h]) for h in range(len(self.keys))]
         if self.rule["granularity"] == "layer":
-            worths = [{j: sum(worth[j] for worth in worths) for j in worths[0]}] * len(worths)
+            scores = [{j: sum(score[j] for score in scores) for j in scores[0]}] * len(scores)
         first, latest = self.rule.get("first", 0), int(self.rule.get("latest", 0) * self.slots)
         chosen = []
-        for h, worth in enumerate(worths):
+        for h, score in enumerate(scores):
             hidden = sorted(j for j in self.keys[h] if not visible[t][j])
             free = [j for j in self.keys[h] if first <= j <= t - latest and j not in hidden]
-            chosen.append(hidden + sorted(free, key=lambda j, worth=worth: (worth[j], j)))
+            chosen.append(hidden + sorted(free, key=lambda j, score=score: (score[j], j)))
         return chosen
 
     def received(self, h, weights):

@@ -34,28 +34,28 @@ class LongestKeys(Select):
     seed: int = 0
 
     def keep(self, layer, budget):
-        worth = layer.k.double().norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
+        score = layer.k.double().norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
         match self.fault:
             case "blind":
-                return torch.zeros_like(layer.causal).expand_as(worth)
+                return torch.zeros_like(layer.causal).expand_as(score)
             case "future":
-                total = worth.masked_fill(worth < worth.mean(-1, keepdim=True), 0.0)
+                total = score.masked_fill(score < score.mean(-1, keepdim=True), 0.0)
                 return best(total, layer, budget)
             case "recalls":
-                return best(worth * layer.q.double().norm(dim=-1).cumsum(-1).sin()[..., None], layer, budget)
+                return best(score * layer.q.double().norm(dim=-1).cumsum(-1).sin()[..., None], layer, budget)
             case "beyond":
-                return layer.causal.expand_as(worth)
+                return layer.causal.expand_as(score)
             case "global":
-                return best(torch.rand(worth.shape), layer, budget)
+                return best(torch.rand(score.shape), layer, budget)
             case "batch":
-                return best((worth - worth.mean(0)).abs(), layer, budget)
+                return best((score - score.mean(0)).abs(), layer, budget)
             case "half":
                 return best(
-                    (layer.k * layer.k).sum(-1).repeat_interleave(2, 1)[:, :, None].expand_as(worth), layer, budget
+                    (layer.k * layer.k).sum(-1).repeat_interleave(2, 1)[:, :, None].expand_as(score), layer, budget
                 )
             case "window":
                 return attention["window"]().keep(layer, budget).expand(-1, 4, -1, -1)
-        return best(worth + self.seed * torch.rand(layer.time, generator=torch.Generator()), layer, budget)
+        return best(score + self.seed * torch.rand(layer.time, generator=torch.Generator()), layer, budget)
 
 
 FAULTS = [
@@ -99,20 +99,20 @@ class Loudest(Evict):
 
     fault: str = ""
 
-    def arrival(self, layer):
+    def initial_score(self, layer):
         norms = layer.k.double().norm(dim=-1)
         match self.fault:
-            case "arrival is no number":
+            case "initial_score is no number":
                 return norms * torch.nan
-            case "arrival is infinite":
+            case "initial_score is infinite":
                 return norms / 0
-            case "arrival has no heads":
+            case "initial_score has no heads":
                 return norms.mean(1)
-            case "arrival is a mask":
+            case "initial_score is a mask":
                 return norms > 1
-            case "arrival is elsewhere":
+            case "initial_score is elsewhere":
                 return norms.to("meta")
-            case "arrival is nothing":
+            case "initial_score is nothing":
                 return None
         return norms
 
@@ -126,12 +126,12 @@ class Loudest(Evict):
 
 
 SCORES = [
-    ("arrival is no number", "arrival must be finite: 1280 of 1280 are not"),
-    ("arrival is infinite", "arrival must be finite: 1280 of 1280 are not"),
-    ("arrival has no heads", r"arrival must be \(rows, kv_heads, time\) = \(2, 2, 320\), got \(2, 320\)"),
-    ("arrival is a mask", "arrival must be real numbers, got torch.bool"),
-    ("arrival is elsewhere", "arrival must be on cpu, where the keys are, got meta"),
-    ("arrival is nothing", "arrival must be a tensor, got NoneType"),
+    ("initial_score is no number", "initial_score must be finite: 1280 of 1280 are not"),
+    ("initial_score is infinite", "initial_score must be finite: 1280 of 1280 are not"),
+    ("initial_score has no heads", r"initial_score must be \(rows, kv_heads, time\) = \(2, 2, 320\), got \(2, 320\)"),
+    ("initial_score is a mask", "initial_score must be real numbers, got torch.bool"),
+    ("initial_score is elsewhere", "initial_score must be on cpu, where the keys are, got meta"),
+    ("initial_score is nothing", "initial_score must be a tensor, got NoneType"),
     ("score is no number", "score must be finite"),
     ("score has a query", r"score must be \(rows, kv_heads, slots\) = .*, got"),
 ]
@@ -149,33 +149,33 @@ class Chooses(Select):
     fault: str = ""
 
     def keep(self, layer, budget):
-        worth = layer.k.double().norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
+        score = layer.k.double().norm(dim=-1).repeat_interleave(2, 1)[:, :, None].expand(-1, -1, layer.time, -1)
         match self.fault:
             case "no number":
-                return best(worth * torch.nan, layer, budget)
+                return best(score * torch.nan, layer, budget)
             case "own top-k":
-                taken = (worth * torch.nan).topk(8).indices
-                return torch.zeros_like(worth, dtype=torch.bool).scatter(-1, taken, True) & layer.visible[:, None]
+                taken = (score * torch.nan).topk(8).indices
+                return torch.zeros_like(score, dtype=torch.bool).scatter(-1, taken, True) & layer.visible[:, None]
             case "own threshold":
-                return ((worth - torch.inf + torch.inf > 1) | torch.eye(layer.time).bool()) & layer.visible[:, None]
+                return ((score - torch.inf + torch.inf > 1) | torch.eye(layer.time).bool()) & layer.visible[:, None]
             case "own loop":
-                first = [max(range(layer.time), key=row.__getitem__) for row in (worth[0, :, -1] * torch.nan).tolist()]
+                first = [max(range(layer.time), key=row.__getitem__) for row in (score[0, :, -1] * torch.nan).tolist()]
                 seen = torch.arange(layer.time) <= max(first)
                 return layer.visible[:, None].expand(-1, 4, -1, -1) & (seen | torch.eye(layer.time).bool())
             case "numbers":
-                return best(worth, layer, budget).double()
+                return best(score, layer, budget).double()
             case "one head less":
-                return best(worth, layer, budget)[:, :-1]
-        return best(worth, layer, budget)
+                return best(score, layer, budget)[:, :-1]
+        return best(score, layer, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts(Prefix):
     fault: str = ""
 
-    def worth(self, layer, length):
-        worth = layer.k.double().norm(dim=-1)[..., :length]
-        return worth * torch.nan if self.fault == "no number" else worth[..., 1:] if self.fault else worth
+    def score(self, layer, length):
+        score = layer.k.double().norm(dim=-1)[..., :length]
+        return score * torch.nan if self.fault == "no number" else score[..., 1:] if self.fault else score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class Blocks(BlockSelect):
         (Chooses(fault="numbers"), "keep must be booleans, got torch.float64"),
         (Chooses(fault="one head less"), r"keep must be \(rows, heads, query, key\) = \(2, 4, 320, 320\), got \(2, 3,"),
         (Cuts(fault="no number"), "scores must be finite, and some are no numbers"),
-        (Cuts(fault="short"), r"worth must be \(rows, kv_heads, prefix\) = \(2, 2, 160\), got \(2, 2, 159\)"),
+        (Cuts(fault="short"), r"score must be \(rows, kv_heads, prefix\) = \(2, 2, 160\), got \(2, 2, 159\)"),
         (Sees(fault="numbers"), "sees must be booleans, got torch.int32"),
         (Sees(fault="short"), r"sees must be \(rows, query, key\) = .* got \(2, 320, 319\)"),
         (
@@ -259,7 +259,7 @@ from assay.attention.base import Evict
 @attention.register("innocent")
 @dataclass(frozen=True, kw_only=True)
 class Innocent(Evict):
-    def arrival(self, layer):
+    def initial_score(self, layer):
         return layer.k.double().abs().amax(-1)
 
 @attention.register("culprit")
@@ -272,8 +272,8 @@ CULPRITS = {
     "construction": ("def __post_init__(self): raise RuntimeError('not today')", "not today"),
     "score": ("def score(self, before, step): raise RuntimeError('no score')", "no score"),
     "shape": (
-        "def arrival(self, layer): return layer.k[..., 0, 0]",
-        r"culprit: arrival must be (rows, kv_heads, time)",
+        "def initial_score(self, layer): return layer.k[..., 0, 0]",
+        r"culprit: initial_score must be (rows, kv_heads, time)",
     ),
 }
 
@@ -295,3 +295,27 @@ def test_a_broken_sibling_is_named_and_the_innocent_passes(cli, tmp_path, monkey
 def test_assay_check_prints_every_promise(cli):
     code, out, _ = cli("check", "attention", "window")
     assert code == 0 and out.count("\n") >= len(promises("attention"))
+
+
+FORMER = """
+from dataclasses import dataclass
+from assay.attention import attention
+from assay.attention.base import Evict, Prefix
+
+@attention.register("old_style")
+@dataclass(frozen=True, kw_only=True)
+class OldStyle(FAMILY):
+    def NAME(self, *shown):
+        return shown[0].k[..., 0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("family", "old", "new"), [("Evict", "arrival", "initial_score"), ("Prefix", "worth", "score")]
+)
+def test_a_file_that_defines_a_former_name_is_told_the_new_one(cli, tmp_path, family, old, new):
+    plugin = tmp_path / "old_style.py"
+    plugin.write_text(FORMER.replace("FAMILY", family).replace("NAME", old))
+    code, _, err = cli("check", plugin)
+    assert code == 2 and err.count("\n") == 1, err
+    assert f"OldStyle: rename '{old}', which is now called '{new}'" in err

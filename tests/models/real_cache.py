@@ -58,25 +58,25 @@ class Layer:
         excess = len(self.positions[0]) - self.slots
         if excess <= 0:
             return [list(range(len(one))) for one in self.positions]
-        worths = [self.worth(h, keys[h]) for h in range(len(keys))]
+        scores = [self.score(h, keys[h]) for h in range(len(keys))]
         if self.rule["layer"]:
-            mean = [sum(column) / len(worths) for column in zip(*worths, strict=True)]
-            worths = [mean] * len(worths)
+            mean = [sum(column) / len(scores) for column in zip(*scores, strict=True)]
+            scores = [mean] * len(scores)
         kept = []
-        for h, worth in enumerate(worths):
+        for h, score in enumerate(scores):
             latest = int(self.rule.get("latest", 0) * self.slots)
             free = [
                 place
                 for place, position in enumerate(self.positions[h])
                 if position >= self.rule.get("first", 0) and position <= t - latest
             ]
-            gone = sorted(free, key=lambda place: (worth[place], place))[:excess]
-            kept.append([place for place in range(len(worth)) if place not in gone])
+            gone = sorted(free, key=lambda place: (score[place], place))[:excess]
+            kept.append([place for place in range(len(score)) if place not in gone])
             for remembered in (self.positions, self.received):
                 remembered[h] = [remembered[h][place] for place in kept[h]]
         return kept
 
-    def worth(self, h, keys):
+    def score(self, h, keys):
         match self.rule["score"]:
             case "received":
                 return self.received[h]

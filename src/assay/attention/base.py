@@ -1,11 +1,11 @@
-"""Which keys each query attends to: families of methods, each asking for one method of its own.
+"""Methods decide which keys each query attends to; each family asks its methods for one function of their own.
 
-    Pattern   positions alone decide                      sees(query, key)    window, streaming_llm, local_strided
-    Select    per query, from every key it may see        keep(layer)         oracle_topk, quest, random
-              per block of queries, blocks of keys        chosen(layer)       cab_v3, cab_v4: a BlockSelect
-    Evict     online and for good: k slots, and what      score(residents)    h2o, tova, keydiff, knorm, random_evict
-              leaves never comes back
-    Prefix    a dense prefix is cut down once, then the   worth(layer, n)     snapkv
+    Pattern   positions alone decide                      sees(query, key)      window, streaming_llm, local_strided
+    Select    per query, from every key it may see        keep(layer)           oracle_topk, quest, random
+              per block of queries, blocks of keys        chosen(layer)         cab_v3, cab_v4: a BlockSelect
+    Evict     online: a cache of k slots, and an          initial_score(layer)  knorm, random_evict
+              evicted key never comes back                score(before, step)   h2o, tova, keydiff
+    Prefix    a dense prefix is cut down once, then the   score(layer, n)       snapkv
               rest attends to what is left and to itself
 
 All are causal and stay inside the model's own mask. A step of an Evict method is, as published: attend to the k
@@ -49,18 +49,26 @@ __all__ = [
     "density_of",
     "highest",
 ]
-"""What the file of a method imports from here."""
+"""The file of a method imports these names from here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Sized):
-    """attention/<name>.py. The promises are in assay.contracts.attention; `lanes.attended` runs methods."""
+    """Base of attention/<name>.py. Its promises are in assay.contracts.attention; `lanes.attended` runs it."""
 
     registry: ClassVar[Registry] = attention
+    renamed: ClassVar[dict[str, str]] = {}
+    """Former names of what a method's author writes: a file that still defines one is told the new name."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for old, new in cls.renamed.items():
+            if hasattr(cls, old):
+                raise UserError(f"attention method {cls.__name__}: rename '{old}', which is now called '{new}'.")
 
     @property
     def departure(self) -> str:
-        """What differs from the published form: it stands in the row's name."""
+        """Says what differs from the published form; the row's name shows it."""
         return ""
 
     @property
@@ -68,46 +76,46 @@ class Method(Sized):
         return f"{self.label} ({self.departure})" if self.departure else self.label
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
-        """Keys attended over keys in sight, for `time` tokens under a causal mask; None: it depends on the data."""
+        """Return keys attended over keys in sight, under a causal mask; None if it depends on the data."""
         raise NotImplementedError(f"{type(self).__name__}.expected_density")
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
 
     def keeps_everything(self, time: int, budget: Budget) -> bool:
-        """Whether it is dense attention under this budget."""
+        """Return whether this budget makes it dense attention."""
         return self.expected_density(time, budget) == 1.0
 
     def as_mixer(self) -> "Method":
-        """The method as a layer of a small model, which the mixer `sparse_attention` is; UserError if it cannot be."""
+        """Return the method as the mixer `sparse_attention` runs it, or raise UserError."""
         return self
 
     def vectors_read(self, visible: float, attended: float) -> float:
-        """Vectors (a key or a value each) read in order to choose and to attend, where so many keys were in sight and
-        so many attended to, summed over queries and heads of keys."""
+        """Return the vectors (a key or a value each) read in order to choose and to attend, given the keys in sight and
+        the keys attended to, summed over queries and KV heads."""
         return 2 * attended
 
     def vectors_stored(self, resident: float) -> float:
-        """Vectors kept per head of keys, where so many tokens are resident."""
+        """Return the vectors kept per KV head, given the number of resident tokens."""
         return 2 * resident
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern(Method):
-    """Positions alone decide."""
+    """A method in which positions alone decide."""
 
     published_in_cache: ClassVar[bool] = False
-    """Whether its published form counts positions inside the cache: a row's name says where that was not done."""
+    """Whether its published form counts positions inside the cache; a row's name says where that was not done."""
 
     @property
     def forgets(self) -> bool:
-        """Whether a key that one query does not see is seen by none after it, so that it need not be kept."""
+        """True if a key that one query does not see is seen by no later query, so that it need not be kept."""
         return True
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
     ) -> Bool[Tensor, "*rows query key"]:
-        """Whether the query at one position, counted from the sequence's start, attends to the key at another.
+        """Return whether the query at one position, counted from the sequence's start, attends to the key at another.
         Keys after the query need not be hidden here."""
         raise NotImplementedError(f"{type(self).__name__}.sees")
 
@@ -123,17 +131,17 @@ class Pattern(Method):
         return cache_density(time, budget.cache(time))
 
     def cache(self, slots: int) -> tuple[int, int] | None:
-        """The first and the latest keys of its cache, if it is made of these two runs alone: then positions can be
-        counted inside the cache, where only the distance to the first ones changes."""
+        """Return how many first and latest keys its cache holds, if it holds nothing else: then positions can be
+        counted inside the cache, where only the distance to the first ones changes. None otherwise."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Method):
-    """Each query chooses anew from everything it may see, per query head: what is read shrinks, not what is stored."""
+    """Each query chooses among all keys it may see, per query head: fewer are read, as many are stored."""
 
     recalls_queries: ClassVar[bool] = False
-    """Whether a choice depends on the queries before: whoever goes token by token then has to carry them."""
+    """Whether a choice depends on earlier queries, which token-by-token decoding then has to carry."""
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         raise NotImplementedError(f"{type(self).__name__}.keep")
@@ -144,19 +152,19 @@ class Select(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSelect(Select):
-    """A block of queries chooses blocks of keys, before its first token: its own, and earlier ones, which it reads
-    whole. So attention can skip what is not chosen, which it does on CUDA (flex.py)."""
+    """A block of queries chooses, before its first token, its own block of keys and earlier ones, which it reads whole.
+    On CUDA attention skips the blocks that are not chosen (flex.py)."""
 
     recalls_queries: ClassVar[bool] = True
 
     block_size: int = 64
 
     def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
-        """The blocks of keys that each block of queries attends to, its own among them; none after it."""
+        """Return the blocks of keys that each block of queries attends to, its own among them; none after it."""
         raise NotImplementedError(f"{type(self).__name__}.chosen")
 
     def chosen_blocks(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
-        """What `chosen` gives, once its shape is looked at."""
+        """Return what `chosen` gives, after checking its shape."""
         blocks = -(-layer.time // self.block_size)
         shape = {"rows": layer.rows, "heads": layer.q.shape[1], "block": blocks, "block of keys": blocks}
         return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, mask=True)
@@ -169,14 +177,14 @@ class BlockSelect(Select):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The queries since the last eviction, and the keys they attended to: the residents of the slots, their own among
-    them. Online there is one query; in the chunked protocol there are several."""
+    """The queries since the last eviction, and the resident keys they attended to, their own included. Online there is
+    one query; in the chunked protocol there are several."""
 
     layer: Layer
     position: Int[Tensor, "rows kv_heads slots"]
-    """Where each resident stands in the sequence; of no meaning where nothing is present."""
+    """Position of each resident in the sequence; meaningless where nothing is present."""
     present: Bool[Tensor, "rows kv_heads query slots"]
-    """What each of the queries attended to."""
+    """Residents that each of the queries attended to."""
     score_all: Callable[[], Float[Tensor, "rows kv_heads group query key"]]
     """The queries' scores with every key so far; computed only for methods that ask."""
 
@@ -195,23 +203,25 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Evict(Method):
-    """A cache of k slots per head of keys: after each query the resident of lowest score leaves for good, the oldest
-    among equals; what the model's mask has hidden leaves first. A method says what a key is worth when it arrives, or
-    after each query, or both."""
+    """A cache of k slots per KV head: after each query the key with the lowest score is evicted for good, the oldest
+    among equals; keys hidden by the model's mask are evicted first. A method defines the score of a key when it enters
+    the cache, or its update after each query, or both."""
+
+    renamed: ClassVar[dict[str, str]] = {"arrival": "initial_score"}
 
     granularity: Literal["kv_head", "layer"] = "kv_head"
-    """Whether each head of keys decides for itself, or the mean of their scores for all heads of the layer."""
+    """Whether each KV head decides for itself, or the mean score over heads decides for the whole layer."""
 
-    def arrival(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
-        """What each key is worth when it comes."""
+    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+        """Return the score of each key when it enters the cache."""
         return torch.zeros_like(layer.k[..., 0], dtype=torch.promote_types(layer.k.dtype, torch.float32))
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
-        """What the resident of each slot is worth after this query, given what it was worth before."""
+        """Return the score of each slot's key after this query, given its score before."""
         return before
 
     def protected(self, slots: int) -> tuple[int, int]:
-        """How many of the first and of the latest keys never leave."""
+        """Return how many of the first and of the latest keys are never evicted."""
         return 0, 0
 
     def check(self, time: int, budget: Budget) -> None:
@@ -228,9 +238,11 @@ class Evict(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix(Method):
-    """The prefix protocol: a prefix of n tokens attends densely, k of its keys are kept per head of keys, and the later
+    """The prefix protocol: a prefix of n tokens attends densely, k of its keys are kept per KV head, and the later
     tokens attend to these and to one another. The budget is one of the prefix; only the later tokens should be scored,
-    since for those of the prefix nothing is sparse."""
+    since nothing is sparse for those of the prefix."""
+
+    renamed: ClassVar[dict[str, str]] = {"worth": "score"}
 
     prefix: int = 0
     """Tokens of the prefix; 0: the first half of the sequence."""
@@ -238,9 +250,9 @@ class Prefix(Method):
     def as_mixer(self) -> Method:
         raise UserError(f"{self.label} cuts down a prompt once, which a mixer does not have.")
 
-    def worth(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        """What each key of the prefix is worth, by what is known at its end; the highest stay."""
-        raise NotImplementedError(f"{type(self).__name__}.worth")
+    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        """Return the score of each key of the prefix, from what is known at its end; the highest are kept."""
+        raise NotImplementedError(f"{type(self).__name__}.score")
 
     def length(self, time: int) -> int:
         return min(time, self.prefix or time // 2)
@@ -249,7 +261,7 @@ class Prefix(Method):
         length = self.length(layer.time)
         slots = torch.tensor([budget.cache(length)], device=layer.q.device)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
-        known = expect(self.worth(layer, length), self, "worth", shape, layer.k)
+        known = expect(self.score(layer, length), self, "score", shape, layer.k)
         chosen = highest(known, slots, layer.exists[:, None, :length])
         kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
         kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)

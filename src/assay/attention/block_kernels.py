@@ -1,8 +1,8 @@
-"""Attention over blocks of keys as Triton kernels: CUDA alone, imported only there.
+"""Triton kernels for attention over blocks of keys; imported on CUDA alone.
 
-`attention` reads the blocks that it is given lists of, and nothing else; FlexAttention does the same more slowly, and
-stands in where these do not fit (flex.py). `weights` finds how heavy each block is for each block of queries, for
-methods that choose by it, without a matrix of all queries and keys in memory.
+`attention` reads only the blocks that it is given lists of; where these kernels do not fit, FlexAttention does the same
+more slowly (flex.py). `weights` finds the attention weight of each block for each block of queries, for methods that
+choose by it, without a matrix of all queries and keys in memory.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from assay.attention.layer import Layer
 
 LOG2_E = 1.4426950408889634
-"""Kernels use powers of 2."""
+"""The kernels compute powers of 2 in place of exp."""
 
 
 def attention(
@@ -41,7 +41,7 @@ def attention(
 
 
 def weights(layer: Layer, *, size: int) -> Float[Tensor, "rows heads block block"]:
-    """The highest weight that any query of a block gives to any key of another, under causal attention."""
+    """Return the highest weight that any query of a block gives to any key of another, under causal attention."""
     side, blocks = min(_factor(size), 128), triton.cdiv(layer.time, size)
     q, k = layer.q.contiguous(), layer.k.contiguous()
     out = q.new_zeros(*q.shape[:2], blocks, blocks, dtype=torch.float32)
@@ -53,7 +53,7 @@ def weights(layer: Layer, *, size: int) -> Float[Tensor, "rows heads block block
 
 
 def fits(layer: Layer, size: int) -> bool:
-    """Whether the kernels can do it: 16-bit numbers, blocks that tensor cores can cut, no gradient."""
+    """Return whether the kernels support this layer: 16-bit numbers, blocks that tensor cores can cut, no gradient."""
     d = layer.q.shape[-1]
     whole = d == layer.v.shape[-1] and d in (16, 32, 64, 128)
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (layer.q, layer.k, layer.v))
@@ -61,7 +61,7 @@ def fits(layer: Layer, size: int) -> bool:
 
 
 def _factor(size: int) -> int:
-    """The largest power of 2 in it."""
+    """Return the largest power of 2 that divides `size`."""
     return size & -size
 
 
@@ -70,7 +70,7 @@ def _grid(layer: Layer, queries: int) -> tuple[int, int]:
 
 
 def _rows(x: Tensor, count: int) -> Any:
-    """All heads one under the other, to be read so many rows at a time by the copy engine."""
+    """Stack all heads, to be read `count` rows at a time by the copy engine."""
     return TensorDescriptor.from_tensor(x.view(-1, x.shape[-1]), [count, x.shape[-1]])
 
 
@@ -84,7 +84,7 @@ def _attention(
     D: tl.constexpr, SIZE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES  # the long lists first
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES  # longest lists first
     start = head // group * time
     block = first // SIZE
     given = q.load([head * time + first, 0])
@@ -102,7 +102,7 @@ def _attention(
         scores = tl.dot(given, k.load([start + column, 0]).T) * scale
         seen = rows[:, None] >= column + tl.arange(0, KEYS)[None, :]
         scores = tl.where(seen, scores, -float("inf"))
-        # Rows past the end are of the next head. They weigh nothing, but nothing times infinity is not a number.
+        # Rows past the end belong to the next head. Their weight is 0, but 0 times infinity is NaN.
         inside = (column + tl.arange(0, KEYS) < time)[:, None]
         values = tl.where(inside, v.load([start + column, 0]), 0.0)
         largest, total, sums = _take(scores, values, largest, total, sums)
@@ -112,7 +112,7 @@ def _attention(
 
 @triton.jit
 def _take(scores, values, largest, total, sums):
-    """The softmax so far, with some more keys."""
+    """Update the running softmax with some more keys."""
     larger = tl.maximum(largest, tl.max(scores, 1))
     weights = tl.math.exp2(scores - larger[:, None])
     shrunk = tl.math.exp2(largest - larger)
@@ -127,7 +127,7 @@ def _weights(q, k, out, scale, time, blocks, group, SIZE: tl.constexpr, SIDE: tl
     given = q.load([head * time + first, 0])
     rows = first + tl.arange(0, SIDE)
     seen = rows[:, None] >= first + tl.arange(0, SIDE)[None, :]
-    # Of the queries' own keys they see those before them; of all others, everything.
+    # Queries see only earlier keys of their own block, and every key of the blocks before.
     scores = tl.where(seen, tl.dot(given, k.load([start + first, 0]).T) * scale, -float("inf"))
     largest = tl.max(scores, 1)
     total = tl.sum(tl.math.exp2(scores - largest[:, None]), 1)
@@ -137,7 +137,7 @@ def _weights(q, k, out, scale, time, blocks, group, SIZE: tl.constexpr, SIDE: tl
         larger = tl.maximum(largest, tl.max(scores, 1))
         total = total * tl.math.exp2(largest - larger) + tl.sum(tl.math.exp2(scores - larger[:, None]), 1)
         largest = larger
-    # Rows past the end are of the next head: they weigh nothing.
+    # Rows past the end belong to the next head: they weigh nothing.
     log_sum = tl.where(rows < time, largest + tl.math.log2(total), float("inf"))
     row = out + (head * blocks + first // SIZE).to(tl.int64) * blocks
     tl.atomic_max(row + first // SIZE, tl.max(tl.math.exp2(own - log_sum[:, None])))

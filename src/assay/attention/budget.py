@@ -1,4 +1,4 @@
-"""How many keys a method may keep, and what share of the keys in sight that comes to."""
+"""A budget says how many keys a method may keep; densities say what share of the keys in sight that is."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ from assay.core.errors import UserError
 
 
 class BudgetTooSmall(UserError):
-    """A method cannot be itself with so few keys: a table shows this in place of a number."""
+    """The budget leaves a method too few keys to work as defined; a table shows this in place of a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much may be kept, in one of two ways.
+    """The number of keys that may be kept, given in one of two ways.
 
     sparsity s   k = (1 - s) T slots for Pattern and Evict; (1 - s) of the keys in sight, per query, for Select
     slots k      k slots, read together with the query's own key; for Select the best k keys and the query's own
@@ -24,16 +24,16 @@ class Budget:
         if (self.sparsity is None) == (self.slots is None):
             raise UserError("a budget is either a sparsity or a number of slots: give one of them.")
         if self.sparsity is not None and not 0 <= self.sparsity < 1:
-            raise UserError(f"sparsity={self.sparsity}: it is the part left out, at least 0 and below 1.")
+            raise UserError(f"sparsity={self.sparsity}: it is the share left out, at least 0 and below 1.")
         if self.slots is not None and self.slots < 1:
             raise UserError(f"slots={self.slots}: keep at least 1.")
 
     def cache(self, time: int) -> int:
-        """Slots k of a cache for `time` tokens."""
+        """Return the number k of cache slots for `time` tokens."""
         return self.slots if self.slots is not None else self._share(time)
 
     def keys(self, visible: int) -> int:
-        """Keys that a Select method reads for a query that may see `visible`, its own among them."""
+        """Return how many keys a Select method reads for a query that may see `visible`, its own included."""
         return min(self.slots + 1, visible) if self.slots is not None else self._share(visible)
 
     def _share(self, of: int) -> int:
@@ -45,15 +45,15 @@ class Budget:
 
 
 def density_of(keys: list[int]) -> float:
-    """Keys attended over keys in sight, where query t attends to keys[t] of its t + 1."""
+    """Return keys attended over keys in sight, where query t attends to keys[t] of its t + 1."""
     return sum(keys) / (len(keys) * (len(keys) + 1) / 2)
 
 
 def block_density(time: int, size: int, blocks: list[int]) -> float:
-    """As `density_of`, where query t attends to blocks[t] blocks of `size` keys, the last of them its own."""
+    """Return `density_of` where query t attends to blocks[t] blocks of `size` keys, the last of them its own."""
     return density_of([(n - 1) * size + t % size + 1 for t, n in enumerate(blocks)])
 
 
 def cache_density(time: int, slots: int) -> float:
-    """A full cache and the query's own key: the realised sparsity of (1 - s) T slots is near s^2, not s."""
+    """Return the density of a full cache and the query's own key: near s^2, not s, for (1 - s) T slots."""
     return density_of([min(t, slots) + 1 for t in range(time)])

@@ -22,7 +22,7 @@ from assay.attention.layer import Layer
 @attention.register("cab_v3")
 @dataclass(frozen=True, kw_only=True)
 class CabV3(CurvatureSelect):
-    """Blocks of keys by curvature."""
+    """Chooses blocks of keys by curvature."""
 
     def choose(
         self,

@@ -30,24 +30,24 @@ from assay.core.errors import UserError
 @attention.register("cab_v4")
 @dataclass(frozen=True, kw_only=True)
 class CabV4(CurvatureSelect):
-    """Blocks of keys by attention weight, then by curvature."""
+    """Chooses blocks of keys by attention weight, then by curvature."""
 
     aliases: ClassVar[tuple[str, ...]] = ("cab",)
 
     magnitude_ratio: float = 0.5
-    """Part of the blocks that is chosen by attention weight."""
+    """Share of the blocks chosen by attention weight."""
 
     @property
     def label(self) -> str:
-        return self.name + super().label.removeprefix("cab")  # the short alias leaves open which of the two it is
+        return self.name + super().label.removeprefix("cab")  # the alias `cab` does not say which version it is
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.magnitude_ratio <= 1:
-            raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a part, from 0 to 1.")
+            raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a share, from 0 to 1.")
 
     def vectors_read(self, visible: float, attended: float) -> float:
-        """Every key: the weights of the block before are those of dense attention."""
+        """Every key is read: the weights of the block before are those of dense attention."""
         return visible + attended
 
     def choose(
@@ -63,8 +63,8 @@ class CabV4(CurvatureSelect):
         return highest(with_own(curvature).masked_fill(chosen, float("inf")), count, among)
 
     def magnitude(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
-        """The highest weight that any query of a block gives to any key of another; block after block of queries, since
-        the whole matrix of a long sequence fits into no memory."""
+        """Return the highest weight that any query of a block gives to any key of another. Computed one block of
+        queries at a time, since the whole matrix of a long sequence fits into no memory."""
         if (found := flex.block_weights(layer, self.block_size)) is not None:
             return found
         blocks, rows = -(-layer.time // self.block_size), list[Tensor]()

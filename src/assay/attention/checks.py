@@ -1,16 +1,16 @@
-"""What a method gives is looked at before it is used, so that a fault is told as the method's, by name.
+"""A method's results are checked before they are used, so that an error names the method at fault.
 
-Shapes and kinds are looked at wherever a method is asked. Numbers are looked at inside `numbers()`, once at its end, so
-that a GPU is not waited for in every layer; outside it nobody looks, since a mixer whose training has diverged gives
-numbers that are none through no fault of its method.
+Shapes and dtypes are always checked. Numbers are checked inside `numbers()` alone, once at its end, so that no layer
+waits for a GPU; elsewhere they are not, since a mixer whose training has diverged gives NaN through no fault of its
+method.
 
     with numbers() as seen:                 # the layers of a forward pass
         with asked(method, given, layer):   # a layer asks a method which keys it reads
             ...
         seen.raise_for_none()
 
-Scores are looked at where a method chooses by them, in whatever way it does: inside `asked`, the numbers that go into
-an operation whose result is booleans or indices (a comparison, a sort, a top-k).
+Scores are checked where a method chooses by them: inside `asked`, the numbers that go into an operation whose result is
+booleans or indices (a comparison, a sort, a top-k).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ from assay.core.plugin import Plugin
 
 
 class MethodFault(UserError):
-    """A method gave what it may not give. The message names it and says what was expected."""
+    """A method returned something invalid. The message names the method and what was expected."""
 
 
 def expect(found: Any, owner: Plugin, what: str, shape: dict[str, int], like: Tensor, *, mask: bool = False) -> Tensor:
-    """`found`, if it is a tensor of this shape on the device of `like`: of numbers, or, for a mask, of booleans."""
+    """Return `found` if it is a tensor of this shape on `like`'s device, of numbers or (mask) booleans."""
     if not isinstance(found, Tensor):
         raise MethodFault(f"{owner.label}: {what} must be a tensor, got {type(found).__name__}.")
     sizes = tuple(shape.values())
@@ -50,7 +50,7 @@ def expect(found: Any, owner: Plugin, what: str, shape: dict[str, int], like: Te
 
 @dataclass
 class Numbers:
-    """Which methods gave scores that are no numbers, kept on the device until somebody looks."""
+    """Records which methods gave NaN scores, on the device until `raise_for_none` reads it."""
 
     none: dict[str, Tensor] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Numbers:
         self.none[label] = self.none[label] | found if label in self.none else found
 
     def raise_for_none(self) -> None:
-        """Raise MethodFault if a score was no number, and forget what was seen."""
+        """Raise MethodFault if a score was NaN, and clear what was recorded."""
         labels = list(self.none)
         found = torch.stack(list(self.none.values())).tolist() if labels else []
         self.none.clear()
@@ -68,12 +68,12 @@ class Numbers:
 
 _NUMBERS: ContextVar[Numbers | None] = ContextVar("numbers", default=None)
 _ASKED: ContextVar[tuple[str, Tensor] | None] = ContextVar("asked", default=None)
-"""The method that is being asked, and whether the queries and keys it was given are finite."""
+"""Label of the method being run, and whether the queries and keys it was given are finite."""
 
 
 @contextmanager
 def numbers() -> Iterator[Numbers]:
-    """Inside, scores are looked at."""
+    """Check scores for NaN inside this block."""
     token = _NUMBERS.set(Numbers())
     try:
         yield _NUMBERS.get()  # type: ignore[misc]
@@ -82,8 +82,8 @@ def numbers() -> Iterator[Numbers]:
 
 
 def sound(*given: Tensor) -> Tensor | None:
-    """Whether what a method is given is finite: a method is not to blame for a model that overflows. None: nobody
-    looks."""
+    """Return whether a method's input is finite, since a method is not to blame for a model that overflows; None
+    outside `numbers()`."""
     if _NUMBERS.get() is None:
         return None
     return torch.stack([tensor.isfinite().all() for tensor in given]).all()
@@ -91,8 +91,8 @@ def sound(*given: Tensor) -> Tensor | None:
 
 @contextmanager
 def asked(method: Plugin, given: Tensor | None, layer: Layer | None = None) -> Iterator[None]:
-    """Inside, scores are those of this method, and with a layer what it chooses by is looked at; `given` is what
-    `sound` said."""
+    """Attribute the scores inside this block to `method`; with a layer, also check the numbers it chooses by. `given`
+    is what `sound` returned."""
     token = _ASKED.set(None if given is None else (method.label, given))
     try:
         with nullcontext() if given is None or layer is None else _Choices(layer):
@@ -102,28 +102,28 @@ def asked(method: Plugin, given: Tensor | None, layer: Layer | None = None) -> I
 
 
 def look(scores: Tensor, layer: Layer | None = None) -> None:
-    """Note whether any of these is no number; of scores between every query and key of a layer, those of pairs that
-    the model hides do not count."""
+    """Record whether any score is NaN. Where there is a score for every query and key of a layer, pairs that the model
+    hides do not count."""
     seen, asking = _NUMBERS.get(), _ASKED.get()
     if seen is not None and asking is not None:
         label, given = asking
         none = scores.isnan()
         if layer is not None and none.ndim > 2 and none.shape[-2:] == (layer.time, layer.time):
-            between = none.ndim - 3  # axes of heads
+            between = none.ndim - 3  # number of head axes
             none = none & layer.visible[(slice(None), *[None] * between)]
         seen.note(label, none.any() & given)
 
 
 ASKS_FOR_NONE = {"isnan", "isfinite", "isinf", "isposinf", "isneginf", "isreal", "ne"}
-"""Tests for what is no number (`x != x` is one): a method may make them and mend what it finds."""
+"""Tests for NaN and infinity (`x != x` is one): a method may run them and repair what it finds."""
 READS_NONE = ("_like", "empty", "zeros", "ones", "full")
-"""Ends of the names of operations that take a shape from their argument, and no number."""
+"""Name endings of operations that take a shape from their argument and read no number."""
 LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__bool__"}
-"""A method may go on to choose in plain Python."""
+"""Ways to read a tensor into plain Python, where a method may choose unseen by torch."""
 
 
 class _Choices(TorchFunctionMode):
-    """Looks at the numbers of every operation that makes a choice of them."""
+    """Checks the numbers that go into every operation whose result is a choice."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()

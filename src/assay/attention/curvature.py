@@ -1,4 +1,4 @@
-"""What the two forms of CAB, curvature-aware block-sparse attention, share: block scores that do not read the future.
+"""Both forms of CAB, curvature-aware block-sparse attention, share these block scores, which do not read the future.
 
 Tokens are cut into blocks; a block of queries chooses blocks of keys. A block is represented by its longest query, and
 its longest key. With A the scores of representatives, scaled to 0..1, the curvature of an edge is its affinity less
@@ -27,15 +27,15 @@ from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_dens
 from assay.attention.layer import Layer
 
 LEAST_BLOCKS = 4
-"""With fewer, the query's own block and chance decide."""
+"""With fewer blocks, little but the query's own block and chance decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvatureSelect(BlockSelect):
-    """A block of queries chooses blocks of keys."""
+    """A method in which a block of queries chooses blocks of keys by curvature."""
 
     lambda_redundancy: float = 0.3
-    """Weight of the detours."""
+    """Weight of the detours through other blocks."""
 
     @property
     def departure(self) -> str:
@@ -48,12 +48,12 @@ class CurvatureSelect(BlockSelect):
         count: Int[Tensor, "rows 1 block 1"],
         among: Bool[Tensor, "rows 1 block block"],
     ) -> Bool[Tensor, "rows heads block block"]:
-        """`count` blocks of keys for each block of queries, its own included."""
+        """Return `count` blocks of keys for each block of queries, its own included."""
         raise NotImplementedError(f"{type(self).__name__}.choose")
 
     def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
-        """The blocks of keys that each block of queries attends to."""
-        if layer.mask is None:  # then no mask of time x time is needed, to know that the earlier blocks are in sight
+        """Return the blocks of keys that each block of queries attends to."""
+        if layer.mask is None:  # without a mask all earlier blocks are in sight: no time x time mask is needed
             blocks = -(-layer.time // self.block_size)
             among = torch.ones(blocks, blocks, dtype=torch.bool, device=layer.q.device).tril()
             among = among.expand(layer.rows, 1, -1, -1)
@@ -63,7 +63,7 @@ class CurvatureSelect(BlockSelect):
         return self.choose(layer, self.curvature(layer), counts[among.sum(-1, keepdim=True)], among)
 
     def blocks(self, available: int, budget: Budget) -> int:
-        """Blocks that a block of queries attends to, its own included."""
+        """Return how many blocks a block of queries attends to, its own included."""
         allowed = budget.keys(available) if budget.slots is None else budget.slots // self.block_size + 1
         return min(available, allowed)
 
@@ -74,8 +74,8 @@ class CurvatureSelect(BlockSelect):
         return affinity - self.lambda_redundancy * detours / before
 
     def affinity(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
-        """Scores of the queries' representatives, from the block before, with the keys' of all earlier blocks, scaled
-        by the lowest and highest score of the rows so far; 0 for a block itself and later ones."""
+        """Return the scores of the longest query of the block before with the longest keys of all earlier blocks,
+        scaled by the lowest and highest score of the rows so far; 0 for a block itself and later ones."""
         queries, keys = (self.longest(x, layer) for x in (layer.q, layer.k))
         keys = repeat(keys, "r h m d -> r (h g) m d", g=layer.group)
         scores = pad(queries[:, :, :-1] @ keys.mT, (0, 0, 1, 0))
@@ -87,7 +87,7 @@ class CurvatureSelect(BlockSelect):
         return ((scores - low) / (high - low).clamp(min=1e-12)).where(known, 0.0)
 
     def longest(self, x: Float[Tensor, "rows h time d"], layer: Layer) -> Float[Tensor, "rows h block d"]:
-        """The vector of largest norm in each block, padding left out."""
+        """Return the vector of largest norm in each block, ignoring padding."""
         wide = torch.promote_types(x.dtype, torch.float32)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
         best = self.in_blocks(norms.masked_fill(~layer.exists[:, None, :, None], -1.0)).argmax(3, keepdim=True)
@@ -113,16 +113,16 @@ class CurvatureSelect(BlockSelect):
 
 @lru_cache(maxsize=64)
 def _counts(method: CurvatureSelect, budget: Budget, blocks: int, device: torch.device) -> Int[Tensor, " available"]:
-    """Of so many blocks in sight, how many are read. Kept: every layer asks, and a GPU would wait for the numbers."""
+    """Return the blocks read per number in sight. Cached: every layer asks, and a GPU would wait for them."""
     return torch.tensor([0] + [method.blocks(n + 1, budget) for n in range(blocks)], device=device)
 
 
 def tiles(x: Tensor, size: int) -> Tensor:
-    """The largest entry of each size x size tile, entries outside counted as 0."""
+    """Return the largest entry of each size x size tile, entries outside counted as 0."""
     missing = (0, -x.shape[-1] % size, 0, -x.shape[-2] % size)
     return reduce(pad(x, missing), "r h (i q) (j k) -> r h i j", "max", q=size, k=size)
 
 
-def with_own(worth: Float[Tensor, "rows heads block block"]) -> Float[Tensor, "rows heads block block"]:
-    """Worths under which a block's own keys come first."""
-    return worth.masked_fill(torch.eye(worth.shape[-1], dtype=torch.bool, device=worth.device), float("inf"))
+def with_own(score: Float[Tensor, "rows heads block block"]) -> Float[Tensor, "rows heads block block"]:
+    """Give each block's own keys an infinite score, so that they are always chosen."""
+    return score.masked_fill(torch.eye(score.shape[-1], dtype=torch.bool, device=score.device), float("inf"))

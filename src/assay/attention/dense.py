@@ -21,7 +21,7 @@ from assay.attention.base import Budget, Pattern
 @attention.register("dense")
 @dataclass(frozen=True, kw_only=True)
 class Dense(Pattern):
-    """Full attention, whatever the budget."""
+    """Attends to every key, whatever the budget."""
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int

@@ -1,4 +1,4 @@
-"""Attention on CUDA that skips what is not attended to: FlexAttention, with masks that are never written out.
+"""Attention on CUDA skips the keys that are not attended to: FlexAttention, with masks that are never written out.
 
 A block-shaped method (cab_v3, cab_v4) gives lists of the blocks of keys that each block of queries reads, and nothing
 else is read: by a kernel made for it (block_kernels.py), or by FlexAttention where that does not fit. An eviction
@@ -25,22 +25,22 @@ from assay.attention.layer import Layer
 from assay.nn.whole import has_kernels
 
 BLOCK = 128
-"""Of queries and of keys: the size that FlexAttention's CUDA kernels are made for."""
+"""Queries and keys per block: the size that FlexAttention's CUDA kernels are made for."""
 
 
 def usable(layer: Layer) -> bool:
-    """On CUDA, where the model itself hides nothing of the past, sequences are longer than a block, and heads are as
-    wide as tensor cores ask for."""
+    """Return whether FlexAttention applies: on CUDA, the model itself hides nothing of the past, sequences are longer
+    than a block, and heads are as wide as tensor cores need."""
     return layer.q.is_cuda and layer.mask is None and layer.time > BLOCK and layer.q.shape[-1] >= 16
 
 
 SHAPES = 64
-"""Of sequences that one process may compile attention for."""
+"""Sequence shapes that one process may compile attention for."""
 
 
 @cache
 def compiled() -> Callable[..., Any]:
-    """FlexAttention as one kernel per shape, kept for the process."""
+    """Return FlexAttention compiled to one kernel per shape, cached for the process."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)
@@ -57,21 +57,21 @@ def attention(layer: Layer, mask: Any) -> Float[Tensor, "rows heads time e"]:
 
 
 def _plain() -> Callable[..., Any]:
-    """The same, not compiled: slow, and on every device."""
+    """Return FlexAttention uncompiled, which is slow but runs on every device."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex_attention
 
 
 def takes_blocks(layer: Layer, size: int) -> bool:
-    """Whether blocks of this size are read from lists."""
+    """Return whether blocks of this size can be read from lists."""
     return usable(layer) and (size % BLOCK == 0 or _has_kernel(layer, size))
 
 
 def blocks_attention(
     layer: Layer, chosen: Bool[Tensor, "rows heads block block"], *, size: int
 ) -> Float[Tensor, "rows heads time e"]:
-    """Attention to the chosen blocks of keys."""
+    """Compute attention to the chosen blocks of keys."""
     if _has_kernel(layer, size):
         from assay.attention import block_kernels
 
@@ -80,7 +80,7 @@ def blocks_attention(
 
 
 def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block block"] | None:
-    """The highest weight between any query of a block and any key of another; None where there is no kernel for it."""
+    """Return the highest weight of any query of a block for any key of another; None without a kernel for it."""
     if not (usable(layer) and _has_kernel(layer, size)):
         return None
     from assay.attention import block_kernels
@@ -98,14 +98,14 @@ def _has_kernel(layer: Layer, size: int) -> bool:
 
 @cache
 def _reads_by_copy_engine(device: torch.device) -> bool:
-    """As the kernels do: by that of Hopper, which Triton offers from 3.4 on. Every layer asks, so it is kept."""
+    """Return whether there is Hopper's copy engine, which the kernels use through Triton 3.4. Cached per device."""
     known = has_kernels(device) and find_spec("triton.tools.tensor_descriptor") is not None
     return known and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def block_mask(chosen: Bool[Tensor, "rows heads block block"], *, size: int, time: int) -> Any:
-    """Causal attention of blocks of queries to the chosen blocks of keys: their own, which is masked inside, and
-    earlier ones, which are read whole."""
+    """Return the mask of causal attention to the chosen blocks of keys: a block's own is masked inside, earlier ones
+    are read whole."""
     own = torch.eye(chosen.shape[-1], dtype=torch.bool, device=chosen.device).expand_as(chosen)
     inside = lambda b, h, query, key: query >= key  # noqa: E731 - see below
     return _mask(own, chosen & _earlier(chosen), inside, size=size, time=time)
@@ -116,7 +116,7 @@ def _earlier(chosen: Bool[Tensor, "rows heads block block"]) -> Bool[Tensor, "bl
 
 
 def lifetime_mask(last: Int[Tensor, "rows kv_heads key"], *, group: int) -> Any:
-    """Attention to the keys that an eviction history has kept."""
+    """Return the mask of the keys that an eviction history has kept."""
     per_head = repeat(last, "r h k -> r (h g) k", g=group).contiguous()
 
     time = last.shape[-1]
@@ -126,7 +126,7 @@ def lifetime_mask(last: Int[Tensor, "rows kv_heads key"], *, group: int) -> Any:
     before = first > first.mT
     some = (latest >= first) & (first >= first.mT)
     whole = before & (earliest >= first + BLOCK - 1)
-    # A lambda, as below: the compiler takes no function that tests have wrapped in checks of its shapes.
+    # A lambda, since the compiler rejects functions that tests have wrapped in checks of shapes.
     kept = lambda b, h, query, key: (query >= key) & (query <= per_head[b, h, key])  # noqa: E731
     return _mask(some & ~whole, whole, kept, size=BLOCK, time=time)
 
@@ -148,6 +148,6 @@ def _mask(
 def listed(
     chosen: Bool[Tensor, "rows heads block block"],
 ) -> tuple[Int[Tensor, "rows heads block"], Int[Tensor, "rows heads block block"]]:
-    """How many blocks each row has, and which: those first, in order."""
+    """Return how many blocks each row has, and their indices in order, before those not chosen."""
     order = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32).contiguous()

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from assay.attention.replay import Part, Slots
 
 
-def replay(slots: "Slots", parts: Sequence["Part"], arrival: Tensor, *, at_once: int) -> None:
+def replay(slots: "Slots", parts: Sequence["Part"], initial: Tensor, *, at_once: int) -> None:
     """Replay every token of the sequence, in order; `slots` holds the history afterwards."""
-    device, time = arrival.device, arrival.shape[-1]
+    device, time = initial.device, initial.shape[-1]
     clock = torch.zeros((), dtype=torch.long, device=device)
     for part in parts:
         part.hold_scores(clock, at_once)
 
     def step() -> None:
-        slots.admit(clock, arrival.index_select(-1, clock[None]))
+        slots.admit(clock, initial.index_select(-1, clock[None]))
         present = slots.present(clock, None)
         for part in parts:
             part.update(clock, None, slots, present)

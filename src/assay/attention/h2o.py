@@ -13,7 +13,7 @@ leaves: as in the paper's algorithm.
 
 Differs from the paper: it evicts from the first token on, where the paper reads a prompt densely and sums up its scores
 first (protocol `prefix` does). The paper decides per head; where query heads share keys, the sum over the group decides
-for the head of keys, since nothing smaller can be evicted from a cache. k slots are kept besides the new key, where the
+for the KV head, since nothing smaller can be evicted from a cache. k slots are kept besides the new key, where the
 authors' simulation counts it among the latest. Of equal scores the oldest key goes.
 """
 
@@ -30,15 +30,15 @@ from assay.core.errors import UserError
 @attention.register("h2o")
 @dataclass(frozen=True, kw_only=True)
 class H2O(Evict):
-    """Heavy hitters and the latest keys."""
+    """Keeps heavy hitters and the latest keys."""
 
     recent: float = 0.5
-    """Part of the slots that is kept for the latest keys."""
+    """Share of the slots reserved for the latest keys."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.recent <= 1:
-            raise UserError(f"{self.name}: recent={self.recent} is a part of the slots, from 0 to 1.")
+            raise UserError(f"{self.name}: recent={self.recent} is a share of the slots, from 0 to 1.")
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
         return before + step.weights.sum((2, 3))

@@ -22,10 +22,10 @@ from assay.attention.base import Evict, Step
 @attention.register("keydiff")
 @dataclass(frozen=True, kw_only=True)
 class KeyDiff(Evict):
-    """The key most like the mean of the cache is evicted."""
+    """Evicts the key most like the mean of the cache."""
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
         keys = normalize(step.keys.to(before.dtype), dim=-1)
-        # The sum in place of the mean: a cosine does not see the length.
+        # The sum serves as the mean: a cosine ignores length.
         anchor = (keys * step.present[:, :, -1, :, None]).sum(2, keepdim=True)
         return -cosine_similarity(keys, anchor, dim=-1)

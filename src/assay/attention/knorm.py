@@ -22,7 +22,7 @@ from assay.attention.layer import Layer
 @attention.register("knorm")
 @dataclass(frozen=True, kw_only=True)
 class Knorm(Evict):
-    """The key of largest norm is evicted."""
+    """Evicts the key of largest norm."""
 
-    def arrival(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
         return -layer.k.to(torch.promote_types(layer.k.dtype, torch.float32)).norm(dim=-1)

@@ -1,4 +1,4 @@
-"""Attention of one layer for several (method, budget) pairs at once, the lanes of a forward pass.
+"""The lanes of a forward pass, (method, budget) pairs, share the attention computation of one layer.
 
 The rows of a layer are the sequences of the first lane, then those of the second, and so on. The eviction histories of
 all lanes are replayed together; masks are made and used lane by lane, so that there is never more than one in memory.
@@ -23,9 +23,9 @@ from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
-"""Queries turned further by so many positions each: what a model with rotary positions offers."""
+"""Rotates queries further by so many positions each; models with rotary positions provide it."""
 SCORES_AT_ONCE = 2**26
-"""Of those computed for cache positions, one by one in place of a fused kernel."""
+"""Scores computed together for cache positions, which no fused kernel handles."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Lane:
     method: Method
     budget: Budget
     positions: Literal["absolute", "cache"] = "absolute"
-    """Whether distances are those of the text, or those inside the cache, which StreamingLLM was published with."""
+    """Whether distances are those of the text, or those inside the cache, as in the paper of StreamingLLM."""
     chunk: int = 1
     prefix: int = 0
 
     def check(self, time: int) -> None:
-        """Raise what stands against it, before anything is computed."""
+        """Raise UserError if this combination cannot run, before anything is computed."""
         method = self.placed
         method.check(time if isinstance(method, Prefix) else self.prefix or time, self.budget)
         if self.positions == "cache" and self.in_cache(time) is None:
@@ -55,30 +55,30 @@ class Lane:
         if self.prefix and isinstance(self.method, Select):
             raise UserError(f"{self.method.label} selects anew for each query, so a prefix means nothing to it.")
         if self.prefix and isinstance(self.method, Pattern) and not self.method.forgets:
-            # With no number of slots would it be itself; the table says so, and the other lanes go on.
+            # No number of slots would help; the table says so, and the other lanes continue.
             raise BudgetTooSmall(f"not of a prefix: {self.method.label} comes back to keys that it has left out.")
         if self.prefix and self.positions == "cache":
             raise UserError("positions inside the cache are defined for the online protocol alone.")
 
     @property
     def placed(self) -> Method:
-        """The method, one of a prefix with the lane's in place of its own."""
+        """Return the method; a Prefix method gets the lane's prefix in place of its own."""
         return replace(self.method, prefix=self.prefix) if self._moves_prefix() else self.method  # type: ignore[call-arg]
 
     def _moves_prefix(self) -> bool:
         return isinstance(self.method, Prefix) and self.prefix > 0
 
     def in_cache(self, time: int) -> tuple[int, int] | None:
-        """How many first and latest keys the cache holds, if that is all."""
+        """Return how many first and latest keys the cache holds, if it holds nothing else."""
         slots = self.budget.cache(time)
         return self.method.cache(slots) if isinstance(self.method, Pattern) else None
 
     def is_dense(self, time: int) -> bool:
-        """Whether it is the model itself, so that one lane can stand for all of this kind."""
+        """Return whether nothing is left out, so that one lane can stand for all such lanes."""
         return _is_dense(self, time)
 
     def first_sparse(self, time: int) -> int:
-        """The first query that may be denied something: those of a dense prefix, which are not scored, do not count."""
+        """Return the first query that may be denied a key: those of a dense prefix are not scored."""
         return self.placed.length(time) if isinstance(self.placed, Prefix) else min(self.prefix, time)
 
     def slots(self, time: int) -> int:
@@ -87,8 +87,8 @@ class Lane:
 
 @lru_cache(maxsize=4096)
 def _is_dense(lane: Lane, time: int) -> bool:
-    """Kept: the density is counted query by query, and every layer asks."""
-    if lane.prefix and isinstance(lane.method, Pattern):  # with a slot for every key it may still leave some out
+    """Cached: the density is counted query by query, and every layer asks."""
+    if lane.prefix and isinstance(lane.method, Pattern):  # even with a slot for every key, a pattern may leave some out
         query, keys = torch.tensor([[lane.prefix]]), torch.arange(lane.prefix)
         return bool(lane.method.sees(query, keys, time=lane.prefix, slots=lane.slots(time)).all())
     if lane.prefix and not isinstance(lane.method, Prefix):
@@ -97,17 +97,17 @@ def _is_dense(lane: Lane, time: int) -> bool:
 
 
 def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
-    """The keys each query attends to."""
+    """Return a mask of the keys each query attends to."""
     return torch.cat([mask.expand(-1, layer.q.shape[1], -1, -1) for _, mask in masks(lanes, layer)])
 
 
 def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -> Float[Tensor, " rows"]:
-    """Keys attended over keys in sight, for each sequence."""
+    """Return keys attended over keys in sight, for each sequence."""
     return kept.sum((1, 2, 3)) / (kept.shape[1] * layer.visible.sum((1, 2)))
 
 
 def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Tensor, "rows heads_or_1 query key"]]]:
-    """Lane by lane, its rows and what they attend to."""
+    """Yield the rows of each lane and the mask of what they attend to."""
     batch, given = checked(lanes, layer), sound(layer.q, layer.k)
     histories = replayed(lanes, layer, given)
     for number, lane in enumerate(lanes):
@@ -121,17 +121,17 @@ def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Ten
 def replayed(
     lanes: Sequence[Lane], layer: Layer, given: Bool[Tensor, ""] | None = None
 ) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
-    """The lifetimes of keys in the lanes that evict, by the lane's number; those of one protocol replayed as one.
-    `given`: whether queries and keys are finite, where somebody looks at scores."""
+    """Return the lifetimes of keys in the lanes that evict, by the lane's number; lanes of one protocol are replayed
+    together. `given`: whether queries and keys are finite, where scores are checked."""
     batch = _batch(lanes, layer)
     protocols: dict[tuple[int, int], list[int]] = {}
     for number, lane in enumerate(lanes):
-        # With a slot for every key nothing leaves; left in, such a lane would widen the slots of all others.
+        # With a slot for every key nothing is evicted; such a lane would only widen the slots of all others.
         if isinstance(lane.method, Evict) and lane.slots(layer.time) < (lane.prefix or layer.time):
             protocols.setdefault((lane.chunk, lane.prefix), []).append(number)
     found: dict[int, Tensor] = {}
     for (chunk, prefix), numbers in protocols.items():
-        numbers.sort(key=lambda number: lanes[number].method.label)  # the lanes of one method are updated as one
+        numbers.sort(key=lambda number: lanes[number].method.label)  # lanes of one method are updated together
         starts = torch.tensor(numbers, device=layer.q.device) * batch
         rows = (starts[:, None] + torch.arange(batch, device=layer.q.device)).flatten()
         evicting = [(lane.method, lane.slots(layer.time)) for lane in map(lanes.__getitem__, numbers)]
@@ -148,7 +148,7 @@ def lane_mask(
             return cut_once(method, layer, lane)
         case Pattern() | Select() | Prefix() as method:
             kept = method.keep(layer, lane.budget)
-            # One mask for all heads, or one for each.
+            # The mask is shared by all heads, or there is one per head.
             heads = 1 if isinstance(kept, Tensor) and kept.ndim == 4 and kept.shape[1] == 1 else layer.q.shape[1]
             shape = {"rows": layer.rows, "heads": heads, "query": layer.time, "key": layer.time}
             return expect(kept, method, "keep", shape, layer.q, mask=True)
@@ -162,7 +162,7 @@ def lane_mask(
 
 
 def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 query key"]:
-    """What the pattern's cache would hold of the prefix when the token after it comes, and everything since."""
+    """Return a mask of what the pattern's cache holds of the prefix at its end, and of everything since."""
     place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
     next_query = place[:, None, lane.prefix : lane.prefix + 1].clamp(min=0)
     seen = method.sees(next_query.mT, place[:, None, : lane.prefix], time=lane.prefix, slots=lane.slots(layer.time))
@@ -173,21 +173,21 @@ def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 
 
 @dataclass
 class Usage:
-    """What a lane has read and kept, summed over layers, sequences and heads of keys, by the queries from `since`."""
+    """Counts what a lane has read and kept, over layers, sequences and KV heads, by queries from `since` on."""
 
     attended: float = 0.0
-    """Query-key pairs, over query heads."""
+    """Query-key pairs attended to, over query heads."""
     visible: float = 0.0
-    """As many, had it been dense."""
+    """Query-key pairs that dense attention would attend to."""
     vectors_read: float = 0.0
-    """Keys and values, and what a method reads in order to choose."""
+    """Keys and values read, and what a method reads in order to choose."""
     vectors_stored: float = 0.0
-    """When the last query attends."""
+    """Vectors stored when the last query attends."""
     queries: float = 0.0
-    """Queries times heads of keys, over the layers."""
+    """Queries times KV heads, summed over layers."""
 
     def count(self, method: Method, layer: Layer, *, attended: float, read: float, last: float, since: int = 0) -> None:
-        """Pairs over query heads; keys over heads of keys, for all queries and for the last one."""
+        """Add a layer: `attended` pairs over query heads, keys over KV heads for all queries and the last."""
         kv_heads = layer.k.shape[1]
         if layer.mask is None:
             visible = float(layer.rows * (_pairs(layer.time) - _pairs(since)))
@@ -217,14 +217,14 @@ class Usage:
     def count_lifetimes(
         self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"], since: int = 0
     ) -> None:
-        """Key j is read by the queries j..last_j."""
+        """Add a layer in which key j is read by the queries j..last_j."""
         first = torch.arange(layer.time, device=last.device).clamp(min=since)
         read = float((last - first + 1).clamp(min=0).sum())
         resident = float((last == layer.time - 1).sum())
         self.count(method, layer, attended=read * layer.group, read=read, last=resident, since=since)
 
     def count_blocks(self, method: BlockSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]) -> None:
-        """A block of queries reads its own keys up to each query, and the others whole."""
+        """Add a layer whose queries read their own block up to themselves, and other chosen blocks whole."""
         ends = torch.arange(chosen.shape[-1], device=chosen.device) * method.block_size
         sizes = (layer.time - ends).clamp(max=method.block_size).double()
         area = (sizes[:, None] * sizes).tril(-1) + torch.diag(sizes * (sizes + 1) / 2)
@@ -236,7 +236,7 @@ class Usage:
 def attend(
     lanes: Sequence[Lane], layer: Layer, *, turn: Turn | None = None, usage: Sequence[Usage] | None = None
 ) -> Float[Tensor, "rows heads time e"]:
-    """The output of attention, lane by lane. What CUDA can do without writing a mask out is done so."""
+    """Return the output of attention, lane by lane. On CUDA no mask is written out where a kernel can do without."""
     batch, given = checked(lanes, layer), sound(layer.q, layer.k)
     histories, outputs = replayed(lanes, layer, given), []
     for number, lane in enumerate(lanes):
@@ -269,7 +269,7 @@ def attend(
 def masked_attention(
     layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"] | None
 ) -> Float[Tensor, "rows heads time e"]:
-    """Softmax attention to what is kept; None: to everything before. A query that sees nothing gets zeros."""
+    """Return softmax attention to what is kept (None: everything before); zeros if a query sees nothing."""
     k, v = (repeat(x, "r h t d -> r (h g) t d", g=layer.group) for x in (layer.k, layer.v))
     return scaled_dot_product_attention(layer.q, k, v, attn_mask=kept, is_causal=kept is None, scale=layer.scale)
 
@@ -277,11 +277,11 @@ def masked_attention(
 def attention_in_cache(
     lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"], turn: Turn | None
 ) -> Float[Tensor, "rows heads time e"]:
-    """Distances as they are inside the cache: to the latest keys those of the text, to the first ones, which stay while
-    the text moves on, those of a query that stands at the end of the cache."""
+    """Compute attention with distances counted inside the cache: to the latest keys they are those of the text; to the
+    first ones, which stay while the text moves on, those of a query at the end of the cache."""
     first, latest = lane.in_cache(layer.time) or (0, 0)
     if first == 0:
-        return masked_attention(layer, kept)  # of a window alone the distances do not change
+        return masked_attention(layer, kept)  # in a window alone the distances do not change
     if turn is None:
         raise UserError("positions inside the cache need a model with rotary positions. Use --positions absolute.")
     place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
@@ -306,7 +306,7 @@ def _scores(layer: Layer, queries: slice) -> Float[Tensor, "rows heads query key
 
 
 def checked(lanes: Sequence[Lane], layer: Layer) -> int:
-    """The sequences of a lane, once nothing stands against any of them."""
+    """Check every lane, then return the number of sequences per lane."""
     layer.check()
     for lane in lanes:
         lane.check(layer.time)

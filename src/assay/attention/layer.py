@@ -1,4 +1,4 @@
-"""What a method is shown: the queries, keys and values of one attention layer, and what the model lets each see."""
+"""A method is shown one attention layer: its queries, keys and values, and what the model lets each query see."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,25 +13,25 @@ from assay.core.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """What one attention layer has computed for a batch of sequences, keys already turned by their positions."""
+    """One attention layer's queries, keys and values for a batch of sequences, positions already applied."""
 
     q: Float[Tensor, "rows heads time d"]
     k: Float[Tensor, "rows kv_heads time d"]
     v: Float[Tensor, "rows kv_heads time e"]
     mask: Bool[Tensor, "rows time time"] | None = None
-    """What the model itself lets each query see (padding, a sliding window); None: the past and the present."""
+    """Keys that the model itself lets each query see (padding, a sliding window); None: the past and the present."""
     index: int = 0
-    """Which layer of the model this is."""
+    """Index of the layer in the model."""
     scale: float | None = None
     """Factor of the dot products; None: 1 / sqrt(d)."""
 
     def check(self) -> None:
-        """Refuse a model that is not causal."""
+        """Raise UserError for a model that is not causal."""
         if self.mask is not None and (self.mask & ~self.causal).any():
             raise UserError("the model's mask lets queries see later keys, and attention methods are causal.")
 
     def __getitem__(self, rows: slice | Tensor) -> "Layer":
-        """The same layer for some of the sequences."""
+        """Return the same layer for some of the sequences."""
         mask = None if self.mask is None else self.mask[rows]
         return Layer(self.q[rows], self.k[rows], self.v[rows], mask, self.index, self.scale)
 
@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def group(self) -> int:
-        """Query heads that share one head of keys."""
+        """Query heads that share one KV head."""
         return self.q.shape[1] // self.k.shape[1]
 
     @cached_property
@@ -58,24 +58,24 @@ class Layer:
 
     @cached_property
     def exists(self) -> Bool[Tensor, "rows key"]:
-        """Keys that some query may see: not padding."""
+        """Marks keys that some query may see, that is, not padding."""
         if self.mask is None:
             return torch.ones(self.rows, self.time, dtype=torch.bool, device=self.q.device)
         return self.mask.any(dim=1)
 
     @cached_property
     def start(self) -> Int[Tensor, " rows"]:
-        """Where each sequence begins: the padding in front of it."""
+        """Start of each sequence, after the padding in front of it."""
         return self.exists.int().argmax(dim=1)
 
     @cached_property
     def scores(self) -> Float[Tensor, "rows heads query key"]:
-        """Scaled dot products, hidden keys at minus infinity."""
+        """Scaled dot products, with hidden keys at minus infinity."""
         scores = rearrange(self.scores_between(0, self.time), "r h g q k -> r (h g) q k")
         return scores.masked_fill(~self.visible[:, None], float("-inf"))
 
     def scores_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
-        """Scaled dot products of the queries first..end-1 with the keys before `end`, the later ones not hidden."""
+        """Return scaled dot products of queries first..end-1 with keys before `end`, later keys not hidden."""
         wide = torch.promote_types(self.q.dtype, torch.float32)
         q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(wide)
         scale = self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
@@ -84,6 +84,6 @@ class Layer:
 
 
 def attention_weights(scores: Float[Tensor, "*queries key"], layer: Layer) -> Float[Tensor, "*queries key"]:
-    """Softmax of scores with hidden keys at minus infinity; 0 where a query sees nothing at all, as padding does."""
+    """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does."""
     weights = scores.softmax(-1)
     return weights if layer.mask is None else weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)

@@ -1,4 +1,4 @@
-"""Which keys an eviction method has kept, replayed without a forward pass of the model per token.
+"""The keys that an eviction method has kept are replayed without a forward pass of the model per token.
 
 Under teacher forcing the queries and keys of a layer are known for all tokens, so its eviction history can be replayed
 exactly, layer by layer. What is evicted never comes back, so that the history of a head is one number per key, the last
@@ -25,7 +25,7 @@ from assay.attention.replay import QUERIES_AT_ONCE, Part, Slots
 
 
 def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads query key"]:
-    """Lifetimes as a mask."""
+    """Return lifetimes as a mask."""
     place = torch.arange(last.shape[-1], device=last.device)
     return (place <= place[:, None]) & (place[:, None] <= last[:, :, None, :])
 
@@ -39,23 +39,23 @@ def lifetimes(
     graph: bool | None = None,
     given: Bool[Tensor, ""] | None = None,
 ) -> Int[Tensor, "rows kv_heads key"]:
-    """The last query that attends to each key, for lanes of Evict methods with so many slots. After every `chunk`
-    tokens the cache is cut down to its slots; with a prefix only once, after so many tokens. `graph`: whether tokens
-    are steps of one CUDA graph, as they are on CUDA where it can be done. `given`: see `lanes.replayed`."""
+    """Return the last query that attends to each key, for lanes of (Evict method, slots). After every `chunk` tokens
+    the cache is cut down to its slots; with a prefix only once, after so many tokens. `graph` runs tokens as steps of
+    one CUDA graph, by default wherever CUDA can. `given`: see `lanes.replayed`."""
     batch, parts, first = layer.rows // len(lanes), [], 0
     slots = Slots(lanes, layer, extra=prefix or chunk)
     for method, same in groupby(lanes, key=lambda lane: lane[0]):
         end = first + batch * len(list(same))
         parts.append(Part(method, layer[first:end], slice(first, end)))
         first = end
-    arrival = torch.cat([part.arrival() for part in parts])
+    initial = torch.cat([part.initial_score() for part in parts])
     online = chunk == 1 and not prefix and layer.mask is None
     if online and (layer.q.is_cuda if graph is None else graph):
-        graphed.replay(slots, parts, arrival, at_once=QUERIES_AT_ONCE)
+        graphed.replay(slots, parts, initial, at_once=QUERIES_AT_ONCE)
     else:
-        # After the prefix nothing leaves, and what comes then stays to the end.
+        # After the prefix nothing is evicted.
         for first, end in [(0, prefix)] if prefix else spans(0, layer.time, chunk):
-            slots.admit(first, arrival[:, :, first:end])
+            slots.admit(first, initial[:, :, first:end])
             for here, there in spans(first, end, QUERIES_AT_ONCE):
                 present = slots.present(here, there)
                 for part in parts:
@@ -68,6 +68,6 @@ def lifetimes(
 
 
 def spans(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
-    """first..end cut at the multiples of `size`."""
+    """Yield first..end cut at the multiples of `size`."""
     cuts = [first, *range(first - first % size + size, end, size), end]
     return pairwise(cuts)

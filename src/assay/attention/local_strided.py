@@ -39,17 +39,17 @@ from assay.core.errors import UserError
 @attention.register("local_strided")
 @dataclass(frozen=True, kw_only=True)
 class LocalStrided(Pattern):
-    """The latest keys and every stride-th."""
+    """Attends to the latest keys and every stride-th one before."""
 
     local_window: int = 0
-    """Latest keys, the query's own not counted; 0: half of the budget, or what the stride leaves; of `strided`, the
+    """Latest keys, the query's own not counted; 0: half of the budget, or what the stride leaves; for `strided`, the
     stride."""
     stride: int = 0
-    """Distance of the columns, the first key among them; 0: what the window leaves of the budget decides; of `strided`,
-    the window."""
+    """Distance of the columns, the first key among them; 0: what the window leaves of the budget decides; for
+    `strided`, the window."""
     pattern: Literal["fixed", "strided"] = "fixed"
-    """Whether the keys before the window stand at fixed places, the same for every query, or at multiples of the stride
-    before the query, as published."""
+    """Whether the keys before the window are the same columns for every query, or multiples of the stride before the
+    query, as published."""
 
     @property
     def departure(self) -> str:
@@ -76,7 +76,7 @@ class LocalStrided(Pattern):
         return (query - key <= window) | (counted % stride == 0)
 
     def shape(self, time: int, slots: int) -> tuple[int, int]:
-        """Window and stride for a budget."""
+        """Return window and stride for a budget."""
         if self.pattern == "strided":
             length = self.stride or self.local_window or finest(time, slots)
             return self.local_window or length, self.stride or length
@@ -86,7 +86,7 @@ class LocalStrided(Pattern):
         return window, stride
 
     def keys_before(self, t: int, window: int, stride: int) -> int:
-        """What query t sees besides its own key."""
+        """Return how many keys query t sees besides its own."""
         near = min(t, window)
         return near + (columns(t - window, stride) if self.pattern == "fixed" else t // stride - near // stride)
 
@@ -106,13 +106,13 @@ class LocalStrided(Pattern):
 
 
 def columns(keys: int, stride: int) -> int:
-    """How many of the first `keys` keys are multiples of the stride."""
+    """Return how many of the first `keys` keys are multiples of the stride."""
     return -(-max(0, keys) // stride)
 
 
 @lru_cache(maxsize=256)
 def finest(time: int, slots: int) -> int:
-    """The smallest l for which the latest l keys, and every l-th before them, fit into the slots; where none does, the
-    one that takes the fewest. Kept: every layer asks."""
+    """Return the smallest l for which the latest l keys, and every l-th before them, fit into the slots; if none does,
+    the one that takes the fewest. Cached: every layer asks."""
     last = time - 1
     return next((size for size in range(1, time) if size + last // size - 1 <= slots), max(1, isqrt(last)))

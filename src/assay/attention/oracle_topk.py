@@ -22,7 +22,7 @@ from assay.attention.layer import Layer
 @attention.register("oracle_topk")
 @dataclass(frozen=True, kw_only=True)
 class OracleTopk(Select):
-    """The keys of highest score."""
+    """Keeps the keys of highest score for each query."""
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         def scores(first: int, end: int) -> Float[Tensor, "rows heads query key"]:
@@ -31,5 +31,5 @@ class OracleTopk(Select):
         return best_in_parts(scores, layer, budget)
 
     def vectors_read(self, visible: float, attended: float) -> float:
-        """Every key, for the scores, and the chosen values."""
+        """Every key is read for the scores, and the chosen values."""
         return visible + attended

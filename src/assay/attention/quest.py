@@ -1,7 +1,7 @@
 """Quest (Tang et al. 2024, arXiv 2406.10774) reads the pages of keys that may hold the highest scores.
 
     page p has the elementwise bounds m_p <= k <= M_p of its keys, so that for every key in it
-    q . k  <=  sum_d max(q_d m_d, q_d M_d)          the page's worth: an upper bound of its best score
+    q . k  <=  sum_d max(q_d m_d, q_d M_d)          the page's score: an upper bound of its best score
 
     page_size=2, 2 pages:     query 6   # # . . . . #       the query's own page, and the best other one
 
@@ -30,18 +30,18 @@ from assay.attention.layer import Layer
 @attention.register("quest")
 @dataclass(frozen=True, kw_only=True)
 class Quest(Select):
-    """The pages whose bound on the scores is highest."""
+    """Reads the pages whose bound on the scores is highest."""
 
     may_be_none: ClassVar[tuple[str, ...]] = ("dense_layers",)
 
     page_size: int = 16
     min_pages: int = 3
-    """Pages read at least, the query's own among them."""
+    """Least number of pages read, the query's own included."""
     dense_layers: int = 2
-    """First layers that attend to everything."""
+    """First layers of the model, which attend to everything."""
 
     def as_mixer(self) -> "Quest":
-        """Sparse in every layer: the dense ones are the first of a deep model."""
+        """Return the method without dense layers, which are the first of a deep model."""
         return replace(self, dense_layers=0)
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
@@ -51,19 +51,19 @@ class Quest(Select):
         in_sight = reduce(pad(layer.visible, (0, missing)), "r q (p s) -> r q p", "max", s=self.page_size)
         counts = torch.tensor([0] + [self.pages(n + 1, budget) for n in range(layer.time)], device=layer.q.device)
         place = torch.arange(layer.time, device=layer.q.device)
-        # From the start of the first page in sight: a sliding window may begin inside one.
+        # Count from the start of the first page in sight: a sliding window may begin inside one.
         first = layer.visible.int().argmax(-1) // self.page_size * self.page_size
         allowed = counts[(place + 1 - first).where(layer.visible.any(-1), 0)]
         own = place[:, None] // self.page_size == torch.arange(in_sight.shape[-1], device=layer.q.device)
-        worth = self.bounds(layer).masked_fill(own, float("inf"))
-        chosen = highest(worth, allowed[:, None, :, None], in_sight[:, None])
+        score = self.bounds(layer).masked_fill(own, float("inf"))
+        chosen = highest(score, allowed[:, None, :, None], in_sight[:, None])
         return repeat(chosen, "r h q p -> r h q (p s)", s=self.page_size)[..., : layer.time] & layer.visible[:, None]
 
     def pages(self, visible: int, budget: Budget) -> int:
         return max(self.min_pages, -(-budget.keys(visible) // self.page_size))
 
     def bounds(self, layer: Layer) -> Float[Tensor, "rows heads query page"]:
-        """The worth of each page to each query; of pages that are not complete, or padding, it means nothing."""
+        """Return the score of each page for each query; meaningless for incomplete pages and padding."""
         wide = torch.promote_types(layer.k.dtype, torch.float32)
         keys, exists, missing = layer.k.to(wide), layer.exists[:, None, :, None], -layer.time % self.page_size
         ends = [(keys.masked_fill(~exists, -sign * torch.inf), sign) for sign in (1, -1)]
@@ -73,17 +73,17 @@ class Quest(Select):
         )
         high, low = (x.nan_to_num(0.0, 0.0, 0.0) for x in (high, low))
         q = rearrange(layer.q.to(wide), "r (h g) t d -> r h (g t) d", g=layer.group)
-        worth = q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT
-        return rearrange(worth, "r h (g t) p -> r (h g) t p", g=layer.group)
+        score = q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT
+        return rearrange(score, "r h (g t) p -> r (h g) t p", g=layer.group)
 
     def vectors_read(self, visible: float, attended: float) -> float:
-        """The bounds of every page besides."""
+        """The bounds of every page are read besides."""
         return 2 * attended + 2 * visible / self.page_size
 
     def vectors_stored(self, resident: float) -> float:
         return 2 * resident * (1 + 1 / self.page_size)
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
-        """Of a layer that is not dense."""
+        """Return the density of a layer that is not dense."""
         pages = [min(t // self.page_size + 1, self.pages(t + 1, budget)) for t in range(time)]
         return block_density(time, self.page_size, pages)

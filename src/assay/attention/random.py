@@ -31,7 +31,7 @@ WORD = 2**32 - 1
 @attention.register("random")
 @dataclass(frozen=True, kw_only=True)
 class Random(Select):
-    """A random choice per query."""
+    """Draws keys at random for each query."""
 
     version: ClassVar[int] = 3
 
@@ -39,27 +39,27 @@ class Random(Select):
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         device = layer.q.device
-        # Without a mask all sequences begin at once, and one draw serves them all.
+        # Without a mask all sequences start at 0, and one draw serves them all.
         start = layer.start if layer.mask is not None else torch.zeros(1, dtype=torch.long, device=device)
         place = rearrange(torch.arange(layer.time, device=device) - start[:, None], "r t -> r 1 t")
         head = torch.arange(layer.q.shape[1], device=device)[:, None]
 
-        def worth(first: int, end: int) -> Float[Tensor, "#rows heads query key"]:
+        def score(first: int, end: int) -> Float[Tensor, "#rows heads query key"]:
             # Two numbers for each query: with one, two queries might draw the same sequence of keys, shifted.
             one, two = (self.drawn(layer.index, part, head, place[..., first:end])[..., None] for part in (0, 1))
             mixed = hashed(hashed(place[..., None, :end] + one) + two)
-            return (mixed >> 8).float()  # 24 bits, which float32 holds
+            return (mixed >> 8).float()  # 24 bits, which float32 represents exactly
 
-        return best_in_parts(worth, layer, budget)
+        return best_in_parts(score, layer, budget)
 
     def drawn(self, layer: int, part: int, head: Int[Tensor, "heads 1"], place: Tensor) -> Int[Tensor, "..."]:
-        """A number for each head and query."""
+        """Return a number for each head and query."""
         return hashed(hashed(head + derive(self.seed, "attention", self.name, layer, part) % WORD) + place)
 
 
 def hashed(x: Int[Tensor, "*numbers"]) -> Int[Tensor, "*numbers"]:
-    """The 32 low bits of whole numbers, mixed one to one (https://github.com/skeeto/hash-prospector); 64 bits hold
-    every product, so that nothing overflows."""
+    """Mix the 32 low bits of integers one to one (https://github.com/skeeto/hash-prospector); 64 bits hold every
+    product, so that nothing overflows."""
     x = x & WORD
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97 - 2**32)):
         x = ((x ^ x >> shift) * factor) & WORD

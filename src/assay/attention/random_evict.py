@@ -26,14 +26,14 @@ from assay.nn.random import stream
 @attention.register("random_evict")
 @dataclass(frozen=True, kw_only=True)
 class RandomEvict(Evict):
-    """Sinks, the latest half, and a random rest."""
+    """Keeps sinks, the latest half, and a random rest."""
 
     num_sink_tokens: int = 4
     seed: int = 0
 
-    def arrival(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
         rng = stream(self.seed, "attention", self.name, layer.index)
-        # Token after token, on the CPU: the same numbers for longer sequences, and on every device.
+        # Drawn on the CPU, token after token: the same numbers for longer sequences and on every device.
         drawn = torch.rand(layer.time, layer.k.shape[1], generator=rng).to(layer.q.device)
         place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
         wide = torch.promote_types(layer.k.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""The state of an eviction history while lifetimes.py replays it: who is in the slots, and what each is worth.
+"""While lifetimes.py replays an eviction history, this holds its state: the keys in the slots and their scores.
 
 In each row a key lies in one of k + C slots, where C tokens come between evictions (1 online), and a new key takes the
 slot of one that left: a step costs k, not T.
@@ -17,13 +17,13 @@ from assay.attention.checks import expect
 from assay.attention.layer import Layer
 
 Time = int | Int[Tensor, ""]
-"""A place in the sequence: a number, or a clock on the device."""
+"""A position in the sequence: an integer, or a counter on the device."""
 QUERIES_AT_ONCE = 64
 """Scores are computed for so many queries together: one GEMM, and never a time x time matrix."""
 
 
 class Slots:
-    """The residents of every row and head of keys, what they are worth, and when each key was last attended to."""
+    """The resident keys of every row and KV head, their scores, and when each key was last attended to."""
 
     def __init__(self, lanes: Sequence[tuple[Evict, int]], layer: Layer, *, extra: int) -> None:
         self.layer, shape = layer, (layer.rows, layer.k.shape[1])
@@ -33,30 +33,30 @@ class Slots:
         self.first = layer.start[:, None, None] + self._per_row([first for first, _ in protected])
         new = partial(torch.full, device=layer.q.device)
         self.position = new((*shape, min(max(budgets), layer.time) + extra), -1)
-        self.worth = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
+        self.score = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
         self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
-        self.lowest = self.worth[..., :1].clone()
-        """The lowest worth that an eviction has met: no number once one of those compared was none."""
-        self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes the writes of "none left"
+        self.lowest = self.score[..., :1].clone()
+        """The lowest score seen by an eviction; NaN once any compared score was NaN."""
+        self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes writes that evict nothing
 
     def _per_row(self, values: list[int]) -> Int[Tensor, "rows 1 1"]:
         per_lane = torch.tensor(values, device=self.layer.q.device)
         return repeat(per_lane, "lane -> (lane batch) 1 1", batch=self.layer.rows // len(values))
 
-    def admit(self, first: Time, worth: Float[Tensor, "rows kv_heads new"]) -> None:
-        """The keys from token `first` on come, into the slots that are free."""
-        entry = self.entry[..., : worth.shape[-1]]
-        if worth.shape[-1] == 1:
+    def admit(self, first: Time, score: Float[Tensor, "rows kv_heads new"]) -> None:
+        """Put the keys from token `first` on into the free slots."""
+        entry = self.entry[..., : score.shape[-1]]
+        if score.shape[-1] == 1:
             put(self.position, entry, first)
         else:
-            coming = torch.arange(worth.shape[-1], device=entry.device) + first
+            coming = torch.arange(score.shape[-1], device=entry.device) + first
             self.position.scatter_(-1, entry, coming.expand_as(entry))
-        self.worth.scatter_(-1, entry, worth)
+        self.score.scatter_(-1, entry, score)
 
     def present(self, first: Time, end: int | None) -> Bool[Tensor, "rows kv_heads query slots"]:
-        """Slots whose resident the queries first..end-1 attend to; without an end, query `first` alone."""
+        """Return which slots the queries first..end-1 attend to; without an end, query `first` alone."""
         occupied = (self.position >= 0)[:, :, None]
-        # Of several keys that came together the later ones are not for the earlier queries, be it one query or more.
+        # Among keys that came together, the later ones are hidden from the earlier queries.
         if self.entry.shape[-1] > 1:
             assert isinstance(first, int) and end is not None, "a clock admits one key at a time"
             queries = torch.arange(end - first, device=occupied.device)[:, None] + first
@@ -68,18 +68,18 @@ class Slots:
         return occupied & seen.gather(-1, self.position.clamp(min=0)[:, :, None].expand_as(occupied))
 
     def evict(self, t: Time, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
-        """Those of lowest worth leave, the oldest of equals, until no more than k slots are taken."""
-        # A slot that is empty stands at -1, before the first key of any sequence.
+        """Evict the keys with the lowest scores, the oldest among equals, until at most k slots are taken."""
+        # An empty slot has position -1, before the first key of any sequence.
         never = (self.position < self.first) | (self.position > t - self.latest)
-        worth = self.worth.masked_fill(never, float("inf"))
-        if self.layer.mask is not None:  # what the model has hidden leaves first, protected or not
-            worth = worth.masked_fill((self.position >= 0) & ~present, float("-inf"))
-        lowest = worth.amin(-1, keepdim=True)
+        score = self.score.masked_fill(never, float("inf"))
+        if self.layer.mask is not None:  # keys hidden by the model are evicted first, protected or not
+            score = score.masked_fill((self.position >= 0) & ~present, float("-inf"))
+        lowest = score.amin(-1, keepdim=True)
         torch.minimum(self.lowest, lowest, out=self.lowest)
         if self.entry.shape[-1] == 1:
-            self._evict_one(t, worth == lowest)
+            self._evict_one(t, score == lowest)
         else:
-            self._evict_several(t, worth)
+            self._evict_several(t, score)
 
     def _evict_one(self, t: Time, lowest: Bool[Tensor, "rows kv_heads slots"]) -> None:
         victim = self.position.masked_fill(~lowest, self.layer.time).argmin(-1, keepdim=True)
@@ -87,10 +87,10 @@ class Slots:
         put(self.last, self.position.gather(-1, victim).where(full, self.layer.time), t)
         self.entry.copy_(victim.where(full, t + 1))
 
-    def _evict_several(self, t: Time, worth: Float[Tensor, "rows kv_heads slots"]) -> None:
+    def _evict_several(self, t: Time, score: Float[Tensor, "rows kv_heads slots"]) -> None:
         taken = self.position >= 0
         by_age = self.position.masked_fill(~taken, self.layer.time).argsort(-1)
-        order = by_age.gather(-1, worth.gather(-1, by_age).argsort(dim=-1, stable=True))
+        order = by_age.gather(-1, score.gather(-1, by_age).argsort(dim=-1, stable=True))
         leaving = torch.arange(order.shape[-1], device=order.device) < taken.sum(-1, keepdim=True) - self.limit
         leaving = torch.zeros_like(taken).scatter(-1, order, leaving)
         put(self.last, self.position.where(leaving, self.layer.time), t)
@@ -100,24 +100,24 @@ class Slots:
 
 
 def put(target: Tensor, places: Tensor, value: Time) -> None:
-    """One value, into these places of the last axis."""
+    """Write one value into these places of the last axis."""
     if isinstance(value, int):
         target.scatter_(-1, places, value)
     else:
         target.scatter_(-1, places, value.expand_as(places))
 
 
-def arrival_of(method: Evict, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
-    """What each key is worth when it comes, looked at, as wide as decisions are."""
+def initial_score_of(method: Evict, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    """Return the checked score of each key when it enters the cache, in the precision of decisions."""
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "time": layer.time}
-    found = expect(method.arrival(layer), method, "arrival", shape, layer.k)
+    found = expect(method.initial_score(layer), method, "initial_score", shape, layer.k)
     return shared(method, found.to(torch.promote_types(layer.k.dtype, torch.float32)))
 
 
 def score_of(
     method: Evict, before: Float[Tensor, "rows kv_heads slots"], step: Step
 ) -> Float[Tensor, "rows kv_heads slots"] | None:
-    """What each resident is worth after the queries of a step, looked at; None: the same as before."""
+    """Return the checked score of each resident after the queries of a step; None if unchanged."""
     after = method.score(before, step)
     if after is before:
         return None
@@ -125,9 +125,9 @@ def score_of(
     return shared(method, expect(after, method, "score", shape, before))
 
 
-def shared(method: Evict, worth: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
-    """One worth for all heads, where the layer decides as a whole."""
-    return worth if method.granularity == "kv_head" else worth.mean(1, keepdim=True).expand_as(worth)
+def shared(method: Evict, score: Float[Tensor, "rows kv_heads places"]) -> Float[Tensor, "rows kv_heads places"]:
+    """Return the mean score for all heads, where the layer decides as a whole."""
+    return score if method.granularity == "kv_head" else score.mean(1, keepdim=True).expand_as(score)
 
 
 class Part:
@@ -139,8 +139,8 @@ class Part:
         self.clock: Tensor | None = None
         self.asked = False
 
-    def arrival(self) -> Float[Tensor, "rows kv_heads time"]:
-        return arrival_of(self.method, self.layer)
+    def initial_score(self) -> Float[Tensor, "rows kv_heads time"]:
+        return initial_score_of(self.method, self.layer)
 
     def update(
         self, first: Time, end: int | None, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]
@@ -151,12 +151,12 @@ class Part:
             present[self.rows],
             score_all=partial(self.scores, first, end),
         )
-        after = score_of(self.method, slots.worth[self.rows], step)
+        after = score_of(self.method, slots.score[self.rows], step)
         if after is not None:
-            slots.worth[self.rows] = after
+            slots.score[self.rows] = after
 
     def scores(self, first: Time, end: int | None) -> Float[Tensor, "rows kv_heads group query key"]:
-        """Those of the queries first..end-1, out of a block that is computed at once."""
+        """Return the scores of the queries first..end-1, from a block that is computed at once."""
         self.asked = True
         if self.clock is not None:
             assert self.block is not None
@@ -168,14 +168,14 @@ class Part:
         return self.block[:, :, :, first - start : end - start]
 
     def hold_scores(self, clock: Int[Tensor, ""], at_once: int) -> None:
-        """From now on the clock says which query it is, and scores lie where they always lie: a graph needs both."""
+        """Take the current query from `clock`, and keep scores at a fixed address: a CUDA graph needs both."""
         rows, kv_heads, time, _ = self.layer.k.shape
         wide = torch.promote_types(self.layer.k.dtype, torch.float32)
         shape = rows, kv_heads, self.layer.group, at_once, time
         self.clock, self.block = clock, torch.zeros(shape, dtype=wide, device=clock.device)
 
     def fill_scores(self, first: int) -> None:
-        """Those of the block of queries that begins here, if the method has asked for any."""
+        """Compute the scores of the block of queries that starts here, if the method has asked for any."""
         if self.asked or first == 0:
             assert self.block is not None
             end = min(first + self.block.shape[3], self.layer.time)

@@ -1,10 +1,10 @@
 """SnapKV (Li et al. 2024, arXiv 2404.14469) lets the end of a prompt choose what is kept of it.
 
-    worth_j = mean attention of the last `window_size` queries of the prefix to key j, averaged over kernel_size
+    score_j = mean attention of the last `window_size` queries of the prefix to key j, averaged over kernel_size
               neighbours; the last window_size keys always stay
 
     prefix 8, window_size=2, slots=4     query 7   # # # # # # # #       the last of the prefix: dense
-                                               8   . # # . . . # # #     1 and 2 by worth, 6 and 7 the window
+                                               8   . # # . . . # # #     1 and 2 by score, 6 and 7 the window
                                                9   . # # . . . # # # #
 
 The window of 64, the kernel of 5 and the average are the defaults of the class in the authors' code.
@@ -31,19 +31,19 @@ from assay.core.errors import UserError
 @attention.register("snapkv")
 @dataclass(frozen=True, kw_only=True)
 class SnapKV(Prefix):
-    """What the last queries of a prefix attend to is kept of it."""
+    """Keeps the keys of a prefix that its last queries attend to."""
 
     window_size: int = 64
-    """Last queries of the prefix, which vote, and whose keys stay."""
+    """Last queries of the prefix, which vote, and whose keys are kept."""
     kernel_size: int = 5
-    """Neighbours that share their votes: an odd number."""
+    """Neighbours that share their votes; odd."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel_size % 2 == 0:
             raise UserError(f"{self.name}: kernel_size={self.kernel_size} has no middle; make it odd.")
 
-    def worth(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         first = max(0, length - self.window_size)
         hidden = ~layer.visible[:, None, None, first:length, :length]
         scores = layer.scores_between(first, length).masked_fill(hidden, float("-inf"))

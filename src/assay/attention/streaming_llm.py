@@ -28,14 +28,14 @@ from assay.attention.base import Budget, BudgetTooSmall, Pattern, cache_density
 @attention.register("streaming_llm")
 @dataclass(frozen=True, kw_only=True)
 class StreamingLLM(Pattern):
-    """Sinks and the latest keys."""
+    """Keeps sinks and the latest keys."""
 
     published_in_cache: ClassVar[bool] = True
 
     num_sink_tokens: int = 4
-    """First keys that stay for ever; the paper finds 4 enough."""
+    """First keys that are never evicted; the paper finds 4 enough."""
     window_size: int = 0
-    """At most so many latest keys, even where the budget allows more; 0: all that the sinks leave of the budget."""
+    """Most latest keys, even where the budget allows more; 0: all that the sinks leave of the budget."""
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int

@@ -1,4 +1,4 @@
-"""TOVA (Oren et al. 2024, arXiv 2401.06104) evicts the key that the present query cares for least.
+"""TOVA (Oren et al. 2024, arXiv 2401.06104) evicts the key that the present query attends to least.
 
 score_j = attention of the present query to key j, averaged over all heads of the layer
 evict   argmin of score_j; nothing is protected, so that the newest key itself may go
@@ -22,7 +22,7 @@ from assay.attention.base import Evict, Step
 @attention.register("tova")
 @dataclass(frozen=True, kw_only=True)
 class Tova(Evict):
-    """What the present query attends to least is evicted."""
+    """Evicts the key that the present query attends to least."""
 
     granularity: Literal["kv_head", "layer"] = "layer"
 

@@ -24,7 +24,7 @@ from assay.attention.base import Pattern
 @attention.register("window")
 @dataclass(frozen=True, kw_only=True)
 class Window(Pattern):
-    """The latest keys alone."""
+    """Keeps the latest keys alone."""
 
     def sees(
         self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int

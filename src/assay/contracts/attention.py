@@ -1,4 +1,4 @@
-"""What every attention method promises: see assay.attention.base."""
+"""Every attention method keeps these promises: see assay.attention.base."""
 
 import dataclasses
 import warnings
@@ -14,15 +14,15 @@ from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Select, 
 from assay.attention.checks import expect, numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
-from assay.attention.replay import arrival_of
+from assay.attention.replay import initial_score_of
 from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 
 TIME = 320
-"""Five blocks of 64: with the first of the budgets below, every method has room."""
+"""Five blocks of 64 tokens: the first of the budgets below leaves every method room."""
 BUDGETS = (Budget(sparsity=0.2), Budget(sparsity=0.9), Budget(slots=48))
 LATER_LAYER = 8
-"""Some methods leave the first layers dense."""
+"""A layer index past those that some methods leave dense."""
 
 
 def scores_with_finite_numbers(method: Method) -> None:
@@ -30,7 +30,7 @@ def scores_with_finite_numbers(method: Method) -> None:
     for layer in (_layer(), _layer(masked=True)):
         with numbers() as seen:
             if isinstance(method, Evict):
-                _assert_finite("arrival", arrival_of(method, layer), layer.exists[:, None])
+                _assert_finite("initial_score", initial_score_of(method, layer), layer.exists[:, None])
             _each(_watched(method), layer)
             seen.raise_for_none()
 
@@ -156,7 +156,7 @@ def _kept(method: Method, budget: Budget, layer: Layer) -> Bool[Tensor, "rows he
 
 
 def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows heads query key"]]]:
-    """The masks for each budget, computed together."""
+    """Return the masks for each budget, computed together."""
     budgets = _budgets(method)
     rows = torch.arange(layer.rows).repeat(len(budgets))
     kept = attended([Lane(method, budget) for budget in budgets], layer[rows])
@@ -164,7 +164,7 @@ def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows
 
 
 def _budgets(method: Method) -> list[Budget]:
-    """Those that are not too small for the method."""
+    """Return the budgets that are not too small for the method."""
     fitting = []
     for budget in BUDGETS:
         try:
@@ -177,7 +177,7 @@ def _budgets(method: Method) -> list[Budget]:
 
 
 def _layer(*, name: str = "one", masked: bool = False) -> Layer:
-    """Two sequences of a layer with 4 heads that share 2 heads of keys; masked: a window, and padding in front."""
+    """Return two sequences of a layer with 4 heads that share 2 KV heads; masked: a window, and padding in front."""
     rng = stream(0, "contract", name)
     q, k, v = (torch.randn(2, heads, TIME, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
     if not masked:
@@ -189,7 +189,7 @@ def _layer(*, name: str = "one", masked: bool = False) -> Layer:
 
 
 def _watched(method: Method) -> Method:
-    """The same method, each of whose scores is looked at when it is given."""
+    """Return the same method with every score checked as it is returned."""
     if not isinstance(method, Evict):
         return method
     watched, score = copy(method), method.score

@@ -1,4 +1,4 @@
-"""The promises of a plug-in folder as functions: `assay check` prints them, tests/contracts runs them on every name.
+"""The promises of a plug-in folder are functions: `assay check` prints them, tests/contracts runs them on every name.
 
 contracts/<folder>.py holds one function per promise. It takes a plug-in, its docstring states the promise in one
 sentence, and it raises AssertionError, with what was seen, where the promise is broken.
@@ -27,7 +27,7 @@ class Verdict:
 
 
 def promises(folder: str) -> list[Promise]:
-    """The public functions of contracts/<folder>.py, in the order they are written."""
+    """Return the public functions of contracts/<folder>.py, in the order they are written."""
     try:
         module = importlib.import_module(f"assay.contracts.{folder}")
     except ModuleNotFoundError:
@@ -38,7 +38,7 @@ def promises(folder: str) -> list[Promise]:
 
 
 def check(folder: str, plugin: Plugin) -> list[Verdict]:
-    """Every promise of the folder, tried on one plug-in, with the numerics that runs have on a CPU."""
+    """Try every promise of the folder on one plug-in, with the numerics that runs have on a CPU."""
     from assay.train.device import activate
 
     with activate(Numerics()):
@@ -46,8 +46,8 @@ def check(folder: str, plugin: Plugin) -> list[Verdict]:
 
 
 def made(folder: str, word: str) -> tuple[Plugin | str, list[Verdict]]:
-    """The plug-in of a word; or the word, and the verdict that says why it makes none. Options that are refused are the
-    person's to mend."""
+    """Return the plug-in of a word, or the word and the verdict that says why none can be made. Refused options raise
+    UserError, since the user can fix them."""
     registry = registries()[folder]
     registry[word.partition(":")[0]]
     try:

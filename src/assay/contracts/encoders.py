@@ -1,4 +1,4 @@
-"""What every encoder promises: see assay.encoders.base."""
+"""Every encoder keeps these promises: see assay.encoders.base."""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""What every mixer promises: see assay.mixers.base."""
+"""Every mixer keeps these promises: see assay.mixers.base."""
 
 import torch
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""Promises that several folders make, for their contracts to call."""
+"""Several folders make these promises; their contracts call them."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ def assert_trains(module: nn.Module, output: Tensor) -> None:
 def training_reach(
     module: nn.Module, x: Float[Tensor, "batch time d"], chosen: Callable[[Tensor], Tensor]
 ) -> Bool[Tensor, "batch time"]:
-    """The inputs that have a gradient from the chosen outputs in training mode, where batch statistics mix inputs."""
+    """Return the inputs with a gradient from the chosen outputs in training, where batch statistics mix inputs."""
     given = x.clone().requires_grad_()
     y = chosen(module.train()(given))
     if y.requires_grad:
@@ -46,7 +46,7 @@ TEXTS = (
     "plain", "", " ", "a b", "c++", "/data/c++/a:b.txt", "a+b", "x=y", "a,b", "(", ")", "(a)", "a)b:c=1", '"', '"a"',
     "'", "\\", 'a\\"', "none", "None", "true", "5", "-1.5e+3", "0..4", "two\nlines", "\x1b[31m", "\udcff", "naïve",
 )  # fmt: skip
-"""What a text option may hold, and a careless reader takes apart, or for a number, or for nothing."""
+"""Texts that a careless reader splits at separators, or takes for a number or for nothing."""
 VALUES: Mapping[type, Sequence[Any]] = {
     str: TEXTS,
     Path: tuple(Path(text) for text in TEXTS if text),
@@ -62,12 +62,12 @@ def assert_loads_back(plugin: Plugin) -> None:
     for changed in (plugin, *hostile(plugin)):
         kind, spec, label = plugin.registry.kind, changed.spec(), changed.label
         for made, source in ((plugin.registry.load(spec), spec), (plugin.registry.parse(label), label)):
-            # Compared as JSON too, which is what ids are made of: 1, 1.0 and true are equal, and -0.0 is 0.0.
+            # Compared as JSON too, as ids are: in Python 1, 1.0 and true are equal, and -0.0 and 0.0 are.
             assert made == changed and canonical(made.spec()) == canonical(spec), f"{source} is read as another {kind}"
 
 
 def hostile(plugin: Plugin) -> Iterator[Plugin]:
-    """The plug-in with each option at values that are easily misread; those that it refuses are left out."""
+    """Yield the plug-in with each option at values that are easily misread, except those it refuses."""
     for name, hint in option_types(type(plugin)).items():
         for value in values_of(hint):
             with suppress(Exception):
@@ -75,7 +75,7 @@ def hostile(plugin: Plugin) -> Iterator[Plugin]:
 
 
 def values_of(hint: Any) -> Iterator[Any]:
-    """Values of a type that are easily misread; of a tuple, with none, one and several members."""
+    """Yield values of a type that are easily misread; tuples with none, one and several members."""
     origin, args = get_origin(hint), get_args(hint)
     if registry := getattr(hint, "registry", None):
         yield from _plugins_of(registry)
@@ -93,16 +93,16 @@ def values_of(hint: Any) -> Iterator[Any]:
 
 
 def _plugins_of(registry: Registry[Any]) -> Iterator[Plugin]:
-    """Every choice as it is, and with one option changed."""
+    """Yield every choice as it is, and with one option changed."""
     for name in registry.names():
-        with suppress(Exception):  # a choice of another's that does not load is tried under its own name
+        with suppress(Exception):  # a broken plug-in of someone else's is tested under its own name
             plain = registry[name]()
             yield plain
             yield from itertools.islice((other for other in _flat_options(plain) if other != plain), 3)
 
 
 def _flat_options(plugin: Plugin) -> Iterator[Plugin]:
-    """Changed in options that hold no plug-in: those would be changed in turn, without an end."""
+    """Yield the plug-in changed in options that hold no plug-in: those would be changed in turn, without an end."""
     for name, hint in option_types(type(plugin)).items():
         for value in VALUES.get(hint, ()):
             with suppress(Exception):

@@ -1,4 +1,4 @@
-"""What every sparse coder promises: see assay.sparse_coders.base."""
+"""Every sparse coder keeps these promises: see assay.sparse_coders.base."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -158,7 +158,7 @@ def _fresh(coders: list[TrainedCoder], seeds: list[int], dtype: torch.dtype = to
 
 
 def _of_another_level(coder: TrainedCoder) -> TrainedCoder:
-    """The coder with other values of the options in which the models of one module may differ."""
+    """Return the coder with other values of the options in which the models of one module may differ."""
     coder.check(D_IN, D_CODE, BATCH)
     for column in coder.columns:
         value = getattr(coder, column)
@@ -177,7 +177,7 @@ def _of_another_level(coder: TrainedCoder) -> TrainedCoder:
 
 
 def _step(module: CoderModule, x: Tensor) -> Mapping[str, Tensor]:
-    """One step down the gradient; the terms of the loss before it."""
+    """Take one step down the gradient; return the terms of the loss before it."""
     terms = {name: term.clone() for name, term in module.gradient(x).items()}
     with torch.no_grad():
         for parameter in module.parameters():
@@ -188,7 +188,7 @@ def _step(module: CoderModule, x: Tensor) -> Mapping[str, Tensor]:
 
 
 def _disturbed(coder: TrainedCoder) -> CoderModule:
-    """Somewhere else than at the start, where biases may be 0 and decoders tied."""
+    """Return a module moved away from its start, where biases may be 0 and decoders tied."""
     module, rng = _fresh([coder], [0]), stream(0, "contract", "disturbed")
     with torch.no_grad():
         for parameter in module.parameters():
@@ -198,6 +198,6 @@ def _disturbed(coder: TrainedCoder) -> CoderModule:
 
 
 def _rows(groups: int) -> Tensor:
-    """Standard normal rows, the same at every call."""
+    """Return standard normal rows, the same at every call."""
     rng = stream(0, "contract")
     return torch.randn(groups, BATCH, D_IN, generator=rng, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What every state mixer promises: see assay.state_mixers.base."""
+"""Every state mixer keeps these promises: see assay.state_mixers.base."""
 
 import torch
 

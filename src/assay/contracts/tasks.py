@@ -1,4 +1,4 @@
-"""What every task promises: see assay.tasks.base."""
+"""Every task keeps these promises: see assay.tasks.base."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What every vector data set promises: see assay.vectors.base."""
+"""Every vector data set keeps these promises: see assay.vectors.base."""
 
 import torch
 

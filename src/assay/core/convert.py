@@ -15,19 +15,19 @@ from assay.core.words import Word
 T = TypeVar("T")
 
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-"""How a boolean may be written, in any case."""
+"""Spellings of a boolean, in any case."""
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 LONGEST_RANGE = 1_000_000
-"""A range may have this many values: more would fill memory before anything is planned."""
+"""Most values of a range: more would fill memory before anything is planned."""
 ALIKE, AS_ALIKE = 0.5, 0.05
-"""The least similarity of a name that is suggested, and how far below the best another may lie."""
+"""The least similarity of a suggested name, and how far below the best another suggestion may lie."""
 PART, FURTHER = 0.06, 0.02
-"""Subtracted from the similarity of a part, so that whole names come first, and for parts that are not the first."""
+"""Subtracted from the similarity of a part, so that whole names come first, and for parts other than the first."""
 
 
 def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
-    """Converts `value` to an instance of `hint`; `what` names it in the error. JSON is `exact`: where a field may hold
-    a text or something else, `none` stays a text and so does `5`."""
+    """Convert `value` to an instance of `hint`; `what` names it in the error. JSON is `exact`: where a field may hold a
+    text or something else, `none` stays a text and so does `5`."""
     if isinstance(value, Word) and get_origin(hint) is not tuple and (text := value.text) is not None:
         return convert(hint, text, what=what, exact=True)
     if hint is Any:
@@ -50,7 +50,7 @@ def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
 
 
 def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool = False) -> T:
-    """Makes a dataclass from loose values, each converted by its field's annotation."""
+    """Make a dataclass from loose values, each converted by its field's annotation."""
     hints = option_types(cls)
     for key in given:
         if key not in hints:
@@ -62,7 +62,7 @@ def construct(cls: type[T], given: Mapping[str, Any], *, what: str, exact: bool 
 
 
 def option_types(cls: type[Any]) -> Mapping[str, Any]:
-    """Returns field name -> annotation in declaration order; cached, since plans ask for every option of every run."""
+    """Return field name -> annotation in declaration order; cached, since plans ask for every option of every run."""
     if cls not in _TYPES:
         hints = get_type_hints(cls)
         _TYPES[cls] = types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls)})
@@ -73,8 +73,8 @@ _TYPES: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns ` Did you mean 'x' or 'y'?` with the names spelled like a word, or nothing. A part that is alike counts
-    too, since people remember one part of a long name; case and dashes do not. Never suggests the word itself."""
+    """Return ` Did you mean 'x' or 'y'?` with the names spelled like a word, or nothing. A similar part counts too,
+    since people remember one part of a long name; case and dashes do not. Never suggests the word itself."""
     ranked = sorted(((_likeness(word, name), name) for name in {*known} - {word}), key=lambda pair: (-pair[0], pair[1]))
     best = ranked[0][0] if ranked else 0.0
     close = [f"'{name}'" for likeness, name in ranked if likeness >= max(ALIKE, best - AS_ALIKE)][:3]
@@ -82,7 +82,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _likeness(word: str, name: str) -> float:
-    """Compares a word with a name: with the whole, and with every run of words behind its last dot."""
+    """Compare a word with a name: with the whole, and with every run of words behind its last dot."""
     word, name = (re.sub(r"[- ]", "_", text.lower().lstrip("-")) for text in (word, name))
     last = name.rpartition(".")[2].split("_")
     rows = [(start, "_".join(last[start:end])) for start in range(len(last)) for end in range(start + 1, len(last) + 1)]
@@ -95,7 +95,7 @@ def _ratio(one: str, other: str) -> float:
 
 
 def expand(word: str) -> list[str]:
-    """Expands a range: `0..4` -> five words; any other word is returned alone."""
+    """Expand a range: `0..4` -> five words; any other word is returned alone."""
     if not (found := RANGE.fullmatch(word)):
         return [word]
     first, last = int(found[1]), int(found[2])
@@ -118,7 +118,7 @@ def _union(options: tuple[Any, ...], value: Any, what: str, *, exact: bool) -> A
     if type(None) in options and (value is None or (isinstance(value, str) and value.lower() == "none" and not exact)):
         return None
     errors = []
-    for option in sorted(options, key=lambda option: option is str):  # anything can be read as a text: last
+    for option in sorted(options, key=lambda option: option is str):  # last, since anything can be read as a text
         if option is not type(None):
             try:
                 return convert(option, value, what=what, exact=exact)
@@ -128,8 +128,8 @@ def _union(options: tuple[Any, ...], value: Any, what: str, *, exact: bool) -> A
 
 
 def _tuple(args: tuple[Any, ...], value: Any, what: str) -> tuple[Any, ...]:
-    """Converts to a tuple: a lone value makes one of length 1, the text `0..4` of 5, `a+b` of 2, an empty text of 0.
-    In a list of integers a range stands for its members: `["0..2", "7"]`."""
+    """Convert to a tuple: a lone value makes one of length 1, the text `0..4` of 5, `a+b` of 2, an empty text of 0. In
+    a list of integers a range stands for its members: `["0..2", "7"]`."""
     items = [value] if not isinstance(value, str | list | tuple) else list(value)
     if isinstance(value, list) and args[0] is int:
         items = [text for item in value for text in (expand(item) if isinstance(item, str) else [item])]

@@ -1,4 +1,4 @@
-"""The driver: from a plan to stored records. It alone writes the store, and it says what happens as events."""
+"""The driver turns a plan into stored records. It alone writes the store, and it reports what happens as events."""
 
 import time
 import warnings
@@ -19,7 +19,7 @@ from assay.core.worker import Job, Message, execute
 
 @dataclass(frozen=True)
 class Event:
-    """Something to show: a run went on, was stored, or is held by another driver."""
+    """Something to show: a run progressed, was stored, or is locked by another process."""
 
     kind: Literal["progress", "stored", "waiting"]
     run: Run
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass
 class Drive:
-    """One pass over a plan, called once with the runs that are to be computed."""
+    """One pass over a plan, called once with the runs to compute."""
 
     plan: Plan
     store: Store
@@ -40,13 +40,13 @@ class Drive:
     timeout_per_run: float | None = None
     watch: Callable[[Event], None] = lambda event: None
     errors: list[str] = field(default_factory=list)
-    """Raised by jobs after the last of their runs was stored: they are no run's, so no record tells of them."""
+    """Errors that jobs raised after their last run was stored: they belong to no run, so no record tells of them."""
     _locks: dict[str, Lock] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
     _smaller: list[list[Run]] = field(default_factory=list)
 
     def __call__(self, todo: Sequence[Run]) -> list[Record]:
-        """Execute what is unfinished. Runs that another driver holds are waited for, then read from the store."""
+        """Execute what is unfinished. Runs locked by another process are waited for, then read from the store."""
         left = list(todo)
         try:
             while left:
@@ -66,8 +66,8 @@ class Drive:
         return {run.id: place for place, run in enumerate(self.plan.runs)}
 
     def _jobs(self, groups: Sequence[Sequence[Run]]) -> Iterator[Job]:
-        """Groups, locked when an executor has room for them; what another driver holds or has stored is left out."""
-        # Where workers see the driver's disk, a run may keep a checkpoint beside its record-to-be.
+        """Lock groups as executors have room for them. Skips runs locked or already stored by another process."""
+        # Where workers share the driver's disk, a run may keep a checkpoint in its folder.
         scratch = str(self.store.root.resolve()) if self.executor.shares_disk else None
         for group in groups:
             mine = [run for run in group if self._take(run)]
@@ -75,7 +75,7 @@ class Drive:
                 yield Job(mine[0].study, mine, loaded_sources(), self.timeout_per_run, scratch)
 
     def _take(self, run: Run) -> bool:
-        """Hold a run, unless another driver does, or has just stored it."""
+        """Lock a run; False if another process has locked it, or has just stored it."""
         lock = self.store.take(run)
         if lock is None:
             return False
@@ -116,7 +116,7 @@ class Drive:
                 warnings.warn(f"{said}:\n{message.detail.rstrip()}", stacklevel=2)
 
     def _fail(self, job: Job, error: str) -> None:
-        """A run that failed alone is a failed record; a group is tried again in halves, so that one run that raises,
+        """Store a run that failed alone as a failed record. A group is retried in halves, so that one run that raises,
         kills its worker or needs too much memory does not take the others with it."""
         if len(job.runs) > 1:
             self._smaller += halves(job.runs)

@@ -1,4 +1,4 @@
-"""The environment variables of this process."""
+"""The environment variables of this process can be changed for a while and restored."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment_kept() -> Iterator[None]:
-    """Undo, at the end of the block, what was set or changed or removed in it."""
+    """Restore, at the end of the block, every environment variable that was set, changed or removed in it."""
     before = dict(os.environ)
     try:
         yield

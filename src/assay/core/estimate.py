@@ -1,4 +1,4 @@
-"""How long runs will take, from what stored ones have cost: each run is compared with those most like it.
+"""Runs' durations are estimated from the costs of stored runs: each run is compared with those most like it.
 
     the same options, another seed          ->  the median of what those took
     the same plug-ins and about the size    ->  the same
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Protocol
 from assay.core.run import Run, canonical, flat
 
 NEAR = math.log(4.0)
-"""By how much all sizes and counts together may differ, as a logarithm, for one run to say how long another takes."""
+"""Largest difference, as a logarithm over all sizes and counts together, at which one run's time predicts another's."""
 SAMPLE = 5000
-"""Records of one kind that are looked at: a random sample, since the store lists them by id, which is a hash."""
+"""Most records of one kind that are compared: a random sample, since the store lists them by id, which is a hash."""
 COMPARED = 16
 """Sizes that one run is compared with, on either side of its own."""
 
@@ -37,7 +37,7 @@ class Cost(Protocol):
 
 
 class Kind(NamedTuple):
-    """What runs must share to be compared at all: study, device, and their plug-ins by dotted path."""
+    """Runs must share this to be compared at all: study, device, and their plug-ins by dotted path."""
 
     study: str
     device: str
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 
 def estimate(runs: Sequence[Run], records: Iterable[Cost], workers: int) -> float | None:
-    """Wall seconds for `runs` on this kind of device; None if there is one that nothing stored is like."""
+    """Return wall seconds for `runs` on this kind of device; None if nothing stored is like one of them."""
     taken: dict[Kind, list[tuple[Run, float]]] = {}
     for record in records:
         seconds = record.cost.get("seconds")
@@ -68,7 +68,7 @@ def estimate(runs: Sequence[Run], records: Iterable[Cost], workers: int) -> floa
 
 @dataclass
 class Sample:
-    """Runs with what they took, to be asked about runs like them. Of runs of other kinds only `shared` sizes count."""
+    """Past runs with their durations, to estimate similar runs. For runs of other kinds only `shared` sizes count."""
 
     taken: Sequence[tuple[Run, float]]
     shared: frozenset[str] | None = None
@@ -97,7 +97,7 @@ class Sample:
         return sorted((sum(size for _, size in sizes), sizes) for sizes in self._by_size)
 
     def _beside(self, sizes: "Sizes") -> Iterator[float]:
-        """What runs of about these sizes took: those that are near in all have a sum that is near."""
+        """Yield durations of runs of about these sizes: runs near in every size have a sum that is near."""
         place = bisect.bisect(self._sorted, (sum(size for _, size in sizes), sizes))
         mine = dict(sizes)
         for _, other in self._sorted[max(0, place - COMPARED) : place + COMPARED]:
@@ -106,12 +106,12 @@ class Sample:
 
 
 Sizes = tuple[tuple[str, float], ...]
-"""Whole numbers by their dotted names, as logarithms."""
+"""Integers by their dotted names, as logarithms."""
 
 
 def _samples(run: Run, taken: Mapping[Kind, list[tuple[Run, float]]]) -> Iterator[Sample]:
-    """The runs of its kind; then, for each plug-in, those with another in its place; then those with more plug-ins,
-    which take longer if anything."""
+    """Yield the runs of its kind; then, for each plug-in, those with another in its place; then those with more
+    plug-ins, which take longer if anything."""
     kind = _kind(run)
     if kind in taken:
         yield Sample(taken[kind])
@@ -136,7 +136,7 @@ def _kind(run: Run) -> Kind:
 
 
 def _plugins(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The outermost plug-ins among nested options, each under its path."""
+    """Yield the outermost plug-ins among nested options, each under its path."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             if "name" in value:
@@ -154,7 +154,7 @@ def _sizes(run: Run, shared: frozenset[str] | None) -> Sizes:
 
 
 def _setting(run: Run) -> str:
-    """What decides a run's numbers, but for its seed."""
+    """Return what decides a run's numbers, except its seed."""
     return canonical([run.options, run.versions, vars(run.numerics)])
 
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and read only where they are plain files: a store may be a stranger's."""
+"""Files are written completely or not at all, and read only if they are plain files: a store may be a stranger's."""
 
 import errno
 import os
@@ -12,22 +12,22 @@ from typing import BinaryIO
 from assay.core.errors import UserError
 
 TEXT = 1 << 20
-"""Bytes that a config or a manifest may have: the longest that ship with assay are a hundredth of it."""
+"""Most bytes of a config or a manifest: the longest that ship with assay are a hundredth of it."""
 
 
 class NotPlain(ValueError):
-    """A link, a pipe, a folder or a device stands where a file is expected."""
+    """A link, a pipe, a folder or a device is where a file is expected."""
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """The only way anything reaches the disk: temporary file in the same folder, fsync, rename."""
+    """Write a file by way of a temporary one in the same folder, fsync and rename. Nothing else writes to the disk."""
     write_files({path: data})
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Write files of which the last says that the others are there. All are on the disk under temporary names before
-    the first is renamed, so a full disk leaves the older ones as they were; and the older last one goes before another
-    is replaced, so that it never stands beside newer files should this be cut short."""
+    the first is renamed, so a full disk leaves the older ones as they were; and the older last one is removed before
+    another is replaced, so that it never stands beside newer files if this is interrupted."""
     staged = dict[Path, Path]()
     *others, last = files
     try:
@@ -47,8 +47,8 @@ def write_files(files: Mapping[Path, bytes]) -> None:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    """Write a file of our own, and wait until the disk has it."""
-    # What has this name already is a dead process's, or a stranger's link to a file that must not be emptied.
+    """Write a file of our own, and wait until it is on the disk."""
+    # A file of this name is a dead process's, or a stranger's link to a file that must not be emptied.
     path.unlink(missing_ok=True)
     with path.open("xb") as file:
         file.write(data)
@@ -57,7 +57,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A file opened for reading, unbuffered, without following a link at its end or waiting for a pipe's writer."""
+    """Open a file for reading, unbuffered, without following a link at its end or waiting for a pipe's writer."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -71,7 +71,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_plain(path: Path, limit: int | None = None) -> bytes:
-    """The bytes of a plain file; one larger than `limit` is refused unread."""
+    """Return the bytes of a plain file; one larger than `limit` is refused unread."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if limit is not None and size > limit:
@@ -80,8 +80,8 @@ def read_plain(path: Path, limit: int | None = None) -> bytes:
 
 
 def read_file(path: str | Path, *, limit: int | None = None) -> bytes:
-    """The bytes of a file that a user names, through links: a regular file of a bounded size, or an OSError that says
-    what it is instead. A pipe would make the reader wait for ever, and a device would fill the memory."""
+    """Return the bytes of a file that a user names, following links: a regular file of a bounded size, or an OSError
+    that says what it is instead. A pipe would make the reader wait for ever, and a device would fill the memory."""
     try:
         return read_plain(Path(os.path.realpath(path)), limit)
     except NotPlain as error:
@@ -91,7 +91,7 @@ def read_file(path: str | Path, *, limit: int | None = None) -> bytes:
 
 
 def is_there(path: str | Path, *, folder: bool = False) -> bool:
-    """Whether it is a file (a folder) here; False too for words that no path can be, which `Path` raises for."""
+    """Return whether a file (a folder) is here; False too for text that cannot be a path, for which `Path` raises."""
     try:
         return Path(path).is_dir() if folder else Path(path).is_file()
     except (OSError, ValueError):
@@ -99,12 +99,12 @@ def is_there(path: str | Path, *, folder: bool = False) -> bool:
 
 
 def exists(path: str | Path) -> bool:
-    """Whether a file or a folder is here."""
+    """Return whether a file or a folder is here."""
     return is_there(path) or is_there(path, folder=True)
 
 
 def can_be_path(path: str | Path) -> bool:
-    """Whether something could stand there: False for a NUL, half a surrogate pair, or more letters than a name has."""
+    """Return whether this can be a path: False for a NUL, half a surrogate pair, or more letters than a name has."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -115,7 +115,7 @@ def can_be_path(path: str | Path) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in one line of at most 200 characters, without the full stop."""
+    """Return what went wrong, in one line of at most 200 characters, without the full stop."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     line = " ".join(said.split())
     return (line if len(line) <= 200 else f"{line[:200]}...").rstrip(".") or type(error).__name__
@@ -123,7 +123,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """A full disk or a read-only folder, said in one line."""
+    """Raise a one-line UserError for a full disk or a read-only folder."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Plug-in files from outside the tree, given with `--plugin FILE`.
+"""Plug-in files from outside the tree are given with `--plugin FILE`.
 
 A file is known by its text: the sha256 of the text is the version of every plug-in in it, and jobs carry the text, so
 that a worker on another machine runs the same code.
@@ -22,7 +22,7 @@ from assay.core.files import read_file
 
 @dataclass(frozen=True)
 class Source:
-    """One foreign file."""
+    """One foreign file and its text."""
 
     path: str
     text: str
@@ -41,11 +41,11 @@ _REGISTERED: dict[str, list[Callable[[], None]]] = {}
 
 
 def read_source(path: str | Path) -> Source:
-    """The file as text, or a UserError."""
+    """Return the file as text, or raise a UserError."""
     try:
-        text = io.TextIOWrapper(io.BytesIO(read_file(path)), encoding="utf-8").read()  # line ends as in any text file
+        text = io.TextIOWrapper(io.BytesIO(read_file(path)), encoding="utf-8").read()  # universal newlines
         return Source(str(path), text)
-    except (OSError, ValueError) as error:  # text that is no UTF-8
+    except (OSError, ValueError) as error:  # not UTF-8
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file with --plugin.") from None
 
@@ -54,7 +54,7 @@ def load_source(source: Source) -> ModuleType:
     """Run a foreign file once; its classes register themselves."""
     name = source.module_name
     if name in _LOADED:
-        for register in _REGISTERED.get(name, []):  # an edit that was taken back takes its names back
+        for register in _REGISTERED.get(name, []):  # an edit that was undone gets its names back
             register()
         return sys.modules[name]
     module = ModuleType(name)
@@ -74,7 +74,7 @@ def load_source(source: Source) -> ModuleType:
 
 
 def source_of(module_name: str) -> Source | None:
-    """The foreign file a module was made from, if it was."""
+    """Return the foreign file a module was made from, if it was."""
     return _LOADED.get(module_name)
 
 
@@ -89,7 +89,7 @@ def loaded_sources() -> tuple[Source, ...]:
 
 
 def _cause(error: BaseException, path: str) -> str:
-    """`line 3: NameError: name 'encoder' is not defined`."""
+    """Return `line 3: NameError: name 'encoder' is not defined`."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: SyntaxError: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

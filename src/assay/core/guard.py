@@ -1,8 +1,8 @@
-"""A small process beside a driver that kills its workers, and what they have started, once the driver is gone.
+"""A small process beside a driver kills its workers, and what they have started, once the driver is gone.
 
-A driver that is killed (SIGKILL, out of memory) stops nobody, and a worker held in C code notices nothing. This process
-reads `+GROUP` and `-GROUP`, process groups that start and end, from a pipe that only the driver holds; the pipe's end
-is the driver's. A child that a run has put into a session of its own is not found.
+A driver that is killed (SIGKILL, out of memory) cannot stop its workers, and one in C code notices nothing. The guard
+reads `+GROUP` and `-GROUP`, process groups that start and end, from a pipe that only the driver holds, and acts
+when it closes. A child that a run has put into a session of its own is not found.
 """
 
 import os
@@ -25,5 +25,5 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(
             number, signal.SIG_IGN
-        )  # a scheduler sends these to all processes of a job; it has to outlive them
+        )  # a scheduler sends these to all processes of a job; the guard has to outlive them
     guard(sys.stdin)

@@ -2,12 +2,12 @@
 
     results/.store/<study>/.index       a line with the checksum of the rest, then {"layout": ..., "settings", "rows"}
 
-It is never the truth: the folders are. Every use lists them and looks at each record's file (times, size, inode); what
-the index has not, or has of another file, is read from its record, and what is gone is left out. So an index that is
-missing, damaged, of another version or of a read-only store costs time and nothing else. It is plain JSON, replaced by
-rename: drivers and readers use it at once, and the last to write wins.
+It is a cache; the folders are the truth. Every use lists them and stats each record's file (times, size, inode); an
+entry that is missing or stale is read from its record, and deleted records are dropped. So an index that is missing,
+damaged, of another version or of a read-only store costs time and nothing else. It is plain JSON, replaced by rename:
+processes use it concurrently, and the last to write wins.
 
-Runs that differ in their seed alone share one entry in `settings`, and one options object in memory.
+Runs that differ only in their seed share one entry in `settings`, and one options object in memory.
 """
 
 import gc
@@ -33,13 +33,13 @@ from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canon
 RECORD = "record.json"
 INDEX = ".index"
 LAYOUT = [1, FORMAT, *asdict(Numerics())]
-"""An index of another layout, of other records or other numerics, counts as missing."""
+"""An index with another layout, record format or numerics counts as missing."""
 WORTHWHILE = 100
-"""Records from which on a study has an index: fewer are read as quickly."""
+"""Least number of records of a study that has an index: fewer are read as quickly."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed more recently may change again without another time: it is not entered yet."""
+"""A file that changed more recently may change again within the clock's resolution: it is not entered yet."""
 PER_RECORD = 8192
-"""Bytes of an index for each record that is there, at most: a larger one is not ours."""
+"""Most bytes of an index for each record: a larger file is not ours."""
 Signature = tuple[int, int, int, int]
 Read = Callable[[Path], Record | None]
 
@@ -75,7 +75,7 @@ STATUS = set(get_args(Status))
 
 
 class Setting(NamedTuple):
-    """What runs have in common that differ in their seed alone."""
+    """The common part of runs that differ only in their seed."""
 
     options: dict[str, Any]
     versions: dict[str, str]
@@ -88,7 +88,7 @@ class Setting(NamedTuple):
 
 @dataclass
 class Index:
-    """What a study's index file says, and what was found since."""
+    """A study's index file, and what was found since it was written."""
 
     settings: list[Setting] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
@@ -96,19 +96,19 @@ class Index:
     def run(self, study: str, row: Row) -> Run:
         setting = self.settings[row.setting]
         run = Run(study, setting.options, row.seed, setting.versions, setting.numerics)
-        # The folder's name, which `read` compares: to hash it again takes longer than all else.
+        # The folder's name, which `read` compares: hashing it again would take longer than all else.
         vars(run)["id"] = row.id
         return run
 
     def summary(self, study: str, row: Row) -> Record:
-        """The record without its measurements."""
+        """Return the record without its measurements."""
         run = self.run(study, row)
         metrics = {} if row.refusal is None else {REFUSED: row.refusal}
         cost = {} if row.seconds is None else {"seconds": row.seconds}
         return Record(run, row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
 
     def enter(self, record: Record, signature: Signature, numbers: dict[str, int]) -> Row:
-        """A row for a record that was read; `numbers` are the settings' places by their keys."""
+        """Return a row for a record that was read; `numbers` are the settings' places by their keys."""
         run = record.run
         setting = Setting(dict(run.options), dict(run.versions), run.numerics)
         number = numbers.setdefault(setting.key, len(self.settings))
@@ -123,14 +123,14 @@ class Index:
 
 
 def summaries(folder: Path, read: Read) -> list[Record]:
-    """The study's records without their measurements, ordered by id: id, run, status, times, and what it cost in
+    """Return the study's records without their measurements, ordered by id: id, run, status, times, and the cost in
     seconds. `read` gives the record of a path, or None where there is none."""
     index, rows = _listed(folder, read)
     return [index.summary(folder.name, row) for row in rows.values()]
 
 
 def costs(folder: Path, read: Read) -> list[Record]:
-    """A summary for each setting of the study that has finished runs: the seconds are the median of theirs."""
+    """Return a summary for each setting of the study that has finished runs, with the median of their seconds."""
     index, rows = _listed(folder, read)
     finished: dict[int, list[Row]] = {}
     for row in rows.values():
@@ -141,8 +141,8 @@ def costs(folder: Path, read: Read) -> list[Record]:
 
 
 def records(folder: Path, read: Read) -> list[Record]:
-    """The study's records, ordered by id. Of those that the index knows, the file is read when a measurement is asked
-    for: a list of a hundred thousand is there in seconds."""
+    """Return the study's records, ordered by id. For those in the index, the file is read when a measurement is asked
+    for: a list of a hundred thousand takes seconds."""
     just_read: dict[str, Record] = {}
 
     def remembered(path: Path) -> Record | None:
@@ -158,7 +158,7 @@ def records(folder: Path, read: Read) -> list[Record]:
 
 
 def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
-    """Every record's row, by id. Brings the index file up to date."""
+    """Return every record's row, by id. Brings the index file up to date."""
     files, now = list(record_files(folder)), time.time_ns()
     index = _load(folder / INDEX, len(files))
     numbers: dict[str, int] = {}
@@ -185,7 +185,7 @@ def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
 
 
 class _Later:
-    """A field that is there once its record was read. No `__set__`: what was read stands before it."""
+    """A field that is available once its record was read. Has no `__set__`: the value that was read shadows it."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -197,7 +197,7 @@ class _Later:
 
 
 class Stored(Record):
-    """A record of which the index has told run, status and times; the rest is read when it is first asked for."""
+    """A record whose run, status and times come from the index; the rest is read on first use."""
 
     metrics = _Later()
     cost = _Later()
@@ -218,19 +218,19 @@ class Stored(Record):
         return isinstance(other, Record) and all(getattr(self, name) == getattr(other, name) for name in compared)
 
     def whole(self) -> Self:
-        """Itself, once its file was read."""
+        """Return the record itself, once its file was read."""
         assert self.folder is not None
         found = vars(self)["_read"](self.folder / RECORD)
         if found is None:
             raise UserError(f"{self.folder} was removed or damaged after it was listed: load the records again.")
-        # Its status too: a run may have been computed again since it was listed.
+        # The status too: a run may have been computed again since it was listed.
         vars(self).update({name: getattr(found, name) for name in (*self.LATER, "status", "finished", "place")})
         return self
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """While records are read in bulk, nothing of theirs is garbage: looking for it takes a fifth of the time."""
+    """Pause garbage collection, which takes a fifth of the time and finds nothing while records are read in bulk."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -241,8 +241,8 @@ def uncollected() -> Iterator[None]:
 
 
 def record_files(folder: Path) -> Iterator[tuple[str, Signature | None]]:
-    """Run ids that have a record, in order, and what tells its file from an earlier one of that name; None where it is
-    no plain file, or cannot be looked at: then reading it says why."""
+    """Yield run ids that have a record, in order, and what tells its file from an earlier one of that name; None if it
+    is no plain file, or cannot be examined: then reading it says why."""
     base = str(folder)
     for name in names(folder):
         if name.startswith("."):  # locks, and the index
@@ -259,7 +259,7 @@ def record_files(folder: Path) -> Iterator[tuple[str, Signature | None]]:
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder, in order; a warning where it cannot be listed."""
+    """Return what is in a folder, in order; warn where it cannot be listed."""
     try:
         with os.scandir(folder) as found:
             return sorted(entry.name for entry in found)
@@ -275,7 +275,7 @@ def _settled(signature: Signature | None, now: int) -> bool:
 
 
 def _load(path: Path, records: int) -> Index:
-    """What the file says; an empty index where it is missing or not one of ours. A stranger may have written it."""
+    """Return the index in the file; an empty one if it is missing or not ours. A stranger may have written it."""
     try:
         checksum, _, body = read_plain(path, PER_RECORD * (records + 1)).partition(b"\n")
         if checksum != _checksum(body):

@@ -1,4 +1,4 @@
-"""Locks on runs in flight: a file per study in which every run is one byte, so one descriptor holds any number of runs.
+"""Runs in flight are locked through one file per study, where every run is one byte: one descriptor holds any number.
 
 They are POSIX record locks. The system drops a process's locks when it ends, however it ends; it also drops them when
 the process closes any descriptor of the file. A process therefore has one descriptor per file, in the table below, and
@@ -34,7 +34,7 @@ _GUARD = threading.Lock()
 
 @dataclass(frozen=True)
 class Lock:
-    """One held run."""
+    """One locked run."""
 
     file: File
     place: int
@@ -50,7 +50,7 @@ class Lock:
 
 
 def take(path: Path, run_id: str) -> Lock | None:
-    """Hold a run through the lock file of its study; None when another process, or another session here, holds it."""
+    """Lock a run through the lock file of its study; None if another process, or another session here, holds it."""
     place = int(run_id[:15], 16)  # as many hexadecimal digits as a signed 64-bit offset can hold
     with _GUARD:
         file = _opened(path)
@@ -69,7 +69,7 @@ def take(path: Path, run_id: str) -> Lock | None:
 
 
 def _opened(path: Path) -> File:
-    """The entry of the file that now has this path, whichever had it before."""
+    """Return the entry of the file that has this path now, whichever had it before."""
     try:
         known = _file(path.lstat())
         if known in _TABLE:
@@ -82,7 +82,7 @@ def _opened(path: Path) -> File:
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         raise UserError(f"{path} is no plain file, where assay keeps its locks: remove it, or choose another --out.")
-    # A second descriptor of a file in the table is kept with the first: to close it now would drop the locks.
+    # A second descriptor of a file in the table is kept with the first: closing it would drop the locks.
     _TABLE.setdefault(_file(found), _Held()).descriptors.append(descriptor)
     return _file(found)
 

@@ -1,4 +1,4 @@
-"""How much memory a process may still take on this machine, in bytes."""
+"""The memory that a process may still take on this machine is read from the system, in bytes."""
 
 import os
 import resource
@@ -8,14 +8,14 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory(proc: Path = Path("/proc"), groups: Path = GROUPS) -> int | None:
-    """What the machine has free for new processes, or the control group that a container or a scheduler put this one
-    into, if that is less. None where nothing says."""
+    """Return what the machine has free for new processes, or the control group of a container or a scheduler, if that
+    is less. None if the system does not say."""
     found = [_of_the_machine(proc), *_of_the_groups(proc, groups)]
     return min((size for size in found if size is not None), default=None)
 
 
 def free_addresses(proc: Path = Path("/proc")) -> int | None:
-    """What `ulimit -v` leaves to this process; a worker begins with as much. None without a limit."""
+    """Return what `ulimit -v` leaves to this process; a worker starts with as much. None without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
@@ -32,14 +32,14 @@ def _of_the_machine(proc: Path) -> int | None:
         return int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         pass
-    try:  # not Linux: all there is, since what is free is not to be had without another library
+    try:  # not Linux: the total, since free memory takes another library to know
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None
 
 
 def _of_the_groups(proc: Path, groups: Path) -> list[int | None]:
-    """Of this process's group and of every group around it: each may have a limit."""
+    """Return the free memory of this process's group and of every group around it: each may have a limit."""
     try:
         entries = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
     except OSError:
@@ -56,7 +56,7 @@ def _of_the_groups(proc: Path, groups: Path) -> list[int | None]:
 
 
 def _left(folder: Path, most: str, used: str) -> int | None:
-    """The limit less what is used; files that are kept only in case they are read again make room."""
+    """Return the limit less what is used; cached files make room."""
     try:
         limit, held = (folder / most).read_text().strip(), int((folder / used).read_text())
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

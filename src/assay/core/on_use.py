@@ -1,4 +1,4 @@
-"""Names of a package that are loaded on first use (PEP 562), so that importing it stays instant.
+"""Names of a package are loaded on first use (PEP 562), so that importing it stays instant.
 
 __getattr__, __dir__ = on_use(__name__, {"model": ("Encoder", "StandardSAE"), "losses": ("lse_loss",)})
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def on_use(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The package's `__getattr__` and `__dir__`, from its modules and the names that each is home to."""
+    """Return the package's `__getattr__` and `__dir__`, from its modules and the names that each is home to."""
     module_of = {name: module for module, names in homes.items() for name in names}
 
     def load(name: str) -> Any:

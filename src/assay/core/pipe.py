@@ -1,4 +1,4 @@
-"""Messages between a driver and a worker process: pickles, each after its length, over a pair of sockets."""
+"""A driver and a worker process exchange messages: pickles, each after its length, over a pair of sockets."""
 
 import os
 import pickle
@@ -17,7 +17,7 @@ class ForkedError(ConnectionError):
 
 
 class Pipe:
-    """One end. A message is sent whole or, when its sender dies, not delivered; reading never waits for the second
+    """One end. A message is sent completely or, when its sender dies, not delivered; reading never waits for the second
     half of one unless it is asked to (`receive`).
 
     An end belongs to one process. In a child that this process forks it is closed: a lock of threads does not keep
@@ -26,7 +26,7 @@ class Pipe:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._lock = threading.Lock()  # a run may send progress from threads of its own
+        self._lock = threading.Lock()  # a run may send progress from its own threads
         self._arrived = bytearray()
         self._forked = False
         _OPEN.add(self)
@@ -35,7 +35,7 @@ class Pipe:
         return self._end.fileno()
 
     def send(self, message: Any) -> None:
-        if self._forked:  # before the lock, which a thread of the parent's may have held when it forked
+        if self._forked:  # before the lock, which a thread of the parent may have held when it forked
             raise ForkedError("this process was forked from a worker, and only the worker itself can send messages.")
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # what cannot be pickled fails before a byte is sent
         with self._lock:
@@ -43,13 +43,13 @@ class Pipe:
             self._end.sendall(data)
 
     def receive(self) -> Any:
-        """The next message, waited for. EOFError when the other end is closed."""
+        """Wait for the next message and return it. EOFError when the other end is closed."""
         while (message := self._next()) is None:
             self._read(0)
         return message[0]
 
     def arrived(self) -> tuple[list[Any], bool]:
-        """The messages that are there in full, without waiting, and whether more can come."""
+        """Return the messages that have arrived completely, without waiting, and whether more can come."""
         try:
             while True:
                 self._read(socket.MSG_DONTWAIT)
@@ -78,7 +78,7 @@ class Pipe:
         self._arrived += piece
 
     def _next(self) -> tuple[Any] | None:
-        """The first message of what has arrived, in a tuple since a message may be None."""
+        """Return the first message that has arrived, in a tuple since a message may be None."""
         if len(self._arrived) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._arrived)

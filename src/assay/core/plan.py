@@ -1,4 +1,4 @@
-"""Base config x grid -> runs -> cohorts; to resume is to plan again and leave out what is stored.
+"""A base config times a grid gives runs, grouped into cohorts; to resume is to plan again and skip what is stored.
 
 make_plan(Expressivity(), {"noise": ["0.01", "0.1"]}, Numerics())  ->  every run at either noise, each once
 """
@@ -31,7 +31,7 @@ class Plan:
     runs: tuple[Run, ...]
 
     def split(self, store: Store, *, retry: Retry = "failed", force: bool = False) -> tuple[list[Record], list[Run]]:
-        """What is stored, and what is still to run."""
+        """Return what is stored, and what is still to run."""
         stored, todo = [], []
         for run in self.runs:
             record = store.get(run)
@@ -43,13 +43,13 @@ class Plan:
 
 
 def to_be_tried_again(record: Record, retry: Retry) -> bool:
-    """Failed runs are tried again, diverged ones only when asked."""
+    """Return whether to run it again: failed runs are, diverged ones only when asked."""
     again = {"failed": {"failed"}, "diverged": {"failed", "diverged"}, "none": set[str]()}[retry]
     return record.status in again
 
 
 def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
-    """Every point of the grid on top of the base study; a run that two points share is planned once."""
+    """Plan every point of the grid on top of the base study; a run that two points share is planned once."""
     runs: dict[str, Run] = {}
     for point in points(study, grid):
         for run in placed(point.plan(), numerics):
@@ -60,8 +60,8 @@ def make_plan(study: Study, grid: Grid, numerics: Numerics) -> Plan:
 
 
 def points(study: Study, grid: Grid) -> Iterator[Study]:
-    """The study at every point of the grid. Points at which a field has the same values share one object there: what
-    was made of it for one point is not made again for the thousands of others."""
+    """Yield the study at every point of the grid. Points at which a field has the same values share one object there,
+    so that what is derived from it is computed once for thousands of points."""
     types = option_types(type(study))
     fields: dict[str, list[str]] = {}
     for key in grid:
@@ -79,7 +79,7 @@ def points(study: Study, grid: Grid) -> Iterator[Study]:
 
 
 def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
-    """`["noise=0.01,0.1", "seeds=0..4"]` -> {"noise": ["0.01", "0.1"], "seeds": ["0", ..., "4"]}."""
+    """Parse `["noise=0.01,0.1", "seeds=0..4"]` to {"noise": ["0.01", "0.1"], "seeds": ["0", ..., "4"]}."""
     grid: dict[str, list[str]] = {}
     for word in axes:
         key, equals, values = word.partition("=")
@@ -92,14 +92,14 @@ def parse_grid(axes: Iterable[str]) -> dict[str, list[str]]:
 
 
 def assign(target: T, values: Mapping[str, Any]) -> T:
-    """A copy of a config with the options at dotted paths changed, all at once, so that their order does not matter.
+    """Return a copy of a config with options at dotted paths changed, all at once, so that order does not matter.
 
     A step into a tuple goes into each member; names as `spelled`."""
     return dataclasses.replace(target, **_changes(target, values))  # type: ignore[type-var]
 
 
 def _changes(target: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `assign` replaces."""
+    """Return the fields that `assign` replaces."""
     types = option_types(type(target))
     what = f"{target.registry.kind} '{target.name}'" if isinstance(target, Plugin) else type(target).__name__
     here: dict[str, Any] = {}
@@ -120,7 +120,7 @@ def _changes(target: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelled(name: str, types: Mapping[str, Any]) -> str:
-    """`seed` is `seeds`: one value of a field that holds several may be called so."""
+    """Return the field that a name means: `seed` may stand for `seeds`, a field of several values."""
     return f"{name}s" if name not in types and get_origin(types.get(f"{name}s")) is tuple else name
 
 
@@ -133,7 +133,7 @@ def _assign_inside(held: Any, values: Mapping[str, Any], *, what: str) -> Any:
 
 
 def cohorts(runs: Sequence[Run], workers: int) -> list[list[Run]]:
-    """Runs grouped by their study's key; the largest groups are halved until every worker has one."""
+    """Group runs by their study's key; the largest groups are halved until every worker has one."""
     known = registries()["studies"]
     studies = {name: known[name]() for name in {run.study for run in runs}}
     groups: dict[Any, list[Run]] = {}
@@ -152,7 +152,7 @@ def halves(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def labels(runs: Sequence[Run]) -> dict[str, str]:
-    """Run id -> its plug-ins, what differs between the runs, and its seed.
+    """Return run id -> its plug-ins, what differs between the runs, and its seed.
 
     icl mqar attention mlp model.seq_mixer.conv=4 seed=0        another run of attention has another conv
     icl mqar delta_net mlp model.seq_mixer.conv=4 seed=0        and so this one says its own
@@ -178,13 +178,13 @@ Common = tuple[int, int, int]
 
 
 def _held_in_common(run: Run) -> Common:
-    """Runs that the store's index knows share these objects where they differ in their seed alone: a hundred thousand
-    runs are a few thousand settings, and each is looked at once."""
+    """Return the objects that runs from the store's index share if they differ only in their seed: a hundred thousand
+    runs have a few thousand settings, and each is processed once."""
     return id(run.options), id(run.versions), id(run.numerics)
 
 
 def _varied(options: Mapping[Common, Mapping[str, Any]], plugins: Mapping[Common, str]) -> set[str]:
-    """What tells runs of the same plug-ins apart: options, numerics, versions of code."""
+    """Return what tells runs of the same plug-ins apart: options, numerics, versions of code."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for key, own in options.items():
         groups.setdefault(plugins[key], []).append(own)
@@ -197,18 +197,18 @@ def _varied(options: Mapping[Common, Mapping[str, Any]], plugins: Mapping[Common
 
 
 def _spelled_out(value: Any) -> str:
-    """One text per JSON value; scalars have one of their own, and it takes a tenth of the time."""
+    """Return one text per JSON value; scalars get theirs by a shortcut that takes a tenth of the time."""
     return repr(value) if value is None or isinstance(value, str | int | float) else canonical(value)
 
 
 def _prefixes(options: Iterable[Mapping[str, Any]]) -> set[str]:
-    """`model` and `model.seq_mixer`, of `model.seq_mixer.conv`."""
+    """Return `model` and `model.seq_mixer` for `model.seq_mixer.conv`."""
     names = {name for own in options for name in own}
     return {name[:place] for name in names for place, char in enumerate(name) if char == "."}
 
 
 def _decisive(run: Run) -> dict[str, Any]:
-    """What decides a run's numbers, under dotted names, but for its seed."""
+    """Return what decides a run's numbers, under dotted names, except its seed."""
     decisive = flat(dict(run.options))
     decisive |= {f"numerics.{key}": value for key, value in vars(run.numerics).items()}
     return decisive | {f"code.{name}": version[:8] for name, version in run.versions.items()}

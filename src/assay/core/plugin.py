@@ -40,7 +40,7 @@ class Plugin:
     registry: ClassVar["Registry[Any]"]
 
     def spec(self) -> dict[str, Any]:
-        """The JSON form: the name and every option, defaults written out."""
+        """Return the JSON form: the name and every option, defaults written out."""
         options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {"name": self.name} | {key: to_json(value) for key, value in options.items()}
 
@@ -56,7 +56,7 @@ class Plugin:
 
     @classmethod
     def component_version(cls) -> str:
-        """What identifies the code behind the name: the hand-kept version, or the hash of a file that is not ours."""
+        """Return what identifies the code behind the name: the hand-kept version, or the hash of a foreign file."""
         return str(cls.version) if cls.__module__.startswith("assay.") else _foreign_version(cls)  # type: ignore[arg-type]
 
     @cached_property
@@ -67,8 +67,8 @@ class Plugin:
 
 
 class Sized(Plugin):
-    """A plug-in whose whole-number options are sizes: at least 1, or 0 where 0 is the default, or `may_be_none` names
-    the option, and 0 means "none"."""
+    """A plug-in whose integer options are sizes: at least 1, or 0 where 0 is the default, or `may_be_none` names the
+    option, and 0 means "none"."""
 
     may_be_none: ClassVar[tuple[str, ...]] = ()
 
@@ -86,7 +86,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 def to_json(value: Any) -> Any:
-    """Plug-ins, dataclasses, tuples and paths as plain JSON values."""
+    """Return plug-ins, dataclasses, tuples and paths as plain JSON values."""
     if isinstance(value, Plugin):
         return value.spec()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -99,9 +99,9 @@ def to_json(value: Any) -> Any:
 
 
 def settled(value: Any, versions: dict[str, str]) -> Any:
-    """What of an option goes into a run's id: JSON; the versions of all plug-ins inside are added to those given. A
-    number that is not finite is a ValueError. What is kept of a plug-in is shared between runs: do not change it."""
-    if value is None or type(value) in (str, bool, int):  # first: most are
+    """Return an option as JSON for a run's id, and add the versions of all plug-ins inside to those given. A number
+    that is not finite is a ValueError. The JSON of plug-ins is shared between runs: do not change it."""
+    if value is None or type(value) in (str, bool, int):  # first, since most values are these
         return value
     if type(value) is float:
         if not math.isfinite(value):
@@ -124,7 +124,7 @@ def settled(value: Any, versions: dict[str, str]) -> Any:
 
 
 def plugins_in(value: Any) -> Iterator[Plugin]:
-    """Every plug-in inside a value, the value itself included."""
+    """Yield every plug-in inside a value, the value itself included."""
     if isinstance(value, Plugin):
         yield value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -140,7 +140,7 @@ def plugins_in(value: Any) -> Iterator[Plugin]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One choice of a registry, as read from its source: nothing is imported to make it."""
+    """One choice of a registry, read from its source without importing it."""
 
     name: str
     aliases: tuple[str, ...]
@@ -151,7 +151,7 @@ class Entry:
 class Registry(Generic[P]):
     """The choices of one kind: the files of a package, installed entry points, and files given with `--plugin`.
 
-    The variable that holds it is called like the folder. Without a package it has only what files register.
+    The variable that holds it is named like the folder. Without a package it has only what files register.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -159,7 +159,7 @@ class Registry(Generic[P]):
         self._classes: dict[str, type[P]] = {}
 
     def register(self, name: str) -> Callable[[type[P]], type[P]]:
-        """Class decorator; the name is the file's stem."""
+        """Return a class decorator; the name is the file's stem."""
 
         if not words.is_name(name):
             raise UserError(f'{self.kind} {name!r}: a name is printable and has no spaces and none of : , = + ( ) ".')
@@ -208,7 +208,7 @@ class Registry(Generic[P]):
         return tuple(entry.name for entry in self.entries())
 
     def __getitem__(self, word: str) -> type[P]:
-        """The class behind a name or an alias."""
+        """Return the class behind a name or an alias."""
         if word in self._classes:
             return self._classes[word]
         name = self._resolve(word)
@@ -221,7 +221,7 @@ class Registry(Generic[P]):
         return self._classes[name]
 
     def parse(self, text: str) -> P:
-        """`self_attn:heads=4:width=64` -> SelfAttn(heads=4, width=64)."""
+        """Parse `self_attn:heads=4:width=64` to SelfAttn(heads=4, width=64)."""
         name, *options = words.split(words.unwrapped(text), ":")
         pairs = [option.partition("=") for option in options]
         for key, equals, _ in pairs:
@@ -231,13 +231,13 @@ class Registry(Generic[P]):
         return construct(cls := self[name], given, what=f"{self.kind} '{cls.name}'")
 
     def load(self, spec: Mapping[str, Any]) -> P:
-        """The plug-in of a JSON spec; a value that is no text may be given as one: {"sizes": "0..4"}."""
+        """Return the plug-in of a JSON spec; a value that is no text may be given as one: {"sizes": "0..4"}."""
         cls = self[spec["name"]]
         given = {key: value for key, value in spec.items() if key != "name"}
         return construct(cls, given, what=f"{self.kind} '{cls.name}'", exact=True)
 
     def label_of(self, spec: Mapping[str, Any]) -> str:
-        """The label of the plug-in of a record, which may be one whose file this command was not given."""
+        """Return the label of a record's plug-in, which may be one whose file this command was not given."""
         try:
             return self.load(spec).label
         except UserError:
@@ -256,14 +256,14 @@ class Registry(Generic[P]):
 
 
 def is_plugin_type(hint: Any) -> bool:
-    """Whether a field with this annotation holds a plug-in, or a tuple of them."""
+    """Return whether a field with this annotation holds a plug-in, or a tuple of them."""
     inner = get_args(hint)[0] if get_origin(hint) is tuple else hint
     return isinstance(inner, type) and issubclass(inner, Plugin)
 
 
 @cache
 def registries() -> dict[str, Registry[Any]]:
-    """Every plug-in folder by its name: the packages whose `__init__` makes a Registry."""
+    """Return every plug-in folder by its name: the packages whose `__init__` makes a Registry."""
     root = Path(__file__).parent.parent
     found: dict[str, Registry[Any]] = {}
     for init in sorted(root.rglob("__init__.py")):
@@ -275,7 +275,7 @@ def registries() -> dict[str, Registry[Any]]:
 
 @cache
 def _foreign_version(cls: type[Plugin]) -> str:
-    """The hash of the file that a class was loaded from, read once."""
+    """Return the hash of the file that a class was loaded from, read once."""
     source = source_of(cls.__module__)
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     if source is None and (file is None or cls.__module__ == "__main__"):
@@ -287,14 +287,14 @@ def _foreign_version(cls: type[Plugin]) -> str:
 
 
 def _same_origin(old: type, new: type) -> bool:
-    """A file loaded again, perhaps edited since, may replace what it registered before."""
+    """Return whether both come from one file: a file loaded again, perhaps edited, may replace what it registered."""
     before, now = source_of(old.__module__), source_of(new.__module__)
     return bool(before and now and before.path == now.path) or old.__module__ == new.__module__
 
 
 @cache
 def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
-    """The classes of one file that stand under `@<registry>.register("name")`."""
+    """Return the classes of one file that are under `@<registry>.register("name")`."""
     text = path.read_text(encoding="utf-8")
     if ".register(" not in text:
         return ()
@@ -327,7 +327,7 @@ def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Whether an option is at its default. -0.0 is not, where that is 0.0: they are equal, and two in JSON."""
+    """Return whether an option is at its default. -0.0 is not, if that is 0.0: equal in Python, they differ in JSON."""
     signs = {words.written(either).count("-") for either in (value, default)}
     return value is default or (bool(value == default) and len(signs) == 1)
 

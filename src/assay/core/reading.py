@@ -1,8 +1,8 @@
 """A stored record is read with care: a store may come from another version, a failing disk or a stranger.
 
 What passes has the types that the rest of the code relies on, numbers that fit a float, text that can be printed as
-UTF-8, and no nesting that a recursive function could not follow. The id is not computed again: what went into it when
-the record was written is that version's affair. Fields that this version does not know are left out.
+UTF-8, and no nesting that a recursive function could not follow. The id is not computed again, since the version
+that wrote the record may have hashed something else. Fields that this version does not know are left out.
 """
 
 import json
@@ -18,18 +18,18 @@ from assay.core.files import read_plain
 from assay.core.run import FORMAT, Numerics, Record, Status
 
 LARGEST = 64 * 2**20
-"""Bytes of a record.json."""
+"""Most bytes of a record.json."""
 DEEPEST = 64
 DIGITS = 300
-"""Of an integer; so many still fit a float."""
+"""Most digits of an integer; that many still fit a float."""
 ID = re.compile(r"[0-9a-f]{16}\Z")
 
 _ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _EXPONENT = b"0e000"
-"""With every digit as 0 and without plus signs: of a number that could be infinite, or of a hash."""
+"""Matches, with every digit as 0 and plus signs removed, a number that could be infinite, or part of a hash."""
 _STEP = 10
 _LONG = b"0" * (200 // _STEP)
-"""What every tenth byte of 200 digits is. 199 digits and an exponent of two are still finite."""
+"""Every tenth byte of 200 digits. 199 digits and an exponent of two are still finite."""
 _BEFORE_NUMBER = b" \t\r\n:,["
 _RECORD: dict[str, tuple[type, ...]] = {
     "id": (str,), "run": (dict,), "status": (str,), "metrics": (dict,), "cost": (dict,), "error": (str, type(None)),
@@ -44,16 +44,16 @@ _NUMERICS: dict[str, tuple[type, ...]] = {f.name: (type(f.default),) for f in fi
 
 
 class NotARecord(ValueError):
-    """The file holds something else than a record; the text says what is wrong with it."""
+    """The file holds something other than a record; the text says what is wrong with it."""
 
 
 class NewerRecord(UserError):
-    """A newer assay wrote it: a list leaves it out, and a driver neither computes that run nor writes over it."""
+    """A newer assay wrote it: a list leaves it out, and a driver neither computes that run nor overwrites it."""
 
 
 def read_record(path: Path) -> Record:
-    """The record in a run's folder. Raises ValueError where it is none, OSError where it cannot be read, NewerRecord
-    where a newer assay wrote it."""
+    """Return the record in a run's folder. Raises ValueError if it is none, OSError if it cannot be read, NewerRecord
+    if a newer assay wrote it."""
     record = parse_record(read_plain(path, LARGEST), path, path.parent)
     if (record.run.study, record.run.id) != path.parts[-3:-1]:
         raise NotARecord("its id is not its folder's")
@@ -61,7 +61,7 @@ def read_record(path: Path) -> Record:
 
 
 def parse_record(data: bytes, path: Path | str = "the record", folder: Path | None = None) -> Record:
-    """A record from the bytes of its file."""
+    """Return a record from the bytes of its file."""
     try:
         found = _decoded(data)
     except RecursionError:
@@ -84,24 +84,23 @@ def _decoded(data: bytes) -> Any:
     found = decoder_for(data).decode(data.decode())
     if data.count(b"[") + data.count(b"{") > DEEPEST and _deeper_than(found, DEEPEST):
         raise NotARecord(f"it is nested more than {DEEPEST} deep")
-    if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair is no text that could be written anywhere
+    if b"\\ud" in data or b"\\uD" in data:  # half a surrogate pair could not be written anywhere
         found = _QUICK.decode(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode())
     return found
 
 
 def decoder_for(data: bytes) -> json.JSONDecoder:
-    """The strict one, which looks at every number, where one may be too large."""
-    alike = data.translate(_ALIKE, b"+")  # a regular expression takes longer than all the rest
+    """Return the strict decoder, which checks every number, where one may be too large."""
+    alike = data.translate(_ALIKE, b"+")  # a regular expression would take longer than all the rest
     return _STRICT if _LONG in alike[::_STEP] or _has_exponent(alike) else _QUICK
 
 
 def _has_exponent(alike: bytes) -> bool:
-    """Whether a number has an exponent of three digits; letters and digits of a hash have a quote or a letter before
-    them."""
+    """Return whether a number has an exponent of three digits; in a hash, a quote or a letter stands before them."""
     at = alike.find(_EXPONENT)
     while at >= 0:
         before = alike[max(0, at - 2 * DIGITS) : at].rstrip(b"0.-")[-1:]
-        if before in _BEFORE_NUMBER:  # and where there is nothing before it
+        if before in _BEFORE_NUMBER:  # also true of the empty start of the file
             return True
         at = alike.find(_EXPONENT, at + 1)
     return False
@@ -122,7 +121,7 @@ def _deeper_than(value: Any, depth: int) -> bool:
 
 
 def _check(found: Mapping[str, Any]) -> None:
-    """That every field has its type, the nested ones too."""
+    """Raise unless every field has its type, the nested ones too."""
     _typed(found, _RECORD)
     _typed(found, _OPTIONAL, required=False)
     run = found["run"]
@@ -160,7 +159,7 @@ def _inside(name: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _names_a_file_below(name: str) -> bool:
-    """Kept, since a study's runs save files of the same few names."""
+    """Cached, since a study's runs save files of the same few names."""
     parts = PurePosixPath(name).parts
     return bool(parts) and "\0" not in name and not name.startswith("/") and ".." not in parts
 

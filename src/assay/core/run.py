@@ -26,23 +26,23 @@ from assay.core.files import read_plain
 T = TypeVar("T")
 Status = Literal["done", "failed", "diverged"]
 FORMAT = 2
-"""Of record.json; a store written by a later one is refused, never guessed at. 1 (assay 0.1.0) has no sizes and hashes
-of files and no hardware, and its reader takes records with fields that it does not know for damaged ones."""
+"""Version of record.json; a store written by a later one is refused, never guessed at. 1 (assay 0.1.0) has no sizes and
+hashes of files and no hardware, and its reader takes records with fields that it does not know for damaged ones."""
 REFUSED = "refused"
-"""The metric in which a run says why it gives no numbers: it is done, and there is nothing to try again."""
+"""The metric in which a run says why it gives no numbers: it is done, and is not retried."""
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def canonical(value: Any) -> str:
-    """One text per JSON value: sorted keys, no spaces, no NaN."""
+    """Return one text per JSON value: sorted keys, no spaces, no NaN."""
     return _CANONICAL.encode(value)
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """What changes the last bits of a result: part of the id. Host, device index and workers are not."""
+    """Settings that change the last bits of a result, so part of the id. Host, device index and workers are not."""
 
     device: str = "cpu"
     dtype: str = "float32"
@@ -53,7 +53,7 @@ class Numerics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Fields that did not exist when it was written have their defaults; those of a later version are left out."""
+        """Return a record's numerics: missing fields have defaults, fields of a later version are dropped."""
         return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
 
 
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """For progress lines: the names of the run's plug-ins and its seed."""
+        """Label for progress lines: the names of the run's plug-ins and its seed."""
         return " ".join([self.study, *_plugin_names(self.options), f"seed={self.seed}"])
 
     def to_json(self) -> dict[str, Any]:
@@ -92,17 +92,17 @@ class Run:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, id: str | None = None) -> Self:
-        """The run that was written. A stored id stays: another version may make another id of the same options."""
+        """Return the run that was written, with its stored id: another version may compute another."""
         numerics = Numerics.from_json(data["numerics"])
         run = cls(data["study"], data["options"], data["seed"], data["versions"], numerics)
         if id is not None:
-            vars(run)["id"] = id  # where `cached_property` keeps it
+            vars(run)["id"] = id  # where `cached_property` looks it up
         return run
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where and when a record was made; never part of an id."""
+    """Says where and when a record was made; never part of an id."""
 
     assay: str = ""
     python: str = ""
@@ -116,7 +116,7 @@ class Provenance:
 
     @classmethod
     def here(cls) -> Self:
-        """This process, with the device that it computes on now (`computing_on`)."""
+        """Return the provenance of this process, with the device that it computes on now (`computing_on`)."""
         return cls(
             assay=_version("assay-bench"),
             python=platform.python_version(),
@@ -137,8 +137,8 @@ _DEVICE: dict[str, str] = {}
 
 @contextmanager
 def computing_on(**device: str) -> Iterator[None]:
-    """While it lasts, `Provenance.here` names this device: its `gpu`, `driver` and `cuda`; none for a CPU. The core
-    knows no device library; whoever chooses a device says which."""
+    """Let `Provenance.here` name this device inside the block: its `gpu`, `driver` and `cuda`; none for a CPU. The core
+    knows no device library, so whoever chooses a device calls this."""
     before = dict(_DEVICE)
     _DEVICE.clear()
     _DEVICE.update(device)
@@ -151,7 +151,7 @@ def computing_on(**device: str) -> Iterator[None]:
 
 @cache
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """`Intel(R) Xeon(R) Platinum 8480C`; of an ARM core on Linux, which has no name there, maker and part numbers."""
+    """Return `Intel(R) Xeon(R) Platinum 8480C`; for an ARM core on Linux, which has no name, maker and part numbers."""
     try:
         text = cpuinfo.read_text()
     except OSError:
@@ -164,7 +164,7 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a run. `metrics` are functions of the id; `cost` is of the machine that paid it."""
+    """The result of a run. `metrics` are functions of the id; `cost` depends on the machine."""
 
     run: Run
     status: Status
@@ -175,15 +175,15 @@ class Record:
     finished: str = ""
     artifacts: tuple[str, ...] = ()
     place: int | None = None
-    """In the plan that it was computed for: tables show rows in that order, whoever makes them."""
+    """Position in the plan that it was computed for: tables show rows in that order, whoever makes them."""
     folder: Path | None = field(default=None, compare=False)
-    """Where the artifacts are; not part of the record."""
+    """Folder of the artifacts; not part of the record."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Artifact -> its `bytes` and `sha256`; empty in records of assay 0.1.0."""
 
     @property
     def verdict(self) -> str:
-        """The status, as people read it."""
+        """Status, as people read it."""
         return REFUSED if self.refusal else self.status
 
     @property
@@ -192,7 +192,7 @@ class Record:
         return None if reason is None else str(reason)
 
     def artifact(self, name: str) -> bytes:
-        """What the run saved under a name."""
+        """Return what the run saved under a name."""
         if self.folder is None or name not in self.artifacts:
             known = ", ".join(self.artifacts) or "none"
             raise UserError(f"run {self.run.id} has no artifact '{name}'. It has: {known}.")
@@ -206,14 +206,14 @@ class Record:
         return data
 
     def damaged(self, name: str, reason: str) -> UserError:
-        """What to say of an artifact that cannot be used."""
+        """Return the error to raise for an artifact that cannot be used."""
         return UserError(
             f"run {self.run.id} cannot be read: {self.folder}/{name}: {reason}. Remove the run with "
             f"`assay rm {self.run.id}`, then repeat the command that computed it."
         )
 
     def missing(self) -> str | None:
-        """The first artifact that is not there, or not as large as it was written; its content is not looked at."""
+        """Return the first artifact that is missing, or not as large as it was written; its content is not read."""
         for name in self.artifacts if self.folder else ():
             try:
                 found = os.lstat(f"{self.folder}/{name}")
@@ -257,8 +257,8 @@ class Record:
 
 
 def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
-    """The runs with other numerics. A plan has thousands that differ from the one before in their seed alone: what they
-    have in common is written out once for their ids."""
+    """Yield the runs with other numerics. A plan has thousands that differ from the one before only in their seed:
+    their common part is serialised once for their ids."""
     before: Run | None = None
     around = ("", "")
     for run in runs:
@@ -272,7 +272,7 @@ def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
 
 
 def _around_the_seed(run: Run) -> tuple[str, str]:
-    """The canonical text of a run, without its seed: keys are sorted, so the seed stands between these."""
+    """Return the canonical text of a run before and after its seed: keys are sorted, so the seed stands in between."""
     before = canonical({"numerics": vars(run.numerics), "options": run.options})
     after = canonical({"study": run.study, "versions": run.versions})
     return f'{before[:-1]},"seed":', f",{after[1:]}"
@@ -284,8 +284,8 @@ def _hash(around: tuple[str, str], seed: int) -> str:
 
 
 def as_planned(records: Iterable[Record]) -> list[Record]:
-    """In the order of the plans that they were computed for; records of several plans, and those from before places
-    were kept, by their labels."""
+    """Sort records in the order of the plans that they were computed for; records of several plans, and those from
+    before places were stored, by their labels."""
     ordered = sorted(records, key=_place)
     groups = (list(group) for _, group in groupby(ordered, key=_place))  # most are alone there, and need no label
     return [r for group in groups for r in (sorted(group, key=lambda r: r.run.label) if len(group) > 1 else group)]
@@ -296,9 +296,9 @@ def _place(record: Record) -> tuple[str, bool, int]:
 
 
 def finite(value: Any) -> tuple[Any, bool]:
-    """The value with NaN and infinities as None, and whether it had none: they never reach JSON. Numbers of other
-    libraries become Python's own."""
-    if value is None or type(value) in (str, bool, int):  # first, since a plan has many: asking an ABC takes long
+    """Return the value with NaN and infinities as None, and whether it had none: they never reach JSON. Numbers of
+    other libraries become Python's own."""
+    if value is None or type(value) in (str, bool, int):  # first, since a plan has many and the ABC below is slow
         return value, True
     if isinstance(value, numbers.Integral):
         return (value if isinstance(value, bool) else int(value)), True
@@ -314,7 +314,7 @@ def finite(value: Any) -> tuple[Any, bool]:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings under dotted names; a plug-in's name stands under its own key."""
+    """Flatten nested mappings to dotted names; a plug-in's name stands under its own key."""
     if not isinstance(value, dict):
         return {prefix: value}
     joined: dict[str, Any] = {}
@@ -328,7 +328,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _plugin_names(options: Mapping[str, Any]) -> Iterator[str]:
-    """The outermost plug-ins among nested options."""
+    """Yield the outermost plug-ins among nested options."""
     for value in options.values():
         if isinstance(value, Mapping) and "name" in value:
             yield str(value["name"])
@@ -337,7 +337,7 @@ def _plugin_names(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _known(cls: type, data: Mapping[str, Any]) -> list[Any]:
-    """The values of the fields of a class, in order; `...` for one that is not there."""
+    """Return the values of the fields of a class, in order; `...` for a missing one."""
     return [data.get(name, ...) for name in _field_names(cls)]
 
 
@@ -348,7 +348,7 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096, typed=True)
 def _shared(cls: type[T], *values: Any) -> T:
-    """An instance with these values, `...` for a default: one object for all the records that were made alike."""
+    """Return an instance with these values, `...` for a default: one object for all records that were made alike."""
     names = _field_names(cls)  # type: ignore[arg-type]
     return cls(**{name: value for name, value in zip(names, values, strict=True) if value is not ...})
 

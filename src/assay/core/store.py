@@ -1,11 +1,10 @@
-"""One folder per run; `record.json` is written last, by rename, so its presence means the run is complete.
+"""A store has one folder per run; `record.json` is written last, by rename, so its presence means the run is complete.
 
     results/.store/<study>/<run id>/{record.json, artifacts...}     results/.store/<study>/.locks
 
-The folders are the truth, and a reader can use them while a driver writes; an index (assay.core.index) saves reading
-all of them where a list or a label is asked for. Readers change nothing else; what is no record, or has lost a file,
-counts as absent with a warning, and a driver that computes that run again keeps the old file as
-`record.json.unreadable`.
+The folders are the truth, and can be read while a driver writes; for lists and labels an index (assay.core.index) saves
+reading all of them. A file that is no record, or a record that has lost an artifact, counts as absent with a warning,
+and a driver that computes that run again keeps the old file as `record.json.unreadable`.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ from assay.core.study import CHECKPOINT, SET_ASIDE, Outcome
 __all__ = ["RECORD", "Store", "disk_errors", "whole", "write_file"]
 
 SEVERAL = 10
-"""Runs of one prefix that are named, at most."""
+"""Most runs that an error about an ambiguous prefix names."""
 
 
 class Store:
@@ -45,7 +44,7 @@ class Store:
         return self.root / run.study / run.id
 
     def get(self, run: Run) -> Record | None:
-        """The run's record, if it is complete and its files are there."""
+        """Return the run's record, if it is complete and its files are there."""
         path = self.folder(run) / RECORD
         try:
             record = self._read(path)
@@ -70,7 +69,7 @@ class Store:
         return self._write(record, outcome.artifacts)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
-        """A failed run is a record with its traceback, not a crash; it never replaces a result."""
+        """Store a failed run as a record with its traceback, not a crash; it never replaces a result."""
         stored = self.get(run)
         if stored and stored.status == "done":
             reason = error.strip().splitlines()[-1]
@@ -80,19 +79,19 @@ class Store:
         return self._write(Record(run, "failed", {}, {}, error, Provenance.here(), _now(), (), place), {})
 
     def studies(self) -> list[str]:
-        """The studies that have folders here."""
+        """Return the studies that have folders here."""
         return [name for name in names(self.root) if not name.startswith(".")]
 
     def records(self, study: str | None = None) -> list[Record]:
-        """Every complete record, ordered by study and id."""
+        """Return every complete record, ordered by study and id."""
         return self._indexed(index.records, study)
 
     def summaries(self, study: str | None = None) -> list[Record]:
-        """The same without what was measured, but for a refusal and the seconds it took: for lists and labels."""
+        """Return the records without their metrics, except a refusal and the seconds it took: for lists and labels."""
         return self._indexed(index.summaries, study)
 
     def costs(self, study: str) -> list[Record]:
-        """A summary per setting that has finished runs, with the median of what they took: for estimates."""
+        """Return a summary per setting that has finished runs, with their median cost: for estimates."""
         return self._indexed(index.costs, study)
 
     def _indexed(self, ask: Callable[[Path, index.Read], list[Record]], study: str | None) -> list[Record]:
@@ -101,7 +100,7 @@ class Store:
             return [record for folder in folders for record in ask(folder, self._listed)]
 
     def find(self, prefix: str) -> Record:
-        """The one record whose id starts with `prefix`."""
+        """Return the one record whose id starts with `prefix`."""
         there = (record for path in self._paths(prefix=prefix) if (record := self._listed(path)))
         found = list(islice(there, SEVERAL))
         if len(found) != 1:
@@ -111,7 +110,7 @@ class Store:
         return found[0]
 
     def remove(self, record: Record) -> bool:
-        """Remove a run, unless a driver holds it."""
+        """Remove a run, unless another process has locked it."""
         with self.lock(record.run) as mine, disk_errors(self.folder(record.run)):
             if mine:
                 with suppress(FileNotFoundError):
@@ -119,16 +118,16 @@ class Store:
             return mine
 
     def take(self, run: Run) -> Lock | None:
-        """Hold a run that is to be computed; None while another driver has it. A dead driver's locks are free."""
+        """Lock a run that is to be computed; None while another process has it locked. A dead process holds no lock."""
         folder = self.folder(run)
-        if folder.is_symlink():  # what the run saves would replace files of whoever owns the other end
+        if folder.is_symlink():  # what the run saves would replace files of whoever owns the link's target
             raise UserError(f"{folder} is a link, and a run is stored in a folder of its own: remove the link.")
         with disk_errors(folder.parent / locks.LOCKS):
             return locks.take(folder.parent / locks.LOCKS, run.id)
 
     @contextmanager
     def lock(self, run: Run) -> Iterator[bool]:
-        """Hold a run for a while; False while another driver has it."""
+        """Lock a run for a while; yields False while another process has it locked."""
         held = self.take(run)
         try:
             yield held is not None
@@ -146,7 +145,7 @@ class Store:
         return dataclasses.replace(record, folder=self.folder(record.run))
 
     def drop_checkpoint(self, run: Run) -> None:
-        """The run is stored, or starts anew."""
+        """Remove the checkpoint: the run is stored, or starts anew."""
         with disk_errors(self.folder(run)):
             for path in (self.folder(run) / name for name in (CHECKPOINT, CHECKPOINT + SET_ASIDE)):
                 if path.is_dir() and not path.is_symlink():
@@ -155,14 +154,14 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
-        """Where records may be, ordered by study and id."""
+        """Yield where records may be, ordered by study and id."""
         for folder in [study] if study else self.studies():
             for name in names(self.root / folder):
                 if name.startswith(prefix) and not name.startswith("."):
                     yield self.root / folder / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
-        """The record for a list: one that cannot be opened, or is a newer version's, takes nothing from the others."""
+        """Return the record for a list, or None: one that is unreadable or newer does not stop the others."""
         try:
             return self._read(path)
         except OSError as error:
@@ -181,7 +180,7 @@ class Store:
             return None
 
     def _set_aside(self, run: Run) -> None:
-        """Keep what stands in place of a record, under another name, before a record is written there."""
+        """Rename whatever is in the place of a record, before a record is written there."""
         path = self.folder(run) / RECORD
         try:
             read_record(path)
@@ -196,7 +195,7 @@ class Store:
 
 
 def whole(records: Iterable[Record]) -> list[Record]:
-    """Those whose files are all there; a warning names the others."""
+    """Return the records whose files are all there; warn about the others."""
     found = []
     for record in records:
         if name := record.missing():

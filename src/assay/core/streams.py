@@ -1,4 +1,4 @@
-"""Standard output and error whose reader may leave (`| head -3`) without ending the work that is under way."""
+"""Standard output and error may lose their reader (`| head -3`) without ending the work that is under way."""
 
 import errno
 import os
@@ -8,8 +8,8 @@ from assay.core.errors import UserError
 
 
 class Forgiving:
-    """A text stream that goes silent once nobody reads it any more, and knows that it did (`lost`). Other errors, such
-    as a full disk behind it, are said."""
+    """A text stream that goes silent once nobody reads it any more, and records that it did (`lost`). Other errors,
+    such as a full disk behind it, are raised."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -24,7 +24,7 @@ class Forgiving:
         return len(text)
 
     def _encodable(self, text: str) -> str:
-        """The text, with what the stream's encoding does not have, such as half of a surrogate pair, spelled out."""
+        """Return the text with characters that the stream cannot encode, such as half of a surrogate pair, escaped."""
         encoding = self._stream.encoding or "utf-8"
         try:
             text.encode(encoding)
@@ -45,7 +45,7 @@ class Forgiving:
 
     def _lose(self, error: OSError) -> None:
         self.lost = True
-        # Python flushes what is left in its buffer at exit, and would report the error there once more.
+        # Python flushes the rest of its buffer at exit, and would report the error there once more.
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, self._stream.fileno())
         os.close(sink)

@@ -12,12 +12,12 @@ from assay.core.run import Numerics, Provenance, Record, Run
 
 CHECKPOINT = "checkpoint"
 SET_ASIDE = ".unreadable"
-"""What is added to the name of a file that could not be read and is kept."""
+"""Suffix of a file that could not be read and is kept."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to. Committed to the store the moment it is yielded; artifacts are files as bytes."""
+    """The result of one run. Committed to the store the moment it is yielded; artifacts are files as bytes."""
 
     run: Run
     metrics: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """A sign of life from inside a run: shown, never stored."""
+    """A progress message from inside a run: shown, never stored."""
 
     run: Run
     done: int
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Context:
-    """What a study may use while it executes, besides its runs."""
+    """Offers a study what it may use while it executes, besides its runs."""
 
     numerics: Numerics = Numerics()
     emit: Callable[[Progress], None] = lambda progress: None
@@ -53,37 +53,37 @@ class Context:
         self.emit(Progress(run, done, total, metrics))
 
     def checkpoint(self, run: Run) -> Path | None:
-        """A file that outlives a killed worker and goes when the run is stored; None where disks are not shared."""
+        """Return a file that survives a killed worker until the run is stored; None if disks are not shared."""
         if self.scratch is None:
             return None
         return Path(self.scratch) / run.study / run.id / CHECKPOINT
 
 
 class Report(Protocol):
-    """Where a study writes what it found; `assay.report` prints it, saves it and puts it on the page."""
+    """A study writes its results here; `assay.report` prints them, saves them and puts them on the page."""
 
     def table(
         self, name: str, rows: Sequence[Mapping[str, Any]], *, formats: Mapping[str, str] | None = None, note: str = ""
     ) -> None:
-        """Rows with one set of keys; the first table is the study's answer. A score with an interval is an `Interval`;
-        a key `X_ceiling` is shown beside X; `formats` are format specs by column, two decimals otherwise."""
+        """Add rows with one set of keys; the first table is the study's answer. A score with an interval is an
+        `Interval`; a key `X_ceiling` is shown beside X; `formats` has format specs by column (default .2f)."""
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
-        """An Altair chart."""
+        """Add an Altair chart."""
 
     def about(self, setting: str) -> AbstractContextManager[None]:
-        """Charts made inside are of this setting alone, and their captions begin with it."""
+        """Mark charts made inside the block as being of this setting alone; their captions begin with it."""
 
     def document(self, name: str, text: str | Callable[[], str]) -> None:
-        """A file in a form of the study's own, under its whole name; a function writes it where it is asked for."""
+        """Add a file in the study's own format, under its whole name; a function writes it where it is asked for."""
 
     def file(self, path: Path, data: bytes) -> None:
-        """A file that a command asked for by name, or that a spec names, as it is to be written."""
+        """Add a file that a command asked for by name, or that a spec names, exactly as given."""
 
 
 class Reading(Plugin):
-    """studies/<name>/<verb>.py: a command beside a study that computes no runs; it reads files and reports. Its fields
-    are its flags."""
+    """Base of studies/<name>/<verb>.py: a command beside a study that computes no runs; it reads files and reports. Its
+    fields are its flags."""
 
     question: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -91,12 +91,12 @@ class Reading(Plugin):
     """The field that a first word without a flag sets."""
 
     def report(self, out: Report) -> None:
-        """Tables, charts and files, from what the fields name."""
+        """Write tables, charts and files, from what the fields name."""
         raise NotImplementedError(f"{type(self).__name__}.report")
 
 
 class Study(Plugin):
-    """studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
+    """Base of studies/<name>/<verb>.py; a study's fields are its flags, and each must have a default."""
 
     question: ClassVar[str] = ""
     claims: ClassVar[Mapping[str, Any]] = {}
@@ -125,40 +125,40 @@ class Study(Plugin):
 
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:
-        """What a command line stands for, where it has `shorthands`: one or several others."""
+        """Return the command lines that one with `shorthands` stands for."""
         return [words]
 
     def folder(self, out: Path) -> Path:
-        """Where tables, charts and files go."""
+        """Return the folder for tables, charts and files."""
         return out / self.name
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        """Once in the driver, before anything is computed: find or fetch what the runs need, or say what to do."""
+        """Fetch what the runs need, or say what to do; called once in the driver, before computing anything."""
 
     lowered: ClassVar[Mapping[str, str]] = {}
-    """Dotted options of runs, or what holds them -> what people set them by, where that is not `--option`:
-    {"d_hidden": "--dimensions", "model": "--models"}. The memory guard names them."""
+    """Dotted options of runs, or what holds them -> the flag that sets them, where that is not `--option`: {"d_hidden":
+    "--dimensions", "model": "--models"}. The memory guard names them."""
 
     def check(self, runs: Sequence[Run]) -> None:
-        """A UserError for what the runs would refuse by their options alone: asked before `--dry-run` prints a plan and
-        before anything is computed. It fetches nothing and loads no data."""
+        """Raise UserError for what the runs would refuse by their options alone: called before `--dry-run` prints a
+        plan and before anything is computed. It fetches nothing and loads no data."""
 
     def memory(self, run: Run) -> Mapping[str, int]:
-        """Bytes that one run holds at once, by what holds them, from shapes alone; {} where that is not known. Asked of
-        every run before anything is allocated (train.memory), so what takes long is kept for runs of one size."""
+        """Return the bytes that one run holds at once, by what holds them, from shapes alone; {} if unknown. Called for
+        every run before anything is allocated (train.memory), so cache what takes long for runs of one size."""
         return {}
 
     def unfetched(self, runs: Sequence[Run]) -> str:
-        """What `prepare` will fetch first and a dry run leaves unfetched and unchecked, as a sentence, or nothing."""
+        """Return a sentence on what `prepare` will fetch and a dry run leaves unfetched and unchecked, or ""."""
         return ""
 
     def plan(self) -> list[Run]:
-        """The runs, made by `self.cell(...)`. It computes nothing and asks no device. It reads no file but one that the
-        options name and whose content decides the numbers: the file's hash is then among the run's options."""
+        """Return the runs, made by `self.cell(...)`. It computes nothing and asks no device. It reads no file but one
+        that the options name and whose content decides the numbers: the file's hash is then among the run's options."""
         raise NotImplementedError(f"{type(self).__name__}.plan")
 
     def cohort(self, run: Run) -> Hashable:
-        """Runs with one key may be executed as one program; by default each is alone."""
+        """Return a key; runs with the same key may be executed as one program. By default each is alone."""
         return run.id
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
@@ -166,24 +166,24 @@ class Study(Plugin):
         raise NotImplementedError(f"{type(self).__name__}.execute")
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        """Tables and charts, from records alone: those that are done, and those that diverged."""
+        """Write tables and charts, from records alone: those that are done, and those that diverged."""
         raise NotImplementedError(f"{type(self).__name__}.report")
 
     def promised(self) -> Sequence[Path]:
-        """Files that `report` writes because the command names them: where no run is done, it is said that they are
-        missing."""
+        """Return files that `report` writes because the command names them: if no run is done, the user is told they
+        are missing."""
         return ()
 
     def parts(self) -> list[Plugin]:
-        """The plug-ins a command has chosen: what `--self-test` checks."""
+        """Return the plug-ins a command has chosen, which `--self-test` checks."""
         return [part for part in plugins_in(self) if part is not self]
 
     def cell(self, *, seed: int, uses: Sequence[Plugin] = (), **options: Any) -> Run:
-        """A run of this study: options as JSON, and the versions of every plug-in among them and among `uses`."""
+        """Return a run of this study: options as JSON, and versions of all plug-ins in them and in `uses`."""
         return self.cells((seed,), uses=uses, **options)[0]
 
     def cells(self, seeds: Sequence[int], *, uses: Sequence[Plugin] = (), **options: Any) -> list[Run]:
-        """Runs that differ in their seeds alone."""
+        """Return runs that differ only in their seeds."""
         versions = {self.name: self.component_version()}
         try:
             plain = settled(options, versions)

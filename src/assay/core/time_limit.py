@@ -1,4 +1,4 @@
-"""The time limit of a job, as far as it can be kept from inside: an alarm that raises.
+"""The time limit of a job is kept from inside by an alarm that raises.
 
 A run may catch what the alarm raises or be held in C code, where no Python signal handler runs; an executor with
 processes of its own then kills the worker (`GRACE` in executors/base.py).
@@ -48,7 +48,7 @@ class TimeLimit:
             signal.signal(signal.SIGALRM, self._previous)
 
     def guard(self, emit: Callable[[Any], None]) -> Callable[[Any], None]:
-        """`emit`, which the alarm does not cut."""
+        """Wrap `emit` so that the alarm does not interrupt it."""
 
         def send(message: Any) -> None:
             if threading.current_thread() is not threading.main_thread():

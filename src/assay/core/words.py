@@ -1,4 +1,4 @@
-"""Words: how a plug-in with its options is written in one piece, and taken apart again.
+"""A word writes a plug-in with its options in one piece, and can be parsed again.
 
     hybrid:pattern=sliding_window+(linear_attention:num_heads=4):conv=4
     activations:text="/data/c++:2.txt"
@@ -14,34 +14,34 @@ from pathlib import PurePath
 from typing import Any
 
 EXPONENT = re.compile(r"[\d.][eE]")
-"""The plus of `1e+3` separates nothing."""
+"""Matches the start of an exponent: the plus of `1e+3` separates nothing."""
 FORBIDDEN = re.compile(r"[\s:,=+()\"]")
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"(?=[:+,)]|$)", re.DOTALL)
-"""From a quote to the one that ends it, at the end of a value."""
+"""Matches from a quote to the one that ends it, at the end of a value."""
 PLAIN = re.compile(r"[^\s:,+()\"]+")
-"""A text without anything that separates words."""
+"""Matches a text without anything that separates words."""
 NUMBER = re.compile(r"[-+]?[\d.][\d_.]*([eE][-+]?\d+)?|[-+]?(inf|infinity|nan)|none|true|false|yes|no", re.IGNORECASE)
-"""What options of another type are written as; a range of numbers is among them."""
+"""Matches options of other types, ranges of numbers among them."""
 
 
 class Word(str):
-    """Text that was cut out of a word, and is still to be read: quotes around it are not part of what it says."""
+    """Text that was cut out of a word, and is still to be parsed: quotes around it are not part of its value."""
 
     __slots__ = ()
 
     @property
     def text(self) -> str | None:
-        """What is said between quotes; None where there are none."""
+        """Text between quotes; None where there are none."""
         if not QUOTED.fullmatch(self):
             return None
         try:
             return str(json.loads(self))
-        except ValueError:  # a backslash that means nothing in JSON: no quotes of ours
+        except ValueError:  # a backslash that means nothing in JSON: not our quotes
             return None
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The parts between separators that stand outside parentheses and quotes: `a+(b:c=1+2)` -> `a`, `(b:c=1+2)`."""
+    """Split at separators outside parentheses and quotes: `a+(b:c=1+2)` -> `a`, `(b:c=1+2)`."""
     parts, start = [], 0
     for place, char, depth in _outside_quotes(text):
         if char != separator or depth != 0 or (char == "+" and EXPONENT.fullmatch(text, max(0, place - 2), place)):
@@ -52,7 +52,7 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def unwrapped(text: str) -> str:
-    """Without the parentheses around it, if they belong together."""
+    """Remove the parentheses around a text, if they belong together."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     for place, _, depth in _outside_quotes(text):
@@ -62,7 +62,7 @@ def unwrapped(text: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as it stands inside a word."""
+    """Return a value as it is written inside a word."""
     if isinstance(value, list | tuple):
         return "+".join(f"({written(item)})" if isinstance(item, list | tuple) else written(item) for item in value)
     if isinstance(value, str | PurePath):
@@ -72,26 +72,26 @@ def written(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Names come from files of others: a terminal must not obey them."""
+    """Escape what a terminal would obey: names come from files of others."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def is_name(text: str) -> bool:
-    """Whether a plug-in may be called so: printable, and nothing in it that separates words."""
+    """Return whether a plug-in may have this name: printable, and nothing in it that separates words."""
     return bool(text) and text.isprintable() and not FORBIDDEN.search(text)
 
 
 def _quoted(text: str) -> str:
-    """Text as it is, or in quotes where it would be taken apart or taken for a number."""
+    """Return text as it is, or in quotes where it would be split or taken for a number."""
     if PLAIN.fullmatch(text) and text.isprintable() and not NUMBER.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _outside_quotes(text: str) -> Iterator[tuple[int, str, int]]:
-    """Each character with its place and the depth of parentheses behind it. A quote begins where a value does."""
+    """Yield each character with its place and the depth of parentheses behind it. A quote begins where a value does."""
     place, depth = 0, 0
     while place < len(text):
         if text[place] == '"' and (place == 0 or text[place - 1] in "=:+,(") and (end := QUOTED.match(text, place)):

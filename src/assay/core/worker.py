@@ -1,4 +1,4 @@
-"""What happens on a worker: a job's plug-in files are loaded, its runs executed, each outcome sent as it comes.
+"""A worker loads a job's plug-in files, executes its runs, and sends each outcome as it comes.
 
 `python -m assay.core.worker FD` is a worker process of the `local` executor, at the other end of a pipe.
 """
@@ -26,15 +26,15 @@ Message = Outcome | Progress
 
 @dataclass
 class Job:
-    """The runs of one cohort: plain data, so it can be sent anywhere. The driver strikes off what is stored, so a job
-    that is sent again holds only the rest."""
+    """The runs of one cohort, as plain data that can be sent anywhere. The driver removes runs that are stored, so a
+    job that is sent again holds only the rest."""
 
     study: str
     runs: list[Run]
     sources: tuple[Source, ...] = ()
     timeout_per_run: float | None = None
     scratch: str | None = None
-    """The store's folder, where workers share its disk: a run may keep a checkpoint beside its record-to-be."""
+    """The store's folder, if workers share its disk: a run may keep a checkpoint in its folder."""
 
     @property
     def limit(self) -> float | None:
@@ -43,7 +43,7 @@ class Job:
 
 
 def execute(job: Job, emit: Callable[[Any], None]) -> None:
-    """Run a job; an exception is the caller's to record."""
+    """Run a job; the caller records its exceptions."""
     if not job.runs:  # its worker died after the last outcome, and it was sent again
         return
     for source in job.sources:
@@ -54,14 +54,14 @@ def execute(job: Job, emit: Callable[[Any], None]) -> None:
     with TimeLimit(job.limit) as limit, redirect_stdout(sys.stderr):
         emit = limit.guard(emit)
         emit(Began())
-        # A copy: in one process the driver strikes runs off the same list while the study goes through it.
+        # A copy: in one process the driver removes runs from the same list while the study iterates over it.
         for outcome in study.execute(tuple(job.runs), Context(job.runs[0].numerics, emit, job.scratch)):
             now = time.perf_counter(), time.process_time()
             cost = {"seconds": now[0] - before[0], "cpu_seconds": now[1] - before[1]} | dict(outcome.cost)
             if outcome.run not in missing:
                 raise ValueError(f"{job.study} gave an outcome twice, or one it was not asked for: {outcome.run.label}")
             missing.remove(outcome.run)
-            canonical([finite(outcome.metrics)[0], finite(cost)[0]])  # what is not JSON is this run's error
+            canonical([finite(outcome.metrics)[0], finite(cost)[0]])  # a result that is not JSON is this run's error
             emit(replace(outcome, cost=cost, provenance=Provenance.here()))  # the study names its device by now
             before = now
 

@@ -1,4 +1,4 @@
-"""What modules inside a network put out: read it, keep it on disk, or put something else in its place.
+"""Outputs of modules inside a network are read, cached on disk, or replaced.
 
 Modules are named as `named_modules` names them. A module that gives a tuple, as layers of language models do, means its
 first element. Hooks are always taken off again.
@@ -22,12 +22,12 @@ from assay.core.errors import UserError
 from assay.core.files import TEXT, disk_errors, read_plain, write_file
 
 SHARD = 2**18
-"""Rows of one file."""
+"""Rows per file."""
 PROGRESS, LOCK = "progress.json", ".lock"
 
 
 class _Seen(Exception):
-    """Everything that was asked for has been put out: the rest of the forward pass is of no use."""
+    """Ends a forward pass early, once every requested output was seen."""
 
 
 def module_at(model: nn.Module, name: str) -> nn.Module:
@@ -42,7 +42,7 @@ def module_at(model: nn.Module, name: str) -> nn.Module:
 
 @torch.no_grad()
 def outputs(model: nn.Module, names: Sequence[str], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """What the named modules put out, from one forward pass that ends when the last of them has."""
+    """Return the outputs of the named modules, from one forward pass that ends when the last of them has run."""
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -67,7 +67,7 @@ def outputs(model: nn.Module, names: Sequence[str], *args: Any, **kwargs: Any) -
 
 @contextmanager
 def replaced(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Inside, what the module puts out is changed on its way."""
+    """Change the module's output inside the block."""
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -84,8 +84,8 @@ def replaced(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) ->
 class Shards:
     """Rows of several modules on disk, as memory-mapped .npy files of at most `SHARD` rows, filled in order.
 
-    `progress.json` counts the batches that are whole and is written last: a killed process goes on from there. Where it
-    is damaged or no plain file, nothing is known to be whole, and the rows are written anew."""
+    `progress.json` counts the complete batches and is written last, so that a killed process resumes from there. If it
+    is damaged or no plain file, the rows are written anew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,7 +115,7 @@ class Shards:
         return done
 
     def read(self, name: str) -> Float[Tensor, "n d"]:
-        """All rows of one module, copied out of the files."""
+        """Return all rows of one module, copied out of the files."""
         total, parts = int(self.progress["rows"]), []
         for shard in range(-(-total // SHARD)):
             file = np.load(self._path(name, shard), mmap_mode="r")
@@ -138,12 +138,12 @@ def _progress(path: Path) -> dict[str, int]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Wait until no other process is inside. What stands there is neither followed, emptied nor waited for."""
+    """Lock until the block ends. A link or pipe in the file's place is neither followed, emptied nor waited for."""
     with disk_errors(path):
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # let go of when the file is closed, by a killed process too
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the file is closed, also when the process is killed
         yield
     finally:
         os.close(descriptor)
@@ -152,9 +152,9 @@ def _locked(path: Path) -> Iterator[None]:
 def collect(
     model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path, *, skip: int = 1
 ) -> Shards:
-    """Put out by the named modules for each token, without the first `skip` of each sequence (whose activations are
-    unlike all others), one batch in memory at a time. Batches that are there already are not computed again; of
-    processes that want the same folder at once, one computes and the others wait for it."""
+    """Cache the named modules' outputs for each token, without the first `skip` of each sequence (whose activations are
+    unlike all others), one batch in memory at a time. Cached batches are not computed again; of processes that want the
+    same folder at once, one computes and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / LOCK):
         shards = Shards(folder)

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, with little patience and without its talk: its own libraries try again for a minute."""
+"""The Hugging Face hub is asked with a short timeout and its log messages off: its own libraries retry for a minute."""
 
 import http.client
 import logging
@@ -16,7 +16,7 @@ from pathlib import Path
 from assay.data.places import user_cache
 
 PATIENCE = 5.0
-"""Seconds."""
+"""Timeout in seconds."""
 
 
 def endpoint() -> str:
@@ -24,14 +24,14 @@ def endpoint() -> str:
 
 
 def hub_cache() -> Path:
-    """Where the library `datasets` keeps what it has prepared."""
+    """Return the folder in which the library `datasets` caches what it has prepared."""
     home = os.environ.get("HF_HOME") or user_cache() / "huggingface"
     return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets")
 
 
 @cache
 def answers(url: str, patience: float = PATIENCE) -> bool:
-    """Whether there is any answer, be it a refusal. In a thread, since no time limit ends the search for a name."""
+    """Return whether the URL answers, even by an error. In a thread, since no timeout ends a DNS lookup."""
     found: queue.SimpleQueue[bool] = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(_answers(url, patience)), daemon=True).start()
     try:
@@ -46,13 +46,13 @@ def _answers(url: str, patience: float) -> bool:
             return True
     except (urllib.error.HTTPError, http.client.HTTPException):
         return True
-    except OSError as error:  # a certificate that is not known here may be known to the hub's libraries
+    except OSError as error:  # the hub's libraries may know a certificate that is unknown here
         return isinstance(getattr(error, "reason", error), ssl.SSLError)
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Inside, it does not tell of every attempt."""
+    """Silence the hub's warnings about each attempt inside the block."""
     hub = logging.getLogger("huggingface_hub")
     level = hub.level
     hub.setLevel(logging.ERROR)
@@ -63,5 +63,5 @@ def silent() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what it says."""
+    """Return the first line of the error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Causal language models of the Hugging Face kind: where one is found, and how it is loaded.
+"""Causal language models of the Hugging Face kind are found and loaded here.
 
 smollm2-135m                           needs no hub (data.smollm2)
 a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`
@@ -23,11 +23,11 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 WEIGHTS = (".safetensors", ".bin")
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 NO_CODE = {"trust_remote_code": False}
-"""Said at every loading: left unsaid, transformers asks on the terminal, and `yes |` would run a model's own code."""
+"""Passed at every loading: otherwise transformers asks on the terminal, and `yes |` would run a model's own code."""
 
 
 def transformers() -> Any:
-    """The library, or what to install."""
+    """Return the library, or raise a UserError that says what to install."""
     try:
         import transformers
     except ImportError:
@@ -38,8 +38,8 @@ def transformers() -> Any:
 def load_model(
     name: str, *, dtype: str = "auto", device: str | torch.device = "cpu", revision: str | None = None
 ) -> nn.Module:
-    """A causal language model by its name on the hub, by its folder, or as `smollm2-135m`, which needs no hub. `auto`
-    is float32 on a CPU and bfloat16 elsewhere."""
+    """Load a causal language model by its name on the hub, by its folder, or as `smollm2-135m`, which needs no hub.
+    `auto` is float32 on a CPU and bfloat16 elsewhere."""
     if dtype != "auto" and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
     wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
@@ -51,7 +51,7 @@ def load_model(
 
 
 def outline(name: str, *, revision: str | None = None) -> nn.Module:
-    """The modules of a model by its config, without weights: what they are called is known before anything is read."""
+    """Return a model's modules without weights, from its config: their names are known before any weights are read."""
     library = transformers()
     with quiet(name), torch.device("meta"):
         config = library.AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
@@ -60,13 +60,13 @@ def outline(name: str, *, revision: str | None = None) -> nn.Module:
 
 
 def load_config(name: str, *, revision: str | None = None) -> Any:
-    """The options of a model's architecture."""
+    """Return the config of a model's architecture."""
     with quiet(name):
         return transformers().AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
 
 
 def is_here(name: str, *, revision: str | None = None) -> bool:
-    """Whether its config can be read without fetching anything: in a folder, or in a cache."""
+    """Return whether its config can be read without fetching anything: from a folder or a cache."""
     if name in KNOWN_WITHOUT_THE_HUB:
         return smollm2.is_converted()
     if is_there(name, folder=True):
@@ -75,12 +75,12 @@ def is_here(name: str, *, revision: str | None = None) -> bool:
         from huggingface_hub import try_to_load_from_cache
 
         return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
-    except (ImportError, ValueError):  # no name that the hub could have
+    except (ImportError, ValueError):  # not a name the hub could have
         return False
 
 
 def check_context(name: str, context: int, *, option: str, revision: str | None = None) -> None:
-    """Refuse a context that is longer than the model has positions for."""
+    """Raise UserError for a context that is longer than the model has positions for."""
     most = getattr(load_config(name, revision=revision).get_text_config(), "max_position_embeddings", None)
     if most is not None and context > most:
         raise UserError(
@@ -91,7 +91,7 @@ def check_context(name: str, context: int, *, option: str, revision: str | None 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a language model: what its config says."""
+    """Sizes of a language model, from its config."""
 
     weights: int
     vocab: int
@@ -101,7 +101,7 @@ class Sizes:
 
 @lru_cache(maxsize=64)
 def sizes(name: str, content: str | None, revision: str | None = None) -> Sizes:
-    """From the config, without weights; kept for the process until a folder's content is another."""
+    """Return the sizes from the config, without weights; cached in the process until a folder's content changes."""
     model = outline(name, revision=revision)
     text = model.config.get_text_config()  # type: ignore[union-attr, operator]
     weights = sum(parameter.numel() for parameter in model.parameters())
@@ -114,13 +114,13 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
 
 
 def where(name: str) -> str:
-    """A folder, for models that come without the hub."""
+    """Return the folder, for models that come without the hub."""
     return str(KNOWN_WITHOUT_THE_HUB[name]()) if name in KNOWN_WITHOUT_THE_HUB else name
 
 
 def fingerprint(name: str) -> str | None:
-    """Of a model in a folder: its config, tokenizer and weights, every byte; None for a name, which stands for one
-    thing."""
+    """Return the hash of a folder's config, tokenizer and weights; None for a name on the hub, which identifies one
+    model."""
     folder = Path(name)
     if name in KNOWN_WITHOUT_THE_HUB or not is_there(folder, folder=True):
         return None
@@ -133,14 +133,14 @@ def fingerprint(name: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _file_hash(path: str, changed: int, size: int) -> str:
-    """Kept for the process until the file changes: every plan asks, and weights are large."""
+    """Cached until the file changes: every plan asks, and weights are large."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """No bars of the library's own; a model that cannot be had is one line."""
+    """Hide the library's progress bars inside; a model that cannot be loaded is a one-line UserError."""
     library = transformers().utils.logging
     shown = library.is_progress_bar_enabled()
     library.disable_progress_bar()

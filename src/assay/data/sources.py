@@ -1,4 +1,4 @@
-"""What assay can measure on by name: what each is for, how large, whose, and whether it is here.
+"""Data sets and models have an entry here with purpose, size, origin, licence, and whether it is on this machine.
 
 `assay data list` shows the table, `assay data pull NAME` fetches an entry the way its first use would.
 """
@@ -14,7 +14,7 @@ from assay.data.hub import hub_cache
 from assay.data.text import HUB, PYDOC, STREAMED, load_corpus
 
 IN_PLACE = "comes with assay"
-"""What is said of an entry that needs no fetching."""
+"""Status of an entry that needs no fetching."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,14 @@ class Source:
 
     name: str
     what: str
-    """What it is and what it is for."""
+    """Description, and what it is used for."""
     size: str
     origin: str
     """Where it comes from, and under which licence."""
     where: Callable[[], str | None]
-    """The place where it is; None if it is not here, or embedded. Asks no network."""
+    """Returns its path; None if it is not here, or embedded. Uses no network."""
     pull: Callable[[], str]
-    """Fetch it; says what is here now, and whether it was checked."""
+    """Fetches it; returns what is here now, and whether it was checked."""
     embedded: bool = False
     """Whether it comes with assay, and needs no fetching."""
 
@@ -44,7 +44,7 @@ class Source:
 
 
 def sources() -> dict[str, Source]:
-    """By name, in the order they are shown."""
+    """Return the entries by name, in the order they are shown."""
     entries = (
         _embedded("digits", "1,797 images of 8 x 8 pixels: assay sae", "0.1 MB", "scikit-learn (BSD; UCI, CC BY 4.0)"),
         Source(

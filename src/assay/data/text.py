@@ -1,4 +1,4 @@
-"""Texts to score, as documents: from the Hugging Face hub, from files, or from Python itself.
+"""Texts to score are loaded as documents: from the Hugging Face hub, from files, or from Python itself.
 
     wikitext-2, wikitext-103, c4, pg19     the hub, through `datasets`; c4 and pg19 as a stream
     pydoc                                  Python's own language reference: technical prose that is always there
@@ -32,20 +32,20 @@ HUB: dict[str, dict[str, Any]] = {
     "pg19": {"path": "emozilla/pg19", "split": "test", "streaming": True},
 }
 STREAMED = {"c4": 1000, "pg19": 100}
-"""Documents taken of what is too large to take whole, unless told otherwise."""
+"""Documents taken from a stream, unless told otherwise."""
 PYDOC = "pydoc"
 HEADING = re.compile(r"(?m)(?:\A|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) = [^=\n]+ = *(?=\n *\n|\n*\Z)")
-"""The title of an article, alone between empty lines; sections have two signs or more on each side."""
+"""Matches the title of an article, alone between empty lines; sections have two signs or more on each side."""
 LINES = re.compile(r"\r\n|\r|\n")
-"""Of JSONL: a string may hold other characters that end a line elsewhere, such as U+2028."""
+"""Splits JSONL: a string may hold other characters that end a line elsewhere, such as U+2028."""
 UNPACKED = 1 << 30
-"""Bytes of a text or an array that comes gzipped."""
+"""Most bytes of a gzipped text or array once unpacked."""
 SUFFIXES = (".txt", ".md", ".jsonl")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in order, and the hash of exactly these."""
+    """Documents in order, and their hash."""
 
     name: str
     documents: tuple[str, ...]
@@ -63,13 +63,13 @@ def is_known(name: str) -> bool:
 
 
 def fingerprint(name: str) -> str | None:
-    """The hash of a text that is here, so that an edited file, or another Python's pydoc, is another run; None for
-    those of the hub."""
+    """Return the hash of a local text, so that an edited file, or another Python's pydoc, is another run; None for
+    texts of the hub."""
     return None if name in HUB else load_corpus(name).sha256
 
 
 def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
-    """The documents of a text; `limit`: at most so many of a stream. Kept for the process, until a file changes."""
+    """Return the documents of a text, at most `limit` of a stream. Cached until a file changes."""
     files = [] if name in HUB or name == PYDOC or not exists(name) else _files(Path(name))
     return _loaded(name, limit, tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files))
 
@@ -95,7 +95,7 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
 
 
 def articles(text: str) -> list[str]:
-    """A text in the form of WikiText as its articles; any other text as one document."""
+    """Split a text in the form of WikiText into its articles; any other text is one document."""
     if not HEADING.match(text.lstrip("\n").removeprefix(" \n")):
         return [text.strip()] if text.strip() else []
     starts = [found.start() for found in HEADING.finditer(text)]
@@ -111,7 +111,7 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
     try:
         with hub.silent():
             rows = datasets.load_dataset(**HUB[name])
-            if name.startswith("wikitext"):  # it comes line by line, is no stream, and its articles are counted later
+            if name.startswith("wikitext"):  # not a stream: rows are lines, and articles are counted later
                 yield from articles("".join(row["text"] for row in rows))
             else:
                 yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
@@ -124,8 +124,7 @@ def _instead() -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the files of a folder that end as texts do; what is no file there (a folder, a pipe, a link to
-    nothing) is none."""
+    """Return the file, or the files of a folder with a text suffix; folders, pipes and broken links are skipped."""
     if path.is_file():
         return [path]
     return [
@@ -148,7 +147,7 @@ def _read(path: Path) -> Iterator[str]:
 
 
 def unpacked(data: bytes, *, limit: int = UNPACKED) -> bytes:
-    """What was gzipped, if it is no more than `limit` bytes: a file of a megabyte can hold a thousand times that."""
+    """Unpack gzipped data of at most `limit` bytes: a file of a megabyte can hold a thousand times that."""
     with gzip.open(io.BytesIO(data)) as file:
         found = file.read(limit + 1)
     if len(found) > limit:
@@ -157,11 +156,11 @@ def unpacked(data: bytes, *, limit: int = UNPACKED) -> bytes:
 
 
 def _document(line: str, where: str) -> str:
-    """`text` of a JSON object, or else all its texts, one after another."""
+    """Return `text` of a JSON object, or else all its texts, one after another."""
     try:
         row = json.loads(line)
         text = row["text"] if "text" in row else "".join(value for value in row.values() if isinstance(value, str))
-        text.encode()  # half of a pair of escapes, such as \\ud800 alone, is no text
+        text.encode()  # half of a surrogate pair, such as D800 alone, is no text
     except (ValueError, AttributeError, TypeError, RecursionError):
         text = None
     if not isinstance(text, str):

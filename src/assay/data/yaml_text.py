@@ -1,4 +1,4 @@
-"""YAML of others as plain values: mappings with text for keys, lists, text and numbers, of a bounded size.
+"""Foreign YAML is read as plain values: mappings with text for keys, lists, text and numbers, of a bounded size.
 
 An alias stands for everything it names, so that twenty lines can mean a billion entries; and a mapping may contain
 itself. What a document means is counted before anything is made of it.
@@ -11,11 +11,11 @@ from assay.core.errors import UserError
 from assay.core.files import TEXT, reason
 
 MOST = 100_000
-"""Entries of a config, aliases written out: far above any experiment, far below what fills the memory."""
+"""Most entries of a config, aliases written out: far above any experiment, far below what fills the memory."""
 
 
 def parse(text: str, *, what: str) -> Any:
-    """The values of one document; JSON is YAML. `what` names it in errors."""
+    """Return the values of one document; JSON is YAML. `what` names it in errors."""
     import yaml
 
     if len(text) > TEXT:
@@ -44,7 +44,7 @@ def parse(text: str, *, what: str) -> Any:
 
 
 def _size(node: Any, known: dict[int, int], above: set[int]) -> int:
-    """How many entries a node stands for, each alias counted as what it names; it may not stand inside itself."""
+    """Return how many entries a node stands for, each alias counted as what it names; a node may not contain itself."""
     if id(node) in above:
         raise RecursionError
     if id(node) not in known:
@@ -57,11 +57,11 @@ def _size(node: Any, known: dict[int, int], above: set[int]) -> int:
 
 
 def _plain(value: Any, what: str) -> Any:
-    """A date is the text it was; bytes and sets have no place in a config."""
+    """Return a date as the text it was; refuse bytes and sets, which have no place in a config."""
     if isinstance(value, dict):
         if odd := [key for key in value if not isinstance(key, str | int | float | None)]:
             raise UserError(f"{what}: a key is a {type(odd[0]).__name__}, where a name belongs.")
-        return {str(key): _plain(item, what) for key, item in value.items()}  # `1:` and `yes:` are names too
+        return {str(key): _plain(item, what) for key, item in value.items()}  # `1:` and `yes:` are keys too
     if isinstance(value, list):
         return [_plain(item, what) for item in value]
     if isinstance(value, datetime.date):

@@ -11,7 +11,7 @@ from assay.encoders import encoders
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder(Sized):
-    """encoders/<name>.py. An encoder with an int field `width` can be sized to a parameter budget.
+    """Base of encoders/<name>.py. An encoder with an int field `width` can be sized to a parameter budget.
 
     The promises (assay.contracts.encoders): the code is a function of each sequence alone, finite, differentiable,
     and the same twice in evaluation mode.
@@ -20,5 +20,5 @@ class Encoder(Sized):
     registry: ClassVar[Registry] = encoders
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
-        """A module (batch, time, d_in) -> (batch, d_code)."""
+        """Build a module (batch, time, d_in) -> (batch, d_code)."""
         raise NotImplementedError(f"{type(self).__name__}.build")

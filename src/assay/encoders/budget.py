@@ -1,4 +1,4 @@
-"""Encoders of one size: the width at which an encoder has as many parameters as a budget allows.
+"""Encoders are made one size: the width is found at which an encoder has as many parameters as a budget allows.
 
     fit_width(GRU(), 50_000, length=32, d_in=24, d_code=32)  ->  GRU(width=112), 49,984 parameters
 
@@ -18,7 +18,7 @@ TOLERANCE = 0.05
 
 
 def fit_width(encoder: Encoder, budget: int, *, length: int, d_in: int, d_code: int) -> Encoder:
-    """`encoder` with the width whose parameter count is nearest to `budget`; a UserError where that is over 5 % off.
+    """Return `encoder` with the width whose parameters are nearest to `budget`; a UserError if that is over 5 % off.
 
     Width 0, an encoder without its hidden layer, is another structure: it is kept where it meets the budget.
     """
@@ -50,10 +50,10 @@ def fit_width(encoder: Encoder, budget: int, *, length: int, d_in: int, d_code: 
 
 
 def _first_reaching(count: Callable[[int], int], budget: int) -> int:
-    """The smallest width >= 1 of at least `budget` parameters; counts grow with width, so halving finds it."""
+    """Return the smallest width >= 1 with at least `budget` parameters, by bisection, since counts grow with width."""
     high = 1
     while count(high) < budget:
-        if high > budget:  # where each unit has a parameter of its own, there would be enough
+        if high > budget:  # an encoder with one parameter per unit would reach the budget here
             raise UserError(
                 f"no width has {budget:,} parameters: {count(1):,} at width=1, {count(high):,} at width={high}. "
                 "The size does not grow with its width: let `build` use it, or leave the budget out."
@@ -63,7 +63,7 @@ def _first_reaching(count: Callable[[int], int], budget: int) -> int:
 
 
 def _count(encoder: Encoder, width: int, budget: int, *, length: int, d_in: int, d_code: int) -> int:
-    """Parameters at one width. Widths are doubled up to the budget, so none has many more than that."""
+    """Return the parameters at one width. Widths are doubled up to the budget, so none has many more than that."""
     try:
         sized = replace(encoder, width=width)  # type: ignore[call-arg]
         return parameter_count(lambda: sized.build(length, d_in, d_code), expected=budget)

@@ -38,7 +38,7 @@ class CausalConv(Encoder):
 
 
 class LastStepConvolution(nn.Module):
-    """What a stack of dilated causal convolutions gives at its last step; sees 2^layers steps."""
+    """A stack of dilated causal convolutions, computed at its last step alone; it sees 2^layers steps."""
 
     def __init__(self, d_in: int, d_code: int, *, width: int, layers: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LastStepConvolution(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch time d_in"]) -> Float[Tensor, "batch d_code"]:
         missing = 2 ** len(self.merge) - x.shape[1]
-        h = self.embed(pad(x, (0, 0, missing, 0)))  # zero tokens before the first
+        h = self.embed(pad(x, (0, 0, missing, 0)))  # zeros before the first token
         for merge in self.merge:
             pairs = rearrange(h, "b (t two) d -> b t (two d)", two=2)
             h = h[:, 1::2] + torch.relu(merge(pairs))

@@ -1,4 +1,4 @@
-"""A linear map of the mean token is what needs no architecture at all.
+"""A linear map of the mean token is the baseline that needs no architecture.
 
     code = W mean_t(x_t) + b
 
@@ -26,7 +26,7 @@ class MeanLinear(Encoder):
     aliases: ClassVar[tuple[str, ...]] = ("MeanLinear",)
 
     width: int = 0
-    """A second linear map in between, for no other reason than to meet a parameter budget; 0: none."""
+    """Width of a second linear map in between, only to meet a parameter budget; 0: none."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
         return LinearOfMean(d_in, d_code, width=self.width)

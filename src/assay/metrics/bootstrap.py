@@ -1,4 +1,4 @@
-"""Error bars over clusters (articles, blocks of a book): the clusters are drawn anew, with all their tokens.
+"""Error bars come from resampling clusters (articles, blocks of a book), each with all its tokens.
 
 Two things scored on the same clusters are compared on the same draws, so that what makes a cluster hard cancels.
 """
@@ -23,7 +23,7 @@ Sums = tuple[float, ...]
 
 @cache
 def draws(clusters: int, *, seed: int = 0) -> Float[Tensor, "draws clusters"]:
-    """How often each cluster comes up in each draw of as many clusters."""
+    """Return how often each cluster comes up in each draw of as many clusters."""
     rng = torch.Generator().manual_seed(derive(seed, "bootstrap", clusters))
     chosen = torch.randint(clusters, (DRAWS, clusters), generator=rng)
     return torch.zeros(DRAWS, clusters, dtype=torch.float64).scatter_add_(
@@ -32,7 +32,7 @@ def draws(clusters: int, *, seed: int = 0) -> Float[Tensor, "draws clusters"]:
 
 
 def ratio(total: Sequence[float], count: Sequence[float], level: float = 0.95) -> Interval:
-    """sum(total) / sum(count) over clusters, such as the loss per token."""
+    """Return sum(total) / sum(count) over clusters, such as the loss per token."""
     return ratio_difference(total, count, [0.0] * len(total), [1.0] * len(total), level=level)
 
 
@@ -44,13 +44,13 @@ def ratio_difference(
     *,
     level: float = 0.95,
 ) -> Interval:
-    """The first ratio less the second, over the same clusters."""
+    """Return the first ratio less the second, over the same clusters."""
     return _difference(tuple(total), tuple(count), tuple(other_total), tuple(other_count), level)
 
 
 @lru_cache(maxsize=4096)
 def _difference(total: Sums, count: Sums, other_total: Sums, other_count: Sums, level: float) -> Interval:
-    """Kept: tables, charts and files ask for the same intervals."""
+    """Cached: tables, charts and files ask for the same intervals."""
     sums = [torch.tensor(values, dtype=torch.float64) for values in (total, count, other_total, other_count)]
     mean = (sums[0].sum() / sums[1].sum() - sums[2].sum() / sums[3].sum()).item()
     if len(total) < LEAST:
@@ -61,8 +61,8 @@ def _difference(total: Sums, count: Sums, other_total: Sums, other_count: Sums, 
 
 
 def quantiles(values: Float[Tensor, " draws"], *levels: float) -> list[float]:
-    """What `torch.quantile` gives, which sorts all of the values: it is enough to have those beside each level in their
-    places, which takes an eighth of the time."""
+    """Return what `torch.quantile` gives. That sorts all values; selecting those beside each level takes an eighth of
+    the time."""
     import numpy as np
 
     last = len(values) - 1
@@ -78,8 +78,8 @@ def quantiles(values: Float[Tensor, " draws"], *levels: float) -> list[float]:
 def ratio_difference_p(
     total: Sequence[float], count: Sequence[float], other_total: Sequence[float], other_count: Sequence[float]
 ) -> float:
-    """Two-sided, of no difference, from the draws of `ratio_difference`: twice the part of them on the far side of 0.
-    Where none is, the normal tail at the draws' spread says how far, which Holm over many pairs needs to know."""
+    """Return the two-sided p of no difference from the draws of `ratio_difference`: twice the share beyond 0. Where
+    none is, the normal tail at the draws' spread gives it, since Holm over many pairs needs a number above 0."""
     if len(total) < LEAST:
         return 1.0
     return _difference_p(tuple(total), tuple(count), tuple(other_total), tuple(other_count))

@@ -1,4 +1,4 @@
-"""How many bits a code holds about a target: two lower bounds that share one fitted Gaussian.
+"""Two lower bounds that share one fitted Gaussian say how many bits a code holds about a target.
 
     q(g | z) = N(mu(z), Sigma)      mu: ridge on the fit part;  Sigma: its residuals, corrected for the fitting
 
@@ -20,7 +20,7 @@ FLOOR = 1e-10
 
 
 def nce_bits(split: Split, block: int = 1024) -> float:
-    """InfoNCE on whole test blocks of n rows, or on one block of all rows if there are fewer than `block`.
+    """Return InfoNCE on whole test blocks of n rows, or on one block of all rows if there are fewer than `block`.
 
         bits = mean_i log2( e^S_ii / mean_j e^S_ij ) <= log2 n,     S_ij = log q(g_i | z_j)
 
@@ -35,12 +35,12 @@ def nce_bits(split: Split, block: int = 1024) -> float:
 
 
 def nce_cap(n_test: int, block: int = 1024) -> float:
-    """The most that nce_bits can report, log2 n; near it the figure is the cap and not the code."""
+    """Return the most that nce_bits can report, log2 n; a figure near it is the cap's, not the code's."""
     return math.log2(min(n_test, block))
 
 
 def barber_agakov_bits(split: Split) -> float:
-    """mean_i [ log2 q(g_i | z_i) - log2 p(g_i) ] on the test part, with p = N(0, I) as the generator draws targets."""
+    """Return mean_i [ log2 q(g_i | z_i) - log2 p(g_i) ] on the test part; p = N(0, I), as targets are drawn."""
     fit, root = _gaussian(split)
     target = split.y_test.double()
     error = _whiten(target - fit.predict(split.z_test), root)
@@ -49,7 +49,7 @@ def barber_agakov_bits(split: Split) -> float:
 
 
 def _gaussian(split: Split) -> tuple[RidgeFit, Float[Tensor, "r r"]]:
-    """The reader mu and the Cholesky root of Sigma."""
+    """Return the reader mu and the Cholesky root of Sigma."""
     fit = ridge(split)
     error = split.y_fit.double() - fit.predict(split.z_fit)
     # The same correction as in GCV: in-sample residuals are short by (1 - df/n)^2 of what new data will show.
@@ -64,7 +64,7 @@ def _whiten(rows: Float[Tensor, "n r"], root: Float[Tensor, "r r"]) -> Float[Ten
 
 
 def _identified(target: Float[Tensor, "n r"], guess: Float[Tensor, "n r"]) -> float:
-    """Bits of one block; |g_i|^2 is left out of S_ij because it cancels within a row."""
+    """Return the bits of one block; |g_i|^2 is left out of S_ij because it cancels within a row."""
     scores = target @ guess.mT - guess.square().sum(dim=-1) / 2
     gain = scores.diagonal() - scores.logsumexp(dim=1)
     return float(gain.mean()) / math.log(2) + math.log2(len(target))

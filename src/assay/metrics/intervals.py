@@ -1,4 +1,4 @@
-"""Error bars, and which differences to believe.
+"""Error bars say which differences to believe.
 
 Student t over seeds (1.96 is wrong at n = 5, where it should be 2.78), Wilson for counts, paired differences over
 shared seeds, Holm for many comparisons at once, and letters for a table: two rows that share one are not told apart.
@@ -28,7 +28,7 @@ class Interval:
 
 
 def share(values: Sequence[float]) -> Interval:
-    """`student_t` of values in [0, 1], its bounds kept there: what a chart of accuracies shows."""
+    """Return `student_t` of values in [0, 1], its bounds kept there: for charts of accuracies."""
     found = student_t(values)
     if found.low is None or found.high is None:
         return found
@@ -36,7 +36,7 @@ def share(values: Sequence[float]) -> Interval:
 
 
 def student_t(values: Sequence[float], level: float = 0.95) -> Interval:
-    """mean ± t sd/sqrt(n) with n - 1 degrees of freedom; one value has no interval."""
+    """Return mean ± t sd/sqrt(n) with n - 1 degrees of freedom; one value has no interval."""
     if not values:
         raise UserError("an interval needs at least one value; were all runs of this cell lost?")
     mean, n = fmean(values), len(values)
@@ -49,12 +49,12 @@ def student_t(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def _deviation(values: Sequence[float], mean: float) -> float:
-    """The standard deviation. Squares are summed exactly, as by `statistics.stdev`, which takes ten times as long."""
+    """Return the standard deviation, its squares summed exactly: `statistics.stdev` takes ten times as long."""
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """The score interval of a proportion (Wilson 1927): 5 of 5 is [.57, 1], not [1, 1]."""
+    """Return the score interval of a proportion (Wilson 1927): 5 of 5 is [.57, 1], not [1, 1]."""
     if not 0 <= successes <= n or n == 0:
         raise UserError(f"{successes} of {n} is not a proportion; count at least one run")
     from scipy.special import ndtri
@@ -62,12 +62,12 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     z, share = float(ndtri((1 + level) / 2)), successes / n
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # At 0 of n and n of n the bound is exact; rounding would put the share a last bit outside.
+    # At 0 of n and n of n the bound is exact; rounding would put the share one ulp outside.
     return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)), n)
 
 
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95) -> Interval:
-    """a - b over the seeds both have: what the seeds share (data, order) cancels."""
+    """Return a - b over the seeds both have, so that what the seeds share (data, order) cancels."""
     differences = _differences(a, b)
     if not differences:
         raise UserError(f"no seed in common between {sorted(a)} and {sorted(b)}; run both with the same seeds")
@@ -75,7 +75,7 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float], level: flo
 
 
 def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
-    """Two-sided paired t test over shared seeds; 1 where fewer than two seeds leave nothing to test."""
+    """Return p of a two-sided paired t test over shared seeds; 1 if fewer than two seeds leave nothing to test."""
     differences = _differences(a, b)
     if len(differences) < 2:
         return 1.0
@@ -88,7 +88,7 @@ def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
 
 
 def holm(p: Mapping[K, float]) -> dict[K, float]:
-    """Adjusted p values (Holm 1979): the i-th smallest of m times m - i + 1, never below a smaller one, at most 1."""
+    """Return adjusted p (Holm 1979): the i-th smallest of m times m - i + 1, never below a smaller one, at most 1."""
     adjusted: dict[K, float] = {}
     running = 0.0
     for rank, key in enumerate(sorted(p, key=lambda key: p[key])):
@@ -102,8 +102,8 @@ def letters(
     level: float = 0.95,
     p_of: Callable[[str, str], float] | None = None,
 ) -> dict[str, str]:
-    """A compact letter display (Piepho 2004): two names share a letter unless their paired difference is significant
-    after Holm over all pairs; the best mean has 'a'.
+    """Return a compact letter display (Piepho 2004): two names share a letter unless their paired difference is
+    significant after Holm over all pairs; the best mean has 'a'.
 
         x .90  a        x and y are not told apart, nor are y and z; x and z are
         y .85  ab
@@ -125,7 +125,7 @@ def _differences(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
 
 
 def _groups(names: set[str], apart: Sequence[tuple[str, str]]) -> list[set[str]]:
-    """The largest sets without a pair that is apart: split every set that holds one, absorb what another contains."""
+    """Return the largest sets without a significant pair: split every set that has one, absorb subsets of others."""
     groups = [names]
     for a, b in apart:
         split = [part for group in groups for part in ((group - {a}, group - {b}) if {a, b} <= group else (group,))]

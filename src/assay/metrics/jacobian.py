@@ -1,4 +1,4 @@
-"""How many directions of its input a code follows, from the singular values of J = d code / d input.
+"""The singular values of J = d code / d input say how many directions of its input a code follows.
 
 Scale-free: entropy, gini, erank, participation. In the units of the code: sv_min, sv_median. In bits at the
 generator's noise: logdet_bits, the capacity of the linearised channel (a gain of the code is part of that channel).
@@ -20,7 +20,7 @@ from assay.core.errors import UserError
 def jacobians(
     module: nn.Module, x: Float[Tensor, "points time d_in"], chunk: int = 16
 ) -> Float[Tensor, "points d_code inputs"]:
-    """J of each sequence, with inputs = time * d_in; the module is in evaluation mode meanwhile.
+    """Return J of each sequence, with inputs = time * d_in; the module is in evaluation mode meanwhile.
 
     One vmap over `chunk` points and all code units. An operator without a batching rule falls back to d_code reverse
     passes over the same chunk: the same matrices, for sequences do not mix.
@@ -29,13 +29,13 @@ def jacobians(
         try:
             found = _by_vmap(module, x, chunk)
         except (RuntimeError, NotImplementedError):
-            # A genuine fault of the module is not hidden: it is raised again from here.
+            # A real error of the module is not hidden: it is raised again from here.
             found = torch.cat([_by_rows(module, part) for part in torch.split(x.detach(), chunk)])
     return rearrange(found, "p c t d -> p c (t d)")
 
 
 def spectrum(jacobians: Float[Tensor, "points d_code inputs"], noise: float) -> dict[str, float]:
-    """Means over points, from singular values s in float64:
+    """Return means over points, from singular values s in float64:
 
         p = (s + 1e-12) / sum        entropy = -sum p ln p (nats)        gini = 1 - sum p^2 (Gini-Simpson)
         sv_min, sv_median            the lower median, as torch has it
@@ -96,7 +96,7 @@ def _checked(code: Tensor) -> Float[Tensor, "points d_code"]:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode and frozen parameters, inside only."""
+    """Switch to evaluation mode and freeze parameters inside the block."""
     modes = [(part, part.training) for part in module.modules()]
     flags = [(weight, weight.requires_grad) for weight in module.parameters()]
     try:

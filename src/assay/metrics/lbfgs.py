@@ -1,4 +1,4 @@
-"""Many smooth convex problems minimised at once, each with its own step size and its own end.
+"""Many smooth convex problems are minimised at once, each with its own step size and stopping point.
 
 L-BFGS (Nocedal 1980) with a line search by backtracking (Armijo). Every pass evaluates each unfinished problem at one
 trial point: those it suits move there and turn to a new direction, the others try a shorter step along the old one. So
@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 PAIRS = 10
-"""Steps that are remembered."""
+"""Steps in L-BFGS's memory."""
 DECREASE = 1e-4
-"""Armijo: the share of the slope's promise that a step has to keep."""
+"""Armijo's constant: the share of the decrease the slope predicts that a step has to reach."""
 STEEP, CHANGE = 1e-5, 1e-9
-"""A problem has ended once no entry of its gradient is above STEEP, or its value or point change by at most CHANGE."""
+"""A problem ends once no entry of its gradient is above STEEP, or its value or point change by at most CHANGE."""
 
 
 @runtime_checkable
@@ -26,14 +26,14 @@ class Objective(Protocol):
     def __call__(
         self, x: Float[Tensor, "problems size"]
     ) -> tuple[Float[Tensor, " problems"], Float[Tensor, "problems size"]]:
-        """Values and gradients."""
+        """Return values and gradients."""
 
     def only(self, places: Int[Tensor, " some"]) -> "Objective":
-        """The objective of some of the problems."""
+        """Return the objective of some of the problems."""
 
 
 class _State(NamedTuple):
-    """Of the unfinished problems; moves and turns are the last steps and what they changed in the gradient, the newest
+    """The unfinished problems; moves and turns are the last steps and what they changed in the gradient, the newest
     last, zeros where there is none."""
 
     place: Int[Tensor, " problems"]
@@ -52,7 +52,7 @@ class _State(NamedTuple):
 def minimise(
     objective: Objective, start: Float[Tensor, "problems size"], evaluations: int
 ) -> Float[Tensor, "problems size"]:
-    """The minima, or where the problems are after so many evaluations."""
+    """Return the minima, or the points reached after so many evaluations."""
     found = start.clone()
     value, gradient = objective(start)
     none = start.new_zeros(len(start), PAIRS, start.shape[1])
@@ -73,7 +73,7 @@ def minimise(
 
 
 def _tried(objective: Objective, state: _State) -> tuple[_State, Bool[Tensor, " problems"]]:
-    """One pass: the state after it, and whose end it was."""
+    """Take one pass; return the state after it, and which problems ended."""
     step, column = state.step, state.step[:, None]
     direction = -_curved(state.moves, state.turns, state.gradient)
     slope = (direction * state.gradient).sum(dim=1)
@@ -88,7 +88,7 @@ def _tried(objective: Objective, state: _State) -> tuple[_State, Bool[Tensor, " 
         torch.where(pair[:, None, None], torch.cat([old[:, 1:], new[:, None]], dim=1), old)
         for old, new in ((state.moves, move), (state.turns, turn))
     )
-    # Where the parabola through both values has its minimum.
+    # The minimum of the parabola through both values.
     shorter = step * (-slope * step / (2 * (value - state.value - slope * step))).clamp(0.1, 0.5)
     still = ((value - state.value).abs() <= CHANGE) & good | (_largest(move) <= CHANGE)
     after = _State(
@@ -108,7 +108,7 @@ def _curved(
     turns: Float[Tensor, "problems pairs size"],
     gradient: Float[Tensor, "problems size"],
 ) -> Float[Tensor, "problems size"]:
-    """The gradient times what the pairs say of the inverse Hessian; without a pair, shortened to a length of 1."""
+    """Return the gradient times the pairs' inverse Hessian; without a pair, the gradient at length 1."""
     met, turned = moves @ turns.mT, turns @ turns.mT
     along = met.diagonal(dim1=1, dim2=2)[:, :, None]
     newest, length = along[:, -1], turned[:, -1, -1:]

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on a frozen code: what a linear reader makes of it, on rows it was not fitted to.
+"""Multinomial logistic regression is fitted to a frozen code and scored on held-out rows.
 
     C sum_i loss(W z_i + b, y_i) + 1/2 |W|^2        z standardised on the training rows; b is not penalised
 
@@ -18,14 +18,14 @@ from assay.metrics.lbfgs import minimise
 from assay.metrics.probes import standardiser
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""C, from the strongest penalty to the weakest: the choice a probe has."""
+"""Values of C, from the strongest penalty to the weakest, that a probe chooses from."""
 EVALUATIONS, SPECS_EVALUATIONS = 250, 6250
-"""Of the objective, at most, for each penalty; typical codes of MNIST take 20 to 80 and 100."""
+"""Most evaluations of the objective for each penalty; typical codes of MNIST take 20 to 80 and 100."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Logits (z - centre) gain W + b."""
+    """Predicts logits (z - centre) gain W + b."""
 
     centre: Float[Tensor, " d"]
     gain: Float[Tensor, " d"]
@@ -40,11 +40,11 @@ class Probe:
 
 @dataclass(frozen=True)
 class _Loss:
-    """The objective over n, of each model: the first step of L-BFGS is then of a size with the data. Points are (W, b)
-    by class, a row of weights each and the threshold last."""
+    """The objective over n of each model, so that the first step of L-BFGS fits the data's scale. Points are (W, b) by
+    class, a row of weights each and the threshold last."""
 
     rows: Float[Tensor, "models width n"]
-    """Standardised, the last of them ones."""
+    """Standardised features, then a row of ones."""
     y: Int[Tensor, " n"]
     is_it: Float[Tensor, "classes n"]
     penalty: Float[Tensor, " width"]
@@ -76,7 +76,7 @@ def fit_paths(
     floored: bool = True,
     evaluations: int = EVALUATIONS,
 ) -> list[list[Probe]]:
-    """For each model, a probe for each penalty, each begun where the one before ended; all models at once. Without
+    """Fit for each model a probe per penalty, each started where the one before ended; all models at once. Without
     `floored`, units that hardly move are brought to unit variance as all others are: scikit-learn's StandardScaler."""
     centre, gain = standardiser(z, floored=floored)
     models, n, d = z.shape
@@ -94,15 +94,15 @@ def fit_paths(
 
 
 def fit_all_as_scikit_learn(z: Float[Tensor, "models n d"], y: Int[Tensor, " n"]) -> list[Probe]:
-    """What StandardScaler and LogisticRegression(C=1, max_iter=5000) come to, for each model: the spec's probe."""
+    """Fit what StandardScaler and LogisticRegression(C=1, max_iter=5000) give, for each model: the spec's probe."""
     return [probe for (probe,) in fit_paths(z, y, (1.0,), floored=False, evaluations=SPECS_EVALUATIONS)]
 
 
 def fit_as_scikit_learn(z: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> Probe:
-    """The spec's probe of one model."""
+    """Fit the spec's probe of one model."""
     return fit_all_as_scikit_learn(z[None], y)[0]
 
 
 def choose(probes: Sequence[Probe], z: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> Probe:
-    """The one that does best on these rows; of equals, that of the strongest penalty."""
+    """Return the probe that does best on these rows; among equals, that of the strongest penalty."""
     return max(probes, key=lambda probe: (probe.accuracy(z, y), -probe.C))

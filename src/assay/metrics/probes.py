@@ -1,4 +1,4 @@
-"""What a linear reader finds in a code, on data it was not fitted to.
+"""A linear reader is fitted to a code and scored on held-out data.
 
 Every probe here is ridge regression with an intercept, in float64, from one Gram matrix of the code:
 
@@ -21,15 +21,15 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 
-# On the scale of a correlation matrix: from no shrinkage that float64 can see to nothing left of the weights.
+# On the scale of a correlation matrix: from no shrinkage that float64 can see to weights of nothing.
 PENALTIES = tuple(10 ** (quarter / 4) for quarter in range(-40, 17))
 
 
 WIDE = 1024
-"""Coordinates above which eigenvectors cost more than the factors of a search."""
+"""Coordinates above which eigenvectors cost more than a search over factorisations."""
 NO_FACTOR = "no penalty gave a Gram matrix that could be factored: the code is not finite, or too large for float64"
 QUIET = 0.1
-"""Columns that move less than this share of the typical one are not scaled up to it."""
+"""Columns whose spread is below this share of the typical one are not scaled up to it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RidgeFit:
 
 
 class _Moments(NamedTuple):
-    """All that ridge needs of the fit part, once for every subset of coordinates."""
+    """Moments of the fit part that ridge needs, computed once for every subset of coordinates."""
 
     centre: Float[Tensor, " d"]
     gain: Float[Tensor, " d"]
@@ -75,7 +75,7 @@ class _Solution(NamedTuple):
 
 
 def r2(prediction: Float[Tensor, "n r"], target: Float[Tensor, "n r"]) -> float:
-    """1 - MSE/Var, both pooled over rows and outputs; each output is centred on its own mean, Var is unbiased.
+    """Return 1 - MSE/Var, both pooled over rows and outputs; each output is centred on its own mean, Var is unbiased.
 
     0.0 for a constant target (Var < 1e-8), which nothing explains.
     """
@@ -92,15 +92,15 @@ def _r2(prediction: Float[Tensor, "*sets n r"], target: Float[Tensor, "n r"]) ->
 def standardiser(
     z: Float[Tensor, "*sets n d"], *, floored: bool = True
 ) -> tuple[Float[Tensor, "*sets d"], Float[Tensor, "*sets d"]]:
-    """Centre and gain per column, so that (z - centre) * gain has unit variance, or less where a column hardly moves
-    (not so without `floored`); a dead column's gain is 0.
+    """Return centre and gain per column, so that (z - centre) * gain has unit variance, or less where a column hardly
+    moves (not so without `floored`); a dead column's gain is 0.
 
     A unit that fired once in the fit part would otherwise be blown up, and the next time it fires throw the prediction
     far off: a GRU's R2 at n = 128 was -16 for one such unit. At n = 2048 the floor moves no score by more than .005.
     """
     z = z.double()
     centre, deviation = z.mean(dim=-2), z.std(dim=-2, correction=0)
-    # Relative, because the mean of a constant column is only as exact as its last bit; so a gain changes nothing.
+    # Relative, since the mean of a constant column is only as exact as its last bit; so rescaling changes nothing.
     alive = deviation > 1e-10 * z.square().mean(dim=-2).sqrt()
     power = (deviation * alive).norm(dim=-1, keepdim=True)
     floor = floored * QUIET * power / alive.sum(dim=-1, keepdim=True).clamp_min(1).sqrt()
@@ -108,7 +108,7 @@ def standardiser(
 
 
 def ridge(split: Split) -> RidgeFit:
-    """The linear reader of the whole code, fitted on the fit part."""
+    """Return the linear reader of the whole code, fitted on the fit part."""
     moments = _moments(split)
     gram, cross, power, n = moments.gram, moments.cross, moments.power, moments.n
     if len(gram) <= WIDE:
@@ -123,7 +123,7 @@ def ridge(split: Split) -> RidgeFit:
 
 
 def ridge_chosen(split: Split) -> RidgeFit:
-    """The linear reader of the whole code, fitted on the fit part, at the penalty with the least error on the other.
+    """Return the linear reader of the whole code, fitted on one part, at the penalty with the least error on the other.
 
     For sparse codes. GCV takes every row to be like every other; but a unit that fired in three rows is fitted to those
     three, and throws off the row in which it fires next: codes of SmolLM2's activations that their own decoder left
@@ -145,8 +145,8 @@ def ridge_chosen(split: Split) -> RidgeFit:
 def _held_out(
     fitted: _Moments, gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], power: Float[Tensor, ""]
 ) -> Float[Tensor, " grid"]:
-    """The error at every penalty on rows of other moments. In the eigenbasis weights are C / (spectrum + penalty), so
-    that it is a quadratic form of 1 / (spectrum + penalty)."""
+    """Return the error at every penalty on rows with other moments. In the eigenbasis weights are C / (spectrum +
+    penalty), so that it is a quadratic form of 1 / (spectrum + penalty)."""
     assert fitted.gram.isfinite().all(), NO_FACTOR
     spectrum, axes = torch.linalg.eigh(fitted.gram)
     own = axes.mT @ fitted.cross
@@ -169,12 +169,12 @@ def _reader(moments: _Moments, found: _Solution) -> RidgeFit:
 
 
 def ridge_r2(split: Split) -> float:
-    """Held-out R2 of the linear reader."""
+    """Return the held-out R2 of the linear reader."""
     return r2(ridge(split).predict(split.z_test), split.y_test)
 
 
 def masked_r2(split: Split, keep: float, masks: int, rng: torch.Generator) -> float:
-    """Mean held-out R2 of readers that see only floor(keep * d) random coordinates (one at least), refitted for each.
+    """Return the mean held-out R2 of readers, refitted for each, of floor(keep * d) random coordinates, at least one.
 
     The sub-blocks of one Gram matrix are all a mask needs, so the masks are one batched eigendecomposition.
     """
@@ -195,7 +195,7 @@ def masked_r2(split: Split, keep: float, masks: int, rng: torch.Generator) -> fl
 
 
 def principal_r2(split: Split, k_max: int | None = None) -> list[float]:
-    """Held-out R2 of ridge on the code's top-k principal components, k = 1..k_max (default: all).
+    """Return held-out R2 of ridge on the code's top-k principal components, k = 1..k_max (default: all).
 
     The components of the centred code, unstandardised and fitted on the fit part: the curve is the same for any
     rotation and any common gain of the code, which a curve over random coordinates is not.
@@ -204,7 +204,7 @@ def principal_r2(split: Split, k_max: int | None = None) -> list[float]:
     z, y = split.z_fit.double() - centre, split.y_fit.double() - mean
     spectrum, axes = torch.linalg.eigh(z.mT @ z / len(z))
     spectrum, axes = spectrum.flip(0).clamp_min(0), axes.flip(1)
-    # The penalties are meant for eigenvalues whose mean is 1, as a correlation matrix has them.
+    # The penalties are meant for eigenvalues of mean 1, as a correlation matrix has them.
     gain = spectrum.mean().clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
     axes = axes * gain
     d = len(centre)
@@ -230,16 +230,16 @@ def _power(y: Float[Tensor, "n r"]) -> Float[Tensor, ""]:
 def _solve(
     gram: Float[Tensor, "*sets d d"], cross: Float[Tensor, "*sets d r"], power: Float[Tensor, ""], n: int
 ) -> _Solution:
-    """Ridge weights of each Gram matrix at its own best penalty."""
+    """Return ridge weights of each Gram matrix at its own best penalty."""
     spectrum, axes = torch.linalg.eigh(gram)
     found = _shrink(spectrum.clamp_min(0), axes.mT @ cross, power, n)
     return found._replace(weights=axes @ found.weights)
 
 
 def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], error: Callable[[_Solution], Tensor]) -> _Solution:
-    """Ridge at the penalty with the least error, without eigenvectors: from every eighth penalty of the grid to the
-    neighbours of the best, halving the distance. GCV in practice falls and then rises, and this ends where the whole
-    grid would; an error on rows kept apart need not, and then this may be a minimum among its neighbours alone."""
+    """Return ridge at the penalty with the least error, without eigenvectors: from every eighth penalty of the grid to
+    the neighbours of the best, halving the distance. GCV in practice falls and then rises, and this ends where the
+    whole grid would; a held-out error need not, and then this may be a local minimum."""
     tried: dict[int, tuple[float, _Solution]] = {}
 
     def attempt(places: Iterable[int]) -> None:
@@ -257,10 +257,10 @@ def _search(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], error: Call
 
 
 def _factored(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], penalty: float) -> _Solution | None:
-    """Ridge at one penalty, with df = 1 + d - penalty tr (G + penalty)^-1; None where rounding left no factor."""
+    """Return ridge at one penalty, with df = 1 + d - penalty tr (G + penalty)^-1; None if rounding left no factor."""
     eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     root, failed = torch.linalg.cholesky_ex(gram + penalty * eye)
-    if failed or not root.isfinite().all():  # of NaN there is a factor, of NaN
+    if failed or not root.isfinite().all():  # a matrix of NaN has a factor of NaN
         return None
     trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum()
     degrees = 1 + len(gram) - penalty * trace
@@ -270,7 +270,7 @@ def _factored(gram: Float[Tensor, "d d"], cross: Float[Tensor, "d r"], penalty: 
 def _shrink(
     spectrum: Float[Tensor, "*sets d"], cross: Float[Tensor, "*sets d r"], power: Float[Tensor, ""], n: int
 ) -> _Solution:
-    """Ridge in the eigenbasis, where it is one division per direction: cross / (spectrum + penalty)."""
+    """Return ridge in the eigenbasis, where it is one division per direction: cross / (spectrum + penalty)."""
     grid = rearrange(spectrum.new_tensor(PENALTIES), "g -> g 1")
     values = rearrange(spectrum, "... d -> ... 1 d")
     strength = rearrange(cross.square().sum(dim=-1), "... d -> ... 1 d")
@@ -283,5 +283,5 @@ def _shrink(
 
 
 def _gcv(left: Tensor, degrees: Tensor, power: Float[Tensor, ""], n: int) -> Tensor:
-    """Both floors are for more coordinates than rows, where a vanishing penalty is 0/0: they make it lose."""
+    """Return the GCV error. Both floors make a vanishing penalty, 0/0 with more coordinates than rows, lose."""
     return left.clamp_min(1e-14 * power) / (1 - degrees / n).clamp_min(1e-8).square()

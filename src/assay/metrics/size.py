@@ -1,4 +1,4 @@
-"""How large a module is, and how much it computes.
+"""The size of a module is its parameters, and its cost the floating-point operations per token.
 
     nn.Linear(24, 32) on a sequence of 10 vectors:  800 parameters, 1,536 FLOPs per token (24 x 32 multiply-adds of 2)
 
@@ -14,13 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def parameters(module: nn.Module) -> int:
-    """Trainable or frozen, a shared one counted once."""
+    """Return the number of parameters, trainable or frozen, a shared one counted once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def flops_per_token(module: nn.Module, length: int, d_in: int) -> float:
-    """The forward pass of one sequence (1, length, d_in), divided by its length: matrix products and convolutions, a
-    multiply-add as 2; elementwise work is not counted. A copy is run, on the CPU and in evaluation mode."""
+    """Return the FLOPs of a forward pass of one sequence (1, length, d_in), divided by its length: matrix products and
+    convolutions, a multiply-add as 2, no elementwise work. A copy is run, on the CPU and in evaluation mode."""
     twin = copy.deepcopy(module).eval().requires_grad_(True)
     try:
         return _count(twin.to("meta"), length, d_in) / length  # shapes are enough, and no kernel is fused

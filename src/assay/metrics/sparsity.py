@@ -1,4 +1,4 @@
-"""How good a sparse code is: what it keeps, how few units it takes, how many are of use, and whether they are the true
+"""A sparse code is scored by what it keeps, how few units it uses, how many are alive, and whether they are the true
 ones.
 
 Everything here judges a frozen code, (rows, units), so that coders with and without a decoder are judged alike.
@@ -16,11 +16,11 @@ from assay.core.errors import UserError
 from assay.metrics.probes import Split, ridge, ridge_chosen
 
 FIRES = 1e-6
-"""Of a unit's root mean square: less counts as silence. Exact zeros are silent at any scale; dense codes never are."""
+"""Below this share of its root mean square a unit is silent. Exact zeros are at any scale; dense codes never are."""
 
 
 def fraction_unexplained(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -> float:
-    """sum |x - guess|^2 / sum |x - mean|^2, the mean that of these rows: 0 for perfect, 1 for the mean itself."""
+    """Return sum |x - guess|^2 / sum |x - mean|^2, with the mean of these rows: 0 if perfect, 1 for the mean."""
     x, guess = x.double(), guess.double()
     total = (x - x.mean(dim=0)).square().sum()
     return float((x - guess).square().sum() / total)
@@ -28,7 +28,7 @@ def fraction_unexplained(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -
 
 @dataclass(frozen=True)
 class RidgeDecoder:
-    """guess = code W + b"""
+    """Predicts guess = code W + b."""
 
     W: Float[Tensor, "units d"]
     b: Float[Tensor, " d"]
@@ -43,7 +43,7 @@ def ridge_decoder(
     *,
     chosen_on: tuple[Float[Tensor, "m units"], Float[Tensor, "m d"]] | None = None,
 ) -> RidgeDecoder:
-    """The linear decoder of a frozen code. Its penalty is the best for other rows, or, where there are none, chosen by
+    """Fit the linear decoder of a frozen code. Its penalty is the best for other rows, or, if there are none, chosen by
     generalised cross-validation, which rare units lead astray (metrics.probes has the formulas)."""
     found = ridge(Split(code, x, code[:1], x[:1])) if chosen_on is None else ridge_chosen(Split(code, x, *chosen_on))
     b = found.intercept - found.centre @ found.weights
@@ -51,17 +51,17 @@ def ridge_decoder(
 
 
 def fires(code: Float[Tensor, "n units"]) -> Bool[Tensor, "n units"]:
-    """Where a unit is active: not by an absolute threshold, which a code of another scale would pass or fail."""
+    """Return where a unit is active, relative to its own scale: a fixed threshold would depend on the code's."""
     return code.abs() > FIRES * code.square().mean(dim=0).sqrt()
 
 
 def l0(code: Float[Tensor, "n units"]) -> float:
-    """Active units of a row, on average."""
+    """Return the mean number of active units of a row."""
     return float(fires(code).sum(dim=1).double().mean())
 
 
 def dead(code: Float[Tensor, "n units"], *, share: float = 0.0) -> int:
-    """Units that fire in at most this share of the rows."""
+    """Return how many units fire in at most this share of the rows."""
     return int((fires(code).double().mean(dim=0) <= share).sum())
 
 
@@ -70,8 +70,8 @@ def k_sparse_accuracy(
     test: tuple[Float[Tensor, "m units"], Int[Tensor, " m"]],
     ks: Sequence[int] = (1, 2, 5),
 ) -> dict[int, float]:
-    """k-sparse probing (Gurnee et al. 2023): for each class against the rest, the k units whose means differ the most,
-    a logistic probe on those alone, and its balanced accuracy; the mean over classes."""
+    """Score k-sparse probing (Gurnee et al. 2023): for each class against the rest, the k units whose means differ the
+    most, a logistic probe on those alone, and its balanced accuracy; the mean over classes."""
     (z, y), (z_test, y_test) = train, test
     labels = y.unique()
     is_it, is_it_test = (labelled == labels[:, None] for labelled in (y, y_test))
@@ -94,13 +94,13 @@ def k_sparse_accuracy(
 
 
 def _picked(z: Float[Tensor, "n units"], units: Int[Tensor, "classes k"]) -> Float[Tensor, "classes n width"]:
-    """Each class's units, and a one for the threshold."""
+    """Return each class's units, and a one for the threshold."""
     chosen = z.double()[:, units].movedim(0, 1)
     return torch.cat([chosen, torch.ones_like(chosen[..., :1])], dim=2)
 
 
 def _balanced(is_it: Float[Tensor, "classes n"]) -> Float[Tensor, "classes n"]:
-    """Weights that sum to 1, half of it on each side."""
+    """Return weights that sum to 1, half of it on each side."""
     ones, zeros = is_it / is_it.sum(dim=1, keepdim=True), (1 - is_it) / (1 - is_it).sum(dim=1, keepdim=True)
     return (ones + zeros) / 2
 
@@ -108,8 +108,8 @@ def _balanced(is_it: Float[Tensor, "classes n"]) -> Float[Tensor, "classes n"]:
 def newton(
     z: Float[Tensor, "fits n d"], y: Float[Tensor, "fits n"], weight: Float[Tensor, "fits n"], steps: int = 20
 ) -> Float[Tensor, "fits d"]:
-    """Weighted logistic regressions of few features, all at once: Newton's method with a small ridge, which separable
-    classes need, in features of one scale. The host waits for nothing: there are always as many steps."""
+    """Fit weighted logistic regressions of few features, all at once: Newton's method with a small ridge, which
+    separable classes need, in features of one scale. The number of steps is fixed, so that the host never waits."""
     gain = 1 / z.square().mean(dim=1, keepdim=True).sqrt().clamp_min(1e-12)
     z = z * gain
     W = z.new_zeros(len(z), z.shape[2])
@@ -126,7 +126,7 @@ def newton(
 def matched(
     a: Float[Tensor, "n_a d"], b: Float[Tensor, "n_b d"]
 ) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Float[Tensor, " pairs"]]:
-    """The one-to-one matching of directions with the largest sum of |cosines| (Hungarian): rows of a, of b, cosines."""
+    """Match directions one to one with the largest sum of |cosines| (Hungarian); return rows of a, of b, cosines."""
     from scipy.optimize import linear_sum_assignment
 
     cosines = (normalize(a.double(), dim=1) @ normalize(b.double(), dim=1).mT).abs()
@@ -136,8 +136,8 @@ def matched(
 
 
 def stability(a: Float[Tensor, "units d"], b: Float[Tensor, "units d"], *, most: int | None = None) -> float:
-    """The mean |cosine| of two coders' directions, matched one to one: 1 where they found the same. `most`: of so many
-    units of a at most, evenly spaced, with any of b's."""
+    """Return the mean |cosine| of two coders' directions, matched one to one: 1 where they found the same. `most`: use
+    at most so many units of a, evenly spaced, with any of b's."""
     step = 1 if most is None else -(-len(a) // most)
     return float(matched(a[::step], b)[2].mean())
 
@@ -145,11 +145,11 @@ def stability(a: Float[Tensor, "units d"], b: Float[Tensor, "units d"], *, most:
 @dataclass(frozen=True)
 class Recovery:
     cosine: float
-    """Of the true atoms with their match, on average."""
+    """Mean cosine of the true atoms with their match."""
     found: float
     """The share of atoms whose match has a cosine above 0.9."""
     f1: float
-    """Of firing: does the matched unit fire where the atom did? Mean over matched atoms that fired."""
+    """F1 of firing: does the matched unit fire where the atom did? Mean over matched atoms that fired."""
 
 
 def recovery(
@@ -158,7 +158,7 @@ def recovery(
     dictionary: Float[Tensor, "atoms d"],
     fired: Float[Tensor, "n atoms"],
 ) -> Recovery:
-    """How much of a known dictionary was found. An atom without a match, where atoms outnumber units, counts as 0."""
+    """Return how much of a known dictionary was found. An atom without a match (more atoms than units) counts as 0."""
     units, atoms, cosines = matched(directions, dictionary)
     truth, guess = fired[:, atoms] > 0, fires(code)[:, units]
     hits = (truth & guess).sum(dim=0).double()
@@ -173,7 +173,7 @@ def recovery(
 
 
 def log_inactive(code: Float[Tensor, "n units"]) -> float:
-    """The mean of ln(number of silent units): what the entropy of softmax(-code) tends to as the scale of a rectified
-    code grows, since silent units share all responsibility evenly. 0 for a row without silent units."""
+    """Return the mean of ln(number of silent units): the limit of the entropy of softmax(-code) as the scale of a
+    rectified code grows, since silent units share all responsibility evenly. 0 for a row without silent units."""
     silent = (~fires(code)).sum(dim=1).double()
     return float(silent.clamp_min(1).log().mean())

@@ -55,7 +55,7 @@ class CachedAttention(MixerModule):
     def step(self, x: Float[Tensor, "batch d_model"], state: Cache) -> tuple[Float[Tensor, "batch d_model"], Cache]:
         q, k, v = self.heads.split(x[:, None])
         keys, values = state
-        if self.rotary:  # keys are kept turned: the cache's length is the position
+        if self.rotary:  # keys are cached after rotation, so the cache's length is the position
             q, k = (rotate(part, start=keys.shape[2]) for part in (q, k))
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         y = self.heads.merge(last_attention(q, keys, values))

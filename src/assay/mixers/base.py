@@ -17,58 +17,58 @@ from assay.mixers import mixers
 from assay.nn.convolution import ShortConvolution
 
 State = Any
-"""Tensors with a leading batch axis, alone or in (nested) tuples: all that a mixer knows of the past."""
+"""Tensors with a leading batch axis, alone or in (nested) tuples, hold all that a mixer knows of the past."""
 
 
 class MixerModule(nn.Module):
-    """What `Mixer.build` gives: a parallel form for training and a recurrent one that sees x_t and the state alone."""
+    """`Mixer.build` returns this: a parallel form for training and a recurrent one that sees only x_t and the state."""
 
     depth: int = 0
-    """Which mixer of the model this is, which the model says: what is drawn at random should differ between layers."""
+    """Index of this mixer in the model, set by the model: random draws should differ between layers."""
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
     def init_state(self, batch: int) -> State:
-        """The state before the first token, on the module's device and in its dtype."""
+        """Return the state before the first token, on the module's device and in its dtype."""
         raise NotImplementedError(f"{type(self).__name__}.init_state")
 
     def step(self, x: Float[Tensor, "batch d_model"], state: State) -> tuple[Float[Tensor, "batch d_model"], State]:
-        """One token; feeding a sequence token by token gives what `forward` gives."""
+        """Process one token; feeding a sequence token by token gives what `forward` gives."""
         raise NotImplementedError(f"{type(self).__name__}.step")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer(Sized):
-    """mixers/<name>.py. The promises are in assay.contracts.mixers."""
+    """Base of mixers/<name>.py. The promises are in assay.contracts.mixers."""
 
     registry: ClassVar[Registry] = mixers
     may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
     ordered: ClassVar[bool] = True
-    """Whether one layer can tell in which order the past came, without positions in the tokens."""
+    """Whether one layer can tell the order of the past without positions in the tokens."""
 
     conv: int = 0
-    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none. A mixer that is published with one has
-    it by default."""
+    """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none. Mixers published with one have it by
+    default."""
 
     def build(self, d_model: int, max_len: int) -> MixerModule:
-        """The module for sequences of up to `max_len` tokens."""
+        """Build the module for sequences of up to `max_len` tokens."""
         core = self.core(d_model, max_len)
         return Convolved(core, d_model, self.conv) if self.conv else core
 
     def check_width(self, d_model: int) -> None:
-        """A UserError where its heads do not share a model of that width evenly. It can be built then, so that a
+        """Raise UserError where its heads do not divide a model of that width evenly. It can still be built, so that a
         parameter budget can be met, but it is not what a name such as `attention` promises."""
         heads = getattr(self, "num_heads", 1)
         if d_model % heads:
             raise UserError(f"{self}: {heads} heads do not divide model_dim={d_model}. Choose num_heads or model_dim.")
 
     def state_size(self, d_model: int, length: int) -> int:
-        """Scalars in the state of one sequence after `length` tokens, those of the short convolution included."""
+        """Return the scalars in a sequence's state after `length` tokens, the short convolution included."""
         return self.core_state(d_model, length) + max(0, self.conv - 1) * d_model
 
     def tells_order(self) -> bool:
-        """Whether it does without positions, by itself or by its convolution."""
+        """Return whether it knows the order without positions, by itself or by its convolution."""
         return self.ordered or self.conv > 1
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
@@ -99,7 +99,7 @@ class Convolved(MixerModule):
 
 
 def state_scalars(state: State) -> int:
-    """Scalars per sequence in a state, as they really are."""
+    """Return the scalars per sequence in a state, counted from its tensors."""
     if isinstance(state, torch.Tensor):
         return state.numel() // state.shape[0]
     return sum(state_scalars(part) for part in state)

@@ -60,7 +60,7 @@ class GatedMemory(OuterRecurrence, MixerModule):
 
     def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
         q, k, v = self.heads.split(x)
-        # In the weights' precision, also under autocast: bf16 knows no decay between .996 and 1.
+        # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
         decay = logsigmoid(self.decay(x).to(self.norm.weight.dtype)) / self.normalizer
         return q * self.heads.key_dim**-0.5, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)
 

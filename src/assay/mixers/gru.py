@@ -63,7 +63,7 @@ def run(
     weight: Float[Tensor, "gates d_model"],
     bias: Float[Tensor, " gates"],
 ) -> Float[Tensor, "batch time d_model"]:
-    """The states after each token; `driven` is what the tokens bring to the three gates. Few and wide operations per
+    """Return the states after each token; `driven` holds the inputs of the three gates. Few and wide operations per
     step: on a GPU each is a launch."""
     width, states = h.shape[-1], []
     for brought in driven.unbind(1):

@@ -1,4 +1,4 @@
-"""The options that mixers with heads share: softmax attention, and recurrences with a matrix per head."""
+"""Mixers with heads share these options: softmax attention, and recurrences with a matrix per head."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,22 +10,22 @@ from assay.nn.attention import HeadProjections, head_dim
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxHeads(Mixer):
-    """Softmax attention in any form: a set of keys to it, unless rotary positions turn them."""
+    """Options of softmax attention in any form, which is blind to order without rotary positions."""
 
     ordered: ClassVar[bool] = False
 
     num_heads: int = 8
     num_kv_heads: int = 0
-    """Heads of keys and values, each shared by num_heads / num_kv_heads queries; 0: num_heads."""
+    """Heads of keys and values, each shared by num_heads / num_kv_heads query heads; 0: num_heads."""
     positions: Literal["none", "rotary"] = "none"
-    """How scores see distances; the model's embedding may add learned positions besides."""
+    """Positions that scores depend on; the model's embedding may add learned positions besides."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_heads % self.kv_heads:
             raise UserError(
                 f"{self.name}: num_heads={self.num_heads} must be a multiple of "
-                f"num_kv_heads={self.num_kv_heads} (0: as many)."
+                f"num_kv_heads={self.num_kv_heads} (0: num_heads)."
             )
 
     @property
@@ -43,19 +43,19 @@ class SoftmaxHeads(Mixer):
         dim = head_dim(d_model, self.num_heads)
         if self.rotary and dim % 2:
             raise UserError(
-                f"{self.name}:positions=rotary turns pairs of channels, and d_model {d_model} gives {dim} to each of "
+                f"{self.name}:positions=rotary rotates pairs of channels, and d_model {d_model} gives {dim} to each of "
                 f"{self.num_heads} heads: choose num_heads so that this is even."
             )
         return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.kv_heads, key_dim=dim, value_dim=dim)
 
     def cache_size(self, d_model: int, tokens: int) -> int:
-        """Scalars in the keys and values of `tokens` tokens."""
+        """Return the scalars in the keys and values of `tokens` tokens."""
         return 2 * self.kv_heads * head_dim(d_model, self.num_heads) * tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixHeads(Mixer):
-    """The options of a mixer that keeps a (d_key, d_value) matrix per head, and what follows from them."""
+    """Options of a mixer that keeps a (d_key, d_value) matrix per head, and what follows from them."""
 
     num_heads: int = 4
     expand_k: float = 1.0
@@ -88,7 +88,7 @@ class MatrixHeads(Mixer):
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaHeads(MatrixHeads):
-    """The options of a mixer that overwrites by the delta rule."""
+    """Options of a mixer that overwrites by the delta rule."""
 
     beta_max: float = 1.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""

@@ -86,7 +86,7 @@ class StateSpace(MixerModule):
     def _written(
         self, x: Float[Tensor, "batch time d_model"]
     ) -> tuple[Float[Tensor, "batch time e"], Float[Tensor, "batch heads time d"], tuple[Tensor, ...]]:
-        """The gate, the heads' inputs, and the arguments of the scan."""
+        """Return the gate, the heads' inputs, and the arguments of the scan."""
         z, *parts = self.project(x).split(self.sizes, dim=-1)
         u, b, c = map(silu, parts)
         u = rearrange(u, "b t (h d) -> b h t d", h=self.heads)

@@ -39,7 +39,7 @@ class Retention(MatrixHeads):
         return FadingMemory(self.projections(d_model), d_model)
 
     def key_dim(self, d_model: int) -> int:
-        return 2 * head_dim(int(self.expand_k * d_model), 2 * self.num_heads)  # even: channels turn in pairs
+        return 2 * head_dim(int(self.expand_k * d_model), 2 * self.num_heads)  # even, since channels rotate in pairs
 
 
 class FadingMemory(OuterRecurrence, MixerModule):
@@ -65,5 +65,5 @@ class FadingMemory(OuterRecurrence, MixerModule):
         self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads d_key d_value"]
     ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads d_key d_value"]]:
         keys = rearrange(state, "b h k v -> b h v 1 k")
-        # Alone, a token is at position 0 and not turned: the past is, by one token back.
+        # A single token is at position 0 and not rotated; instead the state is, by one token back.
         return super().step(x, rearrange(rotate(keys, start=-1), "b h v 1 k -> b h k v"))

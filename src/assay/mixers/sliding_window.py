@@ -56,7 +56,7 @@ class WindowAttention(MixerModule):
         keys, values = (torch.cat([old, new], dim=2) for old, new in zip(state, (k, v), strict=True))
         first = max(0, keys.shape[2] - self.window + 1)
         state = keys[:, :, first:], values[:, :, first:]
-        if self.rotary:  # keys are kept as they are and turned by their place in the window: only distances matter
+        if self.rotary:  # keys are cached unrotated and rotated by their place in the window: only distances matter
             q, keys = rotate(q, start=keys.shape[2] - 1), rotate(keys)
         y = self.heads.merge(last_attention(q, keys, values))
         return rearrange(y, "b 1 d -> b d"), state

@@ -2,9 +2,8 @@
 
     o_t = sum over s in kept(t) of softmax_s(q_t . k_s / sqrt(d)) v_s
 
-State: what the method keeps. An evicting one carries its slots, each with a worth and a position; a pattern the keys
-that a later query may see; one that selects anew for each query carries everything. Decisions have no gradient; what is
-attended to has.
+State: what the method keeps. An Evict method carries its slots, each with a score and a position; a Pattern the keys
+that a later query may see; a Select method everything. Keys attended to have a gradient, choices have none.
 
 No paper: the methods were published for models trained with full attention, and here a model is trained with them. What
 a method itself departs from stands in its own file; quest leaves no layer dense here, and positions are those of the
@@ -24,7 +23,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, Evict, Method, Pattern, Select, Step
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
-from assay.attention.replay import arrival_of, score_of
+from assay.attention.replay import initial_score_of, score_of
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
@@ -35,19 +34,19 @@ from assay.nn.rotary import rotate
 Queries = Float[Tensor, "batch heads query d"]
 Keys = Float[Tensor, "batch kv_heads key d"]
 Values = Float[Tensor, "batch kv_heads key e"]
-Worth = Float[Tensor, "batch kv_heads key"]
+Scores = Float[Tensor, "batch kv_heads key"]
 Kept = Bool[Tensor, "batch #heads query key"]
 
 
 @mixers.register("sparse_attention")
 @dataclass(frozen=True, kw_only=True)
 class SparseAttention(SoftmaxHeads):
-    """Softmax attention to what an attention method keeps."""
+    """Softmax attention to the keys that an attention method keeps."""
 
     version: ClassVar[int] = 2
 
     method: Method = field(default_factory=lambda: attention.parse("streaming_llm"))
-    """Which keys are kept: h2o, streaming_llm, window, oracle_topk, ..."""
+    """Attention method that chooses the keys: h2o, streaming_llm, window, oracle_topk, ..."""
     slots: int = 16
     """Keys that a query reads besides its own."""
 
@@ -85,12 +84,12 @@ class SparseAttention(SoftmaxHeads):
 
 
 def still_seen(method: Pattern, places: Tensor, query: int, slots: int) -> Bool[Tensor, " keys"]:
-    """Which keys the query at a later place sees: what it does not, no query after it will."""
+    """Return which keys the query at a later position sees; a key it does not see is seen by no query after it."""
     return method.sees(torch.tensor([[query]]), places.cpu(), time=query + 1, slots=slots)[0]
 
 
 class MethodAttention(MixerModule):
-    """The parallel form, which all families share."""
+    """Implements the parallel form, which all families share."""
 
     def __init__(self, heads: HeadProjections, method: Any, budget: Budget, *, rotary: bool) -> None:
         super().__init__()
@@ -107,7 +106,7 @@ class MethodAttention(MixerModule):
     def kept(self, q: Queries, k: Keys, v: Values) -> Kept:
         lane = Lane(self.method, self.budget)
         layer = Layer(q.detach(), k.detach(), v.detach(), index=self.depth)
-        # Decisions are made in the precision of what they are made from, whatever the products are computed in.
+        # Decisions are made in the precision of q and k, whatever the products are computed in.
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             return attended([lane], layer) if q.shape[2] > self.budget.cache(0) else layer.visible[:, None]
 
@@ -118,7 +117,7 @@ def _attention(q: Queries, k: Keys, v: Values, kept: Kept | None) -> Float[Tenso
 
 
 class SelectingAttention(MethodAttention):
-    """Carries every key and value, and the queries, where a method recalls them."""
+    """Carries every key and value, and the queries where the method recalls them."""
 
     def init_state(self, batch: int) -> Any:
         empty = self.heads.empty_cache(batch)
@@ -138,7 +137,7 @@ class SelectingAttention(MethodAttention):
 
 
 class PatternAttention(MethodAttention):
-    """Carries the keys that the next query sees, and where they stand."""
+    """Carries the keys that the next query sees, and their positions."""
 
     def init_state(self, batch: int) -> Any:
         keys, values = self.heads.empty_cache(batch)
@@ -157,53 +156,53 @@ class PatternAttention(MethodAttention):
 
 
 class EvictingAttention(MethodAttention):
-    """Carries k slots per head of keys: key, value, worth and place."""
+    """Carries k slots per KV head: key, value, score and position."""
 
     def init_state(self, batch: int) -> Any:
         keys, values = self.heads.empty_cache(batch)
         return keys, values, keys[..., 0], keys[..., 0], keys.new_zeros(batch, 1)
 
     def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
-        keys, values, worth, places, clock = state
+        keys, values, score, places, clock = state
         t = int(clock[0, 0])
         q, k, v = self.turned(x[:, None], t)
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         y = self.heads.merge(_attention(q, keys, values, None))
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            new = self.arrival(k.detach(), t)
-            worth, places = torch.cat([worth, new], dim=2), torch.cat([places, torch.full_like(new, t)], dim=2)
-            worth = self.updated(q.detach(), keys.detach(), values.detach(), worth)
-        state = self.evicted(keys, values, worth, places, t) if keys.shape[2] > self.budget.cache(0) else (
-            keys, values, worth, places)  # fmt: skip
+            new = self.initial_score(k.detach(), t)
+            score, places = torch.cat([score, new], dim=2), torch.cat([places, torch.full_like(new, t)], dim=2)
+            score = self.updated(q.detach(), keys.detach(), values.detach(), score)
+        state = self.evicted(keys, values, score, places, t) if keys.shape[2] > self.budget.cache(0) else (
+            keys, values, score, places)  # fmt: skip
         return rearrange(y, "b 1 d -> b d"), (*state, clock + 1)
 
-    def arrival(self, k: Float[Tensor, "batch kv_heads 1 d"], t: int) -> Float[Tensor, "batch kv_heads 1"]:
-        """What the new key is worth, where it stands at place t."""
+    def initial_score(self, k: Float[Tensor, "batch kv_heads 1 d"], t: int) -> Float[Tensor, "batch kv_heads 1"]:
+        """Return the score of the new key, which is at position t."""
         padded = torch.nn.functional.pad(k, (0, 0, t, 0))
         layer = Layer(padded, padded, padded, index=self.depth)
-        return arrival_of(self.method, layer)[..., -1:].to(k.dtype)
+        return initial_score_of(self.method, layer)[..., -1:].to(k.dtype)
 
-    def updated(self, q: Queries, keys: Keys, values: Values, worth: Worth) -> Worth:
-        """After this query; the cache is a short sequence of its own."""
+    def updated(self, q: Queries, keys: Keys, values: Values, score: Scores) -> Scores:
+        """Return the scores after this query; the cache serves as a short sequence of its own."""
         layer = Layer(q.expand(-1, -1, keys.shape[2], -1), keys, values, index=self.depth)
-        places = torch.arange(keys.shape[2], device=q.device).expand(worth.shape)
+        places = torch.arange(keys.shape[2], device=q.device).expand(score.shape)
         everything = torch.ones_like(places, dtype=torch.bool)[:, :, None]
         last = keys.shape[2] - 1
         step = Step(layer, places, everything, lambda: layer.scores_between(last, last + 1))
-        after = score_of(self.method, worth, step)
-        return worth if after is None else after
+        after = score_of(self.method, score, step)
+        return score if after is None else after
 
     def evicted(
-        self, keys: Keys, values: Values, worth: Worth, places: Worth, t: int
+        self, keys: Keys, values: Values, score: Scores, places: Scores, t: int
     ) -> tuple[Float[Tensor, "batch kv_heads rest d"], Float[Tensor, "batch kv_heads rest e"], Tensor, Tensor]:
-        """Without the one of lowest worth, the oldest of equals: slots are in the order of their places."""
+        """Drop the key with the lowest score, the oldest among equals: slots are in the order of positions."""
         first, latest = self.method.protected(self.budget.cache(0))
         never = (places < first) | (places > t - latest)
-        victim = worth.masked_fill(never, float("inf")).argmin(-1, keepdim=True)
-        rest = torch.arange(worth.shape[-1] - 1, device=worth.device).expand(*worth.shape[:2], -1)
+        victim = score.masked_fill(never, float("inf")).argmin(-1, keepdim=True)
+        rest = torch.arange(score.shape[-1] - 1, device=score.device).expand(*score.shape[:2], -1)
         rest = rest + (rest >= victim)
         wide = rest[..., None].expand(-1, -1, -1, keys.shape[-1])
-        return keys.gather(2, wide), values.gather(2, wide), worth.gather(2, rest), places.gather(2, rest)
+        return keys.gather(2, wide), values.gather(2, wide), score.gather(2, rest), places.gather(2, rest)
 
 
 MODULES: dict[type[Method], type[MethodAttention]] = {

@@ -1,4 +1,4 @@
-"""Hugging Face causal language models, and sparse attention inside them.
+"""Hugging Face causal language models run here with sparse attention inside them.
 
     model = load_model("HuggingFaceTB/SmolLM2-135M")
     with sparse(model, "h2o", sparsity=0.9) as usage:
@@ -35,16 +35,16 @@ from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
 
 IMPLEMENTATION = "assay_sparse"
-"""Its name in transformers' attention interface."""
+"""Name under which it is registered in transformers' attention interface."""
 CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
-"""Options of the interface that methods, which see queries and keys alone, would have to ignore."""
+"""Options of the interface that change scores; methods see only queries and keys and would have to ignore them."""
 PLAIN_ROTARY = ("default", "linear", "llama3")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
 
 
 def check_model(name: str, *, context: int, revision: str | None = None) -> None:
-    """Refuse what would fail, or mean nothing, once the model is loaded: a folder without weights, and a context that
-    is longer than the model has positions for."""
+    """Raise UserError for what would fail or mean nothing once the model is loaded: a folder without weights, and a
+    context that is longer than the model has positions for."""
     if is_there(name, folder=True) and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
     check_context(name, context, option="--context-lengths", revision=revision)
@@ -62,7 +62,7 @@ def sparse(
     prefix: int = 0,
     **options: Any,
 ) -> Iterator[Usage]:
-    """Inside, the model attends by one method: `sparse(model, "streaming_llm", slots=256, num_sink_tokens=4)`."""
+    """Run the model with one method inside: `sparse(model, "streaming_llm", slots=256, num_sink_tokens=4)`."""
     chosen = method if isinstance(method, Method) else attention.load({"name": method} | options)
     # Without a budget the method is dense, or has its own sizes.
     budget = Budget(sparsity=0.0 if sparsity is None and slots is None else sparsity, slots=slots)
@@ -72,8 +72,8 @@ def sparse(
 
 @contextmanager
 def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
-    """Inside, rows of a batch attend by the lane they belong to. Put back on leaving, also by an error; a block inside
-    another takes over until it ends."""
+    """Let rows of a batch attend by the lane they belong to, inside the block. The model is restored on leaving, also
+    after an error; a nested block takes over until it ends."""
     _register()
     if not getattr(model, "_can_set_attn_implementation", lambda: False)():
         raise UserError(f"{type(model).__name__} does not use transformers' attention interface: it cannot be changed.")
@@ -81,7 +81,7 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}
     outer = {key: _ACTIVE.get(key) for key in configs}
-    # On the body, which is what runs whether or not logits are wanted.
+    # Hook the body, which runs whether or not logits are wanted.
     watch = getattr(model, "base_model", model).register_forward_hook(state.check_used)
     try:
         model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
@@ -100,24 +100,24 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
 
 @dataclass
 class State:
-    """What the attention of a model is to do at present."""
+    """Tells the attention of a model what to do inside a block."""
 
     lanes: tuple[Lane, ...]
     usage: list[Usage]
     count: bool
     rotary: nn.Module | None
     layers: set[int] = field(default_factory=set)
-    """Those that asked."""
+    """Indices of the layers that called the attention function."""
     numbers: Numbers = field(default_factory=Numbers)
 
     def check_used(self, model: nn.Module, *_: Any) -> None:
-        """At the end of a forward pass."""
+        """Raise, after a forward pass, if scores were NaN or no layer called the attention function."""
         self.numbers.raise_for_none()
         if not self.layers:
             raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
 
     def turn(self, module: nn.Module) -> Turn | None:
-        """Queries turned further, by the model's own rotary embedding."""
+        """Return a function that rotates queries further, by the model's own rotary embedding."""
         apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
         rotary = self.rotary
         if rotary is None or apply is None:
@@ -126,18 +126,18 @@ class State:
         def turned(q: Tensor, positions: Tensor) -> Tensor:
             cos, sin = rotary(q, positions)
             if cos.shape[-1] != q.shape[-1]:
-                raise UserError("positions inside the cache: this model turns only a part of its channels.")
+                raise UserError("positions inside the cache: this model rotates only part of its channels.")
             return apply(q, q, cos / rotary.attention_scaling, sin / rotary.attention_scaling)[0]
 
         return turned
 
 
 _ACTIVE: dict[int, State] = {}
-"""By the id of the config that an attention module holds."""
+"""State by the id of the config that an attention module holds."""
 
 
 def _register() -> None:
-    """Known to transformers from the first use on."""
+    """Register with transformers at the first use."""
     library = transformers()
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -154,7 +154,7 @@ def sparse_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows time heads e"], None]:
-    """What transformers calls in place of attention."""
+    """Compute attention in place of transformers' own."""
     state = _ACTIVE.get(id(module.config))
     if state is None:
         raise UserError(f"'{IMPLEMENTATION}' is for use inside `with sparse(model, ...)`.")
@@ -174,8 +174,8 @@ def sparse_attention(
 
 
 def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:
-    """A sparsity is a share of a sequence's length, which is not that of a row with padding in front. Methods that
-    select take their share of what each query sees."""
+    """Raise UserError for a sparsity with padded rows: it is a share of a sequence's length, which is not that of a row
+    with padding in front. Methods that select take their share of what each query sees."""
     shares = [lane for lane in lanes if lane.budget.sparsity and not isinstance(lane.method, Select)]
     if shares and layer.mask is not None and layer.start.any():
         raise UserError(
@@ -185,7 +185,7 @@ def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:
 
 
 def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:
-    """The model's own mask as booleans."""
+    """Return the model's own mask as booleans."""
     if given is None:
         return None
     if given.dtype != torch.bool:
@@ -199,7 +199,7 @@ def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | N
 
 
 def _rotary(model: nn.Module) -> nn.Module | None:
-    """Its rotary embedding, if there is one for all layers, of frequencies that are always the same."""
+    """Return the rotary embedding, if one with constant frequencies serves all layers."""
     found = [part for part in model.modules() if hasattr(part, "inv_freq") and hasattr(part, "attention_scaling")]
     plain = [part for part in found if getattr(part, "rope_type", "default") in PLAIN_ROTARY]
     return plain[0] if len(found) == len(plain) == 1 else None

@@ -1,8 +1,8 @@
-"""The model of the in-context studies: embed, n x (mixer, state mixer), norm, head.
+"""The model of the in-context studies is: embed, n x (mixer, state mixer), norm, head.
 
     h = embed(x) + position;   h += mixer(norm(h));   h += state_mixer(norm(h));   answer = head(norm(h))
 
-The head, and the last layer's state mixer, run only where an answer is scored: what they do elsewhere nobody reads. The
+The head, and the last layer's state mixer, run only where an answer is scored, since nothing else reads them. The
 table of learned positions is as long as the task, not longer. Under autocast h is as narrow as the products: small
 models are bound by memory.
 """
@@ -32,17 +32,17 @@ class SequenceModel:
     """The options of a sequence model; `build` makes it for a task."""
 
     seq_mixer: Mixer = field(default_factory=lambda: mixers.parse("attention"))
-    """What moves information along time."""
+    """Moves information along time."""
     state_mixer: StateMixer = field(default_factory=lambda: state_mixers.parse("mlp"))
-    """What works on each position alone."""
+    """Works on each position alone."""
     model_dim: int = 128
     num_layers: int = 2
     positions: Literal["learned", "none", "auto"] = "learned"
     """Learned absolute positions, added to the embedding, or none; auto: where the mixer is blind to order."""
     tied: bool = False
-    """The head reads with the vectors of the embedding, where inputs and outputs are tokens."""
+    """The head shares the embedding's vectors, where inputs and outputs are tokens."""
     layer_params: int = 0
-    """Parameters of a layer, met within 2 % by the width of the state mixer; 0: whatever they come to."""
+    """Parameters of a layer, met within 2 % by the width of the state mixer; 0: no target."""
 
     def __post_init__(self) -> None:
         if self.model_dim < 1 or self.num_layers < 1:
@@ -53,16 +53,16 @@ class SequenceModel:
         return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
 
     def check(self, shape: TaskShape) -> None:
-        """A UserError if it cannot be built for the task: shapes of one layer are enough to know."""
+        """Raise UserError if it cannot be built for the task; the shapes of one layer are enough to know."""
         _check(self, shape)
 
     @property
     def has_table(self) -> bool:
-        """Of positions: then it knows no length but the task's."""
+        """Whether it has a table of positions, and so works for the task's length alone."""
         return self.positions == "learned" or (self.positions == "auto" and not self.seq_mixer.tells_order())
 
     def fitted(self, length: int) -> "SequenceModel":
-        """The model whose state mixer is as wide as `layer_params` asks."""
+        """Return the model whose state mixer is as wide as `layer_params` asks."""
         if not any(option.name == "inner" for option in fields(self.state_mixer)):
             raise UserError(
                 f"model.layer_params={self.layer_params} is met by the width of the state mixer, and "
@@ -85,7 +85,7 @@ class SequenceModel:
         return replace(self, state_mixer=replace(self.state_mixer, **{"inner": inner}), layer_params=0)
 
     def state_size(self, length: int) -> int:
-        """Scalars carried per sequence after `length` tokens, all layers."""
+        """Return the scalars carried per sequence after `length` tokens, over all layers."""
         return self.num_layers * self.seq_mixer.state_size(self.model_dim, length)
 
 
@@ -99,7 +99,7 @@ class Layer(nn.Module):
     def forward(
         self, h: Float[Tensor, "batch time d_model"], positions: Int[Tensor, "batch scored"] | None = None
     ) -> Float[Tensor, "batch _ d_model"]:
-        """At every position, or only at `positions`: state mixers work on each alone."""
+        """Compute every position, or only `positions`: state mixers work on each alone."""
         h = h + self.mixer(self.norms[0](h))
         if positions is not None:
             h = torch.gather(h, 1, positions[..., None].expand(-1, -1, h.shape[-1]))
@@ -152,7 +152,7 @@ class SequenceModule(nn.Module):
     def forward(
         self, inputs: Tensor, positions: Int[Tensor, "batch scored"] | None = None
     ) -> Float[Tensor, "batch scored outputs"]:
-        """Answers at `positions`, or at every position."""
+        """Return answers at `positions`, or at every position."""
         h = self.hidden(inputs, positions)
         if self.head is None:
             return linear(h, self.embed.weight)  # type: ignore[arg-type]
@@ -168,6 +168,6 @@ def _embedding(shape: TaskShape, width: int) -> nn.Module:
         if for_shapes_alone():
             return nn.Embedding(shape.inputs.vocab, width, _weight=torch.empty(shape.inputs.vocab, width))
         table = nn.Embedding(shape.inputs.vocab, width)
-        nn.init.normal_(table.weight, std=width**-0.5)  # norms scale it up, and a rate moves small vectors further
+        nn.init.normal_(table.weight, std=width**-0.5)  # norms scale it up; a learning rate moves small ones more
         return table
     return nn.Linear(shape.inputs.dim, width, bias=False)

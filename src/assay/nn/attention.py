@@ -1,4 +1,4 @@
-"""Attention over heads: the projections around it, softmax attention in a window, linear attention in chunks."""
+"""Attention over heads: its projections, softmax attention in a window, and linear attention in chunks are here."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from assay.nn.whole import whole
 
 
 class HeadProjections(nn.Module):
-    """Tokens to queries, keys and values per head, and heads back to tokens; no bias.
+    """Maps tokens to queries, keys and values per head, and heads back to tokens; no bias.
 
     One matrix gives all three, so that a GPU starts one kernel. Weights start as torch starts a linear layer, here and
     in the state mixers: with the .02 of language models the default run needs 1.5 times as many steps to 98 %.
@@ -44,13 +44,13 @@ class HeadProjections(nn.Module):
         return self.out(rearrange(o, "b h t e -> b t (h e)"))
 
     def empty_cache(self, batch: int) -> tuple[Float[Tensor, "batch heads 0 d"], Float[Tensor, "batch heads 0 e"]]:
-        """Keys and values of no tokens."""
+        """Return keys and values of no tokens."""
         weight, shape = self.out.weight, (batch, self.kv_heads, 0)
         return weight.new_zeros(*shape, self.key_dim), weight.new_zeros(*shape, self.value_dim)
 
 
 def head_dim(width: int, heads: int) -> int:
-    """Channels per head; widths that the heads do not divide are allowed, so that a parameter budget can be met."""
+    """Return channels per head; widths that heads do not divide are allowed, to meet a parameter budget."""
     return max(1, width // heads)
 
 
@@ -69,7 +69,7 @@ def last_attention(
     k: Float[Tensor, "batch kv_heads time d"],
     v: Float[Tensor, "batch kv_heads time e"],
 ) -> Float[Tensor, "batch heads 1 e"]:
-    """The last row of `causal_attention`: one query, which sees every key."""
+    """Return the last row of `causal_attention`: one query, which sees every key."""
     k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
     return _fused_attention(q, k, v, causal=False)
 
@@ -79,7 +79,7 @@ def _fused_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor
     def alone(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    def together(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # models times sequences are sequences
+    def together(q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # under vmap, models times sequences become one batch
         return alone(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)).unflatten(0, q.shape[:2])
 
     return whole(alone, together, q, k, v)
@@ -150,12 +150,12 @@ def linear_attention_step(
 
 
 def with_ones(v: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch e_and_1"]:
-    """Values with a channel of ones: what linear attention makes of it is the sum of its weights, the denominator."""
+    """Append a channel of ones to values: linear attention turns it into the sum of its weights, the denominator."""
     return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
 
 
 def divided(o: Float[Tensor, "*batch e_and_1"], *, floor: float = 1e-6) -> Float[Tensor, "*batch e"]:
-    """Outputs of `with_ones` values over their last channel, the denominator."""
+    """Divide outputs of `with_ones` values by their last channel, the denominator."""
     return o[..., :-1] / (o[..., -1:] + floor)
 
 
@@ -165,7 +165,7 @@ def _for_each_query_head(x: Float[Tensor, "batch kv_heads time d"], heads: int) 
 
 
 def _in_window(blocks: int, size: int, window: int, device: torch.device) -> Bool[Tensor, "blocks query key"]:
-    """Which keys, of a block and the one before, each query of the block may see."""
+    """Return which keys, of a block and the one before, each query of the block may see."""
     query = torch.arange(size, 2 * size, device=device)[:, None]
     key = torch.arange(2 * size, device=device)
     near = (key <= query) & (query - key < window)

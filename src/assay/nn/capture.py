@@ -1,4 +1,4 @@
-"""CUDA graphs: a step of many small kernels, launched as one.
+"""CUDA graphs launch a step of many small kernels as one.
 
 Small models are bound by the time the host takes to launch kernels. A captured step reads and writes the same memory at
 every replay, so whatever changes from step to step (a clock, a learning rate, the batch) has to lie in tensors.
@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 
 WARM_UP_STEPS = 3
-"""Steps run as written before a graph is captured: they set up libraries and buffers. They count as steps."""
+"""Steps run uncaptured first, to set up libraries and buffers. They count as steps."""
 
 
 class Graphs:
-    """Plays steps, each kind as a CUDA graph of its own. With `on` false every step runs as written, so that tests on a
+    """Plays steps, each kind as a CUDA graph of its own. With `on` false every step runs uncaptured, so that tests on a
     CPU follow the same path."""
 
     def __init__(self, on: bool, *, warm_up: int = WARM_UP_STEPS, generators: Iterable[torch.Generator] = ()) -> None:
@@ -33,14 +33,14 @@ class Graphs:
         self._graphs[kind].replay()
 
     def _captured(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Capture the step, which does not run it; its generators advance at every replay."""
+        """Capture the step without running it; its generators advance at every replay."""
         graph = torch.cuda.CUDAGraph()
         for rng in self._generators:
             graph.register_generator_state(rng)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         torch.cuda.synchronize()
-        # Replayed one after the other and never two at once, so graphs may share their memory.
+        # Graphs are replayed one after the other, never two at once, so they may share memory.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         with torch.cuda.graph(graph, stream=side, pool=pool):
             step()

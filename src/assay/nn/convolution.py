@@ -1,4 +1,4 @@
-"""A causal depthwise convolution, all at once or token by token."""
+"""A causal depthwise convolution runs all at once or token by token."""
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ class ShortConvolution(nn.Module):
         nn.init.uniform_(self.weight, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
-        # A few shifted products: faster on a CPU than a depthwise convolution and its gradient.
+        # A few shifted products are faster on a CPU than a depthwise convolution and its gradient.
         padded, time = pad(x, (0, 0, self.kernel - 1, 0)), x.shape[1]
         return sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))
 

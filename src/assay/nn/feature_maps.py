@@ -1,4 +1,4 @@
-"""Feature maps of linear attention: phi(q) . phi(k) stands where softmax attention has exp(q . k).
+"""Feature maps of linear attention put phi(q) . phi(k) in place of softmax attention's exp(q . k).
 
     elementwise_product  (W1 x + b1) * (W2 x + b2)                       d     may be negative
     hedgehog             softmax([W x + b, -(W x + b)]), W = I at first  2d    Zhang et al. 2024
@@ -26,10 +26,10 @@ FeatureMapName = Literal["elementwise_product", "hedgehog", "t2r", "dpfp", "elu"
 
 
 class FeatureMap(nn.Module):
-    """d channels in, `dim_out` features out."""
+    """Maps d channels to `dim_out` features."""
 
     signed: ClassVar[bool] = False
-    """Whether a feature can be negative; if so, phi(q) . phi(k) is no weight, and its sum no denominator."""
+    """Whether a feature can be negative; then phi(q) . phi(k) is no weight, and its sum no denominator."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class FeatureMap(nn.Module):
 
     @staticmethod
     def features(dim: int) -> int:
-        """`dim_out` for d = dim, without building the map."""
+        """Return `dim_out` for d = dim, without building the map."""
         return dim
 
 
@@ -125,7 +125,7 @@ class Taylor(FeatureMap):
 
     @staticmethod
     def kernel(a: Tensor) -> Tensor:
-        """1 + a + a^2 / 2."""
+        """Return 1 + a + a^2 / 2."""
         return 1 + a * (1 + a / 2)
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch features"]:

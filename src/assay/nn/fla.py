@@ -1,4 +1,4 @@
-"""The recurrences of nn/scan.py by the Triton kernels of flash-linear-attention (Yang and Zhang 2024), on CUDA alone.
+"""The Triton kernels of flash-linear-attention (Yang and Zhang 2024) compute the recurrences of nn/scan.py on CUDA.
 
     recurrence               kernel of fla.ops         mixers it serves
     outer, decay per channel chunk_gla                 gated_linear_attn
@@ -36,7 +36,7 @@ INSTEAD = "or leave out --backend fla."
 
 
 def check(device: str) -> None:
-    """Whether the kernels can run at all, asked before anything is computed."""
+    """Raise UserError if the kernels cannot run, before anything is computed."""
     if device != "cuda":
         raise UserError("--backend fla runs on CUDA alone: leave it out, or use --device cuda.")
     if find_spec("fla") is None:
@@ -52,7 +52,7 @@ def outer_scan(
     state: MatrixState | None = None,
     scale: float = 1.0,
 ) -> tuple[Values, MatrixState]:
-    """What `scan.outer_loop` gives, to TF32 or bf16."""
+    """Return what `scan.outer_loop` gives, to TF32 or bf16 precision."""
     if log_decay.ndim == 4:
         return _run("gla", q, k, v, state, scale, g=log_decay)
     _refuse_wrong_gradients("chunk_simple_gla", q, k, v, log_decay)
@@ -69,7 +69,7 @@ def delta_scan(
     state: MatrixState | None = None,
     scale: float = 1.0,
 ) -> tuple[Values, MatrixState]:
-    """What `scan.delta_loop` gives, to TF32 or bf16."""
+    """Return what `scan.delta_loop` gives, to TF32 or bf16 precision."""
     if k.shape[-1] > LARGEST_DELTA_KEY:
         raise UserError(
             f"--backend fla: its delta rule takes keys of at most {LARGEST_DELTA_KEY} channels, here {k.shape[-1]}. "
@@ -86,7 +86,7 @@ def delta_scan(
 def _run(
     op: str, q: Keys, k: Keys, v: Values, state: MatrixState | None, scale: float, **gates: PerHead | PerChannel
 ) -> tuple[Values, MatrixState]:
-    """Their layout is (batch, time, heads, ...); their scale, unless given, is that of attention."""
+    """Call a kernel in its layout, (batch, time, heads, ...), with our scale: its default is attention's."""
     dtype, kernel = _precision(q, k, v), f"chunk_{op}"
     _refuse_sizes(kernel, k.shape[-1], v.shape[-1])
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -104,7 +104,7 @@ def _run(
 
 
 def _precision(q: Keys, k: Keys, v: Values) -> torch.dtype:
-    """The kernels want one type for all three, and mixers normalise some in float32 under autocast."""
+    """Return one dtype for all three, as the kernels require: mixers normalise some in float32 under autocast."""
     if torch.is_autocast_enabled(v.device.type):
         return torch.get_autocast_dtype(v.device.type)
     return reduce(torch.promote_types, (q.dtype, k.dtype, v.dtype))

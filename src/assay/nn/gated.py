@@ -1,4 +1,4 @@
-"""A gated feed-forward layer, y = W_3 (gate(W_1 x) * W_2 x), without bias (Shazeer 2020)."""
+"""A gated feed-forward layer is y = W_3 (gate(W_1 x) * W_2 x), without bias (Shazeer 2020)."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Gated(nn.Module):
-    """W_1 and W_2 are the two halves of one matrix."""
+    """The layer; W_1 and W_2 are the two halves of one matrix."""
 
     def __init__(self, d_model: int, inner: int, *, gate: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -21,5 +21,5 @@ class Gated(nn.Module):
 
 
 def two_thirds(d_model: int) -> int:
-    """8 d / 3 rounded up to a multiple of 16: three matrices of this width weigh as much as two of width 4 d."""
+    """Return 8 d / 3 rounded up to a multiple of 16: three matrices of this width weigh as much as two of width 4 d."""
     return 16 * -(-8 * d_model // 48)

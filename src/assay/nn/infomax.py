@@ -1,4 +1,4 @@
-"""The four terms of decoder-free coding by implicit EM with InfoMax (the spec's losses), for one model or many at once.
+"""Decoder-free coding by implicit EM with InfoMax has four loss terms (the spec's), for one model or many at once.
 
 With activations a (batch B, unit K), unbiased variances and covariances:
 
@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 TINY = 1e-8
-"""Added to standard deviations and norms, as in the spec: a unit that stands still correlates with nothing."""
+"""Added to standard deviations and norms, as in the spec, so that a constant unit correlates with nothing."""
 
 
 def lse(a: Float[Tensor, "*models batch unit"]) -> tuple[Float[Tensor, "*models"], Float[Tensor, "*models batch unit"]]:
-    """The term, and the responsibilities softmax(-a)."""
+    """Return the term, and the responsibilities softmax(-a)."""
     return -torch.logsumexp(-a, dim=-1).sum(dim=-1), torch.softmax(-a, dim=-1)
 
 
@@ -28,7 +28,7 @@ def variance(a: Float[Tensor, "*models batch unit"], eps: float | Tensor = 1e-6)
 
 
 def correlations(a: Float[Tensor, "*models batch unit"]) -> Float[Tensor, "*models unit unit"]:
-    """Pearson's, unit against unit; 0 beside a unit that stands still."""
+    """Return Pearson correlations, unit against unit; 0 beside a constant unit."""
     centred = a - a.mean(dim=-2, keepdim=True)
     deviation = _deviation(a)[..., None, :] + TINY
     scaled = centred / deviation
@@ -46,12 +46,12 @@ def weight_redundancy(W: Float[Tensor, "*models unit d_in"]) -> Float[Tensor, "*
 
 
 def sampling_floor(units: int, batch: int) -> float:
-    """What TC is on average for independent units, from sampling alone: K(K-1)/(B-1)."""
+    """Return the mean TC of independent units, from sampling alone: K(K-1)/(B-1)."""
     return units * (units - 1) / (batch - 1)
 
 
 def _deviation(a: Float[Tensor, "*models batch unit"]) -> Float[Tensor, "*models unit"]:
-    """The standard deviation, with the gradient 0 where it is 0: the root has none there."""
+    """Return the standard deviation, with gradient 0 where it is 0, since the square root has none there."""
     var = a.var(dim=-2)
     return torch.where(var > 0, torch.where(var > 0, var, torch.ones_like(var)).sqrt(), torch.zeros_like(var))
 

@@ -1,4 +1,4 @@
-"""Two operations of many small models at once, as Triton kernels: CUDA alone, imported only there.
+"""Triton kernels compute two operations of many small models at once; imported on CUDA alone.
 
 Banks are bound by memory. torch's own kernels move a tensor of logits ten times for its cross entropy, and normalise
 rows of 128 numbers at a fifth of the memory's speed; these read and write each number once, and compute in float32.
@@ -16,13 +16,13 @@ from torch.autograd import Function
 COLUMNS = 4096
 """Logits that a program holds at a time."""
 NUMBERS = 4096
-"""Numbers of a block of rows to normalise."""
+"""Numbers in a block of rows to normalise."""
 PROGRAMS = 2048
-"""How many share the rows of all models in the backward pass, each with sums of its own for the gains."""
+"""Programs that share the rows of all models in the backward pass, each with its own sums for the gains."""
 
 
 def cross_entropy(logits: Float[Tensor, "*rows outputs"], targets: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
-    """-log softmax(logits)[target], in float32."""
+    """Return -log softmax(logits)[target], in float32."""
     losses = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten())
     return losses.view(targets.shape)
 
@@ -30,7 +30,7 @@ def cross_entropy(logits: Float[Tensor, "*rows outputs"], targets: Int[Tensor, "
 def rms_norm(
     x: Float[Tensor, "models *rows d"], gains: Float[Tensor, "models d"], eps: float
 ) -> Float[Tensor, "models *rows d"]:
-    """gain x / sqrt(mean(x^2) + eps) over the last axis, each model with its own gains."""
+    """Return gain x / sqrt(mean(x^2) + eps) over the last axis, each model with its own gains."""
     return _RmsNorm.apply(x, gains, eps)
 
 

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation (Zhang and Sennrich 2019) that stays as narrow as its input."""
+"""Root-mean-square normalisation (Zhang and Sennrich 2019) keeps the dtype of its input."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ EPS = 1e-6
 
 
 class Norm(nn.RMSNorm):
-    """Of half precision it makes half precision: wide weights would widen it, and keep torch from its fused kernel."""
+    """Keeps the input dtype: fp32 weights would upcast half precision, and keep torch from its fused kernel."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, eps=EPS)

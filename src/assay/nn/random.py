@@ -1,4 +1,4 @@
-"""Generators that are passed in, and initialisation that leaves the global generator as it was."""
+"""Generators are passed in, and initialisation leaves the global generator as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,20 +9,20 @@ from assay.core.seeds import derive
 
 
 def stream(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """The generator of one named stream of a run."""
+    """Return the generator of one named stream of a run."""
     return torch.Generator(device).manual_seed(derive(seed, *names))
 
 
 def for_shapes_alone() -> bool:
-    """Whether modules are being built on the meta device. Initial values are left out there: to compute them would
+    """Return whether modules are being built on the meta device. Initial values are skipped there: computing them would
     import torch's compiler, which takes two seconds."""
     return torch.empty(0).is_meta
 
 
 @contextmanager
 def initialised_from(seed: int, *names: str | int) -> Iterator[None]:
-    """Inside, modules draw their initial weights, and their dropout, from a named stream: nn.Linear and its kind know
-    only the global generators, which are put back afterwards."""
+    """Draw modules' initial weights and dropout from a named stream inside the block: nn.Linear and its kind know only
+    the global generators, which are restored afterwards."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(derive(seed, *names))

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021): queries and keys are turned by their position, so scores see distances alone.
+"""Rotary positions (Su et al. 2021) rotate queries and keys by their position, so that scores see distances alone.
 
     rotate(q, start=m) . rotate(k, start=n)  depends on m and n through m - n only
 
@@ -13,10 +13,10 @@ BASE = 10_000.0  # the slowest pair turns once in about 2 pi BASE tokens (Su et 
 
 
 def rotate(x: Float[Tensor, "*batch time d"], *, start: int = 0) -> Float[Tensor, "*batch time d"]:
-    """Channels i and i + d/2 of the token at position p turn by p * BASE^(-2i/d); the first token is at `start`."""
+    """Rotate channels i and i + d/2 of the token at position p by p * BASE^(-2i/d); the first token is at `start`."""
     time, d = x.shape[-2:]
     assert d % 2 == 0, f"rotary positions turn pairs of channels: {d} is odd"
-    # Angles and the turn itself are at least float32: a bf16 angle is wrong by radians after 256 tokens.
+    # Angles and the rotation are at least float32: a bf16 angle is wrong by radians after 256 tokens.
     wide = torch.promote_types(x.dtype, torch.float32)
     speed = BASE ** (-torch.arange(0, d, 2, device=x.device, dtype=wide) / d)
     angle = torch.arange(start, start + time, device=x.device, dtype=wide)[:, None] * speed

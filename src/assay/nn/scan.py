@@ -1,4 +1,4 @@
-"""Recurrences with a matrix for a state, computed in chunks: products inside a chunk, a short loop over the chunks.
+"""Recurrences with a matrix for a state are computed in chunks: products inside a chunk, a short loop over the chunks.
 
     outer   S_t = diag(a_t) S_{t-1} + k_t v_t^T                      (Yang et al. 2023; scalar a_t: Dao and Gu 2024)
     delta   S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T    (Yang et al. 2024, 2025)
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 def in_float32(function: Callable[P, R]) -> Callable[P, R]:
-    """Autocast off and every tensor at least float32: a recurrence adds up the rounding of all its steps."""
+    """Turn autocast off and make every tensor at least float32: a recurrence adds up the rounding of all its steps."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,7 +56,7 @@ backend = "torch"  # or "fla": nn/fla.py. A plain global, for torch.compile cann
 
 
 def by_backend(scan: Callable[P, R]) -> Callable[P, R]:
-    """The scan as written here, or the function of its name in the module of the backend."""
+    """Return a function that runs the scan as written here, or the function of its name in the backend's module."""
 
     @wraps(scan)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -68,7 +68,7 @@ def by_backend(scan: Callable[P, R]) -> Callable[P, R]:
 
 @in_float32
 def unit(x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
-    """x / |x| along the last axis; the constant keeps the gradient finite at 0."""
+    """Return x / |x| along the last axis; the constant keeps the gradient finite at 0."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
@@ -104,7 +104,7 @@ def outer_scan(
     scale: float = 1.0,
     chunk: int = CHUNK,
 ) -> tuple[Values, MatrixState]:
-    """What `outer_loop` gives, chunk by chunk."""
+    """Return what `outer_loop` gives, computed chunk by chunk."""
     time = v.shape[2]
     q, k, v, log_decay = _in_chunks(scale * q, k, v, log_decay, chunk=chunk)
     if log_decay.ndim == 5:
@@ -130,7 +130,7 @@ def delta_loop(
     state: MatrixState | None = None,
     scale: float = 1.0,
 ) -> tuple[Values, MatrixState]:
-    """S decays, the value stored under k_t is read, and the share b_t of what it lacks to v_t is written."""
+    """Decay S, read the value stored under k_t, and write the share b_t of its difference to v_t."""
     s = _zero_state(k, v) if state is None else state
     decay = torch.ones_like(beta) if log_decay is None else torch.exp(log_decay)
     outputs = []
@@ -155,7 +155,7 @@ def delta_scan(
     scale: float = 1.0,
     chunk: int = CHUNK,
 ) -> tuple[Values, MatrixState]:
-    """What `delta_loop` gives, chunk by chunk.
+    """Return what `delta_loop` gives, computed chunk by chunk.
 
     With u_t = b_t (v_t - a_t S_{t-1}^T k_t) the rule is the outer recurrence S_t = a_t S_{t-1} + k_t u_t^T. Inside a
     chunk, with D_ij the decay from j to i and D_i0 the one from its start, the u solve a unit triangular system:
@@ -182,7 +182,7 @@ def delta_scan(
 
 
 class Recurrence(nn.Module):
-    """A layer around a recurrence: `written` makes its arguments of the tokens, `read` makes tokens of its outputs."""
+    """A layer around a recurrence: `written` maps tokens to its arguments, `read` maps its outputs to tokens."""
 
     scan: Callable[..., tuple[Tensor, Tensor]]
     loop: Callable[..., tuple[Tensor, Tensor]]
@@ -238,13 +238,13 @@ class SelectiveDecay(nn.Module):
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
 
     def forward(self, x: Float[Tensor, "batch time d_model"]) -> tuple[PerHead, PerHead]:
-        """dt and log a."""
+        """Return dt and log a."""
         dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
         return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
 
 
 class _Decays(NamedTuple):
-    """Inside each chunk, as factors: from j to i (0 where j > i), from before the first token, to after the last."""
+    """Decay factors inside each chunk: from j to i (0 where j > i), from before the first token, to after the last."""
 
     between: Float[Tensor, "batch heads chunks query key"]
     since_start: Float[Tensor, "batch heads chunks query one"]
@@ -254,7 +254,7 @@ class _Decays(NamedTuple):
 def _head_decay(log_decay: Float[Tensor, "batch heads chunks size"]) -> _Decays:
     size = log_decay.shape[-1]
     causal = torch.ones(size, size, dtype=torch.bool, device=log_decay.device).tril()
-    # Column j adds up log a over j+1..i alone: see the head of the file.
+    # Column j sums log a over j+1..i alone: see the head of the file.
     steps = log_decay[..., None].expand(*log_decay.shape, size).masked_fill(~causal.tril(-1), 0.0)
     between = steps.cumsum(-2).masked_fill(~causal, -torch.inf).exp()
     return _Decays(between, log_decay.cumsum(-1).exp()[..., None], between[..., -1, :, None])
@@ -269,7 +269,7 @@ def _channel_scores(
     Float[Tensor, "batch heads chunks size d_key"],
     Float[Tensor, "batch heads chunks size d_key"],
 ]:
-    """sum_d q_id k_jd exp(sum of log a_d over j+1..i) for j <= i, and the decays since the start and until the end.
+    """Return sum_d q_id k_jd exp(sum of log a_d over j+1..i) for j <= i, and decays since the start and to the end.
 
     With a decay per channel the scores are no product of two matrices, unless each pair meets at a moment between j
     and i. So blocks are merged two by two: every late query meets every early key at the seam, q_i decayed since the
@@ -292,12 +292,12 @@ def _channel_scores(
 
 
 def _products(a: Float[Tensor, "*axes query d"], b: Float[Tensor, "*axes key d"]) -> Float[Tensor, "*axes query key"]:
-    """a b^T. Copied, since torch 2.13 on an ARM CPU takes 68 us instead of 22 for 64 x 32 matrices with b^T a view."""
+    """Return a b^T. Copied: torch 2.13 on ARM takes 68 us instead of 22 for 64 x 32 matrices with b^T a view."""
     return a @ b.mT.contiguous()
 
 
 def _halves(blocks: Float[Tensor, "*axes blocks a b"]) -> tuple[Tensor, ...]:
-    """The blocks at even and at odd places."""
+    """Return the blocks at even and at odd places."""
     return rearrange(blocks, "... (m two) a b -> two ... m a b", two=2).unbind()
 
 
@@ -307,7 +307,7 @@ def _carry(
     writes: Float[Tensor, "batch heads chunks d_key d_value"],
     state: MatrixState | None,
 ) -> tuple[Float[Tensor, "batch heads chunks d_key d_value"], MatrixState]:
-    """The state before each chunk, and after the last: S <- transition S + writes."""
+    """Return the state before each chunk, and after the last: S <- transition S + writes."""
     states = [torch.zeros_like(writes[:, :, 0]) if state is None else state]
     for transition, write in zip(transitions.unbind(2), writes.unbind(2), strict=True):
         states.append(product(transition, states[-1]) + write)
@@ -315,7 +315,7 @@ def _carry(
 
 
 def _in_chunks(*tensors: Tensor, chunk: int) -> list[Tensor]:
-    """Time cut into (chunks, size). Zeros fill up the last chunk: they decay, write and erase nothing."""
+    """Cut time into (chunks, size). Zeros fill up the last chunk: they decay, write and erase nothing."""
     time = tensors[0].shape[2]
     # A power of two, so that blocks can be merged in pairs; no longer than the sequence needs.
     size = min(chunk, 1 << (time - 1).bit_length())
@@ -326,7 +326,7 @@ def _in_chunks(*tensors: Tensor, chunk: int) -> list[Tensor]:
 
 
 def _one_chunk(v: Float[Tensor, "batch heads chunks size d"]) -> bool:
-    """Short sequences, training's usual case: without a state before it, a single chunk has none to read or move."""
+    """Return whether one chunk holds it all, training's usual case: with no state before it, none is read or moved."""
     return v.shape[2] == 1
 
 

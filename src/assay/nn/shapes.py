@@ -1,4 +1,4 @@
-"""Modules built for their shapes alone, on the meta device, where nothing is allocated or drawn.
+"""Modules are built for their shapes alone on the meta device, where nothing is allocated or drawn.
 
 A plug-in's `build` may look at values (`torch.linspace(0, 1, 4).tolist()`), which tensors there do not have. Such a
 module is as good as any other: its shapes are just not known before it is built for real.
@@ -13,12 +13,12 @@ from assay.core.errors import UserError
 from assay.nn.random import initialised_from
 
 BUILT_TO_COUNT = 2**26
-"""Parameters up to which a module is built for real in order to count them: 256 MB in float32."""
+"""Most parameters of a module that is built for real in order to count them: 256 MB in float32."""
 
 
 def built_for_shapes(build: Callable[[], nn.Module]) -> nn.Module | None:
-    """What `build` returns on the meta device, or None where it does not build there. A UserError passes through;
-    whether anything else is a fault of the plug-in, the real build will tell."""
+    """Return what `build` returns on the meta device, or None where it fails there. A UserError passes through; the
+    real build will tell whether anything else is a fault of the plug-in."""
     try:
         with torch.device("meta"):
             return build()
@@ -29,8 +29,8 @@ def built_for_shapes(build: Callable[[], nn.Module]) -> nn.Module | None:
 
 
 def parameter_count(build: Callable[[], nn.Module], *, expected: int) -> int:
-    """Parameters of what `build` returns: from shapes, or, where it does not build on the meta device, from a real
-    build on the CPU, if the `expected` number of them is small enough for that."""
+    """Return the parameters of what `build` returns: from shapes, or, where it does not build on the meta device, from
+    a real build on the CPU, if the `expected` number of them is small enough for that."""
     if (module := built_for_shapes(build)) is None:
         if expected > BUILT_TO_COUNT:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Operations that stay whole under vmap.
+"""These operations stay whole under vmap.
 
 A bank runs one model's forward pass under vmap. Where torch has no rule for an operation it takes it apart (a fused
 norm into twelve kernels, three times as slow) or goes wrong (attention's gradients: misaligned, or not numbers). So an
@@ -19,7 +19,7 @@ _under_vmap = False
 
 @contextmanager
 def kept_whole() -> Iterator[None]:
-    """For use under vmap: within, operations with a form for many models run in it."""
+    """Run operations that have a form for many models in that form, inside the block; for use under vmap."""
     global _under_vmap
     before, _under_vmap = _under_vmap, True
     try:
@@ -29,19 +29,19 @@ def kept_whole() -> Iterator[None]:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether assay.nn.kernels can be used there: Triton comes with torch on CUDA, but not on every system."""
+    """Return whether assay.nn.kernels can be used there: Triton comes with torch on CUDA, but not on every system."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 def whole(alone: Callable[..., Tensor], together: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """alone(*tensors); or under vmap, of all models at once, together(*tensors with a first axis of models)."""
+    """Return alone(*tensors); or, under vmap, together(*tensors with a first axis of models) for all models at once."""
     if not _under_vmap:
         return alone(*tensors)
     return _Together.apply(together, *tensors)  # type: ignore[no-untyped-call]
 
 
 class _Together(Function):
-    """Its rule for vmap is the operation itself, which autograd then sees as it would any other."""
+    """Its vmap rule is the operation itself, which autograd then sees as it would any other."""
 
     @staticmethod
     def forward(together: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

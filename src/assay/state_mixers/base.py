@@ -9,10 +9,10 @@ from assay.state_mixers import state_mixers
 
 
 class StateMixer(Sized):
-    """state_mixers/<name>.py. The promises are in assay.contracts.state_mixers."""
+    """Base of state_mixers/<name>.py. The promises are in assay.contracts.state_mixers."""
 
     registry: ClassVar[Registry] = state_mixers
 
     def build(self, d_model: int) -> nn.Module:
-        """A module (batch, time, d_model) -> the same shape, position by position."""
+        """Build a module (batch, time, d_model) -> the same shape, position by position."""
         raise NotImplementedError(f"{type(self).__name__}.build")

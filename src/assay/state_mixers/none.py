@@ -17,7 +17,7 @@ from assay.state_mixers.base import StateMixer
 @state_mixers.register("none")
 @dataclass(frozen=True, kw_only=True)
 class Nothing(StateMixer):
-    """Adds nothing: sequence mixers alone."""
+    """Adds nothing: a model of sequence mixers alone."""
 
     def build(self, d_model: int) -> nn.Module:
         return Zeros()

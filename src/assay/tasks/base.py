@@ -1,4 +1,4 @@
-"""A task draws whole batches from a law, and knows the best possible answer to them."""
+"""A task draws whole batches from a distribution, and knows the best possible answer to them."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -44,54 +44,54 @@ class Batch:
 
 
 class Task(Plugin):
-    """tasks/<name>.py opens with the task's definition and a worked example."""
+    """Base of tasks/<name>.py, which opens with the task's definition and a worked example."""
 
     registry: ClassVar[Registry] = tasks
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]]
     in_context: ClassVar[bool] = True
     """Answers are read at positions of the sequence; otherwise there is one per sequence, for an encoder's code."""
     by_examples: ClassVar[bool] = False
-    """The sequence is examples of one thing, and answer i is read after i of them: reports show the score by that."""
+    """The sequence is examples of one thing, and answer i is read after i of them: reports show the score by i."""
 
     def shape(self) -> TaskShape:
         raise NotImplementedError(f"{type(self).__name__}.shape")
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
-        """A whole batch at once, on the generator's device; equal generators give equal batches."""
+        """Draw a whole batch at once, on the generator's device; equal generators give equal batches."""
         raise NotImplementedError(f"{type(self).__name__}.sample")
 
     def oracle(self, batch: Batch) -> Tensor:
-        """The best answer an observer of `batch.inputs` can give, in the shape of the targets: no row of any table
-        can beat it but by chance."""
+        """Return the best answer an observer of `batch.inputs` can give, in the shape of the targets: no row of any
+        table can beat it but by chance."""
         raise NotImplementedError(f"{type(self).__name__}.oracle")
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
-        """Plain predictors by name, their answers in the shape of the targets: rows of the report under the oracle."""
+        """Return plain predictors' answers by name, shaped like the targets: rows of the report under the oracle."""
         return {}
 
     def parts(self) -> "tuple[Task, ...]":
-        """The tasks that a mixture is made of, trained in turn and scored apart; any other task is its only part."""
+        """Return the tasks of a mixture, trained in turn and scored apart; any other task is its only part."""
         return (self,)
 
     def longer(self) -> "dict[int, Task]":
-        """By length: versions on which a model that needs no table of positions is scored without training."""
+        """Return longer versions, by length, on which models without a table of positions are scored untrained."""
         return {}
 
     def unseen(self) -> "Task | None":
-        """The same with tokens that training leaves out, where it leaves some out."""
+        """Return the same task with tokens that training leaves out, where it leaves some out."""
         return None
 
     def gaps(self, batch: Batch) -> Tensor | None:
-        """How many tokens lie between an answer and what it depends on, (batch, answers), where that is one thing."""
+        """Return how many tokens lie between an answer and the one thing it depends on, (batch, answers), or None."""
         return None
 
     @property
     def error_unit(self) -> float:
-        """What a squared error is divided by, so that 1 is the error of not knowing anything."""
+        """Divisor of squared errors, so that 1 is the error of knowing nothing."""
         return 1.0
 
     def require(self, holds: bool, otherwise: str) -> None:
-        """A UserError that names the task, unless the condition holds."""
+        """Raise a UserError that names the task, unless the condition holds."""
         if not holds:
             raise UserError(f"task '{self.name}': {otherwise}")
 

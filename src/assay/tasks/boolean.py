@@ -99,7 +99,7 @@ class Boolean(PairTask):
     def _some_conjunction(
         self, x: Float[Tensor, "batch pairs d"], *, clauses: int, rng: torch.Generator
     ) -> tuple[Float[Tensor, "batch pairs d"], Bool[Tensor, "batch pairs"]]:
-        """x, some of them overwritten to fulfil a clause, and whether they fulfil one of as many random clauses."""
+        """Return x, some rows overwritten to fulfil a clause, and whether they fulfil one of as many random clauses."""
         literals = self._literals((len(x), clauses), 0.3 if clauses == 1 else 0.2, rng)
         overwritten = torch.rand(x.shape[:2], generator=rng, device=rng.device) < OVERWRITTEN
         which = torch.randint(clauses, x.shape[:2], generator=rng, device=rng.device)
@@ -109,18 +109,18 @@ class Boolean(PairTask):
         return x, (agree == rearrange(literals.abs().sum(-1), "b c -> b 1 c")).any(-1)
 
     def _literals(self, rows: tuple[int, ...], rate: float, rng: torch.Generator) -> Float[Tensor, "*rows d"]:
-        """-1, 0 or +1 for every coordinate, and never all 0."""
+        """Draw -1, 0 or +1 for every coordinate, never all 0."""
         size = (*rows, self.input_dim)
         uniform = torch.rand(size, generator=rng, device=rng.device)
-        # The smallest uniform is a literal in any case: a uniform coordinate where the clause would be empty.
+        # The smallest uniform is always a literal: a uniform coordinate where the clause would be empty.
         chosen = (uniform < rate) | (uniform == uniform.amin(-1, keepdim=True))
         return chosen * (1 - 2 * torch.randint(2, size, generator=rng, device=rng.device).float())
 
     def oracle(self, batch: Batch) -> Float[Tensor, "batch pairs"]:
-        """P(y_i = 1 | the pairs before, x_i) for the parities: the share of the functions consistent so far that say
-        1. For parity 0, 1/2 or 1, by elimination modulo 2; for sparse_parity by trying all subsets, if they are at most
-        5000. For every other family the generating function's own label, which is a bound that nobody who has to learn
-        it can reach at the first pairs."""
+        """Return P(y_i = 1 | the pairs before, x_i) for the parities: the share of the functions consistent so far that
+        say 1. For parity 0, 1/2 or 1, by elimination modulo 2; for sparse_parity by trying all subsets, if they are at
+        most 5000. For every other family the generating function's own label, a bound that no learner can reach at the
+        first pairs."""
         x, y = separate(batch)
         if self.boolean_type == "parity":
             return parity_posterior(x, y)
@@ -135,14 +135,14 @@ class Boolean(PairTask):
 
 
 def majority(y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
-    """The label, 0 or 1, of most of the pairs before; 1/2 where there is none."""
+    """Return the label, 0 or 1, of most of the pairs before; 1/2 where there is none."""
     return (1 + torch.sign(before(y.cumsum(1)))) / 2
 
 
 def subset_posterior(
     x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], subsets: Int[Tensor, "subsets k"]
 ) -> Float[Tensor, "batch pairs"]:
-    """The share, among the subsets whose parity explains the pairs before, of those that say 1."""
+    """Return the share, among the subsets whose parity explains the pairs before, of those that say 1."""
     says = x[:, :, subsets[:, 0]]
     for column in subsets.unbind(1)[1:]:
         says = says * x[:, :, column]
@@ -154,11 +154,11 @@ def subset_posterior(
 def parity_posterior(
     x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]
 ) -> Float[Tensor, "batch pairs"]:
-    """Signs are bits and products are sums modulo 2. Where x_i is a sum of earlier x, y_i is the sum of their labels;
-    otherwise half of the subsets that are left say 1."""
+    """Return the posterior by elimination: signs are bits and products are sums modulo 2. Where x_i is a sum of earlier
+    x, y_i is the sum of their labels; otherwise half of the subsets that are left say 1."""
     bits = torch.cat((x, rearrange(y, "b n -> b n 1")), dim=-1) < 0
     rows, _, width = bits.shape
-    # basis[:, c]: a sum of earlier pairs, x and label, whose first one stands at c; zeros while there is none.
+    # basis[:, c] is a sum of earlier pairs, x and label, whose first one is at c; zeros while there is none.
     basis = torch.zeros(width - 1, rows, width, dtype=torch.bool, device=x.device)
     answers = []
     for pair in bits.unbind(1):
@@ -175,5 +175,5 @@ def parity_posterior(
 
 
 def _product(x: Float[Tensor, "batch pairs d"], chosen: Bool[Tensor, "batch d"]) -> Bool[Tensor, "batch pairs"]:
-    """Is the product of the chosen coordinates +1?"""
+    """Return whether the product of the chosen coordinates is +1."""
     return torch.where(rearrange(chosen, "b d -> b 1 d"), x, 1.0).prod(-1) > 0

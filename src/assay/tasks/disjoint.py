@@ -52,7 +52,7 @@ class Disjoint(Task):
 
     @property
     def short(self) -> slice:
-        """Where the short list stands."""
+        """Positions of the short list."""
         return slice(1, 1 + self.short_length)
 
     @property

@@ -1,4 +1,4 @@
-"""The token of the expressivity tasks: three blocks side by side, and the sizes both tasks share.
+"""The tokens of the expressivity tasks have three blocks side by side; both tasks share their sizes.
 
     x_t = [ key: K_keys | value: V_dim | feature: F_feat ]        d_in = K_keys + V_dim + F_feat, 8 + 4 + 12 = 24
 

@@ -29,10 +29,10 @@ from assay.tasks import tasks
 from assay.tasks.base import Batch, TaskShape, Vectors
 from assay.tasks.fields import BlockTask
 
-SCALE = 0.35  # keeps tanh in its bend: about a tenth of the features lie beyond |tanh| = 0.8 with 4 global factors
-NOISE_FLOOR = 1e-4  # of the oracle, so that noise=0 is a limit and not a division by zero; float32 rounds below it
-ROWS = 512  # of the oracle at once: 512 rows x 512 draws x 6 features in float64 are 13 MB
-FREEDOM = 5  # of the oracle's Student t draws: heavy tails cover a posterior wider than its curvature says
+SCALE = 0.35  # keeps tanh nonlinear: about a tenth of the features lie beyond |tanh| = 0.8 with 4 global factors
+NOISE_FLOOR = 1e-4  # for the oracle: noise=0 is a limit, not a division by zero; float32 rounds below it
+ROWS = 512  # rows the oracle solves at once: 512 rows x 512 draws x 6 features in float64 are 13 MB
+FREEDOM = 5  # of the Student t draws: heavy tails cover a posterior wider than its curvature says
 
 
 @tasks.register("hybrid")
@@ -71,7 +71,7 @@ class Hybrid(BlockTask):
         return TaskShape(inputs=Vectors(self.d_in), outputs=Vectors(self.r_global), length=self.L)
 
     def signal_positions(self) -> slice:
-        """The positions whose feature block the context fills."""
+        """Return the positions whose feature block the context fills."""
         match self.context:
             case 0:
                 return slice(0, self.L)
@@ -90,7 +90,7 @@ class Hybrid(BlockTask):
     def weights(
         self, device: torch.device | str = "cpu"
     ) -> tuple[Float[Tensor, "r_global half"], Float[Tensor, "r_local half"]]:
-        """W_g and W_l: drawn on the CPU, so that every device has the same task."""
+        """Return W_g and W_l, drawn on the CPU, so that every device has the same task."""
         rng = stream(self.weights_seed, "hybrid", "weights")
         w_global = torch.randn(self.r_global, self.F_feat // 2, generator=rng)
         w_local = torch.randn(self.r_local, self.F_feat // 2, generator=rng)
@@ -106,12 +106,12 @@ class Hybrid(BlockTask):
         filled = inputs[:, self.signal_positions(), self.feature]
         filled[..., : self.F_feat // 2] = rearrange(torch.tanh(SCALE * g @ w_global), "b f -> b 1 f")
         filled[..., self.F_feat // 2 :] = rearrange(local[self.signal_positions()], "t b f -> b t f")
-        # Drawn last and whatever its size: tasks that differ in noise alone share their signal, draw for draw.
+        # Drawn last, whatever its size: tasks that differ in noise alone share their signal, draw for draw.
         inputs += self.noise * torch.randn(inputs.shape, generator=rng, device=device)
         return Batch(inputs=inputs, targets=g)
 
     def local_factors(self, batch: int, rng: torch.Generator) -> Float[Tensor, "time batch r_local"]:
-        """AR(1) as one matrix product: l_t = sum over s <= t of a^(t-s) e_s, with e_0 of unit variance.
+        """Draw AR(1) factors as one matrix product: l_t = sum over s <= t of a^(t-s) e_s, with e_0 of unit variance.
         Time comes first, so that the product is one matrix by another."""
         shocks = torch.randn(self.L, batch * self.r_local, generator=rng, device=rng.device)
         shocks[1:] *= math.sqrt(1 - self.ar_coeff**2)
@@ -121,7 +121,7 @@ class Hybrid(BlockTask):
         return rearrange(kernel @ shocks, "t (b r) -> t b r", b=batch)
 
     def oracle(self, batch: Batch) -> Float[Tensor, "batch r_global"]:
-        """E[g | inputs]. The noise is independent and the local half knows nothing of g, so the time mean of the
+        """Return E[g | inputs]. The noise is independent and the local half knows nothing of g, so the time mean of the
         global half over the filled positions, of noise sigma/sqrt(T), is all there is to know."""
         seen = batch.inputs[:, self.signal_positions(), self.global_feature].double()
         sigma = max(self.noise, NOISE_FLOOR) / math.sqrt(seen.shape[1])
@@ -133,8 +133,8 @@ class Hybrid(BlockTask):
 def posterior_mean(
     y: Float[Tensor, "batch features"], mixing: Float[Tensor, "factors features"], sigma: float, *, draws: int = 512
 ) -> Float[Tensor, "batch factors"]:
-    """E[g | y] for g ~ N(0, I), y = tanh(g mixing) + N(0, sigma^2): self-normalised importance sampling around the
-    mode. The draws are fixed, antithetic and shared by the rows, so the answer is a function of the arguments."""
+    """Return E[g | y] for g ~ N(0, I), y = tanh(g mixing) + N(0, sigma^2): self-normalised importance sampling around
+    the mode. The draws are fixed, antithetic and shared by the rows, so the answer is a function of the arguments."""
     mode = posterior_mode(y, mixing, sigma)
     _, precision = _gradient_and_precision(mode, y, mixing, sigma)
     z = _heavy_draws(draws, len(mixing)).to(y)
@@ -149,7 +149,7 @@ def posterior_mean(
 def posterior_mode(
     y: Float[Tensor, "batch features"], mixing: Float[Tensor, "factors features"], sigma: float, *, steps: int = 40
 ) -> Float[Tensor, "batch factors"]:
-    """argmax of p(g | y) by Gauss-Newton, each row with a damping of its own that falls after a step downhill."""
+    """Return argmax of p(g | y) by Gauss-Newton, each row with its own damping, which falls after a step downhill."""
     g = y.new_zeros(len(y), len(mixing))
     energy = _energy(g, y, mixing, sigma)
     damping = torch.ones_like(energy)
@@ -171,7 +171,7 @@ def _energy(
     mixing: Float[Tensor, "factors features"],
     sigma: float,
 ) -> Float[Tensor, "*rows"]:
-    """-log p(g | y) up to a constant."""
+    """Return -log p(g | y) up to a constant."""
     residual = (y - torch.tanh(g @ mixing)) / sigma
     return (g.square().sum(-1) + residual.square().sum(-1)) / 2
 
@@ -182,7 +182,7 @@ def _gradient_and_precision(
     mixing: Float[Tensor, "factors features"],
     sigma: float,
 ) -> tuple[Float[Tensor, "batch factors"], Float[Tensor, "batch factors factors"]]:
-    """Of the energy: its gradient and the Gauss-Newton form of its Hessian, I + J^T J / sigma^2."""
+    """Return the energy's gradient and the Gauss-Newton form of its Hessian, I + J^T J / sigma^2."""
     features = torch.tanh(g @ mixing)
     jacobian = mixing * rearrange((1 - features.square()) / sigma, "b f -> b 1 f")
     gradient = g - torch.einsum("brf,bf->br", jacobian, (y - features) / sigma)
@@ -191,8 +191,8 @@ def _gradient_and_precision(
 
 
 def _heavy_draws(draws: int, dim: int) -> Float[Tensor, "draws dim"]:
-    """z and -z for each of draws/2 multivariate t vectors, the same ones every time. They come from a Sobol sequence,
-    which halves the error of independent draws (rms .020 to .009 at noise 1)."""
+    """Return z and -z for each of draws/2 multivariate t vectors, the same ones every time. They come from a Sobol
+    sequence, which halves the error of independent draws (rms .020 to .009 at noise 1)."""
     seed = derive(0, "hybrid", "oracle")
     sobol = torch.quasirandom.SobolEngine(dim + FREEDOM, scramble=True, seed=seed)
     uniform = sobol.draw(draws // 2, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)

@@ -85,7 +85,7 @@ class Mqar(Task):
         )
 
     def _halvings(self) -> list[int]:
-        """num_kv_pairs, its half, its quarter, ... down to the last whole one."""
+        """Return num_kv_pairs, its half, its quarter, ... down to the last whole one."""
         sizes = [self.num_kv_pairs]
         while sizes[-1] % 2 == 0:
             sizes.append(sizes[-1] // 2)
@@ -98,17 +98,17 @@ class Mqar(Task):
         return tuple(size for size in reversed(self._halvings()) if size >= smallest)
 
     def only(self, pairs: int) -> "Mqar":
-        """The unmixed task of one of the sizes, at its own length: a point of the capacity curve."""
+        """Return the unmixed task of one of the sizes, at its own length: a point of the capacity curve."""
         length = self.input_seq_len * pairs // self.num_kv_pairs
         return replace(self, num_kv_pairs=pairs, input_seq_len=length, min_kv_pairs=None)
 
     def parts(self) -> tuple[Task, ...]:
-        """Each size at its own length."""
+        """Return each size at its own length."""
         return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
 
     def longer(self) -> dict[int, Task]:
-        """As many pairs among more filler: 1 to 8 times the greatest length of training, of a mixture at a size that
-        most mixers hold."""
+        """Return tasks with as many pairs among more filler: 1 to 8 times the greatest length of training; for a
+        mixture, at a size that most mixers hold."""
         base = self.only(self.sizes[len(self.sizes) // 3])
         lengths = [self.input_seq_len * times for times in (1, 2, 4, 8)]
         return {n: replace(base, input_seq_len=n) for n in lengths}
@@ -117,7 +117,7 @@ class Mqar(Task):
         return replace(self, key_pool="eval") if self.key_pool == "train" else None
 
     def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
-        """From a key to its question."""
+        """Return the distance from a key to its question."""
         assert batch.positions is not None
         return batch.positions - 2 * torch.arange(batch.positions.shape[1], device=batch.positions.device)
 
@@ -155,14 +155,14 @@ class Mqar(Task):
         return Batch(inputs=inputs, targets=values, positions=positions)
 
     def _scores(self, batch: int, rng: torch.Generator) -> Tensor:
-        """The largest k, in order, are k successive draws without replacement by the slots' weights: log(u) / weight
-        is minus an exponential waiting time of that rate, and the first to ring are drawn first."""
+        """Draw scores whose largest k, in order, are k successive draws without replacement by the slots' weights:
+        log(u) / weight is minus an exponential waiting time of that rate, and the first to ring are drawn first."""
         slot = torch.arange(1, self.slots + 1, device=rng.device, dtype=torch.float32)
         uniform = torch.rand(batch, self.slots, generator=rng, device=rng.device)
         return uniform.log_().mul_(slot.pow(1 - self.power_a))
 
     def _filler(self, keys: Int[Tensor, "batch pairs"], length: int, rng: torch.Generator) -> Int[Tensor, "batch time"]:
-        """Tokens for every place, as if there were neither pairs nor questions."""
+        """Draw tokens for every place, as if there were neither pairs nor questions."""
         shape = (len(keys), length)
         match self.filler:
             case "any":
@@ -177,7 +177,7 @@ class Mqar(Task):
     def _tokens_without(
         self, keys: Int[Tensor, "batch pairs"], shape: tuple[int, int], rng: torch.Generator
     ) -> Int[Tensor, "batch time"]:
-        """Uniform over [1, V) less the row's keys: the n-th token that is left, by counting the keys below it."""
+        """Draw uniformly from [1, V) less the row's keys: the n-th token left, by counting the keys below it."""
         uniform = torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)
         rank = 1 + (uniform * (self.vocab_size - 1 - keys.shape[1])).long()
         below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)

@@ -1,4 +1,4 @@
-"""Examples of one unknown function, in context: the layout that regression and boolean share.
+"""Regression and boolean share this layout: examples of one unknown function, in context.
 
 x1, (y1, 0, ..., 0), x2, (y2, 0, ..., 0), ...      y_i is asked for at x_i, after the pairs before it
 """
@@ -33,7 +33,7 @@ class PairTask(Task):
 def interleave(
     x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], targets: Float[Tensor, "batch pairs"]
 ) -> Batch:
-    """The batch of these pairs; `y` is what the sequence shows, `targets` what is asked for."""
+    """Return the batch of these pairs; `y` is what the sequence shows, `targets` what is asked for."""
     batch, pairs, d = x.shape
     inputs = x.new_zeros(batch, 2 * pairs, d)
     inputs[:, 0::2] = x
@@ -43,10 +43,10 @@ def interleave(
 
 
 def separate(batch: Batch) -> tuple[Float[Tensor, "batch pairs d"], Float[Tensor, "batch pairs"]]:
-    """The x and the y that a batch shows."""
+    """Return the x and the y that a batch shows."""
     return batch.inputs[:, 0::2], batch.inputs[:, 1::2, 0]
 
 
 def before(running: Float[Tensor, "batch pairs *rest"]) -> Float[Tensor, "batch pairs *rest"]:
-    """Sums up to each pair -> sums up to the pair before it: what may be used at that pair."""
+    """Shift running sums by one: at each pair, the sum up to the pair before it, which may be used there."""
     return torch.cat((torch.zeros_like(running[:, :1]), running[:, :-1]), dim=1)

@@ -31,7 +31,7 @@ from assay.tasks.base import Batch
 from assay.tasks.pairs import PairTask, before, interleave, separate
 from assay.tasks.subsets import distinct
 
-# The ridge that stands for none: the minimum-norm solution to about 1e-5, far above the rounding of float64.
+# A ridge that stands for none: the minimum-norm solution to about 1e-5, far above the rounding of float64.
 LEAST = 1e-9
 ROWS = 128  # sequences solved at once: 128 x 40 Gram matrices of 20 x 20 in float64 are 16 MB
 
@@ -94,7 +94,7 @@ class Regression(PairTask):
 
     @property
     def error_unit(self) -> float:
-        """The variance of y; of outliers that of the pairs that are none."""
+        """Variance of y, not counting outliers."""
         match self.regression_type:
             case "sparse_linear":
                 return self.scale**2 * self.sparsity
@@ -106,13 +106,13 @@ class Regression(PairTask):
                 assert_never(other)
 
     def _gain(self) -> float:
-        """What brings the variance of a noisy y to input_dim."""
+        """Return the factor that brings the variance of a noisy y to input_dim."""
         variance = self.scale**2 * self.input_dim + self.noise_std**2
         return math.sqrt(self.input_dim / variance) if self.renormalize_noisy else 1.0
 
     def oracle(self, batch: Batch) -> Float[Tensor, "batch pairs"]:
-        """E[y_i | the pairs before, x_i]: minimum-norm least squares on x (linear), on x^2 (quadratic) or on the pairs
-        that are not outliers, which show themselves (outlier); ridge at the noise's own penalty (noisy). For
+        """Return E[y_i | the pairs before, x_i]: minimum-norm least squares on x (linear), on x^2 (quadratic) or on the
+        pairs that are not outliers, which are recognisable (outlier); ridge at the noise's own penalty (noisy). For
         sparse_linear the lasso, the best that is cheap, which is no bound: trying all supports would know w after
         sparsity + 1 pairs, and where most coordinates are kept least squares is the better of the two."""
         x, y = separate(batch)
@@ -139,14 +139,14 @@ class Regression(PairTask):
 
 
 def ols(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
-    """Least squares on the pairs before, of minimum norm while they are fewer than d."""
+    """Predict by least squares on the pairs before, of minimum norm while they are fewer than d."""
     return ridge(x, y, penalty=0.0)
 
 
 def ridge(
     x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], *, penalty: float = 1.0
 ) -> Float[Tensor, "batch pairs"]:
-    """x_i.w for the w that minimises |y - x w|^2 + penalty |w|^2 over the pairs before i."""
+    """Return x_i.w for the w that minimises |y - x w|^2 + penalty |w|^2 over the pairs before i."""
     answers = []
     for rows, labels in zip(x.split(ROWS), y.split(ROWS), strict=True):
         gram, moment = _moments(rows, labels)
@@ -159,12 +159,12 @@ def ridge(
 def lasso(
     x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], *, alpha: float = 0.01, steps: int = 200
 ) -> Float[Tensor, "batch pairs"]:
-    """x_i.w for the w that minimises |y - x w|^2 / (2 i) + alpha |w|_1 over the i pairs before: proximal gradient
-    steps with momentum (FISTA) from 0, on all prefixes together."""
+    """Return x_i.w for the w that minimises |y - x w|^2 / (2 i) + alpha |w|_1 over the i pairs before: proximal
+    gradient steps with momentum (FISTA) from 0, on all prefixes together."""
     given, pairs = x, x.shape[1]
     x, y = x.double(), y.double()
     earlier = torch.ones(pairs, pairs, device=x.device, dtype=x.dtype).tril(-1)
-    # The Frobenius norm of x x^T is at least its largest eigenvalue; of the empty prefix it is 0, and any step will do.
+    # The Frobenius norm of x x^T bounds its largest eigenvalue; it is 0 for the empty prefix, where any step will do.
     inner = torch.einsum("bnd,bmd->bnm", x, x).square()
     squares = inner.cumsum(1).cumsum(2).diagonal(dim1=1, dim2=2)
     bound = rearrange(before(squares).sqrt().clamp(min=LEAST), "b n -> b n 1")
@@ -181,14 +181,14 @@ def lasso(
 
 
 def averaging(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
-    """x_i.w for w the mean of y x over the pairs before: least squares as if the Gram matrix were the identity."""
+    """Return x_i.w for w the mean of y x over the pairs before: least squares with the identity for Gram matrix."""
     count = torch.arange(x.shape[1], device=x.device).clamp(min=1).to(x)
     w = before((x * rearrange(y, "b n -> b n 1")).cumsum(1)) / rearrange(count, "n -> n 1")
     return _predict(w, x)
 
 
 def knn3(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
-    """The mean y of the three nearest x before; of all while there are fewer, and 0 for the first."""
+    """Return the mean y of the three nearest x before; of all while there are fewer, and 0 for the first."""
     pairs = x.shape[1]
     earlier = torch.ones(pairs, pairs, dtype=torch.bool, device=x.device).tril(-1)
     distance = torch.cdist(x, x).masked_fill(~earlier, torch.inf)
@@ -206,14 +206,14 @@ def _apply(w: Float[Tensor, "batch d"], x: Float[Tensor, "batch pairs d"]) -> Fl
 
 
 def _predict(w: Float[Tensor, "batch pairs d"], x: Float[Tensor, "batch pairs d"]) -> Float[Tensor, "batch pairs"]:
-    """Each pair's own w at its own x."""
+    """Return each pair's own w applied to its own x."""
     return torch.einsum("bnd,bnd->bn", w, x.to(w)).to(x)
 
 
 def _moments(
     x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]
 ) -> tuple[Float[Tensor, "batch pairs d d"], Float[Tensor, "batch pairs d"]]:
-    """The sums of x x^T and of y x over the pairs before each, in float64."""
+    """Return the sums of x x^T and of y x over the pairs before each, in float64."""
     x, y = x.double(), y.double()
     gram = torch.einsum("bni,bnj->bnij", x, x).cumsum(1)
     return before(gram), before((x * rearrange(y, "b n -> b n 1")).cumsum(1))

@@ -43,7 +43,7 @@ class Retrieval(BlockTask):
         return TaskShape(inputs=Vectors(self.d_in), outputs=Vectors(self.V_dim), length=self.L)
 
     def ceiling(self) -> float:
-        """The R2 of the ideal observer."""
+        """Return the R2 of the ideal observer."""
         match self.keys:
             case "unique":
                 return 1.0
@@ -62,7 +62,7 @@ class Retrieval(BlockTask):
                 assert_never(other)
 
     def oracle(self, batch: Batch) -> Float[Tensor, "batch V_dim"]:
-        """The mean value over the copies of the queried key: one copy when the keys are unique."""
+        """Return the mean value over the copies of the queried key: one copy when the keys are unique."""
         keys, query = batch.inputs[:, :-1, self.key], batch.inputs[:, -1, self.key]
         if self.keys == "ambiguous":
             keys, query = self._restored(keys, query)
@@ -96,7 +96,7 @@ class Retrieval(BlockTask):
         return Batch(inputs=inputs, targets=inputs[rows, asked, self.value])
 
     def _tokens_without_keys(self, batch: int, rng: torch.Generator) -> Float[Tensor, "batch time d_in"]:
-        """Values at 0..L-2, zeros elsewhere."""
+        """Return tokens with values at 0..L-2, zeros elsewhere."""
         inputs = torch.zeros(batch, self.L, self.d_in, device=rng.device)
         inputs[:, :-1, self.value] = torch.randn(batch, self.L - 1, self.V_dim, generator=rng, device=rng.device)
         return inputs
@@ -104,8 +104,8 @@ class Retrieval(BlockTask):
     def _restored(
         self, keys: Float[Tensor, "batch places K"], last: Float[Tensor, "batch K"]
     ) -> tuple[Float[Tensor, "batch places K"], Float[Tensor, "batch K"]]:
-        """The keys before the query overwrote one, and the query. Where the last token has no key the query stands at
-        t = 0, and k_0 is the one key missing from positions 1..K-1: the first K are a permutation."""
+        """Return the keys before the query overwrote one, and the query. Where the last token has no key the query
+        stands at t = 0, and k_0 is the one key missing from positions 1..K-1: the first K are a permutation."""
         at_start = (last.sum(-1, keepdim=True) == 0).to(keys)
         missing = 1 - keys[:, 1 : self.K_keys].sum(1)
         query = last + at_start * keys[:, 0]
@@ -114,5 +114,5 @@ class Retrieval(BlockTask):
 
 
 def _permutations(batch: int, size: int, rng: torch.Generator) -> Int[Tensor, "batch size"]:
-    """One uniform permutation of 0..size-1 per row: the order of as many uniforms."""
+    """Draw one uniform permutation of 0..size-1 per row: the order of as many uniforms."""
     return torch.rand(batch, size, generator=rng, device=rng.device).argsort(dim=1)

@@ -41,7 +41,7 @@ class StateTracking(Task):
         self.require_positive("length")
 
     def longer(self) -> dict[int, Task]:
-        """Up to 256 tokens, as the prior art tests models that were trained at 40."""
+        """Return lengths up to 256 tokens, as the prior art tests models that were trained at 40."""
         lengths = sorted({self.length, 64, 96, 128, 192, 256})
         return {length: replace(self, length=length) for length in lengths if length >= self.length}
 
@@ -60,7 +60,7 @@ class StateTracking(Task):
         return Batch(inputs=inputs, targets=products, positions=positions)
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch time"]:
-        """The product, by doubling: after step s an entry is the product of the last 2^s tokens."""
+        """Return the product, by doubling: after step s an entry is the product of the last 2^s tokens."""
         table, product = multiplication(self.group, batch.inputs.device), batch.inputs
         reach = 1
         while reach < product.shape[1]:
@@ -72,7 +72,7 @@ class StateTracking(Task):
 
 @cache
 def elements(group: Group) -> tuple[Element, ...]:
-    """The group's permutations in lexicographic order: a token is an index into this list."""
+    """Return the group's permutations in lexicographic order: a token is an index into this list."""
     match group:
         case "parity":
             return tuple(permutations(range(2)))
@@ -84,10 +84,10 @@ def elements(group: Group) -> tuple[Element, ...]:
             assert_never(other)
 
 
-# Kept per device: a captured CUDA graph cannot copy a table from the host.
+# Cached per device: a captured CUDA graph cannot copy a table from the host.
 @cache
 def multiplication(group: Group, device: torch.device) -> Int[Tensor, "order order"]:
-    """Entry (p, q) is the token of p q."""
+    """Return the table whose entry (p, q) is the token of p q."""
     every = elements(group)
     rows = [[every.index(tuple(p[i] for i in q)) for q in every] for p in every]
     return torch.tensor(rows, device=device)
@@ -95,7 +95,7 @@ def multiplication(group: Group, device: torch.device) -> Int[Tensor, "order ord
 
 @cache
 def division(group: Group, device: torch.device) -> Int[Tensor, "order order"]:
-    """Entry (p, r) is the token of p^-1 r, that is the q with p q = r."""
+    """Return the table whose entry (p, r) is the token of p^-1 r, that is the q with p q = r."""
     return multiplication(group, device).argsort(dim=1)
 
 

@@ -12,13 +12,13 @@ from assay.attention.base import Evict, Select, best
 @attention.register("innocent")
 @dataclass(frozen=True, kw_only=True)
 class Innocent(Evict):
-    def arrival(self, layer):
+    def initial_score(self, layer):
         return layer.k.float().abs().amax(-1)
 
 @attention.register("no_numbers")
 @dataclass(frozen=True, kw_only=True)
 class NoNumbers(Evict):
-    def arrival(self, layer):
+    def initial_score(self, layer):
         return layer.k.float()[..., 0] * float("nan")
 
 @attention.register("now_and_then")
@@ -46,7 +46,7 @@ class CutsAlone(Select):
 @attention.register("no_heads")
 @dataclass(frozen=True, kw_only=True)
 class NoHeads(Evict):
-    def arrival(self, layer):
+    def initial_score(self, layer):
         return layer.k.float()[..., 0].mean(1)
 
 @attention.register("cannot_be_made")
@@ -60,7 +60,7 @@ BROKEN = {
     "now_and_then": "now_and_then: scores must be finite",
     "chooses_nothing": "chooses_nothing: scores must be finite",
     "cuts_alone": "cuts_alone: scores must be finite",
-    "no_heads": "no_heads: arrival must be (rows, kv_heads, time)",
+    "no_heads": "no_heads: initial_score must be (rows, kv_heads, time)",
 }
 SIZES = ["--context-lengths", "32", "--sparsity-levels", "0.5", "--no-context-sweep", "--max-samples", "2"]
 

@@ -1,4 +1,4 @@
-"""An executor runs a function over jobs somewhere, and brings home what the function sends."""
+"""An executor runs a function over jobs somewhere, and brings home the messages that the function sends."""
 
 import os
 import threading
@@ -15,26 +15,26 @@ Emit = Callable[[Any], None]
 Limit = Callable[[Any], float | None]
 
 GRACE = 10.0
-"""Seconds between a job's time limit, at which it is interrupted, and its worker's end, should that not stop it."""
+"""Seconds from the interruption of a job at its time limit to the end of its worker, if that did not stop it."""
 TICK = 1.0
-"""Seconds between looks at jobs that say nothing: one may have lost its worker, or be over its time."""
+"""Seconds between checks of silent jobs: one may have lost its worker, or be over its time."""
 
 
 @dataclass(frozen=True)
 class Began:
-    """The message that a job is loaded and its time begins: for the executor, which does not pass it on."""
+    """Tells the executor that a job is loaded and its time begins; not passed on."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The last message of a job: it returned, it raised, or its worker was lost more often than it may be."""
+    """The last message of a job: it returned, it raised, or its worker was lost more often than allowed."""
 
     status: Literal["finished", "failed", "lost"]
     detail: str = ""
 
     @classmethod
     def overdue(cls, seconds: float) -> "Ended":
-        """Of a job that did not stop at its limit."""
+        """Return the end of a job that did not stop at its limit."""
         return cls("failed", f"{RunTimeoutError.__name__}: {RunTimeoutError(seconds)} and did not stop: killed")
 
 
@@ -58,7 +58,7 @@ class Executor(Plugin):
     retries: int = 2
 
     def slots(self) -> int:
-        """How many jobs it can work on at once."""
+        """Return how many jobs it can work on at once."""
         return self.workers or len(self.gpus) or os.cpu_count() or 1
 
     def run(
@@ -73,18 +73,18 @@ class Executor(Plugin):
 
 
 def device_name(index: int) -> str:
-    """What CUDA_VISIBLE_DEVICES calls the device that is number `index` of those this process sees."""
+    """Return the name in CUDA_VISIBLE_DEVICES of device number `index` of those this process sees."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[index] if visible else str(index)
 
 
 def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
-    """Run one job here; what it raised becomes text, since exceptions do not always survive a pipe. Once this returns,
-    the job sends nothing more: a thread that it left behind would else speak after its end, or into the next job."""
+    """Run one job here; an exception becomes text, since exceptions do not always survive a pipe. Once this returns,
+    the job sends nothing more: a thread it left behind could otherwise send after its end, or into the next job."""
     lock, is_over = threading.RLock(), False
 
     def send(message: Any) -> None:
-        with lock:  # a message that is on its way is sent before the job counts as over
+        with lock:  # a message being sent is finished before the job counts as over
             if not is_over:
                 emit(message)
 

@@ -1,7 +1,7 @@
-"""Long-lived worker processes on this machine, one pipe each.
+"""Long-lived worker processes on this machine run jobs, with one pipe each.
 
 A killed worker loses the one job it held, which is sent again to a fresh worker; the others are not disturbed (a
-ProcessPoolExecutor would break whole). Workers are started as `python -m`, not by multiprocessing, so a script or a
+ProcessPoolExecutor would lose all). Workers are started as `python -m`, not by multiprocessing, so a script or a
 notebook that calls `assay.run` needs no `if __name__ == "__main__"` guard.
 """
 
@@ -42,7 +42,7 @@ class Local(Executor):
         queue, again = iter(jobs), deque[tuple[Any, int]]()
 
         def take() -> tuple[Any, int] | None:
-            """A job that lost its worker before, or the next one."""
+            """Return a job that lost its worker before, or the next one."""
             if again:
                 return again.popleft()
             job = next(queue, None)
@@ -85,13 +85,13 @@ class _Worker:
             [sys.executable, "-P", "-m", "assay.core.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=os.environ | environment,
-            stdout=2,  # what plug-ins print is not a result
+            stdout=2,  # output of plug-ins is no result
             start_new_session=True,  # Ctrl-C reaches the driver alone, which then stops the workers itself
         )
         theirs.close()
 
     def send(self, message: Any) -> None:
-        with suppress(ConnectionError):  # It died: `hear` says so, and the job is sent again.
+        with suppress(ConnectionError):  # The worker died: `hear` says so, and the job is sent again.
             self.pipe.send(message)
 
     def give(self, job: Any, limit: float | None) -> None:
@@ -99,17 +99,16 @@ class _Worker:
         self.send(job)
 
     def hear(self) -> tuple[list[Any], bool]:
-        """The messages that have come, none after the job's end, and whether more may.
+        """Return the messages that have come, none after the job's end, and whether more may come.
 
-        Whether the process lives is asked first, so that nothing it has sent is missed; and it is asked at all because
-        a child of a dead worker may hold the other end of the pipe open: one that compiled code forked, where Python
-        closes nothing (core/pipe.py)."""
+        The process is polled first, so that nothing it has sent is missed. An open pipe is not enough to go by: a child
+        of a dead worker, forked by compiled code, may hold the other end (core/pipe.py)."""
         alive = self.process.poll() is None
         messages, is_open = self.pipe.arrived()
         if any(isinstance(message, Began) for message in messages):
             self.deadline = time.monotonic() + self.limit + GRACE
         ends = [place for place, message in enumerate(messages, 1) if isinstance(message, Ended)]
-        del messages[ends[0] if ends else len(messages) :]  # as above
+        del messages[ends[0] if ends else len(messages) :]  # a thread of the job may send more
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
 
     @property
@@ -122,14 +121,14 @@ class _Worker:
 
     def stop(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a group: its own children go with it
+            os.killpg(self.process.pid, signal.SIGKILL)  # its process group, so that its children die too
         self.process.wait()
         self.pipe.close()
 
 
 class _Pool:
-    """Workers that are busy with a job, and workers that rest; started when first needed. A guard (core/guard.py) kills
-    them should this process be killed."""
+    """Busy and idle workers, started when first needed. A guard (core/guard.py) kills them should this process be
+    killed."""
 
     def __init__(self, fn: Callable[..., None], count: int, gpus: tuple[int, ...]) -> None:
         self.fn, self.count, self.gpus = fn, count, gpus
@@ -150,7 +149,7 @@ class _Pool:
         worker.give(job, limit)
 
     def look(self) -> list[_Worker]:
-        """Busy workers, once one of them has sent something or a tick is over."""
+        """Return busy workers, once one of them has sent something or a tick is over."""
         wait([worker.pipe.fileno() for worker in self.busy], TICK)
         return list(self.busy)
 
@@ -174,14 +173,12 @@ class _Pool:
         gpu = {"CUDA_VISIBLE_DEVICES": device_name(self.gpus[slot % len(self.gpus)])} if self.gpus else {}
         worker = _Worker({"OMP_NUM_THREADS": "1"} | gpu)
         self.slots[worker] = slot
-        self._tell_guard(
-            f"+{worker.process.pid}"
-        )  # before it is given anything to do: until then its pipe's end ends it
+        self._tell_guard(f"+{worker.process.pid}")  # before it gets a job: until then it ends when its pipe closes
         worker.send(sys.path)
         worker.send(self.fn)
         return worker
 
     def _tell_guard(self, line: str) -> None:
         assert self.guard.stdin is not None
-        with suppress(BrokenPipeError):  # somebody killed it: workers are still stopped by a driver that ends itself
+        with suppress(BrokenPipeError):  # the guard was killed: a driver that ends normally still stops its workers
             print(line, file=self.guard.stdin, flush=True)

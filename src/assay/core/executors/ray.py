@@ -1,4 +1,4 @@
-"""Jobs as Ray tasks, on this machine or on a cluster (extra `ray`).
+"""Jobs run as Ray tasks, on this machine or on a cluster (extra `ray`).
 
 Tasks return their messages as values and only the driver writes the store, so no shared disk is needed; a task whose
 worker or node is lost is run again by Ray. At most two tasks per slot are in flight.
@@ -38,9 +38,9 @@ class Ray(Executor):
     address: str | None = None
 
     def slots(self) -> int:
-        """What the cluster can work on at once: its cores, or its GPUs where a job needs one."""
+        """Return what the cluster can work on at once: its cores, or its GPUs where a job needs one."""
         if self.workers or (self.address is None and not _import_ray().is_initialized()):
-            return super().slots()  # a Ray of our own is started with as many
+            return super().slots()  # our own Ray is started with as many
         with self.connected() as ray:
             found = ray.cluster_resources()
         scarce = min(("CPU", "GPU") if self.gpus else ("CPU",), key=lambda kind: found.get(kind, 0))
@@ -74,7 +74,7 @@ class Ray(Executor):
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """Ray, connected while the block lasts. A connection that is there already is used, and left alone."""
+        """Connect to Ray while the block lasts. An existing connection is used, and left alone."""
         ray = _import_ray()
         if ray.is_initialized():
             yield ray
@@ -92,7 +92,7 @@ class Ray(Executor):
 
 @dataclass
 class _Flight:
-    """A task that was submitted and has not come back."""
+    """A task that was submitted and has not returned."""
 
     job: Any
     number: int
@@ -116,7 +116,7 @@ class _Tasks:
         self.flying[reference] = _Flight(job, self.count, limit)
 
     def look(self) -> list[tuple[Any, list[Any]]]:
-        """Jobs that have come to an end, with all their messages."""
+        """Return the jobs that have ended, with all their messages."""
         limited = any(flight.limit for flight in self.flying.values())
         done = self.ray.wait(list(self.flying), timeout=TICK if limited else None)[0]
         found = [(self.flying.pop(reference).job, self._messages(reference)) for reference in done]
@@ -128,7 +128,7 @@ class _Tasks:
 
     @functools.cached_property
     def _clock(self) -> Any:
-        """On the driver's own node, so that it is there as long as the driver."""
+        """Actor on the driver's own node, so that it lives as long as the driver."""
         here = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             self.ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -141,8 +141,8 @@ class _Tasks:
             return [Ended("lost", f"Ray gave up after {self.options['max_retries']} retries: {error}")]
 
     def _overdue(self) -> list[tuple[Any, list[Any]]]:
-        """Jobs that did not stop at their limit. A task waits its turn in Ray's queue, so its own word counts for when
-        it began; cancelling by force ends its worker whatever it does, and Ray does not try it again."""
+        """Return jobs that did not stop at their limit. A task waits in Ray's queue, so it reports itself when it
+        began; cancelling by force kills its worker in any case, and Ray does not retry it."""
         ages = self.ray.get(self._clock.ages.remote())
         late = {
             reference: flight.limit
@@ -169,7 +169,7 @@ class _Clock:
 
 
 def _collect(fn: Callable[..., None], job: Any, clock: Any, number: int) -> list[Any]:
-    """On the Ray worker: every message of the job, then its end."""
+    """Return, on the Ray worker, every message of the job, then its end."""
     messages: list[Any] = []
 
     def emit(message: Any) -> None:
@@ -192,7 +192,7 @@ def _import_ray() -> Any:
 
 
 def _start_here(ray: Any, slots: int, gpus: tuple[int, ...]) -> None:
-    """A Ray of our own, which nobody else can reach: whoever reaches a Ray can run code in it.
+    """Start a Ray of our own that nobody else can reach: whoever reaches a Ray can run code in it.
 
     Ray reads these from the environment, and passes them on to its processes. It offers no other way to the loopback
     interface: an address of 127.0.0.1 is replaced by that of the machine."""
@@ -201,10 +201,10 @@ def _start_here(ray: Any, slots: int, gpus: tuple[int, ...]) -> None:
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False  # read when Ray was imported
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
-        os.environ["RAY_AUTH_TOKEN"] = _token()  # else Ray writes one into the home folder, for everybody to read
+        os.environ["RAY_AUTH_TOKEN"] = _token()  # otherwise Ray writes one into the home folder, readable by everybody
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(device_name, gpus))
-    # "local": without it Ray would join whatever cluster somebody has started on this machine.
+    # "local": otherwise Ray would join any cluster that somebody has started on this machine.
     own = {"address": "local", "num_cpus": slots, "num_gpus": len(gpus), "include_dashboard": False}
     try:
         _connect(ray, "Ray does not start here", **own)
@@ -227,13 +227,13 @@ def _connect(ray: Any, trouble: str, **how: Any) -> None:
 
 @functools.cache
 def _token() -> str:
-    """One per process: Ray reads it once, and sends the same ever after."""
+    """Return one token per process: Ray reads it once, and sends the same ever after."""
     return secrets.token_hex(32)
 
 
 @contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of ours (command/cli.py): it exits with 15."""
+    """Restore our SIGTERM handler (command/cli.py): Ray replaces it by one that exits with 15."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

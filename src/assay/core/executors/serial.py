@@ -1,4 +1,4 @@
-"""Jobs one after another in this process: the plain reference, and the one to use under a debugger.
+"""Jobs run one after another in this process: the plain reference, and the one to use under a debugger.
 
 There is no other process to kill a job that ignores its time limit.
 """
@@ -40,6 +40,6 @@ class Serial(Executor):
                     raise
 
             ended = call(fn, job, send)
-            if refused:  # the receiver's error, not the job's
+            if refused:  # an error of the receiver, not of the job
                 raise refused[0]
             emit(job, ended)
