@@ -10,6 +10,7 @@ seed that diverges at the rate the others chose stays in the row: it has no scor
 itself.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -25,18 +26,17 @@ Tried = Mapping[Any, Mapping[int, Record]]
 def leave_one_out(tried: Tried, worth: Worth) -> dict[int, Record]:
     """Each seed's record at the rate that the other seeds chose; of equals, the lowest rate."""
     seeds = sorted({seed for by_seed in tried.values() for seed in by_seed})
+    rates = sorted(tried, key=lambda rate: rate or 0)
+    # A rate that a seed lost, or was not tried at, is the worst for it.
+    scores = {
+        rate: [worth(r) if (r := tried[rate].get(seed)) and r.status == "done" else -math.inf for seed in seeds]
+        for rate in rates
+    }
     chosen = {}
-    for seed in seeds:
-        others = [other for other in seeds if other != seed] or [seed]
-        there = {rate: _worth(by_seed, others, worth) for rate, by_seed in tried.items() if seed in by_seed}
-        best = max(sorted(there, key=lambda rate: rate or 0), key=lambda rate: there[rate])
-        chosen[seed] = tried[best][seed]
+    for place, seed in enumerate(seeds):
+        others = {rate: [*own[:place], *own[place + 1 :]] or own for rate, own in scores.items() if seed in tried[rate]}
+        chosen[seed] = tried[max(others, key=lambda rate: fmean(others[rate]))][seed]
     return chosen
-
-
-def _worth(by_seed: Mapping[int, Record], seeds: Sequence[int], worth: Worth) -> float:
-    there = [by_seed.get(seed) for seed in seeds]
-    return fmean(worth(r) if r is not None and r.status == "done" else -float("inf") for r in there)
 
 
 def most_common(chosen: Sequence[Any]) -> Any:
