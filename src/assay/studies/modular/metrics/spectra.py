@@ -1,4 +1,4 @@
-"""What the forms of a bilinear model are made of: eigenvalues, how many count, and how far distributions lie apart."""
+"""The spectra of a bilinear model's forms: eigenvalues, effective rank, and divergence of distributions."""
 
 from typing import Any, Literal, assert_never
 
@@ -97,7 +97,7 @@ def _compressed(
 def effective_rank(
     eigenvalues: Float[Tensor, "*batch rank"], method: Literal["entropy", "ratio"] = "entropy"
 ) -> Float[Tensor, "*batch"]:
-    """How many eigenvalues count; 0 for a form of zeros.
+    """The effective number of eigenvalues; 0 for a form of zeros.
 
     entropy   exp(-sum p ln p) with p the shares of the squares       ratio   sum |x| / max |x|"""
     size = eigenvalues.abs()
@@ -158,7 +158,7 @@ def js_divergence_matrix(laws: Float[np.ndarray, "models remainders frequencies"
 
 
 def shares_of(values: Any) -> Any:
-    """Along the last axis, made to sum to 1; uniform where all are zero."""
+    """Normalise the last axis to sum to 1; uniform where all are zero."""
     found = np.asarray(values, dtype=np.float64)
     total = found.sum(axis=-1, keepdims=True)
     return np.divide(found, total, out=np.full_like(found, 1 / found.shape[-1]), where=total > 0)
