@@ -31,7 +31,7 @@ class HybridGenerator:
         return self._draw(self.retrieval, batch, "retrieval", part)
 
     def stream(self, *names: str) -> torch.Generator:
-        # Always on the CPU, also for CUDA: then a score does not depend on the device's generator.
+        # Always on the CPU, so that a score does not depend on the device's generator.
         return stream(self.cfg.seed, "data", *names)
 
     def _draw(self, task: Task, batch: int, *names: str) -> Batch:
