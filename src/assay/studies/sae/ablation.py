@@ -48,9 +48,9 @@ class Ablation(FromConfig):
     config: str = "ablation"
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/ablation")
-    """Where ablation_results.json and the figure go."""
+    """Folder for ablation_results.json and the figure."""
     controls: tuple[SparseCoder, ...] = ()
-    """Other coders to stand in the table, such as topk:k=8 pca."""
+    """Other coders to add to the table, such as topk:k=8 pca."""
 
     def coders(self) -> dict[str, SparseCoder]:
         return {**self.loaded().configurations(), **{coder.label: coder for coder in self.controls}}

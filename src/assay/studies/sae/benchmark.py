@@ -43,7 +43,7 @@ class Benchmark(FromConfig):
     config: str = "benchmark"
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/benchmark")
-    """Where benchmark_results.json and the figure go."""
+    """Folder for benchmark_results.json and the figure."""
 
     def plan(self) -> list[Run]:
         config = self.loaded()
