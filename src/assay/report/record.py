@@ -1,4 +1,4 @@
-"""A record as text: what was asked for, what was measured and what it cost, each under a heading that says which.
+"""Renders a record as text: options, metrics and costs, each under a heading.
 
 icl mqar attention mlp seed=1
 run 0a7633b647700607: done, 2025-06-01 10:20 UTC, in results/.store/icl/0a7633b647700607
@@ -15,12 +15,12 @@ from assay.core.run import Record, flat
 from assay.core.words import printable
 
 SHOWN = 8
-"""Numbers of a list that are shown whole."""
+"""Longest list of numbers that is shown in full."""
 NAME = 30
 
 
 def render_record(record: Record, label: str) -> str:
-    """Everything that is known of a run; long lists in short, which `--json` and the record have whole."""
+    """Render everything that is stored of a run; long lists are shortened, `--json` has them in full."""
     run = record.run
     where = f", in {record.folder}" if record.folder else ""
     kept = f"\nfiles it keeps there: {', '.join(record.artifacts)}" if record.artifacts else ""
