@@ -30,7 +30,7 @@ one, for 256 and more two thirds of its time (H200, heads of 16)."""
 Weights = tuple[Tensor, ...]
 """One tensor per parameter: of all models, or of one model under vmap."""
 SCORED_AT_ONCE = 2**31
-"""Numbers that answers may take at a time: models answer in groups that stay below it."""
+"""Most numbers that answers take at a time: models answer in groups that stay below it."""
 HELD_PER_TOKEN = 512
 """Numbers assumed to be held per input token in a forward pass: an allowance, not a measurement."""
 
