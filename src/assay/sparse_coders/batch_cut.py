@@ -40,7 +40,7 @@ class BatchCut(RevivingModule):
         return z * (z > self.threshold[:, None, None])
 
     def batch_code(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
-        """The code of a training batch from its pre-activations, cut by the batch; moves the threshold."""
+        """Code a training batch from its pre-activations, cut by the batch; updates the threshold."""
         rows = z.shape[1]
         flat = rearrange(relu(z), "m b k -> m (b k)")
         values, places = flat.topk(self.most * rows, dim=1)
@@ -50,6 +50,6 @@ class BatchCut(RevivingModule):
         return rearrange(torch.zeros_like(flat).scatter(1, places, kept), "m (b k) -> m b k", b=rows)
 
     def _follow(self, least: Float[Tensor, " models"]) -> None:
-        """Start at the first batch's, then move a little towards each; a batch in which nothing fired says nothing."""
+        """Update the threshold's moving average from the first batch on; skips batches without active units."""
         moved = torch.where(self.threshold < 0, least, torch.lerp(self.threshold, least, self.threshold_rate))
         self.threshold.copy_(torch.where(least.isfinite(), moved, self.threshold))
