@@ -35,7 +35,7 @@ COLUMNS = (
     Column("lr", lambda row: row.rate_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
     Column("unseen keys", "unseen_accuracy"),
-    Column("diverged", lambda row: diverged(row)),
+    Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
     Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None),
     Column(
         "share solved", lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None
@@ -93,11 +93,6 @@ def was_scored(row: Row, metric: str) -> bool:
 
 def solved(row: Row) -> int:
     return sum(accuracy >= SOLVED for accuracy in row.values("accuracy").values())
-
-
-def diverged(row: Row) -> str | None:
-    """Count the diverged seeds, as 1/3; None where there are none."""
-    return f"{row.diverged}/{row.n}" if row.diverged else None
 
 
 def _speed(row: Row) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from assay.core.convert import convert
+from assay.core.convert import construct, option_types
 from assay.core.run import Run
 from assay.core.study import Context, Outcome
 from assay.metrics.size import flops_per_token, parameters
@@ -37,8 +37,7 @@ class Setting:
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        hints = {"task": Task, "model": SequenceModel, "train": Train, "optimizer": Optimizer, "eval_size": int}
-        return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
+        return construct(cls, {key: run.options[key] for key in option_types(cls)}, what=f"run {run.id}")
 
 
 @dataclass

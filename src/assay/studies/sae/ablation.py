@@ -16,7 +16,7 @@ from assay.metrics.intervals import student_t
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
 from assay.studies.sae.spec import metrics as spec
-from assay.studies.sae.verb import FromConfig, as_json, named
+from assay.studies.sae.verb import FromConfig, as_json, by_name, named
 
 METRICS = (
     "dead_units", "dead_units_pct", "redundancy_score", "weight_redundancy", "responsibility_entropy",
@@ -63,11 +63,8 @@ class Ablation(FromConfig):
     def report(self, records: Sequence[Record], out: Report) -> None:
         from assay.studies.sae.charts import ablation_chart, spec_checkpoints
 
-        by_name: dict[str, list[Record]] = {}
-        for name, record in named(records, self.coders()):
-            by_name.setdefault(name, []).append(record)
         rows: list[dict[str, Any]] = []
-        for name, mine in by_name.items():
+        for name, mine in by_name(records, self.coders()).items():
             values = {column: [float(r.metrics[m]) for r in mine if m in r.metrics] for column, m in COLUMNS.items()}
             rows.append({"configuration": name, **{c: student_t(v) if v else None for c, v in values.items()}})
         out.table("ablation", rows, formats=FORMATS, note=NOTE)

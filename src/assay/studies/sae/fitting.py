@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from assay.core.convert import convert
+from assay.core.convert import construct, option_types
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
@@ -43,9 +43,7 @@ class Setting:
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        hints: dict[str, Any] = {"data": VectorData, "coder": SparseCoder, "d_code": int}
-        hints |= {"lr": float | None, "recipe": CoderRecipe | None}
-        return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
+        return construct(cls, {key: run.options[key] for key in option_types(cls)}, what=f"run {run.id}")
 
 
 def bank_key(run: Run) -> str:

@@ -95,5 +95,13 @@ def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, 
     return [(name, r) for name, coder in coders.items() for r in done if r.run.options["coder"] == coder.spec()]
 
 
+def by_name(records: Sequence[Record], coders: dict[str, Any]) -> dict[str, list[Record]]:
+    """Group records by the name that a config gave their coder."""
+    groups: dict[str, list[Record]] = {}
+    for name, record in named(records, coders):
+        groups.setdefault(name, []).append(record)
+    return groups
+
+
 def as_json(value: Any) -> bytes:
     return (json.dumps(finite(value)[0], indent=1, allow_nan=False) + "\n").encode()
