@@ -53,7 +53,7 @@ def _interrupted(received: Sequence[int]) -> int:
     for number in received:
         signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the message
     ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
-    say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
+    say(f"assay: {ended}; every finished run is stored. Repeat the command to resume.")
     return code
 
 

@@ -206,7 +206,7 @@ def _ask(session: "Session") -> None:
     """Asks before runs that may take long, on a terminal only."""
     seconds = session.seconds_left()
     if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
-        say("This may take long (--yes goes on without asking). Continue? [y/N]")
+        say("This may take long (--yes skips this question). Continue? [y/N]")
         if input().strip().lower() not in ("y", "yes"):
             raise UserError("nothing was started.")
 

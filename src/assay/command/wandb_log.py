@@ -67,7 +67,7 @@ class _Log:
                 self._finish(event.record)
         except Exception as error:  # noqa: BLE001 - a lost connection must not stop the computing
             self.broken = True
-            say(f"warning: nothing more goes to Weights & Biases: {_line(error)} The runs go on and are stored.")
+            say(f"warning: nothing more goes to Weights & Biases: {_line(error)} The runs continue and are stored.")
 
     def open(self, run: Run) -> Any:
         """Opens the W&B run of a run beside those already open: there is one per worker."""

@@ -50,7 +50,7 @@ class Bank(Trainer):
         device = next(models[0].parameters()).device
         super().__init__(task, train, seeds=dict.fromkeys(seeds), device=device, graph=graph)
         self.template = models[0]
-        self.whole = nullcontext if compile else kept_whole  # what is compiled is fused anyway
+        self.whole = nullcontext if compile else kept_whole  # compiled code is fused anyway
         self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy
         if has_kernels(device) and not compile:
             from assay.nn import kernels

@@ -106,7 +106,7 @@ def save_checkpoint(path: Path, content: Any) -> None:
         write_file(path, buffer.getvalue())
     except OSError as error:
         warnings.warn(
-            f"no checkpoint can be written ({error.strerror}): runs go on, but could not be resumed if interrupted",
+            f"no checkpoint can be written ({error.strerror}): runs continue, but cannot be resumed if interrupted",
             stacklevel=2,
         )
 

@@ -1,4 +1,4 @@
-"""How a sequence model is trained on a task: the options, the schedule and the loss."""
+"""Defines how a sequence model is trained on a task: the options, the schedule and the loss."""
 
 import math
 from collections.abc import Callable

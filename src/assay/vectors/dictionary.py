@@ -39,7 +39,7 @@ class Dictionary(VectorData):
     hierarchy: bool = False
     """Whether two of three atoms fire only with their parent."""
     draw: int = 0
-    """Which dictionary: each number is another one, with other rows."""
+    """Seed of the dictionary and its rows."""
 
     def __post_init__(self) -> None:
         if min(self.d_in, self.atoms, self.rows // 4) < 1 or not 0 < self.active <= self.atoms or self.noise < 0:

@@ -32,7 +32,7 @@ RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
 MARGIN = 0.05
 FORMATS = {"sv_min": ".2e", "sv_median": ".2e"}
 NOT_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00", "participation"}
-"""Metrics that are shown under another name, or stand in the records only."""
+"""Metrics that are shown under another name, or not at all."""
 
 
 def report(records: Sequence[Record], out: Report) -> None:

@@ -60,7 +60,7 @@ class Eval(Study):
     model: str = ""
     """The function to score: mine.py:answer, or package.module:answer."""
     task: Task = field(default_factory=lambda: tasks.parse("mqar"))
-    """What is asked in context."""
+    """The task to answer in context."""
     eval_size: int = 10_000
     """Sequences per seed."""
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -100,8 +100,8 @@ def recalled_bits(accuracy: float, pairs: int, vocab: int) -> float:
 
         pairs * (log2 M - h(e) - e log2(M - 1)),    M = vocab / 2 values,  e = 1 - accuracy,  h(e) = entropy of a coin
 
-    It is exact where all wrong values are equally likely, and low where some are likelier or some queries easier.
-    The values of one sequence are distinct, which would take off 0.4 % at 256 pairs of 8192 tokens; it is not done.
+    It is exact where all wrong values are equally likely, and low where some are likelier or some queries easier. The
+    values of one sequence are distinct, which would lower this by 0.4 % at 256 pairs of 8192 tokens; that is ignored.
     """
     values, error = vocab - vocab // 2, 1 - accuracy
     if values < 2 or not 0 <= accuracy <= 1:

@@ -34,7 +34,7 @@ class Recipe:
     """A model is trained by AdamW on cross entropy, until every validation pair is right or the epochs are over."""
 
     epochs: int = 500
-    """At most; a model stops at the first epoch with every validation pair right."""
+    """Most epochs; a model stops at the first one with every validation pair right."""
     batch: int = 64
     """Pairs per step."""
     lr: float = 3e-3
@@ -280,7 +280,7 @@ class _Group:
         left, right = sides.unbind(dim=2)
         torch.bmm(error.mT, left * right, out=readout)
         back = torch.bmm(error, self.readout)
-        # The product rule: what comes back to one side is weighted by the other.
+        # The product rule: the gradient of one factor is weighted by the other.
         returned = torch.empty_like(sides)
         torch.mul(back, right, out=returned[:, :, 0])
         torch.mul(back, left, out=returned[:, :, 1])

@@ -48,7 +48,7 @@ class Frequencies(Reading):
     d_hidden: tuple[int, ...] = ()
     """Widths to draw; by default those nearest to P, 3P/4, P/2 and P/4."""
     seed: int | None = None
-    """Which replicate to draw; the first unless told."""
+    """The seed to draw; by default the first."""
     kind: Kind = "eigen"
     """The law: eigen is the spec's; power and diagonal depend on the model alone, not on an eigensolver."""
     n_evecs: int = 4

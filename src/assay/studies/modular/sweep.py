@@ -31,7 +31,7 @@ from assay.train.memory import TRAINED
 
 ALL_WIDTHS = 4096
 """The largest P for which `--dimensions` may be left out."""
-SIGNS = 50
+MESSAGES = 50
 """Progress messages per model."""
 
 
@@ -42,7 +42,7 @@ class Sweep(Recipe, Study):
 
     question: ClassVar[str] = "What changes in a model of modular addition when its bottleneck shrinks?"
     presets: ClassVar = {
-        "demo": {  # a small prime and a strong decay: widths are told apart within a minute on two cores
+        "demo": {  # a small prime and a strong decay: widths differ within a minute on two cores
             "P": 31,
             "dimensions": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
             "epochs": 60,
@@ -71,7 +71,7 @@ class Sweep(Recipe, Study):
     """Write the trained models to a file too: NAME.safetensors, with a manifest beside it, or the spec's NAME.pkl."""
 
     def recipe(self) -> dict[str, Any]:
-        """How models are trained, whatever their width and seed."""
+        """The training options that all widths and seeds share."""
         return {f.name: getattr(self, f.name) for f in fields(Recipe)}
 
     def plan(self) -> list[Run]:
@@ -167,7 +167,7 @@ def train_together(
         courses[:] = [Course(run, **saved.runs[run.id]["course"]) for run in runs]
 
     bank, keeper = resumed(saved, start, take_up), Keeper(ctx)
-    every = max(1, recipe.epochs // SIGNS)
+    every = max(1, recipe.epochs // MESSAGES)
     before = time.perf_counter(), time.process_time()
     for epoch in bank.run():
         now = time.perf_counter(), time.process_time()

@@ -100,15 +100,15 @@ class Perplexity(Study):
     dtype: str = "auto"
     """float16, bfloat16, float32; auto: float32 on a CPU, bfloat16 on CUDA."""
     max_samples: tuple[str, ...] = ()
-    """At most so many documents of each text: 100; or by name: c4=1000 pg19=100."""
+    """Most documents of each text: 100; or by name: c4=1000 pg19=100."""
     max_windows: int = 0
-    """At most so many windows of the longest context per document; 0: all."""
+    """Most windows of the longest context per document; 0: all."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
     description: str = ""
     """A sentence for the JSON."""
     output_dir: str = ""
-    """Where the JSON, tables and figures go; by default the folder perplexity under --out."""
+    """Folder for the JSON, tables and figures; by default the folder perplexity under --out."""
     offline: bool = False
     """Do not use the network: only the hub's cache, files, pydoc and smollm2-135m. With --quick-test: the small one."""
     verbose: bool = False

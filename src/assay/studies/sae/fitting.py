@@ -24,9 +24,9 @@ from assay.vectors.base import VectorData, Vectors
 WEIGHTS = "weights.safetensors"
 WHOLE = 2**21
 """The largest model, in numbers, whose weights are stored; of a larger one only the units' directions, in half."""
-SIGNS = 20
+MESSAGES = 20
 """Progress messages per run."""
-LOOKS = 10
+COUNT_EVERY = 10
 """Epochs between two counts of dead and redundant units."""
 
 
@@ -112,12 +112,12 @@ def _train(
         return Checkpoint(bank.epoch, state, {run.id: history for run, history in zip(runs, histories, strict=True)})
 
     bank, keeper = resumed(saved, start, take_up), Keeper(ctx)
-    every = max(1, recipe.epochs // SIGNS)
+    every = max(1, recipe.epochs // MESSAGES)
     for epoch in bank.run():
         spent += lap()
         _note(histories, epoch.terms)
-        if epoch.number % LOOKS == 0:
-            _look(bank, histories, data)
+        if epoch.number % COUNT_EVERY == 0:
+            _count_units(bank, histories, data)
         if epoch.number % every == 0:
             for place, run in enumerate(runs):
                 ctx.progress(run, epoch.number, recipe.epochs, loss=epoch.terms["total"][place])
@@ -140,7 +140,7 @@ def _note(histories: Sequence[dict[str, list[Any]]], terms: dict[str, list[float
 
 
 @torch.no_grad()
-def _look(bank: CoderBank, histories: Sequence[dict[str, list[Any]]], data: Vectors) -> None:
+def _count_units(bank: CoderBank, histories: Sequence[dict[str, list[Any]]], data: Vectors) -> None:
     """Count dead and redundant units on test rows, as the spec does."""
     for place, history in enumerate(histories):
         a = codes(bank.model(place), data.test.x)

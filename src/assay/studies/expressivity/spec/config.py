@@ -32,7 +32,7 @@ class Setup:
     r_local: int = 8
     """Local factors, which a code may drop."""
     ar_coeff: float = 0.8
-    """How slowly the local factors move."""
+    """Autoregression coefficient of the local factors: larger is slower."""
     noise: float = 0.03
     """Standard deviation of the input noise."""
     batch_eval: int = 2048

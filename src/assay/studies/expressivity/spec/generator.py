@@ -15,7 +15,7 @@ CONTEXTS: tuple[Literal[0, 1, 2], ...] = (0, 1, 2)
 
 
 class HybridGenerator:
-    """Every draw has a named stream of the seed, so no encoder's data depend on what ran before it."""
+    """Draws each sample from a named stream of the seed, so no encoder's data depend on what ran before."""
 
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg

@@ -1,4 +1,4 @@
-"""Every measurement of one encoder. An extra probe is a method of a subclass:
+"""Runs every measurement of one encoder. An extra probe is a method of a subclass:
 
 @register("WithNorm")
 class WithNorm(ExpressivityTester):

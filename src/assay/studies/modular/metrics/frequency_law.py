@@ -1,4 +1,4 @@
-"""Which frequencies a bilinear model adds with: p(f | r), one law over f = 0 .. P/2 for each remainder r.
+"""Computes which frequencies a bilinear model adds with: p(f | r), one law over f = 0 .. P/2 per remainder r.
 
     eigen      sum_i |lambda_i| |rFFT(v_i[:P])|_f over the n_evecs largest eigenvalues of B_r: the spec's definition
     power      sum_i lambda_i^2 (|FFT(v_i[:P])|_f^2 + |FFT(v_i[P:])|_f^2) over all of them
@@ -56,7 +56,7 @@ def _check_count(n_evecs: int) -> None:
 
 
 def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:
-    """How many frequencies have this share of each remainder's law."""
+    """Count the frequencies that make up this share of each remainder's law."""
     return 1 + (np.cumsum(-np.sort(-law, axis=1), axis=1)[:, :-1] < share).sum(axis=1)
 
 

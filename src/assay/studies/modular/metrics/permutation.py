@@ -1,4 +1,4 @@
-"""Tests of matrices of similarities by permutation: pairs share models, so no formula for independent values holds.
+"""Tests matrices of similarities by permutation: pairs share models, so no formula for independent values holds.
 
 Models are permuted, never pairs; p is (1 + as extreme or more) / (1 + permutations), so never 0.
 

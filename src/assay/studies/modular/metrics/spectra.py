@@ -29,7 +29,7 @@ def interaction_eigenvalues(model: Factors) -> Float[Tensor, "P rank"]:
 def eigendecomposition(
     model: Factors, dtype: torch.dtype = torch.float64, *, largest: int | None = None
 ) -> tuple[Float[Tensor, "P rank"], Float[Tensor, "P inputs rank"]]:
-    """`interaction_eigenvalues`, and the eigenvectors that go with them; of the largest alone, if so many are asked."""
+    """Return `interaction_eigenvalues` and their eigenvectors, all or only the largest."""
     basis, small = _compressed(model, dtype)
     few = largest is not None and small.shape[-1] >= 8 * largest and small.device.type == "cpu"
     values, vectors = _outermost(small, largest or 1) if few else torch.linalg.eigh(small)
@@ -85,8 +85,8 @@ def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch
 def _compressed(
     model: Factors, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "inputs rank"], Float[Tensor, "P rank rank"]]:
-    """Every B_r as Q S_r Q^T, of the rank's size: B_r = 1/2 [L; R]^T [[0, D], [D, 0]] [L; R], and Q is the orthogonal
-    basis of a QR of [L; R]^T. S_r has the eigenvalues of B_r that need not be zero."""
+    """Write every B_r as Q S_r Q^T, of the rank's size: B_r = 1/2 [L; R]^T [[0, D], [D, 0]] [L; R], and Q is the
+    orthogonal basis of a QR of [L; R]^T. S_r has the eigenvalues of B_r that need not be zero."""
     plain = weights(model, dtype)
     basis, triangle = torch.linalg.qr(torch.cat([plain.w_l, plain.w_r]).T)
     left, right = triangle.chunk(2, dim=1)

@@ -14,7 +14,7 @@ from assay.core.errors import UserError
 
 @dataclass(frozen=True)
 class Step:
-    """From `time` on the share `survival` is still waiting; bounds are None while nothing is known of the spread."""
+    """The share `survival` is still waiting from `time` on; bounds are None where there is no interval."""
 
     time: float
     survival: float

@@ -1,4 +1,4 @@
-"""How alike two bilinear models are: in their weights, their answers, and their hidden units.
+"""Measures how similar two bilinear models are: in their weights, their answers, and their hidden units.
 
 A model z = W_p [(W_l x) * (W_r x)] is a quadratic form per output, z_p(x) = x^T B_p x with B_p symmetric. Its weights
 are compared as these forms, <M1, M2> = sum_p <B1_p, B2_p>, which is found from the factors without making any B:
@@ -245,8 +245,8 @@ def _gram(parts: Iterable[Float[Tensor, "models rows P"]]) -> Matrix:
 
 
 def _products(flat: Float[Tensor, "models entries"]) -> Matrix:
-    """Every row with every row. NumPy finds one half of a matrix times its own transpose and mirrors it; torch finds
-    both, but has them where the rows are."""
+    """Multiply every row with every row. NumPy finds one half of a matrix times its own transpose and mirrors it; torch
+    finds both, but has them where the rows are."""
     if flat.device.type != "cpu":
         return (flat @ flat.T).double().cpu().numpy()
     rows = flat.numpy()
