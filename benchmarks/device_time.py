@@ -1,4 +1,4 @@
-"""How long a GPU takes for some work: by itself, and as called from Python.
+"""Measures how long a GPU takes for some work: by itself, and as called from Python.
 
 device time       several calls captured in a CUDA graph, whose replays are timed by events: nothing waits for the host
 as called         events around the same calls, started one by one from Python: where the host needs longer to start a
@@ -31,7 +31,7 @@ class Times:
     called: float
     device: float | None
     reason: str = ""
-    """Why there is no device time."""
+    """The reason for a missing device time."""
 
     @property
     def best(self) -> float:
@@ -47,13 +47,13 @@ HEAD = "| | device time (graph replay), ms | as called from Python, ms |\n|---|-
 
 
 def timed(name: str, work: Work, *, calls: int = CALLS, rounds: int = ROUNDS) -> Times:
-    """Both times of one contender. A capture that fails costs it its device time, and nothing else."""
-    for _ in range(WARM_UP):  # compilers and planners have their turn before anything is captured
+    """Measure both times of one contender. A failed capture loses only its device time."""
+    for _ in range(WARM_UP):  # compilers and planners run before anything is captured
         work()
     called = median(milliseconds(lambda: repeated(work, calls), rounds)) / calls
     try:
         replay = captured(work, calls)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other contenders are measured
+    except Exception as error:  # noqa: BLE001 - the other contenders are still measured
         torch.cuda.synchronize()
         said = str(error).strip().splitlines()
         return Times(name, called, None, said[0] if said else type(error).__name__)
@@ -61,7 +61,7 @@ def timed(name: str, work: Work, *, calls: int = CALLS, rounds: int = ROUNDS) ->
 
 
 def ratio(slow: Sequence[Times], fast: Sequence[Times]) -> tuple[float, str]:
-    """The sum of some over that of others, all timed in one way: by replay if each of them could be, else as called."""
+    """Divide the sum of some by that of others, all timed alike: by replay if each could be, else as called."""
     every = [*slow, *fast]
     if all(times.device is not None for times in every):
         return sum(times.best for times in slow) / sum(times.best for times in fast), "device time, graph replay"
@@ -69,25 +69,25 @@ def ratio(slow: Sequence[Times], fast: Sequence[Times]) -> tuple[float, str]:
 
 
 def fastest(contenders: Sequence[Times]) -> Times:
-    """By device time if all of them have one, else as called."""
+    """Choose the fastest by device time if all have one, else as called."""
     captured_all = all(times.device is not None for times in contenders)
     return min(contenders, key=lambda times: times.best if captured_all else times.called)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Milliseconds of a program: by events, with the time the GPU waited for the host; and those it was busy."""
+    """Milliseconds of a program: elapsed, with the time the GPU waited for the host; and busy."""
 
     elapsed: float
     busy: float | None
     reason: str = ""
-    """Why there is no busy time."""
+    """The reason for a missing busy time."""
 
     def per(self, parts: int) -> "Spent":
         return Spent(self.elapsed / parts, None if self.busy is None else self.busy / parts, self.reason)
 
     def over(self, other: "Spent") -> tuple[float, float | None]:
-        """How many times the other's: elapsed, and busy where both are known."""
+        """Divide by the other's time: elapsed, and busy where both are known."""
         known = self.busy is not None and other.busy
         return self.elapsed / other.elapsed, self.busy / other.busy if known else None
 
@@ -97,7 +97,7 @@ class Spent:
 
 
 def mean(programs: Sequence[Spent]) -> Spent:
-    """Busy only if that of each is known."""
+    """Average programs; the busy time only if each is known."""
     elapsed = fmean(one.elapsed for one in programs)
     known = [one.busy for one in programs if one.busy is not None]
     if len(known) == len(programs):
@@ -106,19 +106,19 @@ def mean(programs: Sequence[Spent]) -> Spent:
 
 
 def spent(work: Work, rounds: int = 1) -> Spent:
-    """Elapsed: the best round after one that does not count; busy: of one more, under the profiler."""
+    """Measure elapsed time, the best round after a warm-up, and busy time, of one more round under the profiler."""
     return Spent(min(milliseconds(work, rounds)), *busy(work))
 
 
 def busy(work: Work) -> tuple[float | None, str]:
-    """Milliseconds in which the GPU ran something, or why they are not known."""
+    """Measure the milliseconds in which the GPU ran something, or return why they are not known."""
     try:
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             work()
             torch.cuda.synchronize()
         # A named region spans the kernels in it and the gaps between them.
         on_gpu = [e for e in seen.events() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
-    except Exception as error:  # noqa: BLE001 - a profiler that does not work costs this column, and nothing else
+    except Exception as error:  # noqa: BLE001 - a failed profiler loses only this column
         said = str(error).strip().splitlines()
         return None, said[0] if said else type(error).__name__
     if not on_gpu:
@@ -141,7 +141,7 @@ def repeated(work: Work, calls: int) -> None:
 
 
 def milliseconds(work: Work, rounds: int) -> list[float]:
-    """Of each round, by events, after one that does not count."""
+    """Time each round by events, after a warm-up."""
     found = []
     for _ in range(rounds + 1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -155,12 +155,12 @@ def milliseconds(work: Work, rounds: int) -> list[float]:
 
 
 def captured(work: Work, calls: int) -> Work:
-    """So many calls as one graph, ready to be replayed; warmed up on the stream that it is captured on."""
+    """Capture so many calls as one graph, after a warm-up on the same stream."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         work()
-        # Work that waits for the GPU would spoil a capture, and with it the random generators: it is found before.
+        # Work that waits for the GPU would break a capture, and with it the random generators, so it is found first.
         with waiting_is_an_error():
             work()
     torch.cuda.current_stream().wait_stream(side)
@@ -183,7 +183,7 @@ def waiting_is_an_error() -> Iterator[None]:
 
 
 def cache_note(held: int, cache: int) -> str:
-    """What the level-2 cache can do for calls that follow each other over the same tensors."""
+    """Describe how much of the tensors of repeated calls fits the level-2 cache."""
     sizes = f"{held / 2**20:.0f} MiB of tensors, {cache / 2**20:.0f} MiB of level-2 cache"
     if held > 4 * cache:
         return f"{sizes}: calls follow each other over the same tensors, of which little is still cached"

@@ -1,4 +1,4 @@
-"""CPU seconds of a full evaluation against the obvious way of writing it, in one run, on one thread.
+"""Measures CPU seconds of a full evaluation against the obvious way of writing it, in one run, on one thread.
 
     python benchmarks/expressivity.py                 the full budget: about 5 minutes, nearly all of it the reference
     python benchmarks/expressivity.py --steps 120     a tenth of the lookup steps on both sides
@@ -26,7 +26,7 @@ GOAL = 30.0
 
 
 class PlainGenerator:
-    """The study's world, drawn in the order one would write it down."""
+    """Draws the study's sequences the obvious way, one by one in time order."""
 
     def __init__(self, cfg: Config) -> None:
         self.cfg, self.rng = cfg, torch.Generator().manual_seed(cfg.seed)
@@ -95,7 +95,7 @@ def plain_r2(prediction: Tensor, target: Tensor) -> float:
 
 
 def plain_evaluate(enc: nn.Module, cfg: Config) -> dict[str, float]:
-    """Every measurement of the spec, one after another."""
+    """Run every measurement of the spec, one after another."""
     world, out = PlainGenerator(cfg), {}
     enc.eval().requires_grad_(False)
     out["RetrieveR2"] = plain_retrieval(enc, world, cfg)

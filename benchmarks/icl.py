@@ -1,4 +1,4 @@
-"""CPU time of the in-context-learning study against the obvious way of writing it, in one run, on one thread.
+"""Measures CPU time of the in-context-learning study against the obvious way of writing it, on one thread.
 
     python benchmarks/icl.py                  every measurement
     python benchmarks/icl.py generation       one of them
@@ -26,7 +26,7 @@ from assay.train.trainer import SingleTrainer
 
 
 def cpu_seconds(work: Callable[[], object], *, repeats: int) -> float:
-    """Per call: the best of five rounds, so that neighbours on the machine count for little."""
+    """Measure seconds per call: the best of five rounds, so that other processes matter little."""
     work()
     return min(one_round(work, repeats) for _ in range(5))
 
@@ -39,7 +39,7 @@ def one_round(work: Callable[[], object], repeats: int) -> float:
 
 
 def plain_mqar(task: Mqar, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """One example, as one would write it down."""
+    """Draw one example, the obvious way."""
     length, pairs, half = task.input_seq_len, task.num_kv_pairs, task.vocab_size // 2
     keys = 1 + torch.randperm(half - 1, generator=rng)[:pairs]
     values = half + torch.randperm(task.vocab_size - half, generator=rng)[:pairs]
@@ -56,7 +56,7 @@ def plain_mqar(task: Mqar, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor
 
 
 def generation() -> bool:
-    """mqar at the default size: whole batches of 256 against one example after another."""
+    """Compare drawing mqar at the default size in batches of 256 with one example after another."""
     task, batch, rng = Mqar(input_seq_len=64, vocab_size=8192, num_kv_pairs=8), 256, stream(0, "benchmark")
     plain = cpu_seconds(lambda: plain_mqar(task, rng), repeats=400)
     ours = cpu_seconds(lambda: task.sample(batch, rng), repeats=100) / batch
@@ -66,7 +66,7 @@ def generation() -> bool:
 
 
 class PlainLayer(nn.Module):
-    """Attention and a perceptron, as one would write them down."""
+    """Attention and a perceptron, written the obvious way."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class PlainModel(nn.Module):
 
 
 def plain_step(task: Mqar, batch: int) -> Callable[[], None]:
-    """Logits everywhere, the loss where something is asked, one update per tensor; the batch is our sampler's."""
+    """Make a plain step: logits everywhere, the loss at the queries, one update per tensor; batches are ours."""
     with initialised_from(0, "plain"):
         model = PlainModel(task.vocab_size, task.input_seq_len)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, foreach=False, fused=False)
@@ -120,7 +120,7 @@ def plain_step(task: Mqar, batch: int) -> Callable[[], None]:
 
 
 def our_step(task: Mqar, batch: int) -> Callable[[], int]:
-    """The study's own trainer, stopped after every step."""
+    """Make a step of the study's own trainer."""
     with initialised_from(0, "model"):
         model = SequenceModel().build(task.shape())
     steps = SingleTrainer(model, task, Train(micro_batch_size=batch, validate_every=1), Optimizer(), seed=0).run()
@@ -128,11 +128,11 @@ def our_step(task: Mqar, batch: int) -> Callable[[], int]:
 
 
 def training_step() -> bool:
-    """The default configuration at batch 16: the study's step against a straightforward one."""
+    """Compare the study's step with a plain one, in the default configuration at batch 16."""
     task, batch = Mqar(input_seq_len=64, vocab_size=8192, num_kv_pairs=8), 16
     plain, ours = plain_step(task, batch), our_step(task, batch)
     rounds: list[tuple[float, float]] = []
-    for _ in range(7):  # in turn, so that a noisy neighbour meets both
+    for _ in range(7):  # in turn, so that other processes slow both alike
         with activate(Numerics()):
             rounds.append((one_round(plain, 5), one_round(ours, 5)))
     # The first round warms caches and makes the optimizers' state.

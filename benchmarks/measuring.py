@@ -1,4 +1,4 @@
-"""What the benchmarks share: a verdict's line, and the command line."""
+"""Shared by the benchmarks: a verdict's line, and the command line."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ def parser_of(description: str, measurements: Mapping[str, object]) -> argparse.
 
 
 def asked(parser: argparse.ArgumentParser, names: Sequence[str], measurements: Mapping[str, object]) -> None:
-    """An error unless every name is a measurement."""
+    """Raise unless every name is a measurement."""
     if unknown := set(names) - set(measurements):
         parser.error(f"no measurement named {', '.join(sorted(unknown))}; there are {', '.join(measurements)}")
 
 
 def main(description: str, measurements: Mapping[str, Callable[[], bool]], default: Sequence[str] | None = None) -> int:
-    """Run the measurements that were asked for, on one thread; 1 if a goal is missed."""
+    """Run the chosen measurements on one thread; return 1 if a goal is missed."""
     import torch
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 

@@ -1,4 +1,4 @@
-"""CPU seconds of each mixer token by token against its parallel form, in one run, on one thread.
+"""Measures CPU seconds of each mixer token by token against its parallel form, in one run, on one thread.
 
     python benchmarks/mixers.py                       every registered mixer
     python benchmarks/mixers.py delta_net mamba2      these
@@ -26,7 +26,7 @@ SEQUENTIAL = {"gru"}  # its state passes through tanh: there is no parallel form
 
 
 def stepped(module: MixerModule, x: Tensor) -> Tensor:
-    """The outputs token by token, as a decoder would get them."""
+    """Compute the outputs token by token, as in decoding."""
     state, outputs = module.init_state(len(x)), []
     for token in x.unbind(1):
         y, state = module.step(token, state)
@@ -35,7 +35,7 @@ def stepped(module: MixerModule, x: Tensor) -> Tensor:
 
 
 def best(run: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
-    """The least CPU seconds of several runs after a first one, and the outputs."""
+    """Return the least CPU seconds of several runs after a warm-up, and the outputs."""
     outputs, seconds = run(), []
     for _ in range(repeats):
         start = time.process_time()
@@ -46,7 +46,7 @@ def best(run: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
 
 @torch.no_grad()
 def measure(name: str) -> float:
-    """Print one line; how many times less CPU the parallel form takes."""
+    """Measure a mixer and print its line; return how many times less CPU the parallel form takes."""
     with initialised_from(0, "benchmark", name):
         module = mixers[name]().build(D_MODEL, LENGTH).eval()
     x = torch.randn(1, LENGTH, D_MODEL, generator=stream(0, "benchmark", "tokens"))

@@ -1,4 +1,4 @@
-"""CPU time of the modular-addition study against the obvious way of writing it, in one run, on one thread.
+"""Measures CPU time of the modular-addition study against the obvious way of writing it, on one thread.
 
     python benchmarks/modular.py                 every measurement
     python benchmarks/modular.py training        one of them
@@ -30,8 +30,8 @@ WIDTHS = list(range(1, P + 1))
 
 
 def cpu_seconds(work: Callable[[], object], *, rounds: int = 3) -> float:
-    """The best of some rounds after one that warms up, so that neighbours on the machine count for little. Both sides
-    of a ratio are timed by this, in as many rounds."""
+    """Measure the best of some rounds after a warm-up, so that other processes matter little. Both sides of a ratio are
+    timed by this, in as many rounds."""
     work()
     return min(once(work) for _ in range(rounds))
 
@@ -51,14 +51,14 @@ def models() -> list[Model]:
 
 
 def plain_epoch(width: int) -> float:
-    """One epoch of `Model.fit`: batches from a DataLoader, autograd, torch's AdamW, one model."""
+    """Time one epoch of `Model.fit`: batches from a DataLoader, autograd, torch's AdamW, one model."""
     (model,) = fresh_models(P, [width], [0])
     train, val = core.make_dataloaders(P)
     return cpu_seconds(lambda: model.fit(train, val, epochs=1))
 
 
 def indexed_epoch(width: int) -> float:
-    """The same without a DataLoader: rows of a tensor, picked by a permutation."""
+    """Time an epoch without a DataLoader: rows of a tensor, picked by a permutation."""
     (model,) = fresh_models(P, [width], [0])
     a, b, target = addition_table(P)
     inputs, rows = one_hot(a, b, P), torch.arange(3072)
@@ -94,7 +94,7 @@ class AutogradBank(nn.Module):
         return (left * right) @ self.readout
 
     def epoch(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """Trained on all but the validation pairs, and scored on these, as the plain loop is: accuracies by model."""
+        """Train on all but the validation pairs, as the plain loop does; return accuracies on these by model."""
         train, val = torch.arange(P * P).split([3072, P * P - 3072])
         for rows in train[torch.randperm(len(train))].split(64):
             answers = ((rows // P + rows % P) % P).repeat(len(self.table))
@@ -111,7 +111,7 @@ class AutogradBank(nn.Module):
 
 
 def training() -> bool:
-    """An epoch of 64 widths at P = 64, 48 steps of 64 pairs and a look at the validation pairs."""
+    """Compare an epoch of 64 widths at P = 64: 48 steps of 64 pairs, and validation."""
     some = WIDTHS[::9]
     plain, indexed = (np.mean([epoch(width) for width in some]) * P for epoch in (plain_epoch, indexed_epoch))
     with activate(Numerics()):
@@ -130,7 +130,7 @@ def training() -> bool:
 
 
 def plain_tn(given: Sequence[Model]) -> np.ndarray:
-    """Pair by pair, as the inner products of the factors are written down; norms again for every pair."""
+    """Compute inner products of the factors pair by pair, and norms again for every pair."""
 
     def inner(one: Model, other: Model) -> Tensor:
         straight = (one.w_l @ other.w_l.T) * (one.w_r @ other.w_r.T)
@@ -159,7 +159,7 @@ def tn() -> bool:
 
 
 def plain_activation(given: Sequence[Model]) -> np.ndarray:
-    """All logits of each model from its one-hot inputs, then the mean cosine of each pair."""
+    """Compute all logits of each model from its one-hot inputs, then the mean cosine of each pair."""
     a, b, _ = addition_table(P)
     inputs = one_hot(a, b, P).to(given[0].w_p.dtype)
     logits = [model(inputs) for model in given]
@@ -173,8 +173,8 @@ def plain_activation(given: Sequence[Model]) -> np.ndarray:
 
 @torch.no_grad()
 def activation() -> bool:
-    """The goal was set in float32, as the obvious loop computes. The study computes in float64, which has no goal: it
-    stands against the same loop, and against that loop in float64."""
+    """Compare activation matrices. The goal was set in float32, as the obvious loop computes. The study's float64 has
+    no goal: it is compared with the same loop, and with that loop in float64."""
     given, doubled = models(), [model.double() for model in models()]
     plain, plain_double = (cpu_seconds(lambda own=own: plain_activation(own)) for own in (given, doubled))
     single, double = (
@@ -194,8 +194,8 @@ def activation() -> bool:
 
 
 def plain_js(given: Sequence[Model], dtype: torch.dtype) -> np.ndarray:
-    """The spec's steps: whole forms, their eigenvectors, a heatmap per model, divergences pair by pair and remainder
-    by remainder."""
+    """Follow the spec's steps: whole forms, their eigenvectors, a heatmap per model, divergences pair by pair and
+    remainder by remainder."""
     laws = []
     for model in given:
         half = torch.einsum("ph,hi,hj->pij", *(w.to(dtype) for w in (model.w_p, model.w_l, model.w_r))) / 2
@@ -238,7 +238,7 @@ def js() -> bool:
 
 
 def sweep() -> bool:
-    """64 widths, 5 seeds, 500 epochs at P = 64, on a GPU, with every record's metrics: wall-clock seconds."""
+    """Measure the wall time of a sweep on a GPU with all metrics: 64 widths, 5 seeds, 500 epochs at P = 64."""
     from assay.studies.modular.spec.compression import run_sweep
 
     start = time.perf_counter()

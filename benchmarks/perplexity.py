@@ -1,4 +1,4 @@
-"""CPU time of exact online eviction for many methods and budgets at once, against a loop over tokens with a KV cache.
+"""Measures CPU time of exact online eviction for many methods at once, against a loop over tokens with a KV cache.
 
     python benchmarks/perplexity.py           both models
     python benchmarks/perplexity.py small     one of them
@@ -37,14 +37,14 @@ def llama(*, layers: int, width: int, heads: int, kv_heads: int, inner: int, voc
 
 
 class Residents:
-    """What one layer's cache holds in the loop: written for the loop's speed, all heads at once."""
+    """One layer's cache in the loop, written for speed: all heads at once."""
 
     def __init__(self, method: str, slots: int, kv_heads: int, device: torch.device) -> None:
         self.method, self.slots = method, slots
         self.score = torch.zeros(kv_heads, 0, device=device)
 
     def step(self, layer: Any, weights: Tensor | None) -> None:
-        """After a token: update the scores of the keys, and drop one of every head if the cache is over its slots."""
+        """Update the scores of keys after a token, and evict one per head if the cache is over its slots."""
         kv_heads, count = layer.keys.shape[1:3]
         new = torch.rand(kv_heads, 1, device=layer.keys.device) if self.method == "random_evict" else 0.0
         self.score = torch.cat([self.score, torch.zeros(kv_heads, 1, device=layer.keys.device) + new], dim=1)
@@ -67,7 +67,7 @@ class Residents:
 
 @torch.no_grad()
 def token_loop(model: Any, ids: Tensor, method: str, slots: int) -> Tensor:
-    """One lane as one would write it: a forward pass per token, a cache, and its eviction."""
+    """Score one lane the obvious way: a forward pass per token, a cache, and its eviction."""
     weighs = method in ("h2o", "tova")
     model.set_attn_implementation("eager" if weighs else "sdpa")
     cache = DynamicCache(config=model.config)
@@ -86,7 +86,7 @@ def token_loop(model: Any, ids: Tensor, method: str, slots: int) -> Tensor:
 
 @torch.no_grad()
 def one_pass(model: Any, ids: Tensor, lanes: list[Lane]) -> Tensor:
-    """Every lane in one forward pass."""
+    """Score every lane in one forward pass."""
     with sparse_lanes(model, lanes, count=False):
         return model(ids.repeat(len(lanes), 1), use_cache=False).logits
 
@@ -113,7 +113,7 @@ def compare(name: str, model: Any, *, tokens: int, goal: float) -> bool:
 
 
 def cpu_seconds(work: Any) -> float:
-    """Once, for both sides alike; each has warmed up."""
+    """Measure one call; both sides have warmed up."""
     start = time.process_time()
     work()
     return time.process_time() - start

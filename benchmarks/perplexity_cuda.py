@@ -1,4 +1,4 @@
-"""Sparse attention on a GPU, random weights: what is really saved, against the fastest that torch has.
+"""Measures what sparse attention saves on a GPU, against the fastest attention in torch, with random weights.
 
     python benchmarks/perplexity_cuda.py                  every measurement (about five minutes on an H200)
     python benchmarks/perplexity_cuda.py attention        one of them
@@ -54,7 +54,7 @@ TIME, HEADS, DIM, BLOCK, DEVICE = 16384, 32, 128, 128, "cuda"
 
 
 def best_of(work: Work, *, rounds: int = 5, repeats: int = 10) -> float:
-    """Milliseconds per call, by CUDA events: the best round after a warm-up."""
+    """Measure milliseconds per call by CUDA events: the best round after a warm-up."""
     repeated(work, WARM_UP)
     return min(milliseconds(lambda: repeated(work, repeats), rounds)) / repeats
 
@@ -66,7 +66,7 @@ def random_layer(time: int) -> Layer:
 
 
 def random_blocks(time: int, density: float, device: str = DEVICE) -> Tensor:
-    """Each block of queries reads its own keys and random earlier blocks, as many as leave out the rest."""
+    """Choose for each block of queries its own keys and random earlier blocks, up to the density."""
     blocks = time // BLOCK
     rng = torch.Generator(device).manual_seed(0)
     wanted = (density * time * (time + 1) / 2 - blocks * BLOCK * (BLOCK + 1) / 2) / BLOCK**2
@@ -85,7 +85,7 @@ BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.E
 
 
 def sdpa_times(layer: Layer) -> list[Times]:
-    """Dense attention by each backend that this machine has."""
+    """Time dense attention by each backend that this machine has."""
     found = []
     for backend in BACKENDS:
         try:
@@ -99,7 +99,7 @@ def sdpa_times(layer: Layer) -> list[Times]:
 
 
 def attention() -> bool:
-    """Attention alone, block lists given; and what it costs to choose them."""
+    """Time attention alone, block lists given; and the choice of blocks."""
     from assay.attention import block_kernels  # Triton, which machines without CUDA need not have
 
     layer, chosen = random_layer(TIME), random_blocks(TIME, 0.05)
@@ -137,7 +137,7 @@ def method_of(word: str) -> BlockSelect:
 
 
 def _check_blocks(layer: Layer, chosen: Tensor, found: Tensor) -> None:
-    """Of the last two blocks of queries, against the mask written out."""
+    """Compare the last two blocks of queries with attention under an explicit mask."""
     last = slice(TIME - 2 * BLOCK, TIME)
     every = chosen[:, :, -2:].repeat_interleave(BLOCK, 2).repeat_interleave(BLOCK, 3)
     place = torch.arange(TIME, device=found.device)
@@ -150,7 +150,7 @@ def _check_blocks(layer: Layer, chosen: Tensor, found: Tensor) -> None:
 
 
 def llama(*, layers: int = 4, vocab: int = 32000, dtype: torch.dtype = torch.bfloat16, **shape: int) -> Any:
-    """Of Llama-7B's shape, unless told otherwise, with random weights."""
+    """Build a model with random weights, of Llama-7B's shape by default."""
     sizes = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 32}
     config = LlamaConfig(vocab_size=vocab, num_hidden_layers=layers, max_position_embeddings=TIME, **(sizes | shape))
     torch.manual_seed(0)
@@ -160,12 +160,12 @@ def llama(*, layers: int = 4, vocab: int = 32000, dtype: torch.dtype = torch.bfl
 
 @torch.no_grad()
 def model() -> bool:
-    """A whole forward pass of 16K tokens: what attention saves, and the most it could."""
+    """Time a whole forward pass of 16K tokens: what attention saves, and the most it could."""
     net = llama()
     ids = torch.randint(32000, (1, TIME), device="cuda")
     net.set_attn_implementation("sdpa")
     fast = fastest(sdpa_times(random_layer(TIME)))
-    # The model, too, shall use the backend that is fastest by itself, and the others only where that refuses.
+    # The dense model uses the backend that is fastest alone, and the others only where that refuses.
     order = sorted((*BACKENDS, SDPBackend.MATH), key=lambda backend: backend.name != fast.name)
     with sdpa_kernel(order, set_priority=True):
         dense = best_of(lambda: net.model(ids, use_cache=False), rounds=3, repeats=2)
@@ -185,11 +185,11 @@ def model() -> bool:
 
 @torch.no_grad()
 def exact() -> bool:
-    """The CUDA path is the CPU path, and both are the token loop."""
+    """Check that the CUDA path equals the CPU path, and both the token loop."""
     small = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
     torch.backends.cuda.matmul.allow_tf32 = False
     net = llama(layers=3, vocab=512, dtype=torch.float32, **small)
-    # No token twice: its keys of the first layer would be of equal length, and rounding would say which of them leaves.
+    # No token twice: its first-layer keys would have equal norms, and rounding would decide which is evicted.
     ids = torch.randperm(512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))[None, :320]
     met = []
     for method in ("h2o", "tova", "knorm", "keydiff"):
@@ -209,7 +209,7 @@ def exact() -> bool:
 
 @torch.no_grad()
 def eviction() -> bool:
-    """Exact online eviction: 24 lanes of one pass against one lane of the loop over tokens."""
+    """Compare exact online eviction of 24 lanes in one pass with one lane of the loop over tokens."""
     net, tokens = llama(), 4096
     ids = torch.randint(32000, (1, tokens), device="cuda")
     lanes = [Lane(methods.parse(word), Budget(sparsity=level)) for word in METHODS for level in LEVELS]
@@ -219,7 +219,7 @@ def eviction() -> bool:
     print(f"  peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     _where_time_goes(lanes, tokens)
     looped = 256
-    # The round that does not count has the same lengths: cuDNN makes a plan for each, and that is not the loop's fault.
+    # The warm-up has the same lengths, so that cuDNN's planning for each does not count against the loop.
     loops = {
         method: spent(partial(token_loop, net, ids[:, :looped], method, looped // 2)).per(looped) for method in METHODS
     }
@@ -229,7 +229,7 @@ def eviction() -> bool:
 
 
 def judged(loop: Spent, ours: Spent) -> bool:
-    """The goal is one of elapsed time, of the loop as people run it; what is left without its waiting stands beside."""
+    """Compare elapsed times with the goal, the loop as people run it; busy times are printed beside."""
     elapsed, busy = loop.over(ours)
     reason = loop.reason or ours.reason
     beside = f"{busy:.0f}x by the time the GPU was busy" if busy is not None else f"busy time not measured: {reason}"
@@ -239,7 +239,7 @@ def judged(loop: Spent, ours: Spent) -> bool:
 
 
 def _where_time_goes(lanes: list[Lane], tokens: int) -> None:
-    """The replay of one layer, and attention by its result."""
+    """Time the replay of one layer, and attention by its result."""
     evicting = [(lane.method, lane.slots(tokens)) for lane in lanes if isinstance(lane.method, Evict)]
     one = random_layer(tokens)
     layer = one[torch.zeros(len(evicting), dtype=torch.long, device="cuda")]

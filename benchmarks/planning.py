@@ -1,8 +1,8 @@
-"""What it takes to plan: CPU seconds for about 10,000 runs of each study, before anything is computed.
+"""Measures CPU seconds to plan about 10,000 runs of each study, before anything is computed.
 
     python benchmarks/planning.py
 
-plan: options x grid -> runs with ids;   cohorts: what is trained together;   labels: what tells runs apart;
+plan: options x grid -> runs with ids;   cohorts: runs trained together;   labels: unique names of runs;
 estimate: from as many stored runs, which differ in their seeds
 """
 

@@ -1,4 +1,4 @@
-"""CPU time of training sparse coders on MNIST against the obvious way of writing it, in one run, on one thread.
+"""Measures CPU time of training sparse coders on MNIST against the obvious way of writing it, on one thread.
 
     python benchmarks/sae.py bank --data shared/data    the bank against two plain loops (MNIST's IDX files or wheel)
     python benchmarks/sae.py bank                       without MNIST: rows of the same size, as sparse as its pixels
@@ -36,7 +36,7 @@ BATCH, STEPS, ROUNDS = 128, 40, 4
 
 
 def rows(count: int) -> tuple[Tensor, str]:
-    """MNIST, or rows of its size of which as many columns are never lit."""
+    """Load MNIST, or draw rows of its size with as many dark columns."""
     try:
         return Mnist(validation=0).load().train.x[:count], "MNIST"
     except UserError as error:
@@ -48,7 +48,7 @@ def rows(count: int) -> tuple[Tensor, str]:
 
 
 def per_image(x: Tensor) -> Iterator[Tensor]:
-    """What torchvision's transforms and a DataLoader without workers do: an image at a time, then a batch."""
+    """Yield batches as torchvision's transforms and a DataLoader without workers do: an image at a time."""
     images, labels = (255 * x).round().to(torch.uint8).view(-1, 28, 28).numpy(), torch.zeros(len(x))
 
     class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
@@ -58,7 +58,7 @@ def per_image(x: Tensor) -> Iterator[Tensor]:
         def __getitem__(self, place: int) -> tuple[Tensor, int]:
             from PIL import Image
 
-            # Step by step what MNIST, ToTensor and a flattening Lambda of torchvision do with one image.
+            # The steps of torchvision's MNIST, ToTensor and a flattening Lambda for one image.
             picture = Image.fromarray(images[place])
             pixels = torch.from_numpy(np.array(picture, copy=True)).view(28, 28, 1)
             return pixels.permute((2, 0, 1)).contiguous().to(torch.float32).div(255).view(-1), int(labels[place])
@@ -78,7 +78,7 @@ def resident(x: Tensor) -> Iterator[Tensor]:
 
 
 def spec_loss(a: Tensor, W: Tensor) -> dict[str, Tensor]:
-    """The spec's combined loss, as its formula stands: four terms, each times its weight."""
+    """Compute the spec's combined loss by its formula: four terms, each times its weight."""
     lse = -torch.logsumexp(-a, dim=1).sum()
     responsibilities = torch.softmax(-a, dim=1)
     var = -torch.log(a.var(dim=0) + 1e-6).sum()
@@ -94,7 +94,7 @@ def spec_loss(a: Tensor, W: Tensor) -> dict[str, Tensor]:
 
 
 def plain(batches: Iterator[Tensor]) -> Iterator[None]:
-    """One model, as one would write it down: autograd, every term of the loss, losses read after every step."""
+    """Train one model the obvious way: autograd, every term of the loss, losses read after every step."""
     with initialised_from(0, "init"):
         model = Encoder(784, 64)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -109,7 +109,7 @@ def plain(batches: Iterator[Tensor]) -> Iterator[None]:
 
 
 def shipped(x: Tensor) -> Iterator[None]:
-    """The spec's loop as assay ships it (studies.sae.training.train_epoch), an epoch at a time."""
+    """Train by the spec's loop as assay ships it (studies.sae.spec.training.train_epoch), an epoch at a time."""
     with initialised_from(0, "init"):
         model = Encoder(784, 64)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -133,7 +133,7 @@ def cpu_ms(work: Iterator[object], steps: int) -> float:
 
 
 def bank(device: str) -> bool:
-    """12 models (4 ablations x 3 seeds) per step of a model, against one model at a time."""
+    """Compare a bank of 12 models (4 ablations x 3 seeds) with one model at a time, per step and model."""
     x, what = rows(BATCH * STEPS)
     try:
         import PIL  # noqa: F401
@@ -145,7 +145,7 @@ def bank(device: str) -> bool:
     epochs = bank_of_twelve(x).run()
     found = []
     with activate(Numerics()):
-        for _ in range(ROUNDS):  # in turn, so that a noisy neighbour meets all
+        for _ in range(ROUNDS):  # in turn, so that other processes slow all alike
             times = [cpu_ms(slow, STEPS) if slow else float("nan"), cpu_ms(middle, STEPS)]
             found.append([*times, cpu_ms(own, 1) / STEPS, cpu_ms(epochs, 1) / STEPS / 12])
     loader, loop, epoch, ours = (min(column) for column in zip(*found[1:], strict=True))
@@ -173,7 +173,7 @@ def bank(device: str) -> bool:
 
 
 def full(device: str) -> bool:
-    """The spec's whole ablation on MNIST: 4 configurations x 3 seeds x 100 epochs of 60,000 rows."""
+    """Time the spec's whole ablation on MNIST: 4 configurations x 3 seeds x 100 epochs of 60,000 rows."""
     if device != "cuda" or not torch.cuda.is_available():
         return verdict("full: needs --device cuda and a GPU", goal="at most 30 s, not measured", met=False)
     x, what = rows(60_000)

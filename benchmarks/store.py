@@ -1,10 +1,10 @@
-"""CPU seconds and memory of commands on a store of 100,000 records, and what a run costs that computes nothing.
+"""Measures CPU seconds and memory of commands on a store of 100,000 records, and the overhead per run.
 
     python benchmarks/store.py                                    every measurement, on a store made for it
     python benchmarks/store.py --store FOLDER show report         some, on one that benchmarks/stored.py wrote
 
-Each command runs in a process of its own; seconds are of its CPU time, so that neighbours count for little. The index
-is made by the first `show`, which is measured too. The exit code is 1 if a goal is missed.
+Each command runs in a process of its own; seconds are CPU time, so that other processes matter little. The index is
+made by the first `show`, which is measured too. The exit code is 1 if a goal is missed.
 """
 
 import os
@@ -32,7 +32,7 @@ class Cost:
 
 
 def cost_of(words: Sequence[str]) -> Cost:
-    """What a command takes; its output goes nowhere."""
+    """Measure a command; its output is dropped."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
@@ -72,7 +72,7 @@ def show_id(out: Path) -> bool:
 
 
 def planned(seeds: range) -> str:
-    """A plan of the icl study's stored runs: their options, with the generator's axes."""
+    """Write a script that plans the icl study's stored runs: their options, with the generator's axes."""
     return f"""
 import sys; sys.path.insert(0, {str(HERE)!r})
 import tempfile
@@ -92,13 +92,13 @@ session = Session.open(study, axes, Execution(out=Path(sys.argv[1])))
 
 
 def resume(out: Path) -> bool:
-    """A plan of some 2,000 runs, all of them stored."""
+    """Measure a plan of some 2,000 runs that are all stored."""
     code = planned(range(8)) + f"assert len(session.stored) > {RUNS} * 0.9, session.describe(); session.compute()"
     return judged("resume", [*python(code), str(out)], seconds=5, memory=500 * MB)
 
 
 def new_runs(out: Path) -> bool:
-    """The same plan with as many runs again that are not, and the estimate for them."""
+    """Measure the same plan with as many runs that are not stored, and their estimate."""
     code = planned(range(1000, 1008)) + f"assert len(session.todo) > {RUNS} * 0.9; print(session.describe())"
     return judged("a plan with new runs", [*python(code), str(out)], seconds=5, memory=500 * MB)
 
@@ -141,8 +141,8 @@ print((time.perf_counter() - start) / {RUNS})
 
 
 def overhead(out: Path) -> bool:
-    """Wall time per run that computes nothing, of 2,000: what planning, locks, messages and the store take, against a
-    loop that writes as many files as safely and does nothing else."""
+    """Measure the wall time of planning, locks, messages and the store per run, over 2,000 that compute nothing,
+    against a loop that only writes as many files as safely."""
 
     def per_run(code: str, *words: str) -> float:
         with tempfile.TemporaryDirectory() as folder:

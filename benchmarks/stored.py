@@ -1,4 +1,4 @@
-"""A store of many records, in the shapes that real runs leave, for benchmarks/store.py.
+"""Writes a store of many records, in the shapes that real runs leave, for benchmarks/store.py.
 
     python benchmarks/stored.py FOLDER 100000
 
@@ -52,17 +52,17 @@ WORDS = [
 
 @dataclass(frozen=True)
 class Family:
-    """The records of one study: its small runs, and how the store's differ from them."""
+    """The records of one study: its small runs, and how the store's records differ from them."""
 
     study: str
     share: float
     axes: Mapping[str, Sequence[Any]]
     """Dotted option -> its values. A template without the option is taken once."""
     options: Mapping[str, Any]
-    """Of the small runs."""
+    """Options of the small runs."""
     grid: Mapping[str, Sequence[Any]]
     seeds: int = SEEDS
-    """Per setting, as long as there are settings left; a larger store has more."""
+    """Seeds per setting, while there are settings left; a larger store has more."""
 
 
 def families(scratch: Path) -> list[Family]:
@@ -108,7 +108,7 @@ def families(scratch: Path) -> list[Family]:
 
 
 def tiny_model(folder: Path) -> Path:
-    """A language model with random weights and a byte tokenizer."""
+    """Write a language model with random weights and a byte tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -129,7 +129,7 @@ def tiny_model(folder: Path) -> Path:
 
 
 def articles(folder: Path) -> Path:
-    """Short articles in the form of WikiText."""
+    """Write short articles in the form of WikiText."""
     draw, path = random.Random(0), folder / "articles.txt"
     path.write_text("".join(f" = Title {n} = \n \n {' '.join(draw.choices(WORDS, k=60))} \n \n" for n in range(24)))
     return path
@@ -162,8 +162,8 @@ def _write(out: Path, family: Family, templates: Sequence[Any], count: int) -> N
 
 
 def _settings(templates: Sequence[Any], axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The templates with every combination of the axes' values, those of one combination together; each once, where it
-    does not have all the axes."""
+    """Yield the templates with every combination of the axes' values, combination by combination; a template that lacks
+    an axis comes once."""
     seen = set()
     for values in itertools.product(*axes.values()):
         for record in templates:
@@ -210,7 +210,7 @@ def _write_record(out: Path, like: Any, options: dict[str, Any], seed: int, plac
 
 
 def _shared(out: Path, like: Any, name: str) -> Path:
-    """The one copy of a template's artifact that all its records link to."""
+    """Write the one copy of a template's artifact that all its records link to."""
     path = out / "artifacts" / f"{like.run.id}_{name}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def _shared(out: Path, like: Any, name: str) -> Path:
 
 
 def _jittered(value: Any, draw: random.Random) -> Any:
-    """Floats by a few per cent, downwards: shares stay below 1. What is counted stays."""
+    """Lower floats by a few per cent, so that shares stay below 1; integers stay."""
     if isinstance(value, float):
         return value * draw.uniform(0.95, 1.0)
     if isinstance(value, Mapping):

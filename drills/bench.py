@@ -1,4 +1,4 @@
-"""What every drill uses: the real command as processes, a watch on the store, and the comparison at the end.
+"""The tools of every drill: the real command as processes, a watch on the store, and the comparison at the end.
 
 Nothing here imports assay: a store is read as the files it is, and processes are found through /proc, so that a fault
 of the code under test cannot hide itself.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 TOKEN = "ASSAY_DRILL"
-"""An environment variable that every process of a drill inherits: whoever still has it at the end was left behind."""
+"""An environment variable that every process of a drill inherits, to find those left behind at the end."""
 
 Contents = dict[str, tuple[str, str, tuple[tuple[str, str], ...]]]
 
@@ -43,14 +43,14 @@ def expect(kept: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that is over."""
+    """A finished command."""
 
     code: int
     out: str
     err: str
 
     def expect(self, *codes: int, said: str = "") -> "Ended":
-        """One of these exit codes, no traceback, and the words `said` among the messages."""
+        """Expect one of these exit codes, no traceback, and the words `said` among the messages."""
         tail = " | ".join(self.err.strip().splitlines()[-3:])
         expect(self.code in codes, f"exit code {self.code}, not {' or '.join(map(str, codes))}: {tail}")
         expect("Traceback" not in self.out + self.err, f"a traceback: {tail}")
@@ -58,8 +58,8 @@ class Ended:
         return self
 
     def expect_heeded(self, number: int) -> "Ended":
-        """The end of a study's command that was sent SIGINT or SIGTERM. From its plan to its last words it ends as it
-        promises; before, while Python imports, and after, while Python leaves, Python may end as the signal says."""
+        """Expect the exit of a study's command that was sent SIGINT or SIGTERM: as it promises from its plan to its
+        last message; while Python starts or exits, also as the signal does by default."""
         ours, pythons, word = {
             signal.SIGINT: (130, -signal.SIGINT, "interrupted"),
             signal.SIGTERM: (143, -signal.SIGTERM, "terminated"),
@@ -81,10 +81,10 @@ class Bench:
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def start(self, *words: str | Path, wrap: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """`assay WORDS` in a session of its own."""
+        """Start `assay WORDS` in a session of its own."""
         command = [*wrap, sys.executable, "-m", "assay", *map(str, words)]
         logs = {"stdout": self._log("out"), "stderr": self._log("err")}
-        # Whoever starts drills in a shell's background has Ctrl-C ignored, and so would their children.
+        # Drills started in a shell's background ignore Ctrl-C, and so would their children.
         heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         environment = os.environ | {TOKEN: self.token, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, start_new_session=True, preexec_fn=heed, env=environment, text=True, **logs)
@@ -114,7 +114,7 @@ class Bench:
                 alive = (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
                 if alive and mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
-            except (OSError, IndexError):  # it ended while it was looked at
+            except (OSError, IndexError):  # it ended meanwhile
                 continue
         return [pid for pid in found if pid not in but]
 
@@ -176,7 +176,7 @@ def records(out: Path) -> dict[str, Path]:
 
 
 def contents(out: Path) -> Contents:
-    """What must not depend on a disturbance: status, metrics and the bytes of every artifact, by run."""
+    """Read what must not depend on a disturbance: status, metrics and the bytes of every artifact, by run."""
     found: Contents = {}
     for name, folder in records(out).items():
         data = json.loads((folder / "record.json").read_text())
@@ -197,7 +197,7 @@ def expect_same(found: Contents, wanted: Contents) -> None:
 
 @dataclass
 class Watch:
-    """Looks at a store all the time: a record that is written a second time was computed twice."""
+    """Polls a store: a record that is written a second time was computed twice."""
 
     out: Path
     seen: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
@@ -207,7 +207,7 @@ class Watch:
             try:
                 data = json.loads((folder / "record.json").read_text())
                 stat = (folder / "record.json").stat()
-            except (OSError, ValueError):  # just being replaced
+            except (OSError, ValueError):  # being replaced
                 continue
             if data["status"] != "failed":  # a failed run is to be tried again
                 self.seen.setdefault(name, set()).add((stat.st_ino, stat.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""The drills: each disturbs a sweep in one way, lets it come to its end, and compares it with an undisturbed one."""
+"""The drills: each disturbs a sweep in one way, lets it finish, and compares it with an undisturbed one."""
 
 import os
 import random
@@ -31,7 +31,7 @@ WITH_FILES = (
 
 @dataclass(frozen=True)
 class Drill:
-    """What was done, and over how many runs."""
+    """A drill's result: what was done, and over how many runs."""
 
     done: str
     runs: int
@@ -43,9 +43,9 @@ def undisturbed(place: Bench, *words: str) -> Contents:
 
 
 KILLS = 3
-"""Drivers, and workers, that a demo loses at least."""
+"""Fewest drivers, and workers, that are killed per demo."""
 TURNS = 10
-"""Starts of a demo in one store: more would say that it gets nowhere."""
+"""Most starts of a demo in one store: more would mean that it makes no progress."""
 STORES = 4
 
 
@@ -62,7 +62,7 @@ class Kills:
 
 
 def killed_at_random(name: str) -> Callable[[Bench, random.Random], Drill]:
-    """A study's demo, whose driver is killed again and again, and before it one of its workers."""
+    """Kill the driver of a study's demo again and again, and before it one of its workers."""
 
     def drill(place: Bench, rng: random.Random) -> Drill:
         command = [*name.split(), "--preset", "demo", "--device", "cpu"]
@@ -100,15 +100,15 @@ def killed_at_random(name: str) -> Callable[[Bench, random.Random], Drill]:
 def kill_once(
     place: Bench, command: list[str], out: Path, wanted: Contents, kills: Kills, seconds: float, rng: random.Random
 ) -> None:
-    """Start a demo; kill its driver after so many seconds, and one of its workers at some moment before. Whatever is
-    stored by then stays as it is, and what was stored before is not computed again."""
+    """Start a demo; kill its driver after so many seconds, and one of its workers at some moment before. Stored runs
+    must stay as they are, and not be computed again."""
     stored = len(intact(out, wanted))
     start = time.monotonic()
     driver = place.start(*command, "--out", out)
     if _wait(driver, start + rng.uniform(0, seconds)):
         workers = place.workers()
         while not workers and _wait(driver, min(time.monotonic() + 0.1, start + seconds)):
-            if time.monotonic() >= start + seconds:  # none came: the driver was still being loaded
+            if time.monotonic() >= start + seconds:  # no worker yet: the driver was still importing
                 break
             workers = place.workers()
         kills.workers += bool(workers) and kill(rng.choice(workers))
@@ -126,14 +126,14 @@ def kill_once(
 
 
 def _wait(driver: subprocess.Popen[str], until: float) -> bool:
-    """Whether the driver still lives at this moment."""
+    """Wait until that time, and return whether the driver still lives."""
     with suppress(subprocess.TimeoutExpired):
         driver.wait(max(0.0, until - time.monotonic()))
     return driver.returncode is None
 
 
 def intact(out: Path, wanted: Contents) -> Contents:
-    """The stored runs, each of which must be as in the undisturbed store; those that failed are to be tried again."""
+    """Check that each stored run equals the undisturbed one, and return them, without the failed ones."""
     found = {name: kept for name, kept in contents(out).items() if kept[0] != "failed"}
     expect_same(found, {name: wanted[name] for name in found if name in wanted})
     return found
@@ -154,7 +154,7 @@ def three_drivers(place: Bench, rng: random.Random) -> Drill:
 
 
 def lock_deleted(place: Bench, rng: random.Random) -> Drill:
-    """Runs may be computed twice then; records must be whole and equal all the same."""
+    """Delete a lock: runs may be computed twice, but records must be whole and equal."""
     wanted, out = undisturbed(place, *SMALL), place.root / "shared"
     first = place.start(*SMALL, "--workers", "1", "--out", out)
     wait_for(lambda: list((out / ".store").rglob("*lock*")), "a lock")
@@ -172,7 +172,7 @@ def lock_deleted(place: Bench, rng: random.Random) -> Drill:
 
 
 def damaged_by_hand(place: Bench, rng: random.Random) -> Drill:
-    """Reading verbs stay up and rename nothing; a resume computes what was damaged, and that alone."""
+    """Damage records: reading verbs must not crash or rename anything, and a resume computes only those."""
     wanted, out = undisturbed(place, *WITH_FILES), place.root / "damaged"
     shutil.copytree(place.root / "undisturbed", out, symlinks=True)
     damages = RECORDS | ARTIFACTS
@@ -193,7 +193,7 @@ def damaged_by_hand(place: Bench, rng: random.Random) -> Drill:
 
 
 def interrupted(place: Bench, rng: random.Random) -> Drill:
-    """Ctrl-C and SIGTERM at twenty random moments, from the first import to the last table."""
+    """Send Ctrl-C and SIGTERM at twenty random moments, from the first import to the last table."""
     begin = time.monotonic()
     wanted = undisturbed(place, *SMALL)
     took, out = time.monotonic() - begin, place.root / "interrupted"
@@ -283,7 +283,7 @@ class Hungry(nn.Module):
 
 
 def out_of_memory(place: Bench, rng: random.Random) -> Drill:
-    """A worker that the kernel kills for its memory, in a control group of 3 GB."""
+    """Let the kernel kill a worker for its memory, in a control group of 3 GB."""
     trap, plugin = place.root / "hungry", place.root / "hungry.py"
     plugin.write_text(HUNGRY.format(trap=str(trap)))
     models = ["--models", "Hungry", "StaticMLP", "--plugin", str(plugin)]
@@ -311,7 +311,7 @@ def out_of_memory(place: Bench, rng: random.Random) -> Drill:
 
 
 def ray_node_lost(place: Bench, rng: random.Random) -> Drill:
-    """A cluster of two nodes on this machine, one of which is killed in the middle of a sweep."""
+    """Kill one of two cluster nodes on this machine in the middle of a sweep."""
     try:
         from ray.cluster_utils import Cluster
     except ModuleNotFoundError:

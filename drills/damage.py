@@ -11,7 +11,7 @@ Damage = Callable[[Path], None]
 
 
 def changed(**fields: Any) -> Damage:
-    """The record with some of its fields replaced."""
+    """Replace some fields of the record."""
 
     def damage(folder: Path) -> None:
         path = folder / RECORD

@@ -20,13 +20,13 @@ class Hierarchy:
     root: Path
     limit: str
     swap: str
-    """The files of a group: what it may take, and what of that, or besides it, in swap."""
+    """The names of a group's limit files: memory, and swap."""
     swap_besides: bool
     """Version 2 counts swap apart; version 1 limits the sum of both."""
 
 
 def hierarchies(mounts: Path = MOUNTS) -> list[Hierarchy]:
-    """Version 2 first. A machine may have both mounted, and the memory controller in one of them."""
+    """List the mounted hierarchies, version 2 first. A machine may have both, and limit memory in one of them."""
     found = []
     for line in mounts.read_text().splitlines():
         _, root, kind, options, *_ = line.split()
@@ -39,8 +39,8 @@ def hierarchies(mounts: Path = MOUNTS) -> list[Hierarchy]:
 
 @contextmanager
 def memory_group(size: int, mounts: Path = MOUNTS) -> Iterator[Path]:
-    """A group whose processes may take `size` bytes together, and no swap. It is removed at the end, and whoever is
-    still in it is killed."""
+    """Make a group whose processes may take `size` bytes together, and no swap. At the end it is removed, and processes
+    still in it are killed."""
     group = next((made for tree in hierarchies(mounts) if (made := _make(tree, size))), None)
     if group is None:
         raise Cannot("no memory control group may be made here")
@@ -69,7 +69,7 @@ def _make(tree: Hierarchy, size: int) -> Path | None:
 
 
 def _remove(group: Path) -> None:
-    """The kernel keeps a group until the last of its processes is gone."""
+    """Kill a group's processes and remove it: the kernel keeps a group until the last of them is gone."""
     end = time.monotonic() + 10
     while group.exists():
         for pid in map(int, _words(group / "cgroup.procs")):

@@ -1,4 +1,4 @@
-"""`make drill`: break assay in every way we know, on the real command, and look at what is left.
+"""`make drill` breaks assay in every way we know, on the real command, and checks the store afterwards.
 
     python drills/run.py [--only NAME ...] [--seed N] [--into docs/reliability.md]
 

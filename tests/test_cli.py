@@ -276,7 +276,7 @@ def test_show_tells_runs_apart_and_says_what_each_number_is(cli: Cli, tmp_path: 
     three = next(line.split()[0] for line in lines if "x=3" in line)
     text = cli("show", three[:6], "--out", tmp_path)[1]
     assert text.startswith(f"toy x=3 seed=0\nrun {three}: done")
-    asked, measured = text.index("asked for"), text.index("measured")
+    asked, measured = text.index("options (decide"), text.index("metrics (")
     assert asked < re.search(r"\n  x +3\n", text).start() < measured < re.search(r"\n  square +9\n", text).start()  # type: ignore[union-attr]
     assert "note.txt" in text
     whole = json.loads(cli("show", three, "--json", "--out", tmp_path)[1])

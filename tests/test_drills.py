@@ -18,8 +18,8 @@ sys.path.pop(0)
 PLAN = "expressivity: 20 planned, 3 stored, 17 to run (about 4 s)\n"
 LAST = "2 files in results/expressivity\n"
 WORDS = {
-    2: "assay: interrupted; every finished run is stored. Repeat the command to go on from there.\n",
-    15: "assay: terminated; every finished run is stored. Repeat the command to go on from there.\n",
+    2: "assay: interrupted; every finished run is stored. Repeat the command to resume.\n",
+    15: "assay: terminated; every finished run is stored. Repeat the command to resume.\n",
 }
 
 

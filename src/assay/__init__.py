@@ -1,4 +1,4 @@
-"""What a neural architecture can hold, recall, compress and throw away: in minutes, with error bars."""
+"""Measures what a neural architecture can hold, recall, compress and throw away: in minutes, with error bars."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

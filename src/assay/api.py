@@ -1,4 +1,4 @@
-"""assay from Python: `assay.run("expressivity", grid={"noise": [0.03, 0.3]})`, `assay.load("results").to_pandas()`."""
+"""From Python: `assay.run("expressivity", grid={"noise": [0.03, 0.3]})`, `assay.load("results").to_pandas()`."""
 
 import warnings
 from collections import Counter
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How to run a plan. The kind of device, the backend and compile change the last bits of numbers, so they are part
-    of a run's id; the rest is not."""
+    """Options of how to run a plan. The kind of device, the backend and compile change the last bits of numbers, so
+    they are part of a run's id; the rest is not."""
 
     executor: Executor = field(default_factory=lambda: executors.parse("local"))
     """Where runs are computed: serial (in this process), local (worker processes) or ray (a cluster)."""
@@ -45,7 +45,7 @@ class Execution:
     compile: bool = False
     """Compile models with torch.compile."""
     out: Path = Path("results")
-    """Where the store and the exports are."""
+    """Folder for the store and the exports."""
     force: bool = False
     """Compute again what is stored."""
     retry: Retry = "failed"
@@ -75,7 +75,7 @@ class Session:
 
     @classmethod
     def open(cls, study: Study, grid: Grid, execution: Execution) -> "Session":
-        """Plan, and look at what is stored. Everything is checked here, before anything is computed."""
+        """Plan, read what is stored, and check everything, before anything is computed."""
         import torch
 
         from assay.train.device import gpus_of, numerics_for
@@ -99,7 +99,7 @@ class Session:
 
     @cached_property
     def workers(self) -> int:
-        """How many jobs are worked on at once; asked when it is needed, since a cluster has to be asked."""
+        """The number of jobs at once; lazy, since a cluster has to be asked."""
         return self.executor.slots()
 
     def describe(self) -> str:
@@ -114,14 +114,14 @@ class Session:
         return f"{text}, {len(self.todo)} to run{grouped} ({about})"
 
     def seconds_left(self) -> float | None:
-        """From what like runs have cost; None if nothing like them is stored."""
+        """Estimate the seconds left from the cost of similar stored runs; None if there are none."""
         studies = sorted({run.study for run in self.todo})  # a verb may plan runs of another study, as those of sae do
         stored = (record for study in studies for record in self.store.costs(study))
         return estimate(self.todo, stored, self.workers)
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Run id -> what tells it apart within this plan."""
+        """Labels by run id, unique within this plan."""
         return labels(self.plan.runs)
 
     def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
@@ -137,7 +137,7 @@ class Session:
             timeout_per_run=self.execution.timeout_per_run,
             watch=watch,
         )
-        with environment_kept():  # what `prepare` tells workers there is not for whoever comes next in this process
+        with environment_kept():  # `prepare` sets variables for workers, which must not outlive this command
             self.plan.study.prepare(self.todo)
             return Results(drive(self.todo), drive.errors)
 
@@ -148,7 +148,7 @@ class Results(Sequence[Record]):
 
     records: list[Record] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    """Tracebacks of what was raised after the last run of a cohort was stored: of no record, but not to be missed."""
+    """Tracebacks of errors after the last run of a cohort was stored, which belong to no record."""
 
     def __getitem__(self, index: Any) -> Any:
         return self.records[index]
@@ -164,10 +164,10 @@ class Results(Sequence[Record]):
         return f"Results({', '.join(f'{count} {what}' for what, count in counts.items()) or 'empty'}; see .to_pandas())"
 
     def to_pandas(self) -> Any:
-        """One row per record: study, id, seed, status, the code's versions, then options, metrics and costs under
-        dotted names; ordered by study, plug-ins and seed. Where a study has an option and a metric of one name, that
-        is the metric's (`epochs`: how many it took), and the option is `options.epochs`; the first columns keep their
-        names, and what is called like one of them is `options.seed`, `metrics.seed`."""
+        """Return a DataFrame with a row per record: study, id, seed, status, the code's versions, then options, metrics
+        and costs under dotted names; ordered by study, plug-ins and seed. Where a study has an option and a metric of
+        one name, that is the metric's (`epochs`: how many it took), and the option is `options.epochs`; the first
+        columns keep their names, and what is called like one of them is `options.seed`, `metrics.seed`."""
         import pandas
 
         ordered = sorted(self.records, key=lambda record: record.run.label)
@@ -201,15 +201,15 @@ def run(
 
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
-    """Every record under an output folder."""
+    """Load every record under an output folder."""
     if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     return Results(Store(out).records(study))
 
 
 def write_page(out: str | Path) -> tuple[Path, list[str]]:
-    """One HTML page from everything stored under a folder: a section per study that has records. Also the studies
-    whose section could not be made; the page says so in its place."""
+    """Write one HTML page from everything stored under a folder, a section per study with records; also return the
+    studies whose section could not be made, which the page says in its place."""
     from assay.core.store import disk_errors, whole, write_file
     from assay.report.page import build_page, long_tables
 
@@ -235,7 +235,7 @@ def write_page(out: str | Path) -> tuple[Path, list[str]]:
 
 
 def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
-    """What a study found, and a remark where it could not say: one study takes nothing from the others' page."""
+    """Make a study's section, and a remark where its report failed: one study must not cost the others their page."""
     from assay.report.section import Section, report_into
 
     section = Section(name)
@@ -250,7 +250,7 @@ def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
 
 
 def _without_measurements(records: Iterable[Record]) -> Iterator[Record]:
-    """What the page says of a study's records besides its section: of those with a result, that they are there."""
+    """Drop the metrics of records, for the part of the page that only counts runs and lists failures."""
     alike: Run | None = None
     for record in records:
         if record.status != "done":
@@ -263,7 +263,7 @@ def _without_measurements(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> Study:
-    """A study with a preset's options, and the given ones on top."""
+    """Build a study with a preset's options, and the given ones on top."""
     if preset is not None and preset not in cls.presets:
         known = ", ".join(cls.presets) or "none"
         raise UserError(f"study '{cls.name}' has no preset '{preset}'.{nearest(preset, cls.presets)} It has: {known}.")
@@ -272,8 +272,8 @@ def configure(cls: type[Study], preset: str | None, options: dict[str, Any]) -> 
 
 
 def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: Iterable[str]) -> dict[str, list[Any]]:
-    """A preset's grid with the user's on top. An axis of the preset goes where the user has an axis for its option or
-    for what holds it, or names either as an option: `--optimizer.lr 1e-3` is one rate, `task:boolean` a whole task."""
+    """Merge the user's grid into a preset's. An axis of the preset is dropped where the user's grid or options name its
+    option or what holds it: `--optimizer.lr 1e-3` is one rate, `task:boolean` a whole task."""
     own: dict[str, list[Any]] = {}
     for key, values in grid.items():
         if (path := field_path(cls, key)) in own:
@@ -286,7 +286,7 @@ def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: It
 
 
 def refuse_twice(cls: type[Study], grid: Grid, named: Iterable[str]) -> None:
-    """A UserError where an axis of one's own grid and an option set one thing: either would be dropped silently."""
+    """Raise where an axis of the user's grid and an option set the same thing: one would be dropped silently."""
     flags = {field_path(cls, name): name for name in named}
     for key in grid:
         if (path := field_path(cls, key)) in flags:
@@ -295,7 +295,7 @@ def refuse_twice(cls: type[Study], grid: Grid, named: Iterable[str]) -> None:
 
 
 def field_path(cls: type[Study], path: str) -> str:
-    """One spelling per option: an old name is today's, and `seed` is `seeds`."""
+    """Return the one spelling of an option: an old name becomes today's, and `seed` becomes `seeds`."""
     hint: Any = cls
     parts = []
     for name in cls.renamed.get(path, path).split("."):
@@ -317,7 +317,7 @@ def duration(seconds: float) -> str:
 
 
 def _executor(execution: Execution, gpus: tuple[int, ...]) -> Executor:
-    """The chosen executor, with what the flags say of workers, devices and addresses."""
+    """The chosen executor, with the flags' workers, devices and address."""
     chosen = execution.executor
     placed: dict[str, Any] = {"workers": execution.workers or chosen.workers, "gpus": gpus}
     if execution.ray_address and not hasattr(chosen, "address"):

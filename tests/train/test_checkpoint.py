@@ -105,7 +105,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
 
     monkeypatch.setattr(module, "write_file", full)
     study = STUDIES[name]()
-    with pytest.warns(UserWarning, match=r"no checkpoint can be written \(No space left on device\): runs go on"):
+    with pytest.warns(UserWarning, match=r"no checkpoint can be written \(No space left on device\): runs continue"):
         assert finished(study, tmp_path) == undisturbed(name)
     assert not list(tmp_path.rglob("*"))
 

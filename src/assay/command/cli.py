@@ -4,8 +4,8 @@
     assay list encoders | assay check mine.py | assay show ID | assay report
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 a run failed, a promise is
-broken or a run to be removed is in use, 2 the command needs mending, 130 interrupted (Ctrl-C), 141 nobody read the
-tables (`| head`), 143 terminated (SIGTERM, which schedulers send).
+broken or a run to be removed is in use, 2 the command is wrong, 130 interrupted (Ctrl-C), 141 the reader of the tables
+left (`| head`), 143 terminated (SIGTERM, which schedulers send).
 """
 
 import signal
@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(received: Sequence[int]) -> int:
-    """Says that Ctrl-C or SIGTERM has ended the command and returns the exit code."""
+    """Prints that Ctrl-C or SIGTERM has ended the command and returns the exit code."""
     for number in received:
         signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the message
     ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
-    say(f"assay: {ended}; every finished run is stored. Repeat the command to go on from there.")
+    say(f"assay: {ended}; every finished run is stored. Repeat the command to resume.")
     return code
 
 
@@ -65,7 +65,7 @@ def _forgiving_streams() -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(UserError):  # said already
+            with suppress(UserError):  # reported already
                 out.flush()
 
 

@@ -30,7 +30,7 @@ class Option:
     """An option is a field that a command can set: a study's, one of a part of it, or the command's own."""
 
     part: type[Any] | None
-    """The dataclass it belongs to; None for a flag that is not known."""
+    """The dataclass it belongs to; None for an unknown flag."""
     path: str
     hint: Any
     """The annotation; None for an option of a plug-in, which knows its type once it is chosen."""
@@ -43,12 +43,12 @@ class Option:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a plain dataclass, which is set through its own options alone."""
+        """Whether it is a plain dataclass, which is set only through its own options."""
         return is_dataclass(self.hint) and not self.is_plugin
 
     @property
     def counts(self) -> tuple[float, float]:
-        """How few and how many words it takes."""
+        """The fewest and the most words it takes."""
         if self.hint in (None, bool):
             return 0, 1
         union = get_origin(self.hint) in (Union, UnionType)
@@ -58,7 +58,7 @@ class Option:
         return 1, 1
 
     def takes(self, word: str, words: Sequence[str]) -> bool:
-        """Whether it takes one more word that is neither a flag nor a choice."""
+        """Returns whether it takes one more word that is neither a flag nor a choice."""
         return len(words) < self.counts[1] and (self.hint is not bool or word.lower() in TRUTH)
 
     def value(self, words: Sequence[str]) -> Any:
@@ -70,14 +70,14 @@ class Option:
             return words[0] if words else "true"
         if self.hint is bool:
             return convert(bool, words[0] if words else "true", what=flag) is not self.negated
-        # A field of several gets a list, in which the plus of `a+b`, a file's name, separates nothing.
+        # A field of several gets a list, so that the plus of a file name `a+b` separates nothing.
         alone = len(words) == 1 and get_origin(self.hint) is not tuple
         return convert(self.hint, words[0] if alone else list(words), what=flag)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line holds what was read: the options in order with their words, and the words that mean nothing."""
+    """A line holds a parsed command line: the options in order with their words, and the unknown words."""
 
     said: Sequence[tuple[Option, list[str]]]
     lost: Sequence[str]
@@ -168,8 +168,8 @@ def flag_of(option: Option, held: Any) -> str:
 def refuse_unknown(
     prog: str, line: Line, parts: Sequence[Any], flags: Sequence[str] = (), words: Sequence[str] = ()
 ) -> None:
-    """Raises a UserError for flags and words that mean nothing, and suggests those they resemble. `parts` are instances
-    with the defaults; `flags` and `words` are what the command knows besides their fields."""
+    """Raises a UserError for unknown flags and words, and suggests similar ones. `parts` are instances with the
+    defaults; `flags` and `words` are those the command takes besides their fields."""
     own = [flag_of(o, attrgetter(o.path)(part)) for part in parts for o in options(type(part)) if not o.is_part]
     said = [
         f"no flag '{word}'.{nearest(word, [*own, *flags])}"

@@ -1,4 +1,4 @@
-"""`--help` and `--choices` are made from dataclasses: fields, annotations, defaults, and the strings below fields."""
+"""Builds `--help` and `--choices` from dataclasses: fields, annotations, defaults, and the strings below fields."""
 
 import argparse
 import ast
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from assay.core.study import Study
 
 WIDTH = 80
-"""Columns of what is printed where there is no terminal."""
+"""Columns of the output where there is no terminal."""
 ASCII = str.maketrans("╭╮╰╯─│…", "++++-|~")
-"""Panels where the terminal's encoding has no lines."""
+"""Box characters and their ASCII replacements, for terminals whose encoding lacks them."""
 INDENT = 26
 """Columns before the text of a flag; a longer flag has a line of its own."""
 
@@ -51,7 +51,7 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
 
 
 def _layout(prog: str) -> argparse.HelpFormatter:
-    """Leaves descriptions alone, which are wrapped already."""
+    """Makes a formatter that leaves descriptions alone, which are wrapped already."""
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=INDENT, width=_width())
 
 
@@ -158,7 +158,7 @@ def _word(plugin: Plugin) -> str:
 
 
 def _metavar(hint: Any) -> str:
-    """Returns what stands for a value in the help: `INT`, `{last,mean}`, `[ENCODER ...]`, `PATH|none`."""
+    """Returns the placeholder of a value in the help: `INT`, `{last,mean}`, `[ENCODER ...]`, `PATH|none`."""
     if is_plugin_type(hint) and get_origin(hint) is not tuple:
         return str(hint.registry.kind.upper())
     inner = get_args(hint)
@@ -180,7 +180,7 @@ def _default(held: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Returns the value as it is typed behind a flag, where a text needs no quotes."""
+    """Returns the value as it is typed after a flag; text needs no quotes there."""
     return printable(value if isinstance(value, str) else written(value)) or "''"
 
 

@@ -15,7 +15,7 @@ from assay.core.words import printable
 
 Watch = Callable[[Event], None]
 SILENCE = 15.0
-"""Seconds without a line after which, off a terminal, a run under way says how far it is."""
+"""Seconds without output after which, without a terminal, the progress of an unfinished run is printed."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iter
 
 
 def _lines(labels: Mapping[str, str], total: int) -> Watch:
-    """Prints a line for each stored run, and after a silence how far an unfinished run is.
+    """Prints a line for each stored run, and after a silence the progress of an unfinished one.
 
     [ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89
     [ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from assay.report.section import Section
 
 PIPED = 118
-"""Columns of a table that goes into a file or a program, unless COLUMNS says otherwise; machines take --json."""
+"""Columns of a table that is piped or redirected, unless COLUMNS says otherwise."""
 UNREAD = 141
 """The exit code of a program that writes into a pipe whose reader has left, as the shell reports it."""
 NAMED = 4
-"""Files a command was asked for by name that are named again when they are there, at most."""
+"""Most requested files whose paths are printed once they are written."""
 
 
 def publish(session: "Session", results: "Results", *, as_json: bool, quiet: bool) -> int:

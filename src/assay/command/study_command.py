@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from assay.core.study import Reading, Study
 
 LONG = 600.0
-"""Runs that take more seconds than this are asked about."""
+"""Estimated seconds above which a command asks before it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """These flags belong to every study command; the study's own are its fields."""
+    """The flags of every study command; the study's own are its fields."""
 
     grid: tuple[str, ...] = ()
     """Axes to vary: key=v1,v2 or key=0..4; the runs are every combination."""
@@ -41,7 +41,7 @@ class Shell:
     cpu_only: bool = False
     """The same as --device cpu."""
     wandb: Literal["None", "none", "on"] = "None"
-    """wandb:on logs each run to Weights & Biases while it goes."""
+    """wandb:on logs each run to Weights & Biases as it is computed."""
     choices: bool = False
     """List the words that choose plug-ins, and exit."""
     dry_run: bool = False
@@ -58,14 +58,14 @@ class Shell:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingShell:
-    """These flags belong to every reading command; its own are its fields."""
+    """The flags of every reading command; its own are its fields."""
 
     out: Path = Path("results")
-    """Where tables and figures go."""
+    """Folder for tables and figures."""
     json: bool = False
     """Print one JSON document and nothing else."""
     quiet: bool = False
-    """Say nothing but the tables."""
+    """Print only the tables."""
 
 
 def run_reading(cls: type["Reading"], words: list[str]) -> int:
@@ -107,7 +107,7 @@ def run_study(name: str, words: list[str]) -> int:
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
-    # What a preset or a file of options says is no word of the command line: flags win over it.
+    # Only words of the command line can contradict each other; flags win over a preset or a file of options.
     _refuse_contradictions(cls, read(words, cls, Shell, Execution))
     return max([_run_one(cls, read(each, cls, Shell, Execution)) for each in cls.commands(words)])
 
@@ -206,7 +206,7 @@ def _ask(session: "Session") -> None:
     """Asks before runs that may take long, on a terminal only."""
     seconds = session.seconds_left()
     if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
-        say("This may take long (--yes goes on without asking). Continue? [y/N]")
+        say("This may take long (--yes skips this question). Continue? [y/N]")
         if input().strip().lower() not in ("y", "yes"):
             raise UserError("nothing was started.")
 
@@ -216,7 +216,7 @@ def _print_help(base: "Study", line: Line, parts: Sequence[Any]) -> int:
     from assay.core.plan import assign
 
     chosen = {option.path: option.value(words) for option, words in line.of(type(base)) if option.is_plugin}
-    about = chosen_options(assign(base, chosen))  # first: a plug-in that is not known is an error, and no help
+    about = chosen_options(assign(base, chosen))  # first, so that an unknown plug-in is an error, not help
     print_help(_prog(type(base)), describe(base), parts)
     print(about, end="")
     return 0
@@ -238,7 +238,7 @@ def _below_axes(
     """
     hints = {option.path: option.hint for option in options(cls)}
     spread, rest = dict(grid), dict(values)
-    for axis in sorted(grid, key=len, reverse=True):  # of two axes the inner one has the last word
+    for axis in sorted(grid, key=len, reverse=True):  # of two axes the inner one wins
         below = {path.removeprefix(f"{axis}."): rest.pop(path) for path in [*rest] if path.startswith(f"{axis}.")}
         if not below:
             continue

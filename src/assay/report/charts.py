@@ -1,12 +1,10 @@
 """The charts studies need, from plain rows: lines with interval bands, bars with intervals, and heatmaps.
 
-Every seed is a dot. Colour always comes with a shape or a label. On the page: hover for the numbers, click a legend
-entry to single out a series, shift and wheel to zoom (the bare wheel scrolls the page), drag to move, double click
-to reset.
+Every seed is a dot, thinned where there are thousands (report.thinning). Colour always comes with a shape or a label.
+On the page: hover for the numbers, click a legend entry to single out a series, shift and wheel to zoom (the bare
+wheel scrolls the page), drag to move, double click to reset.
 
     interval_lines(rows, x="k", y="R2", series="model", dots=seeds, references={"ceiling": 1.0}, title="...")
-
-Every seed, that is, as long as they can be told apart: of thousands, some are drawn (report.thinning).
 
 A row's `y` is an `Interval` (or a function that gives it, called if the row is drawn), or a number whose bounds, if
 any, are under the keys `low` and `high`. Rows are copied to fixed field names, since Vega gives a meaning to the dots
@@ -34,7 +32,7 @@ HEAT = 260
 
 
 def without_validation(draw: Callable[..., Any]) -> Any:
-    """Parts of a chart are not validated one by one: `house_spec` validates the whole."""
+    """Decorate a function that draws: its parts are not validated one by one, as `house_spec` validates the whole."""
 
     @wraps(draw)
     def quickly(*args: Any, **options: Any) -> Any:
@@ -63,7 +61,7 @@ def interval_lines(
     log_x: bool = False,
     stepped: bool = False,
 ) -> "alt.LayerChart":
-    """A line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
+    """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
     A stepped line keeps its value until the next point."""
     import altair as alt
 
@@ -123,7 +121,7 @@ def interval_bars(
     title: str = "",
     value_title: str = "",
 ) -> "alt.LayerChart":
-    """A horizontal bar per label, so that long names stay readable; with `series`, a group of bars per label.
+    """Draw a horizontal bar per label, so that long names stay readable; with `series`, a group of bars per label.
 
     The interval is the line in the upper half of a bar, the seeds are the dots in the lower."""
     import altair as alt
@@ -170,7 +168,7 @@ def heatmap(
     x_order: Sequence[Any] | None = None,
     y_order: Sequence[Any] | None = None,
 ) -> "alt.Chart":
-    """A coloured cell per row; both axes in the order in which their values come, unless one is given."""
+    """Draw a coloured cell per row; both axes in the order in which their values come, unless one is given."""
     import altair as alt
 
     cells = [{"x": row[x], "y": row[y], "v": _short(row[value])} for row in rows]
@@ -192,13 +190,13 @@ def heatmap(
 
 
 def _short(value: Any) -> float | None:
-    """Four digits: a page may hold tens of thousands of cells."""
+    """Round to four digits: a page may hold tens of thousands of cells."""
     number = finite(value)[0]
     return None if number is None else float(f"{number:.4g}")
 
 
 def _sparse(values: Sequence[Any]) -> "alt.Axis":
-    """At most a dozen labels, evenly."""
+    """Label at most a dozen values, evenly spaced."""
     import altair as alt
 
     step = max(1, -(-len(values) // 12))
@@ -206,8 +204,8 @@ def _sparse(values: Sequence[Any]) -> "alt.Axis":
 
 
 def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
-    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip. A function gives the value
-    where it is drawn: so intervals of what is not cost nothing."""
+    """The mean and its bounds under fixed names, and the bounds as a word for the tooltip. A value that is a function
+    is called only here, so that intervals of rows that are not drawn cost nothing."""
     value = row[key]() if callable(row[key]) else row[key]
     if isinstance(value, Interval):
         point = {"y": value.mean, "low": value.low, "high": value.high, "n": value.n}
@@ -224,8 +222,8 @@ def _seed(row: Row, key: str) -> dict[str, Any]:
 
 
 def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properties: Any) -> "alt.LayerChart":
-    """Without the layers that have nothing to show: Vega warns of their infinite extent. The chart is made once, with
-    all that it has: Altair copies every layer several times whenever one is changed."""
+    """Layer charts without the empty ones, of whose infinite extent Vega warns. All properties are set at once: Altair
+    copies every layer several times whenever one is changed."""
     import altair as alt
 
     shown = [layer for layer in layers if layer.data["values"]]
@@ -235,15 +233,14 @@ def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properti
 
 
 def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityValue":
-    """The opacity of the series that is picked in the legend, and of the others. Of `alt.condition`, a dict, Altair
-    would have to find out which of its classes it is."""
+    """The opacity of the series picked in the legend, and of the others; faster than `alt.condition`, a dict."""
     import altair as alt
 
     return alt.OpacityValue(other, condition={"param": pick.name, "value": chosen})
 
 
 def _names(points: Sequence[Row]) -> list[str]:
-    """Series in the order they come: a colour depends on the rows, not on the alphabet."""
+    """Names of the series in the order of the rows, which decides their colours."""
     return list(dict.fromkeys(point["series"] for point in points))
 
 
@@ -277,7 +274,7 @@ def _shape(names: Sequence[str]) -> "alt.Shape":
 
 
 def _legend(names: Sequence[str]) -> "alt.Legend":
-    """As many columns as fit under the plot, at about 7 pixels a letter and 30 for the symbol."""
+    """A legend of as many columns as fit under the plot, at about 7 pixels a letter and 30 for the symbol."""
     import altair as alt
 
     widest = max((len(name) for name in names), default=1) * 7 + 30
@@ -285,7 +282,7 @@ def _legend(names: Sequence[str]) -> "alt.Legend":
 
 
 def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
-    """Where there is but one x, a band has no width: bars then."""
+    """Draw intervals as a band, or as bars where there is only one x, at which a band has no width."""
     import altair as alt
 
     bounded = [point for point in points if point["low"] is not None]
@@ -295,7 +292,7 @@ def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
 
 
 def _measured(points: Sequence[Row]) -> "alt.Axis":
-    """Ticks where something was measured, unless that is nearly everywhere."""
+    """Put ticks at the measured x, unless there are too many."""
     import altair as alt
 
     values = sorted({point["x"] for point in points})
@@ -303,7 +300,7 @@ def _measured(points: Sequence[Row]) -> "alt.Axis":
 
 
 def _references(references: Mapping[str, float], points: Sequence[Row], *, along: str) -> list["alt.Chart"]:
-    """A dashed line and its name per reference (the ceiling, the floor), named on the side where the data is."""
+    """Draw a dashed line per reference (the ceiling, the floor), with its name on the side where the data is."""
     import altair as alt
 
     field = alt.Y if along == "y" else alt.X

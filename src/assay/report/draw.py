@@ -1,4 +1,4 @@
-"""Tables and charts from rows: a study's report is columns and charts as data.
+"""Draws tables and charts from rows: a study's report is columns and charts as data.
 
 table(out, "icl", found, [Column("accuracy", "accuracy", ".4f"), Column("k-params", lambda row: ...)], note=NOTE)
 lines(out, "accuracy_by_step", found, lambda row: curve(row, "accuracy"), x_title="training step", caption="...")
@@ -17,12 +17,12 @@ from assay.report.rows import Row, by_setting
 from assay.report.thinning import SETTINGS, evenly, of_all
 
 Points = Iterable[tuple[float, Mapping[int, float]]]
-"""x and, by seed, y."""
+"""Pairs of x and, by seed, y."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its title, and what it shows of a row."""
+    """One column of a table: its title, and its value in a row."""
 
     title: str
     value: str | Callable[[Row], Any]
@@ -33,7 +33,7 @@ class Column:
     always: bool = False
     """Shown even where no row has a value."""
     note: str = ""
-    """What the column means, said below the table where the column is shown."""
+    """The column's meaning, printed below the table if the column is shown."""
 
     def of(self, row: Row) -> dict[str, Any]:
         found = {self.title: row.interval(self.value) if isinstance(self.value, str) else self.value(row)}
@@ -49,8 +49,8 @@ def table(
     note: str = "",
     extra: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """A line per row: its names, its setting and the columns; then the `extra` lines, such as untrained references.
-    Columns that no line has a value for are left out."""
+    """Report a line per row: its names, its setting and the columns; then the `extra` lines, such as untrained
+    references. Columns without any value are left out."""
     made = [{**row.names, **row.setting, **_cells(row, columns)} for row in found]
     keep = {column.title for column in columns if column.always}
     shown = filled([*made, *extra], keep=keep)
@@ -65,7 +65,7 @@ def _cells(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
 
 
 def filled(found: Sequence[Mapping[str, Any]], *, keep: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """The lines of a table with one set of keys, without the columns that no line has a value for."""
+    """Give all lines of a table the same keys, without the columns that have no value."""
     keep = set(keep)
     keys = dict.fromkeys(key for line in found for key in line)
     there = [key for key in keys if key in keep or any(line.get(key) is not None for line in found)]
@@ -85,8 +85,8 @@ def lines(
     extra: Sequence[Mapping[str, Any]] = (),
     **looks: Any,
 ) -> None:
-    """A line per series with its interval over seeds as a band and every seed as a dot; nothing where nothing was
-    measured. `own_x` gives each seed's x where it is measured too: dots lie there, and a seed without one has no dot.
+    """Chart a line per series with its interval over seeds as a band and every seed as a dot; nothing without points.
+    `own_x` gives each seed's x where it is measured too: dots lie there, and a seed without one has no dot.
     `bounded` scores lie between 0 and 1, and so do their intervals. `extra` lines ({"series", "x", "y"}) have no seeds:
     references, published points."""
     interval = share if bounded else student_t
@@ -112,7 +112,7 @@ def lines(
 
 
 def bars(out: Report, name: str, found: Sequence[Row], metric: str, *, caption: str, **looks: Any) -> None:
-    """A bar per row with its interval, every seed as a dot; nothing where no row has the metric."""
+    """Chart a bar per row with its interval, every seed as a dot; nothing where no row has the metric."""
     there = [row for row in found if row.values(metric)]
     drawn = [{"label": row.label, "y": row.interval(metric)} for row in there]
     dots = [{"label": row.label, "y": y, "seed": seed} for row in there for seed, y in row.values(metric).items()]
@@ -121,15 +121,15 @@ def bars(out: Report, name: str, found: Sequence[Row], metric: str, *, caption: 
 
 
 def numbered(found: Iterable[Row]) -> list[tuple[str, list[Row]]]:
-    """The rows of each setting, and the suffix that tells the names of its tables and charts apart: `_1`, `_2`; ""
-    where there is but one."""
+    """Group rows by setting, each with the suffix of its tables' and charts' names: `_1`, `_2`; "" for a single
+    setting."""
     settings = list(by_setting(found).values())
     return [(f"_{number}" if len(settings) > 1 else "", own) for number, own in enumerate(settings, start=1)]
 
 
 def per_setting(found: Iterable[Row], out: Report) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of each setting that is drawn, and the suffix of its charts' names. Captions of charts made meanwhile
-    begin with the setting."""
+    """Yield the suffix of the charts' names and the rows of each setting that is drawn. Captions of charts made
+    meanwhile begin with the setting."""
     settings = numbered(found)
     drawn = evenly(settings, SETTINGS)
     for suffix, own in drawn:

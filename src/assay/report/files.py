@@ -1,9 +1,9 @@
-"""A section on disk: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from.
+"""Writes a section: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from.
 
 Tables and charts are views of one command. The next command whose first table has the same name removes those that it
-does not write again, so that no figure stands beside a table it does not belong to. A small file in the folder lists
-what was written, by first table, with its hash: nothing else is ever removed. The folder may be a stranger's, so that
-list is read with care, and removes plain files of this folder alone.
+does not write again, so that no outdated figure stays. A small file in the folder lists what was written, by first
+table, with its hash: nothing else is ever removed. The folder may come from elsewhere, so that list is not trusted:
+only plain files of this folder are removed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ WRITTEN = ".written.json"
 
 
 def write_section(section: Section, folder: Path) -> list[Path]:
-    """Write everything the section holds; the paths in the order of its tables, documents, charts and files."""
+    """Write everything the section holds; return the paths in the order of its tables, documents, charts and files."""
     paths, views = [], dict[str, str]()
     for name, data in _contents(section, folder):
         paths.append(_write(folder / name, data))
@@ -37,7 +37,7 @@ def write_section(section: Section, folder: Path) -> list[Path]:
 
 
 def _replace_views(folder: Path, first: str, views: Mapping[str, str]) -> None:
-    """Remove what the last command with that first table wrote, nobody changed since, and this one did not write."""
+    """Remove unchanged files that the last command with that first table wrote and this one did not."""
     listed = _listed(folder)
     others = {name for key, names in listed.items() if key != first for name in names}
     for name, written in listed.get(first, {}).items():
@@ -54,13 +54,13 @@ def _listed(folder: Path) -> dict[str, dict[str, str]]:
         found = json.loads(read_plain(folder / WRITTEN, TEXT))
         listed = {first: dict(names) for first, names in found.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return {}  # not there, or no list of ours: then nothing is known, and nothing removed
+        return {}  # missing or malformed: nothing is removed
     plain = all(type(word) is str for names in listed.values() for pair in names.items() for word in pair)
     return listed if plain else {}
 
 
 def _there(path: Path) -> bytes | None:
-    """What a plain file holds; None for anything else, and for a name that no file has."""
+    """Read a plain file; None for anything else, and where there is none."""
     try:
         return read_plain(path)
     except (OSError, ValueError):
@@ -81,19 +81,19 @@ def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
     for chart in section.charts:
         try:
             yield from _pictures(chart, folder)
-        except (ValueError, RuntimeError) as error:  # what vl-convert raises; the tables are worth more than a chart
+        except (ValueError, RuntimeError) as error:  # raised by vl-convert; a lost chart must not cost the tables
             warnings.warn(
                 f"the chart {chart.name} cannot be drawn ({reason(error)}); the tables are whole", stacklevel=2
             )
 
 
 def _utf8(text: str) -> bytes:
-    """A file name that is no UTF-8 reaches Python as lone surrogates: written as \\udcff, which JSON reads back."""
+    """Encode text; lone surrogates, from file names that are no UTF-8, become \\udcff, which JSON reads back."""
     return text.encode(errors="backslashreplace")
 
 
 def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Drawing takes a second, so a chart whose spec is there already keeps its pictures; the spec is written last."""
+    """Draw a chart unless its spec is unchanged on disk, since drawing takes a second; the spec is written last."""
     import vl_convert
 
     names = f"{chart.name}.pdf", f"{chart.name}.png", f"{chart.name}.vl.json"
@@ -110,7 +110,7 @@ def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def drawn(chart: Any, suffix: str) -> bytes:
-    """One Altair chart in the house style as .pdf, .png or .svg: for a file whose name somebody else chose."""
+    """Draw an Altair chart in the house style as .pdf, .png or .svg, for a file that the user named."""
     import vl_convert
 
     draws: dict[str, Callable[..., bytes]] = {
@@ -122,7 +122,7 @@ def drawn(chart: Any, suffix: str) -> bytes:
         raise UserError(f"a figure cannot end in '{suffix}': name it .pdf, .png or .svg.")
     try:
         return draws[suffix](house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]())
-    except (ValueError, RuntimeError) as error:  # what vl-convert raises
+    except (ValueError, RuntimeError) as error:  # raised by vl-convert
         raise UserError(f"the figure cannot be drawn: {reason(error)}.") from None
 
 

@@ -1,4 +1,4 @@
-"""Pictures inside charts: matrices and grids of small images, each one embedded PNG, drawn without a plotting library.
+"""Embeds pictures in charts: matrices and grids of small images as one PNG each, without a plotting library.
 
 A chart of 64 images of 784 pixels would be 50,000 marks; an embedded picture is one.
 """
@@ -20,7 +20,7 @@ BLUE, WHITE, RED = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """(height, width, 3) bytes as a PNG file: a signature and three chunks."""
+    """Encode (height, width, 3) bytes as a PNG file: a signature and three chunks."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -33,13 +33,13 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def diverging(values: np.ndarray, limit: float) -> np.ndarray:
-    """-limit is blue, 0 white, limit red."""
+    """Colour values: -limit is blue, 0 white, limit red."""
     share = np.clip(values / limit if limit else np.zeros_like(values), -1, 1)[..., None]
     return np.where(share < 0, WHITE + (WHITE - BLUE) * share, WHITE + (RED - WHITE) * share).round().astype(np.uint8)
 
 
 def tiled(images: np.ndarray, columns: int, *, gap: int = 1) -> np.ndarray:
-    """(n, height, width) as one picture, each image on its own scale, white between them."""
+    """Tile images (n, height, width) into one picture, each on its own scale, white between them."""
     n, height, width = images.shape
     rows = math.ceil(n / columns)
     sheet = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)

@@ -1,8 +1,8 @@
-"""The HTML page: one file, no network, whatever the plug-ins are called.
+"""Builds the HTML page: one file that needs no network.
 
-Three walls keep foreign text inert: Jinja escapes it in the markup, chart data goes into `application/json` blocks with
-`<`, `>` and `&` as \\u003c and so on, and the page's own policy lets no script run but those whose hash it lists, and
-lets nothing be fetched. The policy needs no 'unsafe-eval', because vega-embed's `ast` mode interprets expressions.
+Foreign text stays inert in three ways: Jinja escapes it in the markup, chart data goes into `application/json` blocks
+with `<`, `>` and `&` as \\u003c and so on, and the page's policy allows only scripts whose hash it lists, and no
+fetching. The policy needs no 'unsafe-eval', because vega-embed's `ast` mode interprets expressions.
 """
 
 import base64
@@ -28,18 +28,18 @@ CONTENT_POLICY = (
 
 
 ROWS = 200
-"""Of a table that are on the page; of a longer one, its file has all."""
+"""Most rows of a table on the page; a longer one has a file with all."""
 TABLES = 40
-"""Of a study that are on the page; the files of the others lie beside it."""
+"""Most tables of a study on the page; the others are files beside it."""
 MISSING = 200
 CHART_BYTES = 1_800_000
-"""Of the charts of a page; what is beyond is not drawn on it."""
+"""Most bytes of a page's charts; the rest is not drawn on it."""
 FILES = "report"
 """The folder beside the page with the files of long tables."""
 
 
 def long_tables(sections: Sequence[tuple[str, str, Section]]) -> Iterator[tuple[str, str]]:
-    """The path, from the page, and the CSV of each table that is not on it whole."""
+    """Yield the path, from the page, and the CSV of each table that is not wholly on it."""
     for study, _, section in sections:
         for place, table in enumerate(section.tables):
             if place >= TABLES or len(table.rows) > ROWS:
@@ -49,7 +49,7 @@ def long_tables(sections: Sequence[tuple[str, str, Section]]) -> Iterator[tuple[
 def build_page(
     sections: Sequence[tuple[str, str, Section]], records: Sequence[Record], *, title: str = "assay report"
 ) -> str:
-    """The page for (study, its question, what it found) and the records behind them."""
+    """Build the page from (study, its question, its section) and the records behind them."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -76,11 +76,11 @@ def build_page(
         missing_count=len(missing),
         provenance=_provenance(records) if records else {},
     )
-    return page.encode(errors="backslashreplace").decode()  # a file name that is no UTF-8 brings lone surrogates
+    return page.encode(errors="backslashreplace").decode()  # lone surrogates come from file names that are no UTF-8
 
 
 def json_block(value: Any) -> str:
-    """JSON that can stand in a <script type="application/json">, whatever strings it holds."""
+    """Encode JSON so that it is safe inside <script type="application/json">."""
     text = json.dumps(finite(value)[0], separators=(",", ":"), allow_nan=False)  # ASCII: U+2028 and U+2029 are escaped
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -96,12 +96,12 @@ class PageCell:
 
 @dataclass
 class Room:
-    """Bytes that are left for charts."""
+    """The bytes that are left for charts."""
 
     left: int
 
     def take(self, charts: Sequence[Chart]) -> list[dict[str, str]]:
-        """The charts for which there is room, in their order."""
+        """Take the charts for which there is room, in their order."""
         taken = []
         for chart in charts:
             block = json_block(chart.spec)
@@ -171,7 +171,7 @@ def _missing(record: Record) -> dict[str, str]:
 
 
 def _provenance(records: Sequence[Record]) -> dict[str, str]:
-    """What the numbers were made with: every version that occurs, not just the last."""
+    """The versions that the numbers were computed with: all that occur, not just the last."""
     made = [record.provenance for record in records]
     status = Counter(record.status for record in records)
     dates = sorted(record.finished for record in records if record.finished)

@@ -1,4 +1,4 @@
-"""Records that a study can report, told from those that it cannot: a store may hold a stranger's."""
+"""Separates the records that a study can report from those it cannot: a store may be edited, or come from elsewhere."""
 
 import traceback
 import warnings
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 NAMED = 3
-"""Runs that a warning names; of more it says how many there are."""
+"""Most runs that a warning names; it counts the rest."""
 
 
 def without_odd(report: "Callable[[Sequence[Record]], Made]", records: "Sequence[Record]") -> Made | None:
-    """What `report` makes of the records that it can read, where it cannot read all of them; a warning names the
-    others. None: they cannot be told apart, or nothing is left."""
+    """Report the records that can be read, where not all can; a warning names the others. None: they cannot be told
+    apart, or nothing is left."""
     odd = _odd(report, records)
     names = [record.run.id for record in odd]
     left = [record for record in records if record.run.id not in names]
@@ -34,13 +34,13 @@ def without_odd(report: "Callable[[Sequence[Record]], Made]", records: "Sequence
 
 
 def problem_with(report: "Callable[[Sequence[Record]], object]", records: "Sequence[Record]") -> str | None:
-    """Why these records cannot be reported. None: they can, or the study says itself what is wrong (a UserError)."""
+    """Return why these records cannot be reported. None: they can, or the study raises a UserError of its own."""
     try:
         report(records)
         return None
     except UserError:
         return None
-    except Exception as error:  # noqa: BLE001 - a study's report is not ours
+    except Exception as error:  # noqa: BLE001 - a study's report may raise anything
         return described(error)
 
 
@@ -51,8 +51,8 @@ def described(error: Exception) -> str:
 
 
 def _odd(report: "Callable[[Sequence[Record]], object]", records: "Sequence[Record]") -> "list[Record]":
-    """The records that cannot be reported even alone, of some that cannot be reported together. Halved rather than
-    tried one by one: a store may have many records, and few odd ones."""
+    """Find the records that cannot be reported even alone, by bisection: a store may have many records, and few odd
+    ones."""
     if len(records) == 1:
         return list(records)
     middle = len(records) // 2

@@ -1,9 +1,9 @@
-"""A record as text: what was asked for, what was measured and what it cost, each under a heading that says which.
+"""Renders a record as text: options, metrics and costs, each under a heading.
 
 icl mqar attention mlp seed=1
 run 0a7633b647700607: done, 2025-06-01 10:20 UTC, in results/.store/icl/0a7633b647700607
 
-asked for (decides the numbers, and is the id):
+options (decide the numbers and the id):
   task.input_seq_len              16
 """
 
@@ -15,23 +15,23 @@ from assay.core.run import Record, flat
 from assay.core.words import printable
 
 SHOWN = 8
-"""Numbers of a list that are shown whole."""
+"""Longest list of numbers that is shown in full."""
 NAME = 30
 
 
 def render_record(record: Record, label: str) -> str:
-    """Everything that is known of a run; long lists in short, which `--json` and the record have whole."""
+    """Render everything that is stored of a run; long lists are shortened, `--json` has them in full."""
     run = record.run
     where = f", in {record.folder}" if record.folder else ""
     kept = f"\nfiles it keeps there: {', '.join(record.artifacts)}" if record.artifacts else ""
     head = f"{label}\nrun {run.id}: {record.verdict}, {record.finished[:16].replace('T', ' ')} UTC{where}{kept}"
     parts = {
-        "asked for (decides the numbers, and is the id)": {**flat(dict(run.options)), "seed": run.seed},
-        "computed with (decides the last digits, and is part of the id too)": asdict(run.numerics),
+        "options (decide the numbers and the id)": {**flat(dict(run.options)), "seed": run.seed},
+        "numerics (decide the last digits; part of the id)": asdict(run.numerics),
         "versions of the code (part of the id; a plug-in of your own: the hash of its file)": dict(run.versions),
-        "measured (follows from the id, whoever computes it)": flat(dict(record.metrics)),
-        "cost (of the machine that paid it, not of the id)": flat(dict(record.cost)),
-        "made by": {name: value for name, value in asdict(record.provenance).items() if value},
+        "metrics (the same on every machine)": flat(dict(record.metrics)),
+        "cost (depends on the machine)": flat(dict(record.cost)),
+        "provenance": {name: value for name, value in asdict(record.provenance).items() if value},
     }
     sections = [f"{title}:\n{_lines(values)}" for title, values in parts.items() if values]
     error = [f"error:\n{printable_lines(record.error)}"] if record.error else []

@@ -34,14 +34,14 @@ class Row:
     names: Mapping[str, str] = field(default_factory=dict)
     """Plug-ins by the title of their column, in the fewest words that tell the rows apart."""
     label: str = ""
-    """Those of the names in which the rows differ."""
+    """The names in which the rows differ."""
     setting: Mapping[str, Any] = field(default_factory=dict)
     """Every other option in which the rows differ."""
     tune: str = ""
     tried: Tried = field(default_factory=dict)
     """All runs that `records` were chosen from, by the tuned option's value and by seed."""
     over: str = SEED
-    """What the records are pooled over: the seed, or the path of an option."""
+    """The axis that records are pooled over: the seed, or the path of an option."""
 
     def __post_init__(self) -> None:
         assert self.records, "a row has at least one record"
@@ -87,7 +87,7 @@ class Row:
 
     @property
     def first(self) -> Mapping[str, Any]:
-        """The metrics of one finished run, for what all seeds have in common; empty where every seed diverged."""
+        """The metrics of one finished run, for values that all seeds share; empty where every seed diverged."""
         return self.finished[0].metrics if self.finished else {}
 
     @cached_property
@@ -124,7 +124,7 @@ class Row:
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether a value beyond those tried might have been better, for any of its seeds."""
+        """Whether any seed's value is the lowest or highest of those tried, so that one beyond might be better."""
         return at_the_edge(self.chosen, self.tried)
 
     @property
@@ -149,7 +149,7 @@ def rows(
     columns: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
 ) -> list[Row]:
-    """The runs of those statuses by setting, in the order they come.
+    """Pool runs of the given statuses into a row per setting, in the order they come.
 
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
     the option chosen per seed, by `worth` on validation. `over` is an option to pool over instead of the seed; `status`
@@ -181,7 +181,7 @@ def part(record: Record, over: str) -> Any:
 
 
 def _groups(records: Sequence[Record], free: Sequence[str], over: str) -> list[list[Record]]:
-    """Records that differ in nothing but the free options and what is pooled over, each run once."""
+    """Group records that differ only in the free options and what is pooled over, each run once."""
     groups: dict[str, dict[str, Record]] = {}
     # Runs of the store's index share the objects in which they do not differ; `records` keeps these objects alive.
     keys: dict[tuple[int | None, ...], str] = {}
@@ -211,7 +211,7 @@ def _words(found: Sequence[Row], name: Name) -> list[str]:
 
 
 def by_setting(found: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each setting, settings in the order they come."""
+    """Group rows by setting, in the order they come."""
     settings: dict[str, list[Row]] = {}
     for row in found:
         settings.setdefault(row.where, []).append(row)
@@ -219,7 +219,7 @@ def by_setting(found: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def varying(found: Sequence[Row], *, ignore: Iterable[str] = ()) -> dict[str, list[Any]]:
-    """What tells the rows apart: dotted option path -> its value in each row (None where a row lacks it).
+    """Find the options in which rows differ: dotted path -> its value in each row (None where a row lacks it).
 
     A plug-in is one column of labels, whatever its options. Numerics come under their field's name, and `version` is
     there when one plug-in was run in several versions. `ignore` leaves out a path and all below it."""
@@ -330,5 +330,5 @@ def _difference(one: Numerics, other: Numerics) -> str:
 
 
 def _parts(run: Run) -> tuple[Any, ...]:
-    """Everything that decides a run's numbers, but for its seed."""
+    """Everything that decides a run's numbers, except its seed."""
     return run.study, run.options, run.versions, run.numerics

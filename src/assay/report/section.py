@@ -1,4 +1,4 @@
-"""A section is what one study found: its tables and charts, collected before anything is printed or written."""
+"""A section holds one study's tables and charts, collected before anything is printed or written."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CEILING = "_ceiling"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a spreadsheet takes for the beginning of a formula; the last four are wide forms of the first."""
+"""Characters that begin a formula in a spreadsheet; the last four are wide forms of the first."""
 NUMBER = re.compile(r"[+-](\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|-", re.ASCII | re.IGNORECASE)
 Value = str | int | float | Interval | None
 
@@ -51,15 +51,15 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The keys that are shown as columns: a ceiling stands beside its score."""
+        """The keys that are shown as columns; a ceiling is shown beside its score, not as a column."""
         return tuple(key for key in self.keys if not (key.endswith(CEILING) and key.removesuffix(CEILING) in self.keys))
 
     def json_rows(self) -> list[dict[str, Any]]:
         return [{key: _json(value) for key, value in row.items()} for row in self.rows]
 
     def csv(self) -> str:
-        """A column X of intervals becomes X, X_low, X_high, X_n. Text that a spreadsheet would run as a formula begins
-        with an apostrophe, which spreadsheets read as "this is text"; numbers stay numbers."""
+        """Write CSV: a column X of intervals becomes X, X_low, X_high, X_n. Text that a spreadsheet would run as a
+        formula begins with an apostrophe, which spreadsheets read as "this is text"; numbers stay numbers."""
         spread = {key for row in self.rows for key, value in row.items() if isinstance(value, Interval)}
         header = [name for key in self.keys for name in (_spread_names(key) if key in spread else (key,))]
         text = io.StringIO()
@@ -124,12 +124,12 @@ class Section:
         self.files.append((path, data))
 
     def json_rows(self, table: Table) -> list[dict[str, Any]]:
-        """JSON values by column; an interval is {"mean", "low", "high", "n"}."""
+        """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
         return table.json_rows()
 
 
 def _check_name(name: str, taken: Sequence[str]) -> None:
-    """Names become file names."""
+    """Raise for a name that is taken, or that cannot be a file name."""
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
         raise ValueError(f"'{name}' names a file: use letters, digits, '_', '-' and '.'")
     if name in taken:
@@ -155,22 +155,21 @@ def _csv(value: Value, *, spread: bool) -> list[Any]:
 
 
 def _text(item: Any) -> Any:
-    """A cell that is text and looks like a formula, as text; `-0.5`, `+1e3` and a lone dash are none."""
+    """Quote text that looks like a formula; `-0.5`, `+1e3` and a lone dash do not."""
     if not isinstance(item, str) or not item.lstrip(" \0").startswith(FORMULA):
         return item
     return item if NUMBER.fullmatch(item) else f"'{item}"
 
 
 def report_into(section: Section, study: "Study", records: "Sequence[Record]") -> str | None:
-    """Let a study report its records; why it could not, or None. Records of a store that was edited, or is a
-    stranger's, may have options or metrics of another shape than the study writes: they are left out with a warning,
-    and take no more away. A UserError is the study's own word, and is raised."""
+    """Let a study report its records; return why it could not, or None. Records of an edited or foreign store whose
+    options or metrics have another shape are left out with a warning. A study's own UserError is raised."""
     try:
         study.report(records, section)
         return None
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001 - a study's report is not ours
+    except Exception as error:  # noqa: BLE001 - a study's report may raise anything
         problem = described(error)
 
     def report(some: "Sequence[Record]") -> Section:

@@ -1,4 +1,4 @@
-"""How every assay chart looks, whoever drew it: sizes that stay legible in a paper's column, colours all can tell."""
+"""The house style of every chart: sizes that stay legible in a paper's column, colours for the colour-blind too."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 SERIES = "series"
-"""The field of a chart's data that colours and shapes tell apart."""
+"""The field of a chart's data that decides colour and shape."""
 LEFT_OUT = "Drawn: "
-"""How a description begins that says what of the data a chart shows; captions repeat it."""
+"""The beginning of a description that says which data a chart shows; captions repeat it."""
 
 # Okabe and Ito (2008), without the yellow and black that vanish on white and on dark paper.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
@@ -50,8 +50,8 @@ UNDRAWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def house_spec(chart: Any) -> dict[str, Any]:
-    """The Vega-Lite spec of an Altair chart, in the house style where the chart does not say otherwise. It is validated
-    without what may be anything (rows, titles, names), once for all charts that do not differ in more."""
+    """Return the Vega-Lite spec of an Altair chart, in the house style unless the chart overrides it. Its structure,
+    without rows, titles and names, is validated once for all charts that share it."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     kind: Any = type(chart)
     _validate(kind, json.dumps(_structure(spec)))
@@ -66,8 +66,8 @@ def house_spec(chart: Any) -> dict[str, Any]:
 
 
 def _drawable(value: Any) -> Any:
-    """The same, without characters that XML has no place for: the renderer aborts the whole process at one of them, and
-    names come from files of others."""
+    """Remove characters that XML cannot hold: the renderer aborts the whole process at one, and names come from users'
+    files."""
     if isinstance(value, str):
         return UNDRAWABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def _drawable(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _validate(kind: Any, structure: str) -> None:
-    """Raise where the structure is no chart of this kind; what was found right is not looked at again."""
+    """Raise unless the structure is a chart of this kind; a valid structure is not checked again."""
     kind.validate(json.loads(structure))
 
 
@@ -86,9 +86,8 @@ LISTS = ("domain", "range", "sort", "values", "views")
 
 
 def _structure(spec: Any, key: str = "") -> Any:
-    """A copy without what the schema does not ask about: no inline rows, a text where any text is allowed is empty, and
-    of a list where any texts, or any numbers, are allowed one of each type is left; a pair stays one, since some must
-    be pairs."""
+    """Copy a spec without what the schema does not check: inline rows are dropped, free texts emptied, and lists of
+    free texts or numbers cut to one of each type; a pair stays one, since some must be pairs."""
     if isinstance(spec, list):
         if key in LISTS and all(isinstance(item, str | int | float) for item in spec):
             plain = [type(item)() for item in spec]
@@ -102,7 +101,7 @@ def _structure(spec: Any, key: str = "") -> Any:
 
 
 def notes(spec: Any) -> list[str]:
-    """What the parts of a spec say of the data that they show, once each."""
+    """The remarks in a spec's parts about the data they show, once each."""
     parts = spec if isinstance(spec, list) else [spec]
     own = [part["description"] for part in parts if part.get("description", "").startswith(LEFT_OUT)]
     inner = [note for part in parts for key in PARTS if key in part for note in notes(part[key])]
@@ -117,11 +116,10 @@ class Looks:
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        """A series' place in the palette and among the shapes."""
+        """Each series' index in the palette and among the shapes."""
 
     def wear(self, spec: Any) -> Any:
-        """The spec with its series in the section's colours and shapes; a new one takes what is used least, and least
-        within this chart."""
+        """Give the spec's series the section's colours and shapes; a new one takes the least used."""
         domains = [scale["domain"] for _, scale in _series_scales(spec)]
         names = dict.fromkeys(name for domain in domains for name in domain)
         for name in names:
@@ -140,7 +138,7 @@ class Looks:
 
 
 def _series_scales(spec: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of the colours and shapes that stand for series, in every layer and part of a spec."""
+    """Yield the colour and shape scales of series, in every layer and part of a spec."""
     if isinstance(spec, list):
         for part in spec:
             yield from _series_scales(part)

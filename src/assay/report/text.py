@@ -1,4 +1,4 @@
-"""A table as plain text, in the look of the expressivity spec: padded columns, a rule, nothing a pipe would mind.
+"""Renders a table as plain text, in the layout of the expressivity spec: padded columns and a rule.
 
 Model         k-params      R2
 ----------------------------------------
@@ -19,7 +19,7 @@ WIDTH, GAP = 12, "  "
 
 
 class Shown(NamedTuple):
-    """The parts of one cell; the page sets them apart, the terminal in a row."""
+    """The parts of one cell, which the page styles separately and the terminal joins."""
 
     value: str
     spread: str = ""
@@ -30,8 +30,8 @@ class Shown(NamedTuple):
 
 
 def render(table: Table, width: int | None = None) -> str:
-    """The whole table, its note below; no line ends in spaces. Given a width, it is cut into blocks of columns that
-    fit, each behind the leading columns that tell the rows apart."""
+    """Render the table with its note below; no line ends in spaces. Given a width, columns are split into blocks that
+    fit, each after the leading columns that name the rows."""
     if not table.rows:
         body = "(no rows)"
     else:
@@ -44,7 +44,7 @@ def render(table: Table, width: int | None = None) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """The table as a page of documentation shows it, its note above."""
+    """Render the table as Markdown for documentation, its note above."""
     lines = [table.columns, ["---"] * len(table.columns)]
     lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
     body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
@@ -57,7 +57,7 @@ def _padded(column: Sequence[str]) -> list[str]:
 
 
 def _blocks(columns: list[list[str]], width: int | None) -> list[list[list[str]]]:
-    """Columns in groups no wider than `width`, each group behind the names of the rows."""
+    """Group columns into blocks no wider than `width`, each after the names of the rows."""
     named = _names(columns, width)
     blocks = [columns[:named]]
     for column in columns[named:]:
@@ -68,7 +68,7 @@ def _blocks(columns: list[list[str]], width: int | None) -> list[list[list[str]]
 
 
 def _names(columns: list[list[str]], width: int | None) -> int:
-    """The fewest leading columns that no two rows share; one where that would take more than half the width."""
+    """Count the fewest leading columns that identify a row; one where they would take more than half the width."""
     rows = len(columns[0])
     for named in range(1, len(columns)):
         if width is not None and _span(columns[:named]) > width / 2:
@@ -88,7 +88,7 @@ def _span(columns: list[list[str]]) -> int:
 
 
 def shown(table: Table, row: Mapping[str, Value], column: str) -> Shown:
-    """One cell as text: the value, its interval and its ceiling."""
+    """Format one cell: the value, its interval and its ceiling."""
     form = table.formats.get(column, "")
     value, ceiling = row[column], row.get(column + CEILING)
     if isinstance(value, Interval):

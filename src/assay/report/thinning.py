@@ -1,8 +1,7 @@
-"""What is drawn is thinned first: a chart of thousands of lines shows nothing, and no browser opens its page.
+"""Thins the data of charts: one of thousands of lines shows nothing, and no browser opens its page.
 
-Numbers, tables and CSV files have everything. A chart has a bounded number of series, of points along each and of dots,
-evenly spaced in the order they come, and says in its caption what it left out. Charts of today's demos and findings are
-below every bound, and so as they were.
+Tables and CSV files have everything. A chart has a bounded number of series, of points along each and of dots, evenly
+spaced in the order they come, and its caption says what was left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +14,15 @@ Row = Mapping[str, Any]
 
 SERIES = 40
 POINTS = 1200
-"""Of all lines of a chart together, and at least `LEAST` of each."""
+"""Points of all lines of a chart together, but at least `LEAST` of each."""
 LEAST = 12
 DOTS = 1500
 SETTINGS = 8
-"""Settings that have charts of their own."""
+"""Most settings that have charts of their own."""
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
-    """At most so many of the items, the first and the last among them."""
+    """Choose at most so many of the items, evenly, with the first and the last."""
     if len(items) <= most:
         return list(items)
     if most == 1:
@@ -32,12 +31,12 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
 
 
 def of_all(drawn: int, count: int) -> list[str]:
-    """What a caption says where charts of some settings are left out."""
+    """The caption's remark where charts of some settings are left out."""
     return [] if drawn == count else [f"({drawn} of {count:,} settings are drawn; the tables have all)"]
 
 
 def thinned(lines: Sequence[Row], dots: Sequence[Row], series: str) -> tuple[list[Row], list[Row], str]:
-    """The rows of a chart's lines and dots that are drawn, and what a caption says of the others; "" where all are."""
+    """Choose the rows of a chart's lines and dots to draw; also the caption's remark on the others, "" without any."""
     by_series: dict[str, list[Row]] = {}
     for row in lines:
         by_series.setdefault(str(row[series]), []).append(row)

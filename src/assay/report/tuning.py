@@ -1,4 +1,4 @@
-"""Each seed's run is taken at the learning rate (or other option) that the other seeds chose on validation.
+"""Takes each seed's run at the learning rate (or other option) that the other seeds chose on validation.
 
     seed   validation at 1e-3, 3e-3, 1e-2        chosen by the others    the row counts its test score at
     0      .80  .97  .10                         3e-3                    3e-3
@@ -18,13 +18,13 @@ from typing import Any
 from assay.core.run import Record
 
 Worth = Callable[[Record], float]
-"""How good a finished record is on validation: larger is better."""
+"""A finished record's score on validation: larger is better."""
 Tried = Mapping[Any, Mapping[int, Record]]
 """Records by the tuned option's value and by seed."""
 
 
 def leave_one_out(tried: Tried, worth: Worth) -> dict[int, Record]:
-    """Each seed's record at the rate that the other seeds chose; of equals, the lowest rate."""
+    """Choose each seed's record at the rate that the other seeds chose; of equals, the lowest rate."""
     seeds = sorted({seed for by_seed in tried.values() for seed in by_seed})
     rates = sorted(tried, key=lambda rate: rate or 0)
     # A rate that a seed lost, or was not tried at, is the worst for it.
@@ -45,6 +45,6 @@ def most_common(chosen: Sequence[Any]) -> Any:
 
 
 def at_the_edge(chosen: Iterable[Any], tried: Iterable[Any]) -> bool:
-    """Whether any seed's rate is the lowest or the highest of several that were tried; None has no edge."""
+    """Return whether any seed's rate is the lowest or the highest of several that were tried; None has no edge."""
     rates = sorted({rate for rate in tried if rate is not None})
     return len(rates) > 1 and not {rates[0], rates[-1]}.isdisjoint(chosen)

@@ -2,7 +2,7 @@
 
     auxk |e - e'|^2,   e = x - x' what the code missed,   e' = top_{d_in / 2}(z of silent units) W_dec
 
-A unit is silent that has not fired for `dead_after` steps. Its z counts as it is, below 0 too: a unit that is below 0
+A unit is silent if it has not fired for `dead_after` steps. Its z counts as it is, below 0 too: a unit that is below 0
 on every row has no gradient through a ReLU, and would be silent for good.
 
 Departures from the paper: the term is not divided by the variance of e; its weight is scaled by the share of the
@@ -18,7 +18,7 @@ from assay.sparse_coders.base import DecoderModule
 
 
 class RevivingModule(DecoderModule):
-    """A decoder module that knows for how many steps each unit has been silent."""
+    """A decoder module that counts for how many steps each unit has been silent."""
 
     silent: Tensor
 
@@ -33,13 +33,13 @@ class RevivingModule(DecoderModule):
         a: Float[Tensor, "models batch d_code"],
         error: Float[Tensor, "models batch d_in"],
     ) -> Float[Tensor, " models"]:
-        """How much of the error the silent units fail to explain, weighted by how many they are; notes who fired.
-        Without a branch on how many there are: the host never waits for the device."""
+        """Compute the error that silent units fail to explain, weighted by their number; also counts silent steps.
+        There is no branch on how many are silent, so the host never waits for the device."""
         with torch.no_grad():
             self.silent.add_(1).mul_((a == 0).all(dim=1))
         dead = (self.silent > self.dead_after)[:, None]
         most = min(max(1, self.d_in // 2), self.d_code)
-        # Others are out of reach, so that where silent units are fewer than places no other takes one.
+        # Other units are masked, so that none takes a place where there are fewer silent units than places.
         values, units = z.masked_fill(~dead, -torch.inf).topk(most, dim=2)
         revived = torch.zeros_like(z).scatter(2, units, torch.where(values.isfinite(), values, 0.0))
         share = (dead.sum(dim=(1, 2)) / most).clamp(max=1)

@@ -22,9 +22,9 @@ from assay.nn.random import initialised_from
 from assay.sparse_coders import sparse_coders
 
 Terms = Mapping[str, Float[Tensor, " models"]]
-"""A loss by its parts; `total` is what is minimised."""
+"""A loss by its terms; `total` is minimised."""
 VECTOR = 32
-"""Numbers that a vector loop takes at a time, at most (two vectors of 512 bits)."""
+"""Most numbers that a vector loop takes at a time (two vectors of 512 bits)."""
 
 
 class CoderModule(nn.Module):
@@ -35,7 +35,7 @@ class CoderModule(nn.Module):
         self.models, self.d_in, self.d_code = models, d_in, d_code
 
     def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        """The code of each row, from that row alone."""
+        """Code each row, from that row alone."""
         raise NotImplementedError(f"{type(self).__name__}.encode")
 
     def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
@@ -46,27 +46,27 @@ class CoderModule(nn.Module):
         return type(self).decode is not CoderModule.decode
 
     def directions(self) -> Float[Tensor, "models d_code d_in"]:
-        """What each unit stands for in the input: its row of the decoder, or of the encoder where there is none."""
+        """The direction of each unit in the input: its row of the decoder, or of the encoder where there is none."""
         raise NotImplementedError(f"{type(self).__name__}.directions")
 
     @property
     def ignores_dark_inputs(self) -> bool:
-        """Whether an input that is always 0 takes no part in the loss but through W_enc x: no decoder, no norms."""
+        """Whether an input that is always 0 enters the loss only through W_enc x: no decoder, no norms."""
         return False
 
     @property
     def graphable(self) -> bool:
-        """Whether a CUDA graph can hold a step; solvers that choose their path on the host cannot be held."""
+        """Whether a CUDA graph can hold a step; not with solvers that branch on the host."""
         return True
 
     def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        """Of the training batch, model by model, and of the code that `encode` gives: with a decoder, `mse` is the
-        squared error of that code; without one, x is seen through it alone, and all of it is seen. May change buffers
-        (who fired when), never parameters."""
+        """Compute the loss of the training batch, model by model, on the code that `encode` gives: with a decoder,
+        `mse` is the squared error of that code; without one, the loss depends on x only through the code, and on all
+        of it. May change buffers (who fired when), never parameters."""
         raise NotImplementedError(f"{type(self).__name__}.loss")
 
     def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        """The loss, and its gradient written to every parameter's `.grad`, which is there already."""
+        """Compute the loss, and write its gradient to every parameter's existing `.grad`."""
         with torch.enable_grad():
             terms = self.loss(x)
             for parameter in self.parameters():
@@ -76,15 +76,15 @@ class CoderModule(nn.Module):
         return {name: term.detach() for name, term in terms.items()}
 
     def after_step(self) -> None:
-        """What an update leaves to be put right, such as norms."""
+        """Restore constraints, such as norms, after an update."""
 
     def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
-        """One model's initial parameters, drawn from the global generator; `mean` is that of the training data."""
+        """Draw one model's initial parameters from the global generator; `mean` is that of the training data."""
         raise NotImplementedError(f"{type(self).__name__}.fresh")
 
     @torch.no_grad()
     def initialise(self, seeds: Sequence[int], mean: Float[Tensor, " d_in"]) -> None:
-        """Each model from its own seed's stream, whoever its companions are."""
+        """Initialise each model from its own seed's stream, whatever else is in the module."""
         for place, seed in enumerate(seeds):
             with initialised_from(seed, "init"):
                 for name, value in self.fresh(mean).items():
@@ -116,8 +116,8 @@ class DecoderModule(EncoderModule):
     unit_rows: ClassVar[bool] = True
     """Whether decoder rows are kept at norm 1, so that a unit's activation is its size in the input."""
     half_fires: ClassVar[bool] = False
-    """Whether half of the units fire at the start: of d_code random rows they put out d_code / (2 d_in) times x, and of
-    a code that overshoots most units die in the first steps. Encoder rows then begin shorter by as much."""
+    """Whether half of the units fire at the start: d_code random rows then reconstruct d_code / (2 d_in) times x, and
+    after such an overshoot most units die in the first steps. Encoder rows therefore begin shorter by as much."""
 
     def __init__(self, models: int, d_in: int, d_code: int) -> None:
         super().__init__(models, d_in, d_code)
@@ -130,7 +130,7 @@ class DecoderModule(EncoderModule):
         return {"W_enc": rows * gain, "b_enc": torch.zeros(self.d_code), "W_dec": rows, "b_dec": mean}
 
     def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        # W (x - b_dec) + b_enc, with b_dec moved into the bias: one product for the batch all the same.
+        # W (x - b_dec) + b_enc, with b_dec moved into the bias, so that the batch is still one product.
         return project(x, self.W_enc, self.b_enc - torch.einsum("mkd,md->mk", self.W_enc, self.b_dec))
 
     def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
@@ -198,18 +198,18 @@ class SparseCoder(Sized):
 
     @property
     def level(self) -> float | None:
-        """The option that makes codes sparser or denser, where there is one."""
+        """The value of the option that makes codes sparser or denser, if there is one."""
         name = self.level_option
         return None if name is None else float(getattr(self, name))
 
     level_option: ClassVar[str | None] = None
 
     def check(self, d_in: int, d_code: int, batch: int) -> None:
-        """Refuse sizes this coder cannot have, before anything is computed."""
+        """Raise for sizes this coder cannot have, before anything is computed."""
 
 
 class TrainedCoder(SparseCoder):
-    """Trained by gradients, many at a time."""
+    """A coder trained by gradients, many at a time."""
 
     columns: ClassVar[tuple[str, ...]] = ()
     """Options in which the models of one module may differ; they must be numbers."""
@@ -221,7 +221,7 @@ class TrainedCoder(SparseCoder):
 
 @dataclass(frozen=True, kw_only=True)
 class CountedCoder(TrainedCoder):
-    """Told how many units may fire."""
+    """A coder with a given number of active units."""
 
     columns: ClassVar = ("k",)
     level_option: ClassVar = "k"
@@ -235,17 +235,17 @@ class CountedCoder(TrainedCoder):
 
 
 class FittedCoder(SparseCoder):
-    """Fitted to the training data at once."""
+    """A coder fitted to the training data at once."""
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> CoderModule:
-        """The module of one model."""
+        """Fit the module of one model."""
         raise NotImplementedError(f"{type(self).__name__}.fit")
 
 
 def principal_axes(
     x: Float[Tensor, "n d_in"], count: int
 ) -> tuple[Float[Tensor, " d_in"], Float[Tensor, "count d_in"], Float[Tensor, " count"]]:
-    """In float64: the mean of the rows, the directions of largest variance, and the variance along each."""
+    """Compute, in float64, the mean of the rows, the directions of largest variance, and the variance along each."""
     mean = x.double().mean(dim=0)
     centred = x.double() - mean
     sums, axes = torch.linalg.eigh(centred.mT @ centred)
@@ -253,20 +253,20 @@ def principal_axes(
 
 
 def stack(coders: Sequence[TrainedCoder], d_in: int, d_code: int) -> CoderModule:
-    """Coders that differ in their `columns` alone, as one module: such an option is a tensor with a models axis."""
+    """Build coders that differ only in their `columns` as one module: such an option is a tensor with a models axis."""
     first = coders[0]
     fixed = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in first.columns}
     for coder in coders:
         assert type(coder) is type(first), f"{coder} and {first} cannot be one module"
         assert fixed == {name: getattr(coder, name) for name in fixed}, f"{coder} and {first} differ in more"
-    # On the CPU also where a module is built for its shapes alone: some read their columns.
+    # On the CPU even where a module is built on the meta device: some read their columns' values.
     columns = {name: torch.tensor([getattr(coder, name) for coder in coders], device="cpu") for name in first.columns}
     made: Any = type(first).module
     return made(len(coders), d_in, d_code, **fixed, **columns)
 
 
 def pick(coder: TrainedCoder, module: CoderModule, place: int) -> CoderModule:
-    """One model of a module, alone."""
+    """Take one model out of a module."""
     alone = coder.build(1, module.d_in, module.d_code)
     state = {name: value[place : place + 1].detach().clone() for name, value in module.state_dict().items()}
     some = next(module.parameters())
@@ -286,8 +286,8 @@ def project(
 
 
 def steady(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """exp or log with bits that do not depend on how many models there are: vector loops leave the last elements of a
-    tensor to scalar code, which rounds otherwise. Padded, each model ends where a vector does."""
+    """Apply exp or log with bits that do not depend on the number of models: vector loops leave a tensor's last
+    elements to scalar code, which rounds differently. Padding makes each model end where a vector does."""
     rest = -x.shape[-1] % VECTOR
     if not rest or x.is_cuda:
         return function(x)

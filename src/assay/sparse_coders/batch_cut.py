@@ -4,6 +4,9 @@ In training the cut is the batch's own. To code rows one by one afterwards, the 
 averaged over steps, is the threshold of every unit: a > threshold.
 """
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -11,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import relu
 
 from assay.sparse_coders.auxiliary import RevivingModule
+from assay.sparse_coders.base import CountedCoder
 
 
 class BatchCut(RevivingModule):
@@ -40,7 +44,7 @@ class BatchCut(RevivingModule):
         return z * (z > self.threshold[:, None, None])
 
     def batch_code(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
-        """The code of a training batch from its pre-activations, cut by the batch; moves the threshold."""
+        """Code a training batch from its pre-activations, cut by the batch; updates the threshold."""
         rows = z.shape[1]
         flat = rearrange(relu(z), "m b k -> m (b k)")
         values, places = flat.topk(self.most * rows, dim=1)
@@ -50,6 +54,21 @@ class BatchCut(RevivingModule):
         return rearrange(torch.zeros_like(flat).scatter(1, places, kept), "m (b k) -> m b k", b=rows)
 
     def _follow(self, least: Float[Tensor, " models"]) -> None:
-        """Start at the first batch's, then move a little towards each; a batch in which nothing fired says nothing."""
+        """Update the threshold's moving average from the first batch on; skips batches without active units."""
         moved = torch.where(self.threshold < 0, least, torch.lerp(self.threshold, least, self.threshold_rate))
         self.threshold.copy_(torch.where(least.isfinite(), moved, self.threshold))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCutCoder(CountedCoder):
+    """The options of coders that cut by the batch."""
+
+    weights: ClassVar = ("auxk",)
+    scales: ClassVar = ("threshold_rate",)
+
+    threshold_rate: float = 0.01
+    """How fast the threshold for rows alone follows the batches."""
+    auxk: float = 1 / 32
+    """Weight of the silent units' share of the error."""
+    dead_after: int = 200
+    """Steps without firing after which a unit counts as silent."""

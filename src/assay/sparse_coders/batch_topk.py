@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import CountedCoder, Terms
-from assay.sparse_coders.batch_cut import BatchCut
+from assay.sparse_coders.base import Terms
+from assay.sparse_coders.batch_cut import BatchCut, BatchCutCoder
 
 
 class Module(BatchCut):
@@ -33,17 +33,8 @@ class Module(BatchCut):
 
 @sparse_coders.register("batch_topk")
 @dataclass(frozen=True, kw_only=True)
-class BatchTopK(CountedCoder):
+class BatchTopK(BatchCutCoder):
     """A batch keeps its k x rows largest units; rows alone are cut at the average threshold."""
 
     version: ClassVar[int] = 2
     module: ClassVar = Module
-    weights: ClassVar = ("auxk",)
-    scales: ClassVar = ("threshold_rate",)
-
-    threshold_rate: float = 0.01
-    """How fast the threshold for rows alone follows the batches."""
-    auxk: float = 1 / 32
-    """Weight of the silent units' share of the error."""
-    dead_after: int = 200
-    """Steps without firing after which a unit counts as silent."""

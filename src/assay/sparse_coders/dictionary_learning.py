@@ -32,7 +32,7 @@ class Module(CoderModule):
         self.register_buffer("mean", mean[None])
 
     def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        """Matching pursuit: k times the atom nearest to what is left, then all chosen ones fitted together."""
+        """Code by matching pursuit: k times choose the atom nearest to the residual and refit all chosen ones."""
         from sklearn.decomposition import sparse_encode
 
         rows = rearrange(x, "1 b d -> b d") - self.mean
@@ -57,7 +57,7 @@ class DictionaryLearning(FittedCoder):
     k: int = 8
     """Atoms of a row."""
     rows: int = 4096
-    """Of the training data that are gone through; coding by search is slow."""
+    """Most training rows to learn from; coding by search is slow."""
 
     def check(self, d_in: int, d_code: int, batch: int) -> None:
         if not 1 <= self.k <= min(d_in, d_code):

@@ -20,7 +20,7 @@ from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, FittedModule, principal_axes
 
 VARIES = 1e-10
-"""Of the largest variance: less is rounding, and no component."""
+"""Smallest variance of a component, as a share of the largest: less is rounding."""
 
 
 @sparse_coders.register("fast_ica")
@@ -32,7 +32,7 @@ class FastICA(FittedCoder):
 
     iterations: int = 200
     rows: int = 20_000
-    """Of the training data that the rotation is fitted to, at most: each iteration goes through all of them."""
+    """Most training rows that the rotation is fitted to: each iteration goes through all of them."""
     rectified: bool = False
     """relu(s) and relu(-s) of half as many components instead of s: a sparse, non-negative code."""
 
@@ -41,8 +41,8 @@ class FastICA(FittedCoder):
             raise UserError(f"{self.label}: {d_in} inputs have no more than {d_in} components. Lower d_code.")
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> FittedModule:
-        """Whitened on all rows, as pca is fitted, so that both keep the same of the input; rotated by some of them.
-        Units beyond the components that vary stay silent."""
+        """Whiten on all rows, as pca does, so that both keep the same subspace; fit the rotation on some of them. Units
+        beyond the components that vary stay silent."""
         components = d_code // 2 if self.rectified else d_code
         mean, axes, variances = principal_axes(x, components)
         vary = variances > VARIES * variances[0]

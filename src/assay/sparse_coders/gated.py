@@ -54,7 +54,7 @@ class Module(DecoderModule):
 @sparse_coders.register("gated")
 @dataclass(frozen=True, kw_only=True)
 class Gated(TrainedCoder):
-    """Whether a unit fires and how strongly are decided apart."""
+    """A unit's gate and its size are computed separately."""
 
     version: ClassVar[int] = 2
     module: ClassVar = Module

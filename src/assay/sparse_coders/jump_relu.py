@@ -24,7 +24,7 @@ from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
 
 
 class Step(torch.autograd.Function):
-    """1[z > t]; no gradient to z."""
+    """1[z > t], with no gradient to z."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> Tensor:
@@ -40,7 +40,7 @@ class Step(torch.autograd.Function):
 
 
 class Jump(torch.autograd.Function):
-    """z 1[z > t]; to z the gradient of an open gate."""
+    """z 1[z > t], with the gradient of an open gate to z."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> Tensor:
@@ -100,6 +100,6 @@ class JumpReLU(TrainedCoder):
     l0: float = 0.1
     """Price of an active unit, in squared error."""
     bandwidth: float = 0.1
-    """Inputs this near to a threshold say which way it should move."""
+    """Width of the window around a threshold whose inputs give it a gradient."""
     threshold: float = 0.1
-    """At the start. It is learned by its logarithm: from 0.01, short training does not take it anywhere."""
+    """Initial threshold. Its logarithm is learned: from 0.01, short training hardly moves it."""

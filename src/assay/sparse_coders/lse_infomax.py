@@ -29,8 +29,8 @@ Activation = Literal["relu", "identity", "softplus"]
 SHRINKAGE = 0.1
 """Share of the identity in the correlation matrix whose determinant is taken."""
 WEIGHTS = ("lambda_lse", "lambda_var", "lambda_tc")
-"""In which the models of a module may differ. Not in lambda_wr: with it gradients are autograd's, without it they are
-written out by hand, and the bits of a model would depend on its companions."""
+"""Weights in which the models of a module may differ. Not lambda_wr: with it gradients come from autograd, without it
+they are written out, so the bits of a model would depend on the others."""
 
 
 class Module(EncoderModule):
@@ -111,7 +111,7 @@ class Module(EncoderModule):
         into = rearrange(self.W_enc.grad, "(g m) k d -> g (m k) d", g=groups)
         torch.bmm(rearrange(g, "(g m) k b -> g (m k) b", g=groups), x, out=into)
         if self.scale == "unit_norm" and self.W_enc.grad is not None:
-            # Along itself a row moves nothing, and across it the less the longer it is.
+            # A row's gradient along itself is zero, and across it inversely proportional to its norm.
             along = (self.W_enc.grad * rows).sum(dim=2, keepdim=True)
             self.W_enc.grad.addcmul_(rows, along, value=-1).div_(self.W_enc.norm(dim=2, keepdim=True))
         torch.sum(g, dim=2, out=self.b_enc.grad)
@@ -141,7 +141,7 @@ class Module(EncoderModule):
         return g, {"total": total, "lse": lse, "var": var_term, "tc": tc}
 
     def _variance(self, var: Float[Tensor, "models unit"]) -> tuple[Tensor, Tensor]:
-        """The term, and one over how much it falls with the variance of each unit."""
+        """The variance term, and one over its derivative by the variance of each unit, negated."""
         if self.scale == "hinge":
             h = (var + self.eps).sqrt()
             return relu(1 - h).sum(dim=1), torch.where(h < 1, 2 * h, torch.inf)
@@ -152,10 +152,10 @@ def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " mo
     """-log det of the correlation matrix, shrunk towards the identity."""
     found = infomax.correlations(a)
     eye = torch.eye(a.shape[2], dtype=a.dtype, device=a.device)
-    # A unit that stands still has a row of zeros, the diagonal included: it counts as one that correlates with nothing.
+    # A constant unit has a row of zeros, the diagonal included: it counts as uncorrelated with all others.
     missing = torch.diag_embed(1 - found.diagonal(dim1=1, dim2=2))
     shrunk = (1 - SHRINKAGE) * (found + missing) + SHRINKAGE * eye
-    # Through Cholesky without a check: asking whether it worked would wait for the device. Shrunk, it always does.
+    # Cholesky without a check, which would wait for the device: a shrunk matrix is always positive definite.
     root = torch.linalg.cholesky_ex(shrunk).L
     return -2 * root.diagonal(dim1=1, dim2=2).log().sum(dim=1)
 
@@ -178,7 +178,7 @@ class LseInfomax(TrainedCoder):
     variance_eps: float = 1e-6
     activation: Activation = "relu"
     scale: Literal["none", "unit_norm", "hinge"] = "none"
-    """What keeps W from growing for ever: nothing (the paper), unit rows, or a hinge at a deviation of 1."""
+    """How W is kept from growing for ever: not at all (the paper), unit rows, or a hinge at a deviation of 1."""
     decorrelation: Literal["pairs", "logdet"] = "pairs"
 
     def check(self, d_in: int, d_code: int, batch: int) -> None:

@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import CountedCoder, Terms
-from assay.sparse_coders.batch_cut import BatchCut
+from assay.sparse_coders.base import Terms
+from assay.sparse_coders.batch_cut import BatchCut, BatchCutCoder
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
@@ -44,17 +44,8 @@ class Module(BatchCut):
 
 @sparse_coders.register("matryoshka")
 @dataclass(frozen=True, kw_only=True)
-class Matryoshka(CountedCoder):
+class Matryoshka(BatchCutCoder):
     """BatchTopK whose first units must reconstruct on their own."""
 
     version: ClassVar[int] = 2
     module: ClassVar = Module
-    weights: ClassVar = ("auxk",)
-    scales: ClassVar = ("threshold_rate",)
-
-    threshold_rate: float = 0.01
-    """How fast the threshold for rows alone follows the batches."""
-    auxk: float = 1 / 32
-    """Weight of the silent units' share of the error."""
-    dead_after: int = 200
-    """Steps without firing after which a unit counts as silent."""

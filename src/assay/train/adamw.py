@@ -52,7 +52,7 @@ class FusedAdamW:
         )  # fmt: skip
 
     def keep(self, which: Tensor) -> None:
-        """Go on with these rows of every tensor alone."""
+        """Keep only these rows of every tensor."""
         self.tensors, self.means, self.squares = (
             [tensor[which] for tensor in held] for held in (self.tensors, self.means, self.squares)
         )

@@ -1,4 +1,4 @@
-"""Tensors that a run saved, read back from its record."""
+"""Reads the tensors that a run saved from its record."""
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -8,7 +8,7 @@ from assay.core.run import Record
 
 
 def saved_tensors(record: Record, name: str) -> dict[str, Tensor]:
-    """The tensors of an artifact; a file that is missing or damaged is said in one line."""
+    """Load the tensors of an artifact; raises a one-line error for a missing or damaged file."""
     data = record.artifact(name)
     try:
         return safetensors.torch.load(data)

@@ -30,7 +30,7 @@ one, for 256 and more two thirds of its time (H200, heads of 16)."""
 Weights = tuple[Tensor, ...]
 """One tensor per parameter: of all models, or of one model under vmap."""
 SCORED_AT_ONCE = 2**31
-"""Numbers that answers may take at a time: models answer in groups that stay below it."""
+"""Most numbers that answers take at a time: models answer in groups that stay below it."""
 HELD_PER_TOKEN = 512
 """Numbers assumed to be held per input token in a forward pass: an allowance, not a measurement."""
 
@@ -50,7 +50,7 @@ class Bank(Trainer):
         device = next(models[0].parameters()).device
         super().__init__(task, train, seeds=dict.fromkeys(seeds), device=device, graph=graph)
         self.template = models[0]
-        self.whole = nullcontext if compile else kept_whole  # what is compiled is fused anyway
+        self.whole = nullcontext if compile else kept_whole  # compiled code is fused anyway
         self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy
         if has_kernels(device) and not compile:
             from assay.nn import kernels

@@ -30,7 +30,7 @@ class Checkpoint:
     """The progress of runs that are computed together."""
 
     done: int
-    """Steps, epochs or windows that are behind them."""
+    """Steps, epochs or windows that are finished."""
     state: Any
     """Everything they share: weights, optimizer, generators."""
     runs: Mapping[str, Any]
@@ -87,7 +87,7 @@ def resumed(saved: Checkpoint | None, start: Callable[[], T], take_up: Callable[
     try:
         take_up(fresh, saved)
         return fresh
-    except torch.OutOfMemoryError:  # the file is not to blame
+    except torch.OutOfMemoryError:  # no fault of the checkpoint
         raise
     except MISFIT as error:
         assert saved.path is not None
@@ -98,7 +98,7 @@ def resumed(saved: Checkpoint | None, start: Callable[[], T], take_up: Callable[
 
 
 def save_checkpoint(path: Path, content: Any) -> None:
-    """Write a file for a later process. On a full disk the run goes on, and a warning says, once per process, that it
+    """Write a file for a later process. On a full disk the run continues, with a warning, once per process, that it
     could not be resumed."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
@@ -106,7 +106,7 @@ def save_checkpoint(path: Path, content: Any) -> None:
         write_file(path, buffer.getvalue())
     except OSError as error:
         warnings.warn(
-            f"no checkpoint can be written ({error.strerror}): runs go on, but could not be resumed if interrupted",
+            f"no checkpoint can be written ({error.strerror}): runs continue, but cannot be resumed if interrupted",
             stacklevel=2,
         )
 
@@ -132,12 +132,12 @@ def fill(mine: torch.Tensor, saved: torch.Tensor) -> None:
 
 
 def generator_states(rngs: Mapping[int, torch.Generator]) -> dict[int, torch.Tensor]:
-    """Copy where each seed's generator stands."""
+    """Copy the state of each seed's generator."""
     return {seed: rng.get_state() for seed, rng in rngs.items()}
 
 
 def restore_generators(rngs: Mapping[int, torch.Generator], states: Mapping[int, torch.Tensor]) -> None:
-    """Set each seed's generator to where it stood; a checkpoint may have other seeds besides."""
+    """Restore the state of each seed's generator; a checkpoint may have other seeds besides."""
     for seed, rng in rngs.items():
         rng.set_state(states[seed])
 
@@ -161,5 +161,5 @@ def _set_aside(path: Path, error: Exception) -> None:
     warnings.warn(f"the checkpoint {path} cannot be used ({reason}): the run starts anew", stacklevel=3)
     try:
         path.replace(path.with_name(path.name + SET_ASIDE))
-    except OSError:  # a read-only disk: the run can do without
+    except OSError:  # a read-only disk: the run works without checkpoints
         return

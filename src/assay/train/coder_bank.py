@@ -66,7 +66,7 @@ class CoderBank:
         *,
         graph: bool = True,
     ) -> None:
-        # The models of a seed stand side by side; groups of unequal size would be no one product.
+        # The models of a seed are adjacent, in groups of equal size, so that a step is one product.
         self.order = sorted(range(len(coders)), key=lambda k: (seeds[k], rates[k]))
         groups = [list(group) for _, group in groupby(self.order, key=lambda k: seeds[k])]
         assert len({len(group) for group in groups}) == 1, "every seed of a bank has as many models: see `rectangles`"

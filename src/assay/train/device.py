@@ -1,4 +1,4 @@
-"""Which device, and the numerics that go with it."""
+"""Chooses the device, and sets the numerics that go with it."""
 
 import re
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from assay.nn import fla, scan
 
 
 def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, autocast: bool = False) -> Numerics:
-    """`auto`, `cpu`, `cuda` or `cuda:1` -> what becomes part of the run ids; a device that is not there is an error,
-    and so is a backend that cannot run on it."""
+    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into the numerics in run ids; raises for a missing device, and for a
+    backend that cannot run on it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = device.partition(":")
@@ -31,7 +31,7 @@ def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, 
 
 
 def gpus_of(device: str) -> tuple[int, ...]:
-    """The devices a word means: `cuda` is all there are, `cuda:1` is one, `cpu` none."""
+    """The GPUs that a word names: `cuda` is all, `cuda:1` is one, `cpu` none."""
     if numerics_for(device).device == "cpu":
         return ()
     index = device.partition(":")[2]
@@ -40,12 +40,12 @@ def gpus_of(device: str) -> tuple[int, ...]:
 
 @contextmanager
 def activate(numerics: Numerics) -> Iterator[torch.device]:
-    """The device of a run, torch and the scans set as its numerics say; put back afterwards, for drivers that go on.
+    """Set torch and the scans as a run's numerics say, yield its device, and restore the settings afterwards.
 
     oneDNN is off: at the first product it cannot do (bf16 on a core without it) torch drops it for the rest of the
     process, so that the bits of a run would depend on what ran before. Nothing here is slower without it.
     """
-    _check_backend(numerics.device, numerics.backend)  # a worker on another machine may lack what the driver has
+    _check_backend(numerics.device, numerics.backend)  # a worker on another machine may lack the package
     onednn, precision = torch._C._get_mkldnn_enabled(), torch.get_float32_matmul_precision()
     before = torch.get_num_threads(), precision, onednn, scan.backend
     _set(numerics.threads, numerics.matmul_precision, onednn=False, backend=numerics.backend)
@@ -57,8 +57,8 @@ def activate(numerics: Numerics) -> Iterator[torch.device]:
 
 
 def _gpu() -> dict[str, str]:
-    """The GPU of this process, for the provenance of what it computes; nothing where torch has none, since the first
-    tensor there says so better."""
+    """The GPU of this process, for provenance; empty where torch has none, since the first tensor there raises a better
+    error."""
     if not torch.cuda.is_available():
         return {}
     return {"gpu": torch.cuda.get_device_name(), "driver": _driver(), "cuda": str(torch.version.cuda or "")}
@@ -66,7 +66,7 @@ def _gpu() -> dict[str, str]:
 
 @cache
 def _driver(version: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The version of NVIDIA's kernel module, as Linux shows it; elsewhere nothing, since torch does not know it."""
+    """The version of NVIDIA's kernel module, as Linux shows it; empty elsewhere, since torch does not know it."""
     try:
         found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", version.read_text())
     except OSError:

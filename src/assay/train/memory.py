@@ -34,7 +34,7 @@ TRAINED = 16
 
 
 class Room(NamedTuple):
-    """Somewhere that memory is taken from, and how many runs take of it at once."""
+    """A memory (host or GPU), and how many runs share it at once."""
 
     where: str
     free: int
@@ -42,11 +42,11 @@ class Room(NamedTuple):
 
 
 def check_memory(study: Study, runs: Sequence[Run], executor: Executor) -> Executor:
-    """The executor, with as many workers as fit, and a warning, where nobody said how many. A UserError that names what
-    does not fit and the option to lower, where some run is too large for where it would be computed, or those are that
-    run at once because somebody said so."""
+    """Return the executor, with fewer workers and a warning where not as many fit and the user gave no number. Raises a
+    UserError that names what does not fit and the option to lower, where a run alone is too large, or as many runs at
+    once as the user asked for."""
     known = registries()["studies"]
-    asked = {name: known[name]() for name in {run.study for run in runs}}  # once: a default study takes a while to make
+    asked = {name: known[name]() for name in {run.study for run in runs}}  # once: making a default study is slow
     sizes = {place: sum(asked[run.study].memory(run).values()) for place, run in enumerate(runs)}
     largest = max(sizes, key=lambda place: sizes[place], default=0)
     if not sizes or not sizes[largest]:
@@ -69,19 +69,19 @@ def check_memory(study: Study, runs: Sequence[Run], executor: Executor) -> Execu
 
 
 def at_once(needs: Sequence[int]) -> int:
-    """What runs in as many processes hold together, largest first. Their peaks seldom meet: one is at its peak, and the
-    others are halfway."""
+    """Estimate what runs in as many processes hold together, largest first: one at its peak, the others at half, since
+    peaks seldom coincide."""
     return sum(needs[:1]) + sum(needs[1:]) // 2
 
 
 def need_of(run: Run) -> Need:
-    """What one run holds, by its own study: verbs plan runs of others."""
+    """Estimate the memory of one run by its own study: verbs plan runs of others."""
     return registries()["studies"][run.study]().memory(run)
 
 
 def rooms(executor: Executor) -> Iterator[Room]:
-    """Where the executor's runs find memory. Of a GPU that a worker will use all of it counts as free: to ask would
-    take a part of it, and the whole where processes must not share one."""
+    """Yield the memories that the executor's runs use. A worker's GPU counts as all free: asking it would take some
+    of it, and all where processes must not share one."""
     if getattr(executor, "address", None):
         return
     if executor.gpus:
@@ -129,7 +129,7 @@ def to_lower(run: Run, free: int) -> tuple[str, int, int | None]:
 
 
 def _lowered(run: Run, sizes: Mapping[str, int]) -> Iterator[tuple[int, str, int]]:
-    """What the run needs with one option changed, for each that can be."""
+    """Yield what the run needs with one option lowered, for each that can be."""
     for path, value in sizes.items():
         with suppress(UserError):  # a size that the other options rule out
             if value:
@@ -137,7 +137,7 @@ def _lowered(run: Run, sizes: Mapping[str, int]) -> Iterator[tuple[int, str, int
 
 
 def _numbers(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Whole numbers among nested options, under dotted paths."""
+    """Yield the integers among nested options, under dotted paths."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{key}.")
@@ -153,13 +153,13 @@ def _changed(run: Run, path: str, value: int) -> Run:
 
 
 def stored(module: nn.Module) -> int:
-    """Numbers of a module, parameters and buffers."""
+    """Count the numbers in a module's parameters and buffers."""
     return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
 
 
 def passing(module: nn.Module, x: Tensor) -> int:
-    """Bytes that the largest operation of a forward pass takes and gives, on the meta device; 0 for a module that
-    looks at values."""
+    """Bytes of the inputs and outputs of a forward pass's largest operation, on the meta device; 0 for a module that
+    depends on values."""
     try:
         with torch.device("meta"), torch.no_grad(), _Largest() as found:  # type: ignore[no-untyped-call]
             module(x)

@@ -1,4 +1,4 @@
-"""How a sequence model is trained on a task: the options, the schedule and the loss."""
+"""Defines how a sequence model is trained on a task: the options, the schedule and the loss."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Optimizer:
     """Largest norm of the gradient."""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "clip", "eps"):  # of comparisons with nan none holds
+        for name in ("lr", "clip", "eps"):  # nan fails every comparison
             if not 0 < (value := getattr(self, name)) < math.inf:
                 raise UserError(f"optimizer.{name}={value}: it must be a finite number above 0.")
         for name in ("beta1", "beta2"):
@@ -40,10 +40,10 @@ class Optimizer:
 class Train:
     max_steps: int = 3000
     micro_batch_size: int = 256
-    """Sequences per step, at the task's length; the shorter parts of a mixture come in as many tokens."""
+    """Sequences per step, at the task's length; shorter parts of a mixture have as many tokens per step."""
     validate_every: int = 100
     warmup_ratio: float = 0.03
-    """Share of the steps in which the rate rises from 0; a cosine takes it back."""
+    """Share of the steps in which the rate rises from 0; then it falls by a cosine."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "micro_batch_size", "validate_every"):
@@ -61,8 +61,8 @@ class Train:
 
 
 def wide_cross_entropy(answers: Float[Tensor, "*batch outputs"], targets: Int[Tensor, "*batch"]) -> Tensor:
-    """Widened on the way, not by a copy of all logits. In bf16 the steps between log-probabilities near those of
-    guessing are 6 %: the default run then learns nothing."""
+    """Compute cross entropy in float32 without a float32 copy of all logits. In bf16 log-probabilities near chance are
+    6 % apart, and the default run learns nothing."""
     wide = torch.promote_types(answers.dtype, torch.float32)
     logs = log_softmax(answers, dim=-1, dtype=wide).flatten(0, -2)
     return nll_loss(logs, targets.flatten(), reduction="none").view_as(targets)

@@ -121,7 +121,7 @@ class SingleTrainer(Trainer):
 
 
 def decays(model: SequenceModule) -> dict[str, bool]:
-    """Say of each parameter whether it decays: matrices do; gains, biases, and tables of embeddings or positions do
+    """Return for each parameter whether it decays: matrices do; gains, biases, and tables of embeddings or positions do
     not, since a row that is rarely used would shrink for it."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     tables.add(id(model.position))

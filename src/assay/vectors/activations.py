@@ -1,12 +1,11 @@
-"""Activations are what a layer of a language model puts out, token by token: what sparse coders are made for.
+"""Activations are the outputs of a language model's layer, token by token: the data that sparse coders are made for.
 
     assay sae --data activations:model=smollm2-135m:hook=model.layers.15:text=pydoc --d_code 4608
 
 `model` is a folder in Hugging Face format (in the data folder, in its models/, or anywhere), a name on the hub, or
 smollm2-135m, which needs no hub; `hook` a module's name; `text` a file (in the data folder, or anywhere) or a name that
 data.text knows, such as pydoc. Sequences go to training, choosing and reporting 8 : 1 : 1, whole, so that no token of a
-test sequence was trained on. Labels: what kind of piece a token is. Activations are kept on disk (the cache), and taken
-up from there.
+test sequence was trained on. Labels: what kind of piece a token is. Activations are cached on disk.
 
 Rows are centred and scaled by what is measured on the training rows: |x|^2 is d_in on average, so that a coder's knobs
 mean the same for every model. Attention sinks are left out first: at layer 15 of SmolLM2-135M one token in 1,900, next
@@ -42,10 +41,10 @@ from assay.vectors.base import Part, VectorData, Vectors
 
 REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
 SPLICED = 64
-"""Test sequences that a reconstruction is spliced into, at most: thousands of tokens, a pass for every coder."""
+"""Most test sequences that a reconstruction is spliced into: each coder takes a forward pass over them."""
 CLEARLY = 0.2
-"""Nats by which a baseline must lie above the model's own cross entropy, for a share of the way between them to be
-given: a reconstruction moves it by tenths either way, below it too where the text is unlike what the model knows."""
+"""Nats by which a baseline must exceed the model's own cross entropy for loss recovered to be reported: a
+reconstruction moves the loss by tenths, in either direction where the text is unlike the model's training data."""
 KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 
 
@@ -64,7 +63,7 @@ class Activations(VectorData):
     text: str = "wikitext-2/valid.txt"
     """A text file, or a text that has a name: pydoc, wikitext-2, ..."""
     sequences: int = 1000
-    """Sequences of the text, at most."""
+    """Most sequences of the text."""
     context: int = 128
     """Tokens of a sequence; the first is left out."""
     batch: int = 16
@@ -85,8 +84,8 @@ class Activations(VectorData):
         activation_cache.module_at(language_model.outline(find_model(self.model)), self.hook)
 
     def check(self, folder: Path | None = None) -> None:
-        """The text and the model, where they are named as files; the module and the context, where the model needs
-        not be fetched."""
+        """Check the text and the model, where they are named as files; the module and the context, where the model is
+        here already."""
         if self.text != type(self).text and not self._has_text(folder):
             raise UserError(no_text(self.text))
         if (model := self._here(folder)) is not None:
@@ -104,7 +103,7 @@ class Activations(VectorData):
         return text_file(self.text, folder) is not None or text.is_known(self.text)
 
     def memory(self) -> int:
-        """Every row twice, as it is and scaled; the model, and the logits of a batch."""
+        """Count every row twice, raw and scaled, the model, and the logits of a batch."""
         if (model := self._here(None)) is None:
             return 0
         found = language_model.sizes(model, language_model.fingerprint(model))
@@ -112,12 +111,12 @@ class Activations(VectorData):
         return 4 * (2 * rows * found.width + found.weights + self.batch * self.context * found.vocab)
 
     def _here(self, folder: Path | None) -> str | None:
-        """Where the model is, unless it would have to be fetched."""
+        """The model's folder or name, or None where it would have to be fetched."""
         name = model_folder(self.model, folder) or self.model
         return name if language_model.is_here(name) else None
 
     def fingerprint(self, folder: Path | None = None) -> str | None:
-        """Of the text and of the model's folder; names of the hub stand for one thing each."""
+        """Hash the text and the model's folder; a name on the hub is not hashed."""
         file = text_file(self.text, folder)
         if file is None and not text.is_known(self.text):
             return None
@@ -129,7 +128,7 @@ class Activations(VectorData):
         return self.load_with("cpu")
 
     def load_with(self, device: str, folder: Path | None = None) -> Vectors:
-        """Activations computed on the device, and kept in the folder (the cache by default)."""
+        """Compute the activations on the device, and keep them in the folder (the cache by default)."""
         tokens = self.tokens()
         rows = self.rows(tokens, device, folder or cache() / "activations")
         kinds = _kinds(self.model)[tokens[:, 1:]]
@@ -152,7 +151,7 @@ class Activations(VectorData):
         return Vectors(train, validation, test, splice=splice)
 
     def tokens(self) -> Int[Tensor, "sequences context"]:
-        """The text as rows of `context` tokens; what fills no row is left out."""
+        """Cut the text into rows of `context` tokens; an incomplete last row is left out."""
         ids = _tokenizer(self.model)(read_text(self.text), verbose=False)["input_ids"]
         count = min(self.sequences, len(ids) // self.context)
         if count < 10:
@@ -160,12 +159,12 @@ class Activations(VectorData):
         return torch.tensor(ids[: count * self.context]).view(count, self.context)
 
     def rows(self, tokens: Int[Tensor, "sequences context"], device: str, folder: Path) -> Float[Tensor, "rows d"]:
-        # Devices and precisions round otherwise: what one of them computed is not another's.
+        # Devices and precisions round differently, so each has a cache of its own.
         weights = _fingerprint(self.model)
         model = _model(self.model).to(device)
         numbers = [device, str(next(model.parameters()).dtype), torch.get_float32_matmul_precision()]
         text = hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
-        spec = {key: value for key, value in self.spec().items() if key != "longest"}  # of rows that are there
+        spec = {key: value for key, value in self.spec().items() if key != "longest"}  # it only selects cached rows
         key = canonical([spec, weights, text, numbers])
         folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         batches: Iterator[Tensor] = (batch.to(device) for batch in tokens.split(self.batch))
@@ -173,7 +172,7 @@ class Activations(VectorData):
 
 
 class Splice:
-    """A language model with something else in the place of a module's output, on the sequences of some batches."""
+    """Runs a language model with a module's output replaced, on the sequences of some batches."""
 
     def __init__(
         self, model: nn.Module, hook: str, batches: Sequence[Int[Tensor, "sequences context"]], limit: float = math.inf
@@ -182,14 +181,14 @@ class Splice:
         device = next(model.parameters()).device
         self.batches = [batch.to(device) for batch in batches]
         self.baselines: dict[str, float] = {}
-        """The same for every reconstruction, so measured once."""
+        """Losses that do not depend on the reconstruction, measured once."""
 
     def loss_recovered(
         self, mean: Float[Tensor, " d"], scale: Float[Tensor, ""], reconstruct: Callable[[Tensor], Tensor]
     ) -> dict[str, float]:
-        """Cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at zero;
-        and the share of the way from zero (from the mean) back to the model's own that the reconstruction makes, where
-        zero (the mean) is `CLEARLY` worse."""
+        """Measure cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at
+        zero; and the share of the gap from zero (from the mean) to the model's own that the reconstruction recovers,
+        where zero (the mean) is `CLEARLY` worse."""
         if not self.baselines:
             self.baselines = {
                 "ce": self.loss(lambda x: x),
@@ -209,8 +208,8 @@ class Splice:
 
     @torch.no_grad()
     def loss(self, change: Callable[[Tensor], Tensor]) -> float:
-        """With the output changed at every token but the first of a sequence and those above the limit: sinks, which
-        are unlike all others."""
+        """Compute the loss with the output changed at every token but attention sinks: the first of a sequence, and
+        those above the limit."""
         sums, count = 0.0, 0
 
         def changed(x: Tensor) -> Tensor:
@@ -227,13 +226,13 @@ class Splice:
 
 
 def text_file(name: str, folder: Path | None = None) -> Path | None:
-    """In a data folder, or anywhere."""
+    """Find a text file in a data folder, or anywhere."""
     there = (places.found(name, folder=folder, remedy=REMEDY), Path(name))
     return next((path for path in there if path and is_there(path)), None)
 
 
 def read_text(name: str) -> str:
-    """Of a file, as it is; of a named text, its documents."""
+    """Read a file as it is, or the documents of a named text."""
     if file := text_file(name):
         try:
             return io.TextIOWrapper(io.BytesIO(read_file(file)), encoding="utf-8").read()  # every line ends in \n
@@ -249,13 +248,13 @@ def no_text(name: str) -> str:
 
 
 def model_folder(name: str, folder: Path | None = None) -> str | None:
-    """In a data folder."""
+    """Find a model's folder inside a data folder."""
     config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=REMEDY)
     return None if config is None else str(config.parent)
 
 
 def find_model(name: str) -> str:
-    """A folder in a data folder, or where a model of this name is."""
+    """Find a model in a data folder, or by its name."""
     return model_folder(name) or language_model.where(name)
 
 
@@ -279,7 +278,7 @@ def _tokenizer(name: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _loaded_model(where: str, content: str | None) -> nn.Module:
-    """Kept for the process, until its files change."""
+    """Load a model once per process, until its files change."""
     return language_model.load_model(where, dtype="float32")
 
 
@@ -289,13 +288,13 @@ def _loaded_tokenizer(where: str, content: str | None) -> Any:
 
 
 def _fingerprint(name: str) -> str:
-    """So that a cache is not taken for another model's of the same name: of a folder's files, or, of a name on the
-    hub, which may come to mean other weights, of what was loaded."""
+    """Hash a model, so that a cache is not taken for another's of the same name: a folder's files, or for a name on the
+    hub, whose weights may change, the loaded weights."""
     return language_model.fingerprint(find_model(name)) or _content(_model(name))
 
 
 def _content(model: nn.Module) -> str:
-    """Of the architecture's options and every weight, bit by bit, with its name."""
+    """Hash the architecture's options and every weight, bit by bit, with its name."""
     found = hashlib.sha256(str(getattr(model, "config", "")).encode())
     for name, weight in model.state_dict().items():
         found.update(f"{name} {weight.dtype} {tuple(weight.shape)} ".encode())
@@ -304,7 +303,7 @@ def _content(model: nn.Module) -> str:
 
 
 def _kinds(name: str) -> Int[Tensor, " vocabulary"]:
-    """What kind of piece each token is, by how it is written."""
+    """Classify each token of the vocabulary by how it is written."""
     tokenizer = _tokenizer(name)
     size = max(len(tokenizer), int(tokenizer.vocab_size))
     return torch.tensor([_kind(str(tokenizer.convert_ids_to_tokens(i) or "")) for i in range(size)])

@@ -42,7 +42,7 @@ class Vectors:
     image: tuple[int, int] | None = None
     """Height and width, where rows are images."""
     splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
-    """What a reconstruction of the test rows does to the network they come from, where there is one."""
+    """Measures the effect of a reconstruction of the test rows on the network they come from, if there is one."""
 
     @property
     def d_in(self) -> int:
@@ -54,38 +54,36 @@ class VectorData(Plugin):
 
     registry: ClassVar[Registry] = vectors
     remedy: ClassVar[str] = "This data set needs no files."
-    """How to get its files, where the data folder that is named does not exist."""
+    """How to get its files, for the error where the data folder does not exist."""
 
     def locate(self) -> None:
-        """Find the files, or say what to do; nothing where there are none to find."""
+        """Find the files, or raise an error that says what to do; does nothing without files."""
 
     def check(self, folder: Path | None = None) -> None:
-        """A UserError for what loading would refuse by the options alone, by what they name and is not there, and by
-        files in the folder that are small; nothing is fetched."""
+        """Raise where loading would, as far as the options, missing files and small files tell; nothing is fetched."""
 
     def missing(self, folder: Path | None = None) -> list[str]:
-        """What is neither in the folder nor in a cache, by name: a run fetches it, or says how to. Nothing is
-        fetched."""
+        """Name what is neither in the folder nor in a cache, and a run would fetch. Nothing is fetched here."""
         return []
 
     def fingerprint(self, folder: Path | None = None) -> str | None:
-        """A hash of the files behind the options, looked for in the folder: part of a run's identity, so that files of
-        one name are not taken for one another. None where the options alone say what is coded, or a file is absent."""
+        """Hash the files that the options name, looked for in the folder. It is part of a run's id, so that files of
+        one name are not confused. None where there are no files, or one is absent."""
         return None
 
     def shape(self) -> tuple[int, int] | None:
-        """Rows to train on and inputs, where they are known without loading anything."""
+        """The numbers of training rows and of inputs, where they are known without loading anything."""
         return None
 
     def memory(self) -> int:
-        """Bytes that it holds at once while it is loaded, about; 0 where that is not known before."""
+        """Estimate the peak bytes of loading; 0 where that is not known before."""
         rows, d_in = self.shape() or (0, 0)
-        return 6 * rows * d_in  # in float32; what is chosen and reported on is about half as much as what trains
+        return 6 * rows * d_in  # float32; validation and test are about half as large as training
 
     def load(self) -> Vectors:
-        """The data, the same every time; float32 on the CPU."""
+        """Load the data, the same every time; float32 on the CPU."""
         raise NotImplementedError(f"{type(self).__name__}.load")
 
     def load_with(self, device: str) -> Vectors:
-        """The same, with the device there is for what has to be computed first."""
+        """Load the data; what has to be computed first is computed on the device."""
         return self.load()

@@ -1,4 +1,4 @@
-"""This data set has rows made of few atoms of a known dictionary: what a coder should find, and what fired, is known.
+"""This data set has rows made of few atoms of a known dictionary, so the ideal code is known.
 
     x = sum_j f_j c_j D_j + noise,   |D_j| = 1,   f_j fires with probability active / atoms,   c_j ~ U(0.5, 1.5)
 
@@ -35,11 +35,11 @@ class Dictionary(VectorData):
     noise: float = 0.05
     """Deviation of the noise in each input."""
     rows: int = 20_000
-    """To train on; a quarter as many to choose on, and as many again to report on."""
+    """Training rows; validation and test have a quarter as many each."""
     hierarchy: bool = False
     """Whether two of three atoms fire only with their parent."""
     draw: int = 0
-    """Which dictionary: each number is another one, with other rows."""
+    """Seed of the dictionary and its rows."""
 
     def __post_init__(self) -> None:
         if min(self.d_in, self.atoms, self.rows // 4) < 1 or not 0 < self.active <= self.atoms or self.noise < 0:
@@ -52,7 +52,7 @@ class Dictionary(VectorData):
         return self.rows, self.d_in
 
     def memory(self) -> int:
-        """With the draws of the last part, and what fired of every part."""
+        """Count the draws of the last part too, and what fired in every part."""
         return 4 * self.atoms * self.d_in + super().memory() + (4 * 2 + 6) * self.rows * self.atoms
 
     def load(self) -> Vectors:
@@ -75,7 +75,7 @@ class Dictionary(VectorData):
             return (draws < self.active / self.atoms).float()
         parents = torch.arange(self.atoms) // (1 + CHILDREN) * (1 + CHILDREN)
         is_parent = parents == torch.arange(self.atoms)
-        # A family of 1 parent and 2 children with probability 1/2 each fires 2 atoms on average when it fires.
+        # A parent with 2 children, each firing with probability 1/2, fires 2 atoms on average.
         share = self.active / (is_parent.sum() * (1 + CHILDREN / 2))
         fires = torch.where(is_parent, draws < share, draws < 0.5)
         return (fires & fires[:, parents]).float()

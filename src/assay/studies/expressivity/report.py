@@ -24,15 +24,15 @@ SCORES = {
     "erank": "erank", "logdet(bits)": "logdet_bits",
 }  # fmt: skip
 OPTIONAL = ("AfterTrainR2", "BA(bits)", "RetrieveR2_trained", "erank", "logdet(bits)")
-"""Columns that are not the spec's: left out where no row has them."""
+"""Columns that the spec does not have, dropped where no row has a value."""
 BOUNDED = ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "BA(bits)")
-"""Scores whose ceiling is what the ideal observer reaches through the same probe."""
+"""Scores whose ceiling is the ideal observer's score through the same probe."""
 LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
 RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
 MARGIN = 0.05
 FORMATS = {"sv_min": ".2e", "sv_median": ".2e"}
 NOT_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00", "participation"}
-"""Metrics that are shown under another name, or stand in the records only."""
+"""Metrics that are shown under another name, or not at all."""
 
 
 def report(records: Sequence[Record], out: Report) -> None:
@@ -60,7 +60,7 @@ def report(records: Sequence[Record], out: Report) -> None:
 
 
 def _rows(records: Sequence[Record]) -> list[Row]:
-    """Rows by setting; in each, encoders first, then the references. A version goes with the encoder's name."""
+    """Pool records into rows by setting; in each, encoders come first, then the references."""
     found = rows(records, names={"Model": _name}, ignore=["model"])
     found = [_with_version(row) for row in found]
     order = {where: place for place, where in enumerate(by_setting(found))}
@@ -68,7 +68,7 @@ def _rows(records: Sequence[Record]) -> list[Row]:
 
 
 def _name(record: Record) -> str:
-    """The spec's name of an encoder, its changed options, and how a code per token was pooled."""
+    """Label an encoder by its spec name, its changed options, and how a code per token was pooled."""
     spec, pooled = record.run.options["model"], record.metrics.get("pool")
     name = spec["name"] if spec["name"] in REFERENCES else encoders.label_of(spec)
     return f"{name} [{pooled}]" if pooled else str(name)
@@ -117,7 +117,7 @@ def _columns(found: Sequence[Row]) -> list[Column]:
 
     return [
         Column("k-params", lambda row: _thousands(row.first.get("enc_params")), ".1f", always=True),
-        # The median CPU time: the first run of a worker pays for its imports, and walls depend on who else works.
+        # The median CPU time: the first run of a worker pays for its imports, and wall time depends on other processes.
         Column("sec/run", lambda row: _median([r.cost["cpu_seconds"] for r in row.finished]), ".2f", always=True),
         *(column(title, metric) for title, metric in SCORES.items()),
         Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".0f"),
@@ -134,7 +134,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _extra_metrics(found: Sequence[Row]) -> list[str]:
-    """Numbers of probes that a subclass of the tester added: a column each."""
+    """List the metrics that a subclass of the tester added: a column each."""
     known = set(SCORES.values()) | NOT_COLUMNS
     by_context = tuple(f"R2_{share:.2f}_ctx" for share in SHARES)
     names = dict.fromkeys(key for row in found for record in row.records for key in record.metrics)
@@ -160,14 +160,14 @@ def _note(found: Sequence[Row]) -> str:
 
 
 def _common(found: Sequence[Row]) -> str:
-    """The options that all rows share. `fast` is False in every record: the others say what it meant."""
+    """The options that all rows share, without `fast`, which is stored as the options it sets."""
     first = {key: value for key, value in found[0].options.items() if key != "fast"}
     same = {key: value for key, value in first.items() if all(row.options.get(key) == value for row in found)}
     return " ".join(f"{key}={value}" for key, value in same.items() if not isinstance(value, dict))
 
 
 def _ranking(found: Sequence[Row], out: Report) -> None:
-    """Letters: two encoders share one unless their paired difference over seeds is real after Holm's correction."""
+    """Give two encoders the same letter unless their paired difference over seeds is significant (Holm)."""
     ranked: list[Row] = []
     ranks: dict[tuple[str, str], str] = {}
     for own in by_setting(found).values():

@@ -1,4 +1,4 @@
-"""Capacity against carried state: what is left of recall as the number of pairs grows, for mixtures of mqar.
+"""Capacity against carried state: how recall falls as the number of pairs grows, for mixtures of mqar.
 
 K90 is where accuracy falls through 90 %; recalled bits are the most, over the sizes, that the answers say of the
 values. Mixers with a short convolution are never ranked with those without one: the convolution does half the work.
@@ -25,7 +25,7 @@ PUBLISHED = "; ○: published points (zoology, read off a figure; other sizes, a
 
 
 def capacity(found: Sequence[Row], out: Report) -> None:
-    """Tables and charts, with and without the short convolution apart; nothing where nothing was scored by size."""
+    """Draw tables and charts where recall was scored by size, apart for mixers with and without a short convolution."""
     sized = [row for row in found if any("by_size" in record.metrics for record in row.records)]
     for convolved, what in ((False, "without a short convolution"), (True, "with a short convolution")):
         own = [row for row in sized if has_convolution(row.options["model"]["seq_mixer"]) == convolved]
@@ -34,12 +34,12 @@ def capacity(found: Sequence[Row], out: Report) -> None:
 
 
 def has_convolution(mixer: Mapping[str, Any]) -> bool:
-    """Whether it, or a mixer that it is made of, has a short convolution."""
+    """Return whether the mixer, or a mixer inside it, has a short convolution."""
     return mixer["conv"] > 0 or any(has_convolution(member) for member in mixer.get("pattern", ()))
 
 
 def _named_by_mixer(found: Sequence[Row]) -> list[Row]:
-    """These rows alone, in the fewest words that tell their mixers apart."""
+    """Relabel the rows with the fewest words that tell their mixers apart."""
     words = labels([row.options["model"]["seq_mixer"] for row in found])
     return [replace(row, names={"seq_mixer": word}, label=word) for row, word in zip(found, words, strict=True)]
 
@@ -96,7 +96,7 @@ def _state(row: Row) -> int:
 
 
 def _mixer(row: Row) -> str:
-    """The mixer's name and the setting: its sizes of state lie along one line."""
+    """The chart's line: the mixer's name and the setting, whatever the size of the state."""
     return f"{row.options['model']['seq_mixer']['name']} {row.where}".strip()
 
 

@@ -44,9 +44,9 @@ NOTE = (
     "rows in parentheses are the task's own oracle and plain predictors."
 )
 NUMBERS = 2**25
-"""Asked of a function at a time: an answer at every position over 8192 tokens is half a million per sequence."""
+"""Most output numbers per call of the function: answers at every position are half a million per long sequence."""
 _IMPORTED: dict[str, str] = {}
-"""Modules of packages and the sha256 of their files when they were imported: Python does not read them again."""
+"""The sha256 that each module's file had when it was imported: Python does not read it again."""
 
 
 @studies.register("icl.eval")
@@ -60,7 +60,7 @@ class Eval(Study):
     model: str = ""
     """The function to score: mine.py:answer, or package.module:answer."""
     task: Task = field(default_factory=lambda: tasks.parse("mqar"))
-    """What is asked in context."""
+    """The task to answer in context."""
     eval_size: int = 10_000
     """Sequences per seed."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -71,7 +71,7 @@ class Eval(Study):
             raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
 
     def plan(self) -> list[Run]:
-        """The model per seed, and what the task's oracle and plain predictors make of as many sequences."""
+        """Plan a run per seed, and one that scores the task's oracle and plain predictors on as many sequences."""
         self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         return [
@@ -104,7 +104,7 @@ def _short(record: Record) -> dict[str, Any]:
 
 
 def score_model(run: Run, device: torch.device) -> Outcome:
-    """What `score` says of the function. What it draws by chance comes from a stream of the run's seed."""
+    """Score the function. Its random draws come from a stream of the run's seed."""
     task = convert(Task, run.options["task"], what="option 'task'")
     function = loaded(run.options["model"])
     if isinstance(function, nn.Module):
@@ -118,7 +118,7 @@ def score_model(run: Run, device: torch.device) -> Outcome:
 
 @torch.no_grad()
 def _check_causal(answer: Answer, task: Task, run: Run, device: torch.device) -> None:
-    """Refuse a model that looks ahead: in these tasks what comes after a question may be its answer."""
+    """Raise if the model looks ahead: in these tasks the answer may follow its question."""
     rng = stream(run.seed, "causality", device=device)
     batch, other = task.parts()[0].sample(8, rng), task.parts()[0].sample(8, rng)
     assert batch.positions is not None
@@ -129,7 +129,7 @@ def _check_causal(answer: Answer, task: Task, run: Run, device: torch.device) ->
     here = (batch.positions == first[:, None]).nonzero(as_tuple=True)
     given = []
     for asked in (batch, twin):
-        with initialised_from(run.seed, "causality"):  # a model that draws by chance draws the same for both
+        with initialised_from(run.seed, "causality"):  # a random model draws the same for both
             given += [answers[here].float() for answers in answer([asked])]
     one, other_way = given
     if not torch.allclose(one, other_way, rtol=1e-3, atol=1e-3):
@@ -140,7 +140,7 @@ def _check_causal(answer: Answer, task: Task, run: Run, device: torch.device) ->
 
 
 def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
-    """The function as `score` asks it: its answers where the batch has questions."""
+    """Wrap the function for `score`: it answers where the batch has questions."""
     outputs = task.shape().outputs
     width = outputs.vocab if isinstance(outputs, Tokens) else outputs.dim
     selective = takes_positions(function)
@@ -170,20 +170,20 @@ def _check(given: Any, wanted: tuple[int, int, int], *, name: str, selective: bo
 
 
 def takes_positions(function: Callable[..., Any]) -> bool:
-    """Whether it has a parameter of that name: `**kwargs` alone promises nothing."""
+    """Return whether the function has a parameter `positions`; `**kwargs` alone does not count."""
     parameters = _parameters(function)
     return parameters is not None and "positions" in parameters.parameters
 
 
 def _parameters(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:  # a module's own call takes anything: its forward knows
+    try:  # the signature of a module's __call__ says nothing: ask its forward
         return inspect.signature(function.forward if isinstance(function, nn.Module) else function)
-    except ValueError:  # some functions written in C have none
+    except ValueError:  # some functions written in C have no signature
         return None
 
 
 def located(word: str) -> dict[str, str]:
-    """`folder/mine.py:answer` -> {"name": "mine:answer", "sha256": ...}: checked, and loaded so that jobs carry it."""
+    """`folder/mine.py:answer` -> {"name": "mine:answer", "sha256": ...}, after checking that it loads."""
     where, _, function = word.rpartition(":")
     if not where or not function:
         raise UserError(f"--model '{word}': write file.py:function, or package.module:function.")
@@ -198,7 +198,7 @@ def located(word: str) -> dict[str, str]:
 
 
 def loaded(spec: Mapping[str, str]) -> Callable[..., Any]:
-    """The function, from the text that came with the job, or from an installed package."""
+    """Load the function, from the text that came with the job or from an installed package."""
     where, _, name = spec["name"].rpartition(":")
     source: Source | None = next((one for one in loaded_sources() if one.sha256 == spec["sha256"]), None)
     module, sha256 = (load_source(source), source.sha256) if source else _imported(where)
@@ -211,10 +211,10 @@ def loaded(spec: Mapping[str, str]) -> Callable[..., Any]:
 
 
 def _read(path: Path) -> Source:
-    """A file on its own: jobs carry its text, so that it need not be installed anywhere."""
+    """Read a single file: jobs carry its text, so that workers need not have it."""
     if not is_there(path):
         raise UserError(f"--model: there is no file '{path}'. Write file.py:function, seen from this folder.")
-    _reach(path.resolve().parent)  # what lies beside it can be imported
+    _reach(path.resolve().parent)  # so that it can import the files beside it
     load_source(source := read_source(path))
     return source
 
@@ -234,7 +234,7 @@ def _check_callable(function: Any, word: str) -> None:
 
 
 def _file_of(module: str) -> Path:
-    """Where the source of a module is, in this folder or wherever Python looks."""
+    """Find a module's source file, in this folder or on Python's path."""
     here = Path(f"{module}.py")
     if is_there(here):
         return here
@@ -252,7 +252,7 @@ def _file_of(module: str) -> Path:
 
 
 def _imported(name: str) -> tuple[ModuleType, str]:
-    """A module by its name, and the sha256 of its file."""
+    """Import a module by name; return it with the sha256 of its file."""
     try:
         with redirect_stdout(sys.stderr):  # standard output is for results
             module = importlib.import_module(name)
@@ -265,6 +265,6 @@ def _imported(name: str) -> tuple[ModuleType, str]:
 
 
 def _reach(folder: Path) -> None:
-    """Let modules of a folder be imported, after all others, here and on workers, which get the driver's path."""
+    """Append a folder to Python's path; workers get the path of the process that starts them."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

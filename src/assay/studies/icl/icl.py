@@ -32,7 +32,7 @@ class InContext(Study):
     renamed: ClassVar[Mapping[str, str]] = {"task.eval_size": "eval_size"}
 
     task: Task = field(default_factory=lambda: tasks.parse("mqar"))
-    """What is to be learned in context."""
+    """The task to learn in context."""
     model: SequenceModel = field(default_factory=SequenceModel)
     train: Train = field(default_factory=Train)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -48,7 +48,7 @@ class InContext(Study):
             raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
 
     def plan(self) -> list[Run]:
-        """A model per seed; and what the task's oracle and plain predictors make of as many sequences."""
+        """Plan a model per seed, and a run that scores the task's oracle and plain predictors on as many sequences."""
         self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
         recipe: dict[str, Any] = {"model": self.model, "train": self.train, "optimizer": self.optimizer}
@@ -56,9 +56,9 @@ class InContext(Study):
         return self.cells(trained, **asked, **recipe) + self.cells(self.seeds, **asked, model=None)
 
     def cohort(self, run: Run) -> Hashable:
-        """On a GPU, models that differ in seed and optimizer alone are trained together."""
+        """Train models that differ only in seed and optimizer together, on a GPU."""
         if run.numerics.device == "cpu" or run.numerics.backend != "torch":
-            return run.id  # on a CPU there is nothing to gain, and foreign kernels know no models' axis
+            return run.id  # no gain on a CPU, and foreign kernels have no axis for models
         return canonical({key: value for key, value in run.options.items() if key != "optimizer"})
 
     def check(self, runs: Sequence[Run]) -> None:

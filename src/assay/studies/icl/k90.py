@@ -1,4 +1,4 @@
-"""How much a model holds: the number of pairs it still recalls, and the bits that makes.
+"""A model's capacity: the number of pairs it still recalls (K90), and the bits they carry.
 
     pairs       4     8     16    32    64
     accuracy   1.00  .99   .97   .94   .70        the fit falls through .9 one sixth of the way from 32 to 64,
@@ -21,7 +21,7 @@ from assay.metrics.intervals import student_t
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where a curve falls through a level. `above`: not up to `value`, the last size; `below`: before it, the first."""
+    """The size at which a curve falls through a level; `above` or `below`: past the last or first size, `value`."""
 
     value: float
     censored: Literal["no", "above", "below"] = "no"
@@ -33,7 +33,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Capacity:
-    """A crossing over seeds. A bound may be censored too: it then lies somewhere beyond the sizes that were tried.
+    """A crossing pooled over seeds. A bound may be censored too: it then lies beyond the sizes that were tried.
 
     57 [41, 80]    181 [120, >= 256)    5.2 (< 4, 9.1]    >= 256 (every seed)    57 (one seed: no interval)
     """
@@ -42,7 +42,7 @@ class Capacity:
     low: Crossing | None
     high: Crossing | None
     seeds: tuple[Crossing, ...]
-    """Each seed's own, in the order given."""
+    """The crossing of each seed, in the order given."""
 
     @property
     def n(self) -> int:
@@ -96,12 +96,12 @@ def capacity_interval(sizes: Sequence[int], curves: Sequence[Sequence[float]], l
 
 
 def recalled_bits(accuracy: float, pairs: int, vocab: int) -> float:
-    """Bits of a sequence's values that the answers carry, at least: Fano's inequality for each of its queries.
+    """Bound from below the bits about a sequence's values in its answers: Fano's inequality for each query.
 
         pairs * (log2 M - h(e) - e log2(M - 1)),    M = vocab / 2 values,  e = 1 - accuracy,  h(e) = entropy of a coin
 
-    It is exact where all wrong values are equally likely, and low where some are likelier or some queries easier.
-    The values of one sequence are distinct, which would take off 0.4 % at 256 pairs of 8192 tokens; it is not done.
+    It is exact where all wrong values are equally likely, and low where some are likelier or some queries easier. The
+    values of one sequence are distinct, which would lower this by 0.4 % at 256 pairs of 8192 tokens; that is ignored.
     """
     values, error = vocab - vocab // 2, 1 - accuracy
     if values < 2 or not 0 <= accuracy <= 1:

@@ -1,4 +1,4 @@
-"""What a run of `icl` or `icl.eval` holds at once, from the shapes of its task and its model."""
+"""Estimates the peak memory of a run of `icl` or `icl.eval` from the shapes of its task and its model."""
 
 import json
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from assay.tasks.base import Task, Tokens
 from assay.train.memory import TRAINED, stored
 
 PER_TOKEN = 10
-"""Vectors of the model's width that a layer keeps of each token for the backward pass: the two norms, the sums, and
-attention without its scores. State mixers and recurrences keep more."""
+"""Vectors of width d_model that a layer keeps per token for the backward pass: two norms, the sums, and attention
+without its scores. State mixers and recurrences keep more."""
 DRAWN_TO_SEE = 2**22
-"""Numbers up to which a sequence is drawn in order to count its answers; above, one answer is counted."""
+"""The largest sequence, in numbers, that is drawn to count its answers; a larger one is counted as one answer."""
 
 
 def memory(run: Run) -> Mapping[str, int]:
-    """Of a model that is trained, or of what is scored alone."""
+    """Estimate the memory of a run, trained or only scored."""
     options = run.options
     batch = options["train"]["micro_batch_size"] if "train" in options else 0
     model = options["model"] if batch else None
@@ -32,7 +32,7 @@ def memory(run: Run) -> Mapping[str, int]:
 
 @lru_cache(maxsize=4096)
 def _memory(text: str) -> Mapping[str, int]:
-    """Training and scoring take turns: the larger of the two counts, with the model, which is there all along."""
+    """Count the model and the larger of training and scoring, which take turns."""
     task_options, model_options, batch, rows, precision = json.loads(text)
     task = convert(Task, task_options, what="option 'task'")
     scored = max((_scored(part, rows) for part in task.parts()), key=lambda need: sum(need.values()))
@@ -45,7 +45,7 @@ def _memory(text: str) -> Mapping[str, int]:
 
 
 def _weights(task: Task, model: SequenceModel) -> dict[str, int]:
-    """Layers are alike: two tell what any number holds."""
+    """Estimate the weights' bytes from models of one and two layers: all layers are alike."""
     one, two = (_stored(task, replace(model, num_layers=layers)) for layers in (1, 2))
     if one is None or two is None:
         return {}
@@ -63,7 +63,7 @@ def _step(part: Task, model: SequenceModel, batch: int, precision: int) -> dict[
     return {
         "the batch of a step": tokens * _token(part),
         "the activations of a step": precision * tokens * vectors,
-        # As they are, their logarithms in float32, and the gradients of those.
+        # Logits, their logarithms in float32, and the gradients of those.
         "the logits of a step": (precision + 4 + 4) * batch * _answers(part) * _outputs(part),
     }
 
@@ -77,7 +77,7 @@ def _scored(part: Task, rows: int) -> dict[str, int]:
 
 
 def _token(part: Task) -> int:
-    """Bytes of a token of the input."""
+    """Bytes per token of the input."""
     inputs = part.shape().inputs
     return 8 if isinstance(inputs, Tokens) else 4 * inputs.dim
 
@@ -88,7 +88,7 @@ def _outputs(part: Task) -> int:
 
 
 def _answers(part: Task) -> int:
-    """Answers of one sequence."""
+    """Answers per sequence."""
     if part.shape().length * _token(part) > DRAWN_TO_SEE or _outputs(part) > DRAWN_TO_SEE:
         return 1
     return part.sample(1, stream(0, "shape")).targets.shape[1]

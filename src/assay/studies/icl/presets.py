@@ -1,4 +1,4 @@
-"""Named options of the study. `capacity` is defined in docs/icl.md."""
+"""The study's presets. docs/icl.md defines `capacity`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ LESS_STATE = (
     "delta_net:num_heads=4",
     "mamba2:d_state=16",
 )
-"""Some of them with less, by their own knob."""
+"""Some of them with a smaller state, by their own option."""
 
 SECONDS: Mapping[str, Any] = {
     "task": "mqar:vocab_size=64:input_seq_len=16:num_kv_pairs=4:power_a=1",
@@ -36,7 +36,7 @@ SECONDS: Mapping[str, Any] = {
     "eval_size": 1000,
     "seeds": (0, 1, 2),
 }
-"""Four pairs, all of them asked for: a model takes seconds."""
+"""Four pairs, each queried: a model trains in seconds."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "demo": {

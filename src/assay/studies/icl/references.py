@@ -1,4 +1,4 @@
-"""What needs no training: the task's oracle and its plain predictors, scored like a model."""
+"""Scores the references that need no training, the task's oracle and its plain predictors, like a model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from assay.studies.icl.scoring import score
 from assay.tasks.base import Batch, Task, Tokens
 
 MOST = 2000
-"""Sequences they are asked about: some solve a system of equations at every position."""
+"""Most sequences to score references on: some solve a system of equations at every position."""
 
 
 def score_references(run: Run, device: torch.device) -> Outcome:
-    """`references`: by name, what `score` says of it."""
+    """Score every reference; the result is `references`, by name."""
     task = convert(Task, run.options["task"], what="option 'task'")
     size = min(MOST, run.options["eval_size"])
     part = task.parts()[-1]
     names = ["oracle", *part.references(part.sample(2, stream(0, "names", device=device)))]
-    # Scored like models, one per name, that all see the same sequences: the predictors answer them all at once.
+    # Each name counts as a model, and all see the same sequences: the predictors answer them all at once.
     rngs = [stream(run.seed, "test", device=device) for _ in names]
     found = score(_answer(task), task, size=size, rngs=rngs)
     return Outcome(run, {"references": dict(zip(names, found, strict=True))})
@@ -42,7 +42,7 @@ def _answer(task: Task) -> Callable[[Sequence[Batch]], Iterator[Tensor]]:
 
 
 def _as_outputs(task: Task, answers: Tensor) -> Any:
-    """Answers in the shape of the targets -> what a model's head would give, certain of them."""
+    """Convert answers, shaped like the targets, to the outputs of a model that is certain of them."""
     if task.loss == "mse":
         return answers[..., None]
     if task.loss == "bce":

@@ -35,7 +35,7 @@ COLUMNS = (
     Column("lr", lambda row: row.rate_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
     Column("unseen keys", "unseen_accuracy"),
-    Column("diverged", lambda row: diverged(row)),
+    Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
     Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None),
     Column(
         "share solved", lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None
@@ -87,17 +87,12 @@ def validation(record: Record) -> float:
 
 
 def was_scored(row: Row, metric: str) -> bool:
-    """Whether the metric is a score of its task. Diverged runs tell too: they were validated on the way."""
+    """Return whether the row's task has this metric. Diverged runs count too: they were validated on the way."""
     return any(metric in record.metrics for record in row.records)
 
 
 def solved(row: Row) -> int:
     return sum(accuracy >= SOLVED for accuracy in row.values("accuracy").values())
-
-
-def diverged(row: Row) -> str | None:
-    """How many seeds of how many have no score; None where all have one."""
-    return f"{row.diverged}/{row.n}" if row.diverged else None
 
 
 def _speed(row: Row) -> float | None:
@@ -120,7 +115,7 @@ def _reference_scores(row: Row, name: str) -> dict[str, Interval | None]:
 
 
 def _rates(found: Sequence[Row], out: Report) -> None:
-    """Every rate that was tried: recurrent mixers have narrow windows, and a table of the best hides them."""
+    """Chart every learning rate that was tried: for recurrent mixers few work, which a table of the best hides."""
     every = [(row, rate, row.tried[rate]) for row in found for rate in sorted(row.tried)]
     shown = [Row(tuple(by_seed.values()), {**row.names, "lr": f"{rate:g}"}, row.label) for row, rate, by_seed in every]
     columns = [Column("seeds", lambda row: row.n), Column("diverged", lambda row: row.diverged), SCORES[0], SCORES[2]]
@@ -129,7 +124,7 @@ def _rates(found: Sequence[Row], out: Report) -> None:
 
 
 def _by_step(metric: str) -> Callable[[Row], Points]:
-    """Validation scores along training, of the runs that the task scores so."""
+    """Validation scores by training step, for tasks that have this metric."""
 
     def points(row: Row) -> Points:
         curves = {r.run.seed: r.metrics["curve"] for r in row.finished if metric in r.metrics}
@@ -140,12 +135,12 @@ def _by_step(metric: str) -> Callable[[Row], Points]:
 
 
 def by_number(key: str) -> Callable[[Row], Points]:
-    """Accuracy against a number: the gap, the length, how many pairs."""
+    """Accuracy against a number: the gap, the length or the number of pairs."""
     return lambda row: [(int(x), row.values(key, x)) for x in row.first.get(key, {})]
 
 
 def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -> None:
-    """The error, or the accuracy, after so many examples that come one by one, with plain predictors."""
+    """Chart the error, or the accuracy, by the number of examples seen, beside the plain predictors."""
     curves = [(row.series, [r.metrics["by_answer"] for r in row.finished]) for row in found if _by_examples(row)]
     if curves or not found:
         curves += [
@@ -164,6 +159,6 @@ def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -
 
 
 def _by_examples(row: Row) -> bool:
-    """Whether the row's task shows examples one by one; a task whose code is not at hand is taken not to."""
+    """Return whether the row's task shows examples one by one; False for a task that is not installed."""
     task: Mapping[str, Any] = row.options["task"]
     return task["name"] in tasks.names() and tasks[task["name"]].by_examples

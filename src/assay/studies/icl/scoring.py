@@ -1,4 +1,4 @@
-"""How well answers are given, over many fresh sequences: in all, per sequence, by place, by gap and by part."""
+"""Scores answers over many fresh sequences: overall, per sequence, by position, by gap and by part of a mixture."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,19 +11,19 @@ from assay.tasks.base import Batch, Task
 from assay.train.recipe import answer_losses
 
 ROWS, TOKENS = 1000, 2**18
-"""Sequences and tokens drawn at a time. Nothing else decides them, so that all models of a seed see the same."""
+"""Most sequences and tokens per batch. They depend on nothing else, so all models of a seed see the same sequences."""
 GAPS = 16
 """Classes of gaps: 1, 2-3, 4-7, ... tokens."""
 Answer = Callable[[Sequence[Batch]], Iterable[Tensor]]
-"""A batch per model -> its logits or numbers at the scored places, (batch, answers, outputs), model by model."""
+"""A batch per model -> its logits or numbers at the scored positions, (batch, answers, outputs), model by model."""
 Totals = dict[str, Tensor]
 
 
 @torch.no_grad()
 def score(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
-    """Per model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; of a mixture
-    the mean over its parts, and the score of each by its number of answers. Models that share a generator are asked
-    the same."""
+    """Score each model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; for a
+    mixture the mean over its parts, and the score of each by its number of answers. Models that share a generator see
+    the same sequences."""
     parts = task.parts()
     found = [_score_part(answer, part, size=-(-size // len(parts)), rngs=rngs) for part in parts]
     return [_joined(parts, per_part) for per_part in zip(*found, strict=True)]

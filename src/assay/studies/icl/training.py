@@ -1,4 +1,4 @@
-"""Train the models of one cohort, validate them on the way, and score them on sequences that validation never saw."""
+"""Trains the models of one cohort, validates them on the way, and scores them on sequences validation never saw."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from assay.core.convert import convert
+from assay.core.convert import construct, option_types
 from assay.core.run import Run
 from assay.core.study import Context, Outcome
 from assay.metrics.size import flops_per_token, parameters
@@ -22,7 +22,7 @@ from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer, Trainer
 
 GOALS = (0.9, 0.98)
-"""Accuracies of which a record says when they were first reached."""
+"""Accuracies whose first step above them is recorded."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,12 @@ class Setting:
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        hints = {"task": Task, "model": SequenceModel, "train": Train, "optimizer": Optimizer, "eval_size": int}
-        return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
+        return construct(cls, {key: run.options[key] for key in option_types(cls)}, what=f"run {run.id}")
 
 
 @dataclass
 class RunProgress:
-    """What is known of one run while it is trained."""
+    """The state of one run during training."""
 
     run: Run
     curve: list[dict[str, Any]] = field(default_factory=list)
@@ -51,7 +50,7 @@ class RunProgress:
 
 
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """Train and score runs that differ in seed and optimizer, from where an interrupted process left them."""
+    """Train and score runs that differ in seed and optimizer, resuming from their checkpoint."""
     for together, saved in unfinished(runs, ctx, whole=True):
         yield from _train_and_score(together, ctx, device, saved)
 
@@ -59,7 +58,7 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
 def _train_and_score(
     runs: Sequence[Run], ctx: Context, device: torch.device, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
-    """A run whose loss is not finite ends as diverged, the others go on."""
+    """Train and score; a run whose loss is not finite ends as diverged while the others continue."""
     settings = [Setting.of(run) for run in runs]
     shared = settings[0]
     begin = time.perf_counter()
@@ -86,7 +85,7 @@ def _train_and_score(
                 yield Outcome(runs[index], {**found[index], "steps": step}, diverged=True)
         if not going:
             return
-        # Once a run is stored as diverged, a later process has other runs to train: nothing would resume from this.
+        # Once a run is stored as diverged, a later process trains fewer runs and could not resume from this checkpoint.
         if len(going) == len(runs) and step < shared.train.max_steps:
             keeper.keep(runs[-1], lambda: _checkpoint(trainer, going.values(), time.perf_counter() - begin))
     yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
@@ -163,7 +162,7 @@ def _outcomes(
 def _longer(
     trainer: Trainer, shared: Setting, runs: Sequence[Run], device: torch.device
 ) -> list[dict[str, dict[str, float]]]:
-    """Accuracy at other lengths, on one draw of each; nothing for a model whose positions are a table."""
+    """Score accuracy at other lengths, one draw each; empty for a model with a table of positions."""
     versions = {} if shared.model.has_table else shared.task.longer()
     if not versions:
         return [{} for _ in runs]
@@ -187,7 +186,7 @@ def _sizes(shared: Setting, model: SequenceModule) -> dict[str, Any]:
 
 
 def _milestones(curve: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
-    """The first validated step at which the held-out accuracy was there; None if it never was."""
+    """Find the first validated step at which each goal was reached; None if it never was."""
     if not curve or "accuracy" not in curve[0]:
         return {}
     reached = {goal: [point["step"] for point in curve if point["accuracy"] >= goal] for goal in GOALS}

@@ -1,4 +1,4 @@
-"""The spec's names, of `compression` and of `core`; each is loaded on first use (PEP 562)."""
+"""Offers the spec's names from `compression` and `core`; each is loaded on first use (PEP 562)."""
 
 import importlib
 import importlib.util

@@ -16,7 +16,7 @@ from assay.core.errors import UserError
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 ONE_HOT = 2**24
-"""Numbers of the one-hot inputs, of a or of b, that are made at once: half a GB while they are."""
+"""Most numbers of one-hot inputs built at once: half a GB."""
 
 
 class Bilinear(nn.Linear):
@@ -40,7 +40,7 @@ class Bilinear(nn.Linear):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of a model; as wide as the modulus unless told."""
+    """Sizes of a model; the default width is the modulus."""
 
     p: int = 64
     d_hidden: int | None = None
@@ -88,8 +88,8 @@ class Model(nn.Module):
         lr: float = 3e-3,
         weight_decay: float = 1e-4,
     ) -> list[float]:
-        """Train by AdamW on batches of (inputs, answers) until every validation answer is right; the accuracy on `val`
-        after each epoch. The plain loop: `bilinear_bank` does the same for many models at once."""
+        """Train by AdamW on batches of (inputs, answers) until every validation answer is right; return the accuracy on
+        `val` after each epoch. The plain loop: `bilinear_bank` does the same for many models at once."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay)
         curve = list[float]()
         while len(curve) < epochs and (not curve or curve[-1] < 1):
@@ -104,12 +104,12 @@ class Model(nn.Module):
 
 
 def init_model(p: int = 64, d_hidden: int | None = None, bias: bool = False) -> Model:
-    """A fresh model. The global generator decides its weights; `nn.random.initialised_from` lends it a stream."""
+    """Initialise a model from the global generator; `nn.random.initialised_from` lends it a stream."""
     return Model(ModelConfig(p, d_hidden, bias))
 
 
 def model_of(state: Mapping[str, Tensor]) -> Model:
-    """The model of saved weights, which say how large it is."""
+    """Rebuild a model from saved weights, whose shapes give its sizes."""
     readout = state["projection.weight"]
     with torch.device("meta"):  # nothing is drawn: the weights are those given
         model = init_model(len(readout), readout.shape[1])
@@ -148,7 +148,7 @@ def constructive_model(P: int) -> Model:
 
 @torch.no_grad()
 def answered(model: Model) -> Float[Tensor, " pairs"]:
-    """1 where a pair is answered, of all P^2; row aP + b."""
+    """1 where a pair is answered right, for all P^2; row aP + b."""
     P = model.config.p
     a, b, target = addition_table(P)
     pieces = zip(a.split(pairs_at_once(P)), b.split(pairs_at_once(P)), strict=True)
@@ -157,5 +157,5 @@ def answered(model: Model) -> Float[Tensor, " pairs"]:
 
 
 def pairs_at_once(P: int) -> int:
-    """Pairs whose one-hot inputs are made at once: all of them up to P = 256."""
+    """Number of pairs whose one-hot inputs are built at once: all up to P = 256."""
     return max(1, ONE_HOT // P)

@@ -34,7 +34,7 @@ class Recipe:
     """A model is trained by AdamW on cross entropy, until every validation pair is right or the epochs are over."""
 
     epochs: int = 500
-    """At most; a model stops at the first epoch with every validation pair right."""
+    """Most epochs; a model stops at the first one with every validation pair right."""
     batch: int = 64
     """Pairs per step."""
     lr: float = 3e-3
@@ -93,14 +93,14 @@ class PairSplit:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch did to the models that took part, by their place in the bank."""
+    """The results of an epoch, by each model's place in the bank."""
 
     number: int
     val_acc: dict[int, float]
     loss: dict[int, float]
     """Mean training loss; not finite where the model diverged."""
     finished: tuple[int, ...]
-    """Models that leave: perfect on validation, diverged, or out of epochs."""
+    """Models that leave the bank: perfect on validation, diverged, or out of epochs."""
 
 
 class BilinearBank:
@@ -258,7 +258,7 @@ class _Group:
         for pick, answer, given in zip(picks, answers, shares, strict=True):
             self._gradient(pick, answer, pairs, given, *gradients)
             self.adamw.step(gradients)
-        # A share too small for its type is no divergence; NaN stays NaN.
+        # A probability that underflows to 0 is no divergence; NaN stays NaN.
         return -shares.clamp_(min=torch.finfo(shares.dtype).tiny).log_().mean(dim=(0, 2, 3))
 
     def _gradient(
@@ -280,7 +280,7 @@ class _Group:
         left, right = sides.unbind(dim=2)
         torch.bmm(error.mT, left * right, out=readout)
         back = torch.bmm(error, self.readout)
-        # The product rule: what comes back to one side is weighted by the other.
+        # The product rule: the gradient of one factor is weighted by the other.
         returned = torch.empty_like(sides)
         torch.mul(back, right, out=returned[:, :, 0])
         torch.mul(back, left, out=returned[:, :, 1])
@@ -304,7 +304,7 @@ class _Group:
         self, picks: Int[Tensor, " lookups"], pairs: Int[Tensor, " pairs"]
     ) -> tuple[Float[Tensor, "models rows P"], Float[Tensor, "models rows 2 unit"]]:
         """Compute the logits, and the two factors of every hidden unit."""
-        # What torch.nn.functional.embedding_bag(mode="sum") calls: a third of its time went into finding `pairs` anew.
+        # Called by torch.nn.functional.embedding_bag(mode="sum"), which spends a third of its time computing `pairs`.
         summed = torch.embedding_bag(self.table.flatten(0, 1).flatten(1), picks, pairs, False, 0)[0]
         sides = summed.view(len(self.table), -1, 2, self.width)
         left, right = sides.unbind(dim=2)

@@ -1,9 +1,8 @@
-"""Arrays that are computed once: `X.npy`, and beside it `X.npy.json`, which says what the rows are.
+"""Caches arrays on disk: `X.npy`, and beside it `X.npy.json`, which says what the rows are.
 
 The sidecar holds the hash of the weights and options that the array was computed from, and the sha256 of the array's
-own file. Where either does not match, the array is computed again: another sweep, a changed weight, another option or
-another way of computing it never finds an old matrix, and what is damaged or no file counts as not there. Both files
-are written by rename, the sidecar last. Its name is the array's with an ending, as `X.json` may be a sweep's manifest.
+own file. Where either does not match, or a file is damaged or missing, the array is computed again. Both files are
+written by rename, the sidecar last. The sidecar is not `X.json`, which may be a sweep's manifest.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from assay.core.store import write_file
 VERSION = 1
 """Part of every hash: raise it when the same weights and options give other numbers."""
 LARGEST = 1 << 30
-"""Bytes of an array's file; a larger one is computed again."""
+"""Most bytes of an array's file; a larger one is computed again."""
 
 
 def cached(
@@ -35,7 +34,7 @@ def cached(
     about: Mapping[str, Any],
     force: bool = False,
 ) -> np.ndarray:
-    """The array at `path` if it is of this source, or a new one, kept there if that can be written. `about` is for
+    """Load the array at `path` if its hash matches; else compute it, and write it there if possible. `about` is for
     readers of the sidecar."""
     key = hashlib.sha256(canonical({"version": VERSION, **source}).encode()).hexdigest()
     if not force and (found := _stored(path, key)) is not None:
@@ -48,7 +47,7 @@ def cached(
     try:
         write_file(path, buffer.getvalue())
         write_file(_sidecar(path), (json.dumps(sidecar, indent=1) + "\n").encode())
-    except OSError as error:  # what was computed is worth more than its cache
+    except OSError as error:  # the result is returned even where it cannot be cached
         warnings.warn(f"cannot keep {path}: {error.strerror}. The matrix is computed again next time", stacklevel=2)
     return array
 
@@ -58,7 +57,7 @@ def _sidecar(path: Path) -> Path:
 
 
 def _stored(path: Path, key: str) -> np.ndarray | None:
-    """What is there, if it is whole and of this source."""
+    """Load the cached array, or None if it is damaged or its hash differs."""
     try:
         sidecar = json.loads(read_file(_sidecar(path), limit=64 * TEXT))
         if sidecar["hash"] != key:

@@ -1,4 +1,4 @@
-"""Three figures of a sweep: how long perfection takes, whether a narrow model lacks room, and who is like whom."""
+"""Three figures of a sweep: epochs until perfect, capacity of narrow models, and similarity of models."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -21,15 +21,15 @@ from assay.studies.modular.records import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
 
 LINES = 6
-"""Survival curves at most: more widths are taken together in bands."""
+"""Most survival curves in a chart: more widths are pooled in bands."""
 MAPPED = 64
-"""Models in the heatmaps of a sweep; of a larger one, those of its first seed."""
+"""Most models in a sweep's heatmaps; a larger sweep shows its first seed only."""
 CONSTRUCTED = 4
 
 
 def survival(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
-    """The share of seeds that are not perfect yet, epoch by epoch. A seed that diverged never is: it waits to the end,
-    as do those that ran out of epochs."""
+    """Chart the share of seeds that are not yet perfect, epoch by epoch. Seeds that diverged or ran out of epochs are
+    censored at the last epoch."""
     widths = [row.options["d_hidden"] for row in rows]
     place = bands(widths, min(LINES, len(set(widths))))
     lines = [
@@ -57,8 +57,8 @@ def _curve(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def capacity(settings: Mapping[str, Sequence[Row]], out: Report, *, good: float) -> None:
-    """Trained at d, the widest models cut down to d, and the four units that are enough: the share of the whole table
-    that each answers. What a cut model can do, a model of that width has room for."""
+    """Chart the full-table accuracy of models trained at width d, of the widest models cut down to d, and of the four
+    units that are enough. What a cut model can do, a model of that width has room for."""
     found = []
     drawn = set(evenly(list(settings), SETTINGS))
     for place, (name, rows) in enumerate(settings.items(), start=1):
@@ -90,7 +90,7 @@ def capacity(settings: Mapping[str, Sequence[Row]], out: Report, *, good: float)
 
 
 def _curves(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
-    """Full-table accuracies by seed, by width, by kind of model."""
+    """Full-table accuracies per seed, by kind of model and width."""
     trained = {row.options["d_hidden"]: list(row.values("full_acc").values()) for row in rows}
     # A wider model can hold the four units too, and leave the others at zero.
     by_hand = {width: [1.0] for width in sorted({CONSTRUCTED, *trained}) if width >= CONSTRUCTED}
@@ -111,7 +111,7 @@ def _smallest(name: str, kind: str, curve: Mapping[int, Sequence[float]], good: 
 
 
 CUT = 10
-"""Seeds whose widest model is cut down."""
+"""Most seeds whose widest model is cut down."""
 
 
 def _truncated(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
@@ -124,13 +124,13 @@ def _truncated(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
         curves = {"cut to units": truncated_to_units(model), "cut to eigenvalues": truncated_to_eigenvalues(model)}
         for kind, curve in curves.items():
             for width in widths:
-                # Past the form's own size every eigenvalue is there already.
+                # Beyond the form's own size nothing is cut.
                 found.setdefault(kind, {}).setdefault(width, []).append(float(curve[min(width, len(curve)) - 1]))
     return found
 
 
 def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
-    """The spec's three heatmaps, and the frequencies of the widest model; `assay modular similarity` has more."""
+    """Draw the spec's three heatmaps, and the frequencies of the widest model; `assay modular similarity` has more."""
     records = [record for row in rows for record in row.finished]
     if len(records) > MAPPED:
         records = _of_first_seed(records)

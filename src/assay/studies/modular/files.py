@@ -1,11 +1,11 @@
-"""A sweep as files: safetensors with a JSON manifest beside it, or the spec's pickle.
+"""Saves and loads a sweep: safetensors with a JSON manifest beside it, or the spec's pickle.
 
     sweep.safetensors   "32/0/bi_linear.weight", "32/0/projection.weight", ...: width, seed, name
     sweep.json          P, the models with their accuracies, how they were trained, the sha256 of the tensors
     sweep.pkl           {"P": 64, "val_accs": {d: accuracy}, "models": {d: state dict}}: one model per width
 
 A pickle may run any code when Python reads it. Here it is read as data (studies/modular/pickles.py): tensors and the
-plain containers around them; whatever else a file asks for is refused, by name.
+plain containers around them; anything else is refused, by name.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ State = Mapping[str, Tensor]
 NAMES = ("bi_linear.weight", "projection.weight")
 FORMAT = 1
 LARGEST = 2**31
-"""Of a modulus or a width: what a file says is printed, and multiplied, before it can be believed."""
+"""The largest modulus or width to accept from a file: they are printed and multiplied before they can be checked."""
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a manifest of another shape raises."""
+"""The errors that reading a malformed manifest raises."""
 FLOATS = {"torch.float16", "torch.bfloat16", "torch.float32", "torch.float64"}
 
 
@@ -50,20 +50,20 @@ class SweepResults:
     models: dict[Key, State]
     val_accs: dict[Key, float]
     recipe: dict[str, Any] = field(default_factory=dict)
-    """How they were trained, where that is known."""
+    """How the models were trained, where known."""
     seed: int | None = None
-    """Of all models, where keys are widths and it is known."""
+    """The seed of all models, where keys are widths and it is known."""
 
     def seed_of(self, key: Key) -> int | None:
         return key[1] if isinstance(key, tuple) else self.seed
 
     @property
     def labels(self) -> list[dict[str, int | None]]:
-        """What the rows of a matrix of these models stand for."""
+        """The width and seed of each row of a matrix over these models."""
         return [{"d_hidden": width_of(key), "seed": self.seed_of(key)} for key in self.models]
 
     def only(self, keys: Iterable[Key]) -> "SweepResults":
-        """Some of the models."""
+        """Keep some of the models."""
         kept = list(keys)
         return replace(
             self, models={key: self.models[key] for key in kept}, val_accs={key: self.val_accs[key] for key in kept}
@@ -71,7 +71,7 @@ class SweepResults:
 
     @property
     def sha256(self) -> str:
-        """Of every weight, and of whose it is."""
+        """The hash of every weight and of the model and name it belongs to."""
         found = hashlib.sha256()
         for key, state in self.models.items():
             for name in NAMES:
@@ -81,7 +81,7 @@ class SweepResults:
         return found.hexdigest()
 
     def of_seed(self, seed: int | None) -> "SweepResults":
-        """The replicate of one seed, by width; the whole sweep where no seed is asked for."""
+        """Keep the models of one seed, keyed by width; the whole sweep where seed is None."""
         if seed is None:
             return self
         chosen = [key for key in self.models if self.seed_of(key) == seed]
@@ -98,7 +98,7 @@ class SweepResults:
 
 
 def collect(P: int, found: Iterable[tuple[int, int, float, State]], recipe: Mapping[str, Any]) -> SweepResults:
-    """A sweep from (width, seed, accuracy, weights), in order; keys have the seed where there are several."""
+    """Build a sweep from (width, seed, accuracy, weights), in order; keys have the seed where there are several."""
     ordered = sorted(found, key=lambda one: one[:2])
     seeds = {seed for _, seed, _, _ in ordered}
     several = len(seeds) > 1
@@ -113,7 +113,7 @@ def collect(P: int, found: Iterable[tuple[int, int, float, State]], recipe: Mapp
 
 
 def check_path(path: Path, seeds: Sequence[int]) -> None:
-    """Whether a sweep can be saved there, before anything is trained for it."""
+    """Raise if a sweep cannot be saved there, before anything is trained for it."""
     if path.suffix not in (".pkl", ".safetensors"):
         raise UserError(f"--save {path}: the name ends in .safetensors, or in .pkl for the spec's layout.")
     if path.suffix == ".pkl" and len(set(seeds)) > 1:
@@ -124,7 +124,7 @@ def check_path(path: Path, seeds: Sequence[int]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Whether a file can be written there, as far as that can be seen without writing one."""
+    """Raise if a file cannot be written there, as far as that can be seen without writing one."""
     if not can_be_path(path):
         raise UserError(f"--save {path}: no file can have that name. Choose a shorter one, of plain letters.")
     above = next(folder for folder in path.absolute().parents if folder.exists())
@@ -137,7 +137,7 @@ def check_writable(path: Path) -> None:
 
 
 def encoded(results: SweepResults, path: Path) -> list[tuple[Path, bytes]]:
-    """What a sweep is on disk, in the order of writing: the manifest last, as its presence means the rest is there."""
+    """Encode a sweep as files in the order of writing: the manifest last, as its presence means the rest is there."""
     check_path(path, [results.seed_of(key) or 0 for key in results.models])
     if path.suffix == ".pkl":
         models = {width_of(key): OrderedDict(state) for key, state in results.models.items()}
@@ -237,7 +237,7 @@ def _unpickled(path: Path, data: bytes) -> SweepResults:
 
 
 def _checked(results: SweepResults, path: Path) -> SweepResults:
-    """Weights of the shapes that P and the widths ask for, or an error that names the model."""
+    """Raise unless all weights have the shapes that P and the widths ask for; the error names the model."""
     if not results.models:
         raise UserError(f"{path} is a sweep without models.")
     if not _is_width(results.P) or results.P < 2:
@@ -262,7 +262,7 @@ def _checked(results: SweepResults, path: Path) -> SweepResults:
 
 
 def _number(value: Any) -> float:
-    """Of a plain number, or a tensor of one."""
+    """Convert a plain number, or a tensor with one."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if not isinstance(value, int | float):
@@ -283,7 +283,7 @@ def _is_replicate(key: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A name or number from a file, short enough for a line."""
+    """Shorten a name or number from a file to fit a line."""
     if isinstance(value, str):
         return repr(value[:60])
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST) or _is_replicate(value)

@@ -1,6 +1,6 @@
 """Which frequencies does a model add with? `assay modular frequencies SWEEP --d_hidden 32`.
 
-p(f | r) of chosen models as heatmaps, and over all widths how many frequencies a model uses.
+It draws p(f | r) of chosen models as heatmaps, and the number of frequencies in use against the width.
 """
 
 from collections.abc import Sequence
@@ -46,9 +46,9 @@ class Frequencies(Reading):
     sweep: Path
     """A saved sweep (.safetensors or .pkl), or a results folder; the flag's name may be left out."""
     d_hidden: tuple[int, ...] = ()
-    """Widths to draw; by default the widths there are nearest to P, 3P/4, P/2 and P/4."""
+    """Widths to draw; by default those nearest to P, 3P/4, P/2 and P/4."""
     seed: int | None = None
-    """Which replicate to draw; the first unless told."""
+    """The seed to draw; by default the first."""
     kind: Kind = "eigen"
     """The law: eigen is the spec's; power and diagonal depend on the model alone, not on an eigensolver."""
     n_evecs: int = 4
@@ -70,7 +70,7 @@ class Frequencies(Reading):
     def _chosen(self, sweep: SweepResults) -> list[Key]:
         replicate = [key for key in sweep.models if self.seed is None or sweep.seed_of(key) == self.seed]
         if not replicate:
-            sweep.of_seed(self.seed)  # says which seeds there are
+            sweep.of_seed(self.seed)  # raises for an unknown seed
         first: dict[int, Key] = {}
         for key in replicate:
             first.setdefault(width_of(key), key)
@@ -82,7 +82,7 @@ class Frequencies(Reading):
 
 
 def nearest_widths(P: int, widths: Sequence[int]) -> list[int]:
-    """The widths there are nearest to P, 3P/4, P/2 and P/4."""
+    """Choose the available widths nearest to P, 3P/4, P/2 and P/4."""
     return [min(widths, key=lambda width: abs(width - target)) for target in (P, 3 * P / 4, P / 2, P / 4)]
 
 
@@ -107,7 +107,7 @@ def _row(key: Key, model: Weights, law: Law, sweep: SweepResults) -> dict[str, A
 
 
 def _count(laws: dict[Key, Law], out: Report) -> None:
-    """How many frequencies a model uses, against its width."""
+    """Chart how many frequencies a model uses, against its width."""
     counts = {key: float(np.mean(dominant_frequencies(law))) for key, law in laws.items()}
     widths = sorted({width_of(key) for key in counts})
     if len(widths) < 2:

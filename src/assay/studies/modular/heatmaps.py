@@ -1,4 +1,4 @@
-"""Heatmaps of models: how alike those of two widths are, and which frequencies one of them uses."""
+"""Draws heatmaps: the similarity of models by width, and the frequencies that a model uses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ GLOSS = {"TN": "TN (tensor network: the weights as one symmetric tensor)"}
 def width_heatmaps(
     matrices: Mapping[str, Matrix], keys: Sequence[Key], out: Report, *, order: str = "width", suffix: str = ""
 ) -> None:
-    """A map per matrix: the mean over the pairs of models of two widths."""
+    """Draw a heatmap per matrix: the mean over the pairs of models of two widths."""
     for name, matrix in matrices.items():
         cells = list(by_width(matrix, keys))
         widths = sorted({cell["d"] for cell in cells})
@@ -36,7 +36,7 @@ def width_heatmaps(
 
 
 def law_heatmap(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
-    """p(f | r) of one model."""
+    """Draw p(f | r) of one model."""
     cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
     name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
     chart = heatmap(
@@ -47,7 +47,7 @@ def law_heatmap(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix
 
 
 def _clustered(cells: Sequence[Mapping[str, Any]], widths: Sequence[int], *, divergence: bool) -> list[int]:
-    """Widths in the order of the leaves of an average-linkage tree."""
+    """Order widths as the leaves of an average-linkage tree."""
     from scipy.cluster.hierarchy import leaves_list, linkage
 
     values = np.array([cell["value"] for cell in cells]).reshape(len(widths), len(widths))

@@ -1,4 +1,4 @@
-"""The spec's three matrices over the models of a saved sweep, each computed once and kept beside the sweep."""
+"""The spec's three matrices over the models of a saved sweep, each cached beside the sweep."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,7 +84,7 @@ def _matrix(
     force: bool,
     options: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
-    """A matrix over the models of a sweep, from its cache or into it."""
+    """Load a matrix over the models of a sweep from its cache, or compute and cache it."""
     sweep = load(sweep_path)
     path = Path(sweep_path).parent / f"{name}.npy" if cache_path is None else Path(cache_path)
     return cached(

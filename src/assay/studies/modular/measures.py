@@ -1,9 +1,8 @@
-"""The ways in which the models of a sweep are compared, and what each comes to over groups of pairs.
+"""The measures by which the models of a sweep are compared, and their means over groups of pairs.
 
-The first three are the spec's. The others leave out what does nothing (entries of the forms that no input reaches, what
-is added to all outputs), look at hidden units, or let the symmetries of addition move one model onto the other. Each
-has its floors: the same number for untrained models of the same widths, and for these with scrambled phases, over the
-same pairs, under the same maximum where there is one.
+The first three are the spec's. The others leave out what changes no answer (entries of the forms that no input reaches,
+what is added to all outputs), compare hidden units, or allow for the symmetries of addition. Each has its floors: the
+same number for untrained models of the same widths, and for these models with scrambled phases, over the same pairs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +32,12 @@ Matrix = Float[np.ndarray, "models models"]
 Models = Sequence[Weights]
 BANDS = 4
 GOOD = 0.95
-"""A validation accuracy that is high, wherever this study asks for one."""
+"""The validation accuracy from which this study counts a model as good."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One matrix, or several that are found together. `slow`: a large sweep is thinned for it."""
+    """One matrix, or several computed together. `slow`: a large sweep is thinned for it."""
 
     names: tuple[str, ...]
     compute: Callable[[Models], Sequence[Matrix]]
@@ -56,7 +55,7 @@ def js_per_remainder(kind: Kind, n_evecs: int = 4) -> Callable[[Models], Matrix]
 
 
 def measures(n_evecs: int) -> list[Measure]:
-    """All of them, by the names under which they are reported."""
+    """List all measures, by the names under which they are reported."""
 
     def one(name: str, compute: Callable[[Models], Matrix], *, slow: bool = True) -> Measure:
         return Measure((name,), lambda models: [compute(models)], slow)
@@ -79,7 +78,7 @@ def measures(n_evecs: int) -> list[Measure]:
 
 
 def bands(widths: Sequence[int], count: int) -> list[int]:
-    """Which of `count` neighbourhoods each width lies in, with as many different widths in each."""
+    """Assign each width to one of `count` bands, with as many different widths in each."""
     distinct = sorted(set(widths))
     place = {width: i * count // len(distinct) for i, width in enumerate(distinct)}
     return [place[width] for width in widths]
@@ -88,7 +87,7 @@ def bands(widths: Sequence[int], count: int) -> list[int]:
 def summary(
     name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int, seed: int = 0
 ) -> dict[str, Any]:
-    """What a matrix says of width and of models that answer well: one row of the table."""
+    """Summarise a matrix by width and by models that answer well, as one row of the table."""
     rng = np.random.default_rng(seed)
     widths = [width_of(key) for key in keys]
     replicate = contrast(matrix, widths, rng=rng, permutations=permutations)
@@ -145,7 +144,7 @@ def mean_over_pairs(matrix: Matrix) -> Interval:
 
 
 def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:
-    """Over pairs of different models; None where none is chosen."""
+    """The mean over the chosen pairs of different models; None where none is chosen."""
     upper = np.triu(chosen, k=1)
     return float(matrix[upper].mean()) if upper.any() else None
 
@@ -165,7 +164,7 @@ def by_width(matrix: Matrix, keys: Sequence[Key]) -> Iterator[dict[str, Any]]:
 
 
 def thinned(sweep: SweepResults, most: int) -> SweepResults:
-    """At most so many models: whole widths, evenly chosen, the smallest and the largest among them."""
+    """Keep at most `most` models: whole widths, evenly chosen, the smallest and the largest among them."""
     if most <= 0 or len(sweep.models) <= most:
         return sweep
     widths = sorted({width_of(key) for key in sweep.models})

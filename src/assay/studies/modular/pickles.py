@@ -1,4 +1,4 @@
-"""Pickles of tensors, read as data: nothing that a file names is imported, called or changed.
+"""Reads pickles of tensors as data: nothing that a file names is imported, called or changed.
 
 A pickle is a program for a stack machine. The machine here knows the instructions that a saved sweep is written with;
 a name such as `torch.storage._load_from_bytes` is a mark on its stack, and what is done for each of the six that are
@@ -40,7 +40,7 @@ KNOWN = {
     "torch.storage._load_from_bytes", "torch._utils._rebuild_parameter", "torch._utils._rebuild_tensor_v2",
 }  # fmt: skip
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-"""What torch writes at the beginning of a storage."""
+"""The header that torch writes before a storage."""
 MAX_RANK = 8
 
 
@@ -50,7 +50,7 @@ class Unknown(ValueError):
 
 @dataclass(frozen=True)
 class Name:
-    """What a pickle names: a mark, never the thing itself."""
+    """A name from a pickle; the object itself is never imported."""
 
     module: str
     name: str
@@ -69,7 +69,7 @@ class NumberType:
 
 @dataclass(frozen=True)
 class Kept:
-    """What torch says of a storage whose bytes come later."""
+    """A reference to a torch storage whose bytes come later in the file."""
 
     dtype: torch.dtype
     key: str
@@ -77,7 +77,7 @@ class Kept:
 
 
 def read(data: bytes) -> Any:
-    """Containers, numbers, text and tensors; ValueError for everything else."""
+    """Read containers, numbers, text and tensors; raise ValueError for everything else."""
     try:
         return _Machine(io.BytesIO(data), length=len(data)).run()
     except (IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
@@ -182,7 +182,7 @@ class _Machine:
             target[_key(key)] = value
 
     def _made(self, maker: Name, arguments: tuple[Any, ...]) -> Any:
-        """What the known names stand for."""
+        """Build the object for one of the known names."""
         match str(maker), arguments:
             case "collections.OrderedDict", ():
                 return OrderedDict()
@@ -208,7 +208,7 @@ class _Machine:
         return _storage(data)
 
     def _tensor(self, storage: Tensor, offset: Any, sizes: tuple[Any, ...], strides: tuple[Any, ...]) -> Tensor:
-        """A view into a storage, if all of it lies inside, and no number is there twice."""
+        """View a storage, if all of it lies inside and no number is there twice."""
         numbers = (offset, *sizes, *strides)
         if any(type(n) is not int or not 0 <= n <= storage.numel() for n in numbers) or len(sizes) > MAX_RANK:
             raise ValueError("it has a tensor that is larger than its numbers")
@@ -222,7 +222,7 @@ class _Machine:
         return storage.as_strided(sizes, strides, offset)
 
     def _build(self, state: Any) -> None:
-        """The state of an object: the byte order of a number; what torch notes beside a state dict is not needed."""
+        """Apply an object's state: the byte order of a number. A state dict's metadata is ignored."""
         match self.stack[-1], state:
             case NumberType() as kind, (3 | 4, "<" | ">" | "|" | "=" as order, None, None, None, -1, -1, 0, *_):
                 kind.order = ">" if order == ">" else "<"
@@ -246,7 +246,7 @@ def _named(module: str, name: str) -> Name:
 
 
 def _key(value: Any) -> Any:
-    """Keys are flat: hashing a tuple of tuples of tuples may take for ever, or all of the stack."""
+    """Accept flat keys only: hashing deeply nested tuples may take for ever, or overflow the stack."""
     for item in value if type(value) is tuple else (value,):
         if type(item) not in (str, int, float, bool, type(None)):
             raise ValueError(f"it has a key with a {type(item).__name__}")
@@ -261,7 +261,7 @@ def _kept(told: tuple[Any, ...]) -> Kept:
 
 
 def _storage(data: bytes) -> Tensor:
-    """All numbers of a tensor, as torch writes them inside a pickle: five pickles, their count, their bytes."""
+    """Read a storage as torch writes it inside a pickle: five pickles, the count of its numbers, their bytes."""
     file = io.BytesIO(data)
     magic, protocol, system, kept, keys = (_Machine(file, length=0).run() for _ in range(5))
     if (magic, protocol) != (MAGIC, PROTOCOL) or type(system) is not dict or system.get("little_endian") is not True:

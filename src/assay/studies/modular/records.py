@@ -1,4 +1,4 @@
-"""What the records of a sweep say: how each model was trained, and its weights."""
+"""Reads a sweep's records: how each model was trained, and its weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -20,12 +20,12 @@ def setting(run: Run) -> str:
 
 
 def recipe_of(options: Mapping[str, Any]) -> Recipe:
-    """How the run of these options was trained."""
+    """The training recipe in a run's options."""
     return Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
 
 
 def saved_sweep(records: Sequence[Record]) -> SweepResults:
-    """The models of one setting, to be saved together; those that diverged have no weights."""
+    """Collect the models of one setting, to be saved together; those that diverged have no weights."""
     done = [record for record in records if record.status == "done"]
     settings = {setting(record.run) for record in done}
     if not done:
@@ -46,5 +46,5 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
 
 
 def saved_model(record: Record) -> Model:
-    """The model of a record."""
+    """Load the model of a record."""
     return model_of(saved_tensors(record, WEIGHTS))

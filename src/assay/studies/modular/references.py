@@ -1,4 +1,4 @@
-"""What no training gives and what four units by hand give, on the very pairs that the models are scored on.
+"""Scores untrained floors and the model of four units built by hand, on the very pairs that models are scored on.
 
 Each seed has its own split, so each reference is scored on the validation and test pairs of every seed, and on all P^2.
 """
@@ -17,12 +17,12 @@ ONE_ANSWER, BY_HEART, BY_HAND = "one answer", "training pairs by heart", "four u
 
 
 def pairs_of(options: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Pairs that a run trains, validates and tests on."""
+    """Count the pairs that a run trains, validates and tests on."""
     return recipe_of(options).sizes(options["P"])
 
 
 def references(options: Mapping[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Two floors and a ceiling, in the columns of the sweep's table."""
+    """Score two floors and a ceiling, in the columns of the sweep's table."""
     P, recipe = options["P"], recipe_of(options)
     splits = [PairSplit.of(P, seed, recipe) for seed in seeds]
     by_hand = answered(constructive_model(P))

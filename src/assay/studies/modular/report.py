@@ -16,7 +16,7 @@ from assay.studies.modular.references import pairs_of, references
 from assay.studies.modular.thresholds import from_here_on, half_pass
 
 PARTS = (8, 4, 2, 1)
-"""A chart each: perfect within an eighth of the epochs allowed, a quarter, ..."""
+"""A chart each: perfect within an eighth of the allowed epochs, a quarter, ..."""
 NOTE = (
     "± half the 95 % Student t interval over seeds. val acc: of the last epoch, on pairs not trained on. Training "
     "stops where it is 1, and so favours it: test acc is of pairs that nothing was chosen by, full table of all P^2 "
@@ -78,12 +78,12 @@ def width(row: Row) -> int:
 
 
 def setting(row: Row) -> str:
-    """What a grid varied besides the width, or else the modulus."""
+    """The options that a grid varied besides the width, or else the modulus."""
     return row.where or f"P={row.options['P']}"
 
 
 def perfect(row: Row, within: int | None = None) -> int:
-    """How many seeds answered every validation pair within so many epochs, or those allowed."""
+    """Count the seeds that answered every validation pair within so many epochs; by default within all."""
     limit = row.options["epochs"] if within is None else within
     return sum(epoch <= limit for epoch in row.values("epochs_to_perfect").values())
 
@@ -94,7 +94,7 @@ def validated(row: Row) -> dict[int, float]:
 
 
 def passed(row: Row, metric: str, least: float) -> dict[int, bool]:
-    """Whether each seed reached a number. A seed that diverged did not."""
+    """Return per seed whether its metric reached `least`. A seed that diverged did not."""
     values = row.values(metric)
     return {seed: values.get(seed, -1.0) >= least for seed in row.seeds}
 
@@ -104,7 +104,7 @@ def _references(own: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _thresholds(own: Sequence[Row]) -> dict[str, Any]:
-    """From which width on models generalise, and the pairs that this was seen on."""
+    """Find the width from which on models generalise, and the number of pairs that this was seen on."""
     train, val, test = pairs_of(own[0].options)
     good = {width(row): passed(row, "val_acc", GOOD) for row in own}
     done = {width(row): passed(row, "epochs_to_perfect", 0.0) for row in own}
@@ -138,8 +138,8 @@ def _against_width(
 
 
 def _perfect(found: Sequence[Row], out: Report) -> None:
-    """P(perfect within E epochs | d): a chart per E, since intervals of few seeds are wide and would hide each other;
-    of several settings, a line for each at all epochs allowed."""
+    """Chart P(perfect within E epochs | d), one chart per E, since intervals of few seeds are wide and would overlap;
+    for several settings, a line for each at all allowed epochs."""
     allowed = {row.options["epochs"] for row in found}
     budget, parts = max(allowed), PARTS if len({row.where for row in found}) == 1 else (1,)
     for epochs in sorted({max(1, budget // part) for part in parts}, reverse=True):

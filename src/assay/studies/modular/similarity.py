@@ -39,7 +39,7 @@ from assay.studies.modular.source import read_sweep
 
 SPEC = ("TN", "activation", "JS (bits)")
 NEIGHBOURS = 50
-"""The largest k of the chart of neighbours."""
+"""The largest k in the chart of neighbours."""
 NOTE = (
     "TN (tensor network): the weights compared as one symmetric tensor per model, by their cosine. "
     "Means over pairs of different models; JS is a divergence, so small is alike. beyond: the same difference once "
@@ -69,11 +69,11 @@ class Similarity(Reading):
     n_evecs: int = 4
     """Eigenvectors of each form in the spec's law of frequencies."""
     permutations: int = 999
-    """For p values."""
+    """Permutations for p values."""
     most: int = 64
     """Models in the slower comparisons, evenly chosen over widths; 0: all."""
     order: Literal["width", "cluster"] = "width"
-    """Of the heatmaps: by width, or so that widths that are alike lie together (average linkage)."""
+    """The order of the heatmaps: by width, or with similar widths together (average linkage)."""
 
     def __post_init__(self) -> None:
         if self.permutations < 1 or self.n_evecs < 1:
@@ -99,7 +99,7 @@ class Similarity(Reading):
         width_heatmaps(whole, list(sweep.models), out, order=self.order)
 
     def _matrices(self, sweep: SweepResults) -> dict[str, Matrix]:
-        """The spec's three, of all models; from the cache beside a saved sweep."""
+        """Load or compute the spec's three matrices over all models, cached beside a saved sweep."""
         if not self.sweep.is_dir():
             js = load_or_compute_js_divergence(self.sweep, n_evecs=self.n_evecs)
             found = (
@@ -124,9 +124,8 @@ class Similarity(Reading):
 
 
 def floors(measure: Measure, sweep: SweepResults) -> list[dict[str, float | None]]:
-    """What each matrix of a measure comes to where nothing was learnt together: for fresh models, whose spectra are
-    flat, and for these models with scrambled phases, whose spectra are those that were learnt. Over all pairs, and over
-    those of models that answer well: a floor of other pairs is none."""
+    """Measure untrained models, whose spectra are flat, and these models with scrambled phases, whose spectra are the
+    learnt ones. The means are over the same pairs as for the trained models: all, and those that answer well."""
     nulls = {"untrained": untrained(sweep), "scrambled": scrambled(sweep)}
     found = {name: measure.compute(models) for name, models in nulls.items()}
     chosen = groups(list(sweep.val_accs.values()))
@@ -141,19 +140,19 @@ def floors(measure: Measure, sweep: SweepResults) -> list[dict[str, float | None
 
 
 def untrained(sweep: SweepResults) -> Sequence[Any]:
-    """Fresh models of the same widths, of seeds that no sweep would take."""
+    """Initialise models of the same widths, from seeds that no sweep would use."""
     widths = [width_of(key) for key in sweep.models]
     return fresh_models(sweep.P, widths, [-1 - place for place in range(len(widths))])
 
 
 def scrambled(sweep: SweepResults) -> Sequence[Weights]:
-    """The models with the phases of every unit drawn anew."""
+    """Draw the phases of every unit of the models anew."""
     models = weights_of(sweep.models, sweep.P)
     return [phase_scrambled(model, stream(place, "phases")) for place, model in enumerate(models)]
 
 
 def agreement(distances: Mapping[str, Matrix], out: Report, *, permutations: int) -> None:
-    """How far the measures agree about who is near whom: a table, and overlap against the number of neighbours."""
+    """Report how far the measures agree about neighbours: a table, and the overlap against their number."""
     rows, lines = [], []
     N = len(next(iter(distances.values())))
     ks = [k for k in range(1, NEIGHBOURS + 1) if k < N]

@@ -1,4 +1,4 @@
-"""Where a reading command finds its models: in a saved sweep, or in a folder of results."""
+"""Loads the models that a command reads, from a saved sweep or a results folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from assay.studies.modular.records import saved_sweep, setting
 
 
 def read_sweep(path: Path) -> SweepResults:
-    """A file that `--save` wrote; or a results folder, if it has finished models of one setting."""
+    """Load a file that `--save` wrote, or a results folder with finished models of one setting."""
     if not is_there(path, folder=True):
         return load(path)
     done = [record for record in Store(path).records("modular.sweep") if record.status == "done"]
@@ -28,7 +28,7 @@ def read_sweep(path: Path) -> SweepResults:
 
 
 def settings(records: Sequence[Record]) -> list[list[Record]]:
-    """Records that differ in width and seed alone."""
+    """Group records that differ only in width and seed."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(f"{setting(record.run)} {record.run.numerics.device}", []).append(record)

@@ -30,9 +30,9 @@ from assay.train.device import activate
 from assay.train.memory import TRAINED
 
 ALL_WIDTHS = 4096
-"""Widths up to which `--dimensions` may be left out."""
-SIGNS = 50
-"""Signs of life of each model."""
+"""The largest P for which `--dimensions` may be left out."""
+MESSAGES = 50
+"""Progress messages per model."""
 
 
 @studies.register("modular.sweep")
@@ -42,7 +42,7 @@ class Sweep(Recipe, Study):
 
     question: ClassVar[str] = "What changes in a model of modular addition when its bottleneck shrinks?"
     presets: ClassVar = {
-        "demo": {  # a small prime and a strong decay: widths are told apart within a minute on two cores
+        "demo": {  # a small prime and a strong decay: widths differ within a minute on two cores
             "P": 31,
             "dimensions": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
             "epochs": 60,
@@ -71,7 +71,7 @@ class Sweep(Recipe, Study):
     """Write the trained models to a file too: NAME.safetensors, with a manifest beside it, or the spec's NAME.pkl."""
 
     def recipe(self) -> dict[str, Any]:
-        """How models are trained, whatever their width and seed."""
+        """The training options that all widths and seeds share."""
         return {f.name: getattr(self, f.name) for f in fields(Recipe)}
 
     def plan(self) -> list[Run]:
@@ -91,7 +91,7 @@ class Sweep(Recipe, Study):
         return [self.cell(seed=seed, P=self.P, d_hidden=width, **self.recipe()) for seed, width in asked]
 
     def cohort(self, run: Run) -> Hashable:
-        """All widths and seeds of a recipe."""
+        """Group all widths and seeds of a recipe."""
         return setting(run)
 
     def check(self, runs: Sequence[Run]) -> None:
@@ -99,7 +99,7 @@ class Sweep(Recipe, Study):
             check_writable(self.save)
 
     def memory(self, run: Run) -> Mapping[str, int]:
-        """Training, scoring and the forms' eigenvalues take turns."""
+        """Count the largest of training, scoring and the forms' eigenvalues, which take turns."""
         P, width = run.options["P"], run.options["d_hidden"]
         val = recipe_of(run.options).sizes(P)[1]
         batch = 4 * run.options["batch"] * (2 * P + 4 * width)
@@ -128,7 +128,7 @@ class Sweep(Recipe, Study):
 
 @dataclass
 class Course:
-    """What is known of one run while it is trained. Models that are trained together share the time of an epoch."""
+    """The state of one run during training. Models that are trained together share the time of an epoch."""
 
     run: Run
     curve: list[float] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Course:
 
 
 def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """The runs of one cohort; those that an interrupted process left at one epoch go on from there together."""
+    """Train the runs of one cohort; those with a checkpoint of the same epoch resume together."""
     for some, saved in unfinished(runs, ctx, whole=False):
         yield from train_together(some, ctx, device, saved)
 
@@ -152,8 +152,8 @@ def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[O
 def train_together(
     runs: Sequence[Run], ctx: Context, device: torch.device, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
-    """Runs as one program; each is over when its model leaves the bank. A model has the bits it has alone, so those
-    that are left go on exactly, whoever was stored in the meantime."""
+    """Train runs as one program; each ends when its model leaves the bank. A model gets the same bits as alone, so the
+    unfinished ones resume exactly whichever were stored before."""
     options, seeds = runs[0].options, [run.seed for run in runs]
     recipe = recipe_of(options)
     courses = [Course(run) for run in runs]
@@ -167,7 +167,7 @@ def train_together(
         courses[:] = [Course(run, **saved.runs[run.id]["course"]) for run in runs]
 
     bank, keeper = resumed(saved, start, take_up), Keeper(ctx)
-    every = max(1, recipe.epochs // SIGNS)
+    every = max(1, recipe.epochs // MESSAGES)
     before = time.perf_counter(), time.process_time()
     for epoch in bank.run():
         now = time.perf_counter(), time.process_time()
@@ -177,7 +177,7 @@ def train_together(
                 ctx.progress(runs[k], epoch.number, recipe.epochs, val_acc=val_acc)
         before = now
         if bank.going:
-            # The narrowest run that goes on is likely the last to be stored.
+            # Stored beside the narrowest unfinished run, which is likely the last to be stored.
             home = min(bank.going, key=lambda k: runs[k].options["d_hidden"])
             keeper.keep(runs[home], lambda: checkpoint(bank, courses))
         for k in epoch.finished:
@@ -185,7 +185,7 @@ def train_together(
 
 
 def checkpoint(bank: BilinearBank, courses: Sequence[Course]) -> Checkpoint:
-    """The models that are still trained, and the place of each in the bank."""
+    """Save the models that are still trained, and the place of each in the bank."""
     kept = {}
     for k in bank.going:
         course = {key: value for key, value in vars(courses[k]).items() if key != "run"}

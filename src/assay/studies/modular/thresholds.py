@@ -1,4 +1,4 @@
-"""From which width on something holds: a rule, and beside it a fit with an interval.
+"""Finds the width from which on something holds: by a rule, and by a fit with an interval.
 
 Many widths are tried, so the first that passes is often one that was lucky. The rule asks every wider width to pass
 too, which one unlucky width can spoil; the fit uses all runs alike, and says how far the seeds decide.
@@ -11,7 +11,7 @@ import numpy as np
 
 RESAMPLES = 1000
 BEYOND = 1.5
-"""Thresholds that the fit may choose: from the narrowest width over this to the widest times it."""
+"""The fit's thresholds range from the narrowest width over this to the widest times this."""
 PLACES, SLOPES = 300, np.geomspace(0.5, 64, 12)
 
 
@@ -30,7 +30,7 @@ def from_here_on(passed: Mapping[int, bool]) -> int | None:
 
 @dataclass(frozen=True)
 class Half:
-    """The width at which half of the runs pass. Outside the widths tried no more is said than on which side."""
+    """The width at which half of the runs pass. Outside the widths tried only the side is given."""
 
     width: float
     low: float | None

@@ -24,11 +24,11 @@ EMPTY = (
     "kv_bytes_read_per_token", "attention_flops_per_token", "seconds_share", "pass_tokens_per_second",
     "peak_memory_bytes",
 )  # fmt: skip
-"""The numbers that are null in a cell without a result."""
+"""The keys that are null in a cell without a result."""
 
 
 def cells(records: Iterable[Record]) -> list[Row]:
-    """A row per cell, its shards in order; cells that failed stay, since the table shows why they have no number."""
+    """Pool records into a row per cell, shards in order; failed cells stay, since the table shows their error."""
     found = rows(records, names={"method": _key}, over="shard", status=EVERY, columns=())
     return [replace(cell, records=tuple(sorted(cell.records, key=_shard))) for cell in found]
 
@@ -38,7 +38,7 @@ def _shard(record: Record) -> int:
 
 
 def _key(record: Record) -> str:
-    """The method as a JSON key: its name, and what of the protocol is not the default."""
+    """The method as a JSON key: its name, and the protocol options that are not the default."""
     options = record.run.options
     marks = {"@cache": options["positions"] == "cache", "@prefix": options["protocol"] == "prefix"}
     marks[f"@chunk{options['chunk']}"] = options["protocol"] == "chunked"
@@ -60,12 +60,12 @@ def is_dense(cell: Row) -> bool:
 
 
 def after_prefix(cell: Row) -> bool:
-    """Whether the continuation of a dense prefix was scored, and so other tokens than under other protocols."""
+    """Return whether only the continuation of a dense prefix was scored, unlike under other protocols."""
     return bool(cell.options["protocol"] == "prefix")
 
 
 def error(cell: Row) -> str | None:
-    """Why there is no number: the last line of what was raised, or what a method needs more of."""
+    """The reason for a missing number: the last line of the error, or why the budget is too small."""
     for record in cell.records:
         if record.status == "failed":
             return ((record.error or "").strip() or "failed").splitlines()[-1]
@@ -88,7 +88,7 @@ def sums(cell: Row, *keys: str) -> list[list[float]]:
 
 
 def facts(cell: Row, key: str) -> list[Any]:
-    """The clusters' own numbers, their documents or their distances, in the order of `sums`."""
+    """The clusters' numbers, documents or distances, in the order of `sums`."""
     return [cell.records[shard].metrics[key][place] for shard, place in _by_cluster(cell)]
 
 
@@ -103,7 +103,7 @@ def _by_cluster(cell: Row) -> list[tuple[int, int]]:
 
 
 def usage(cell: Row, key: str) -> float:
-    """A count of what attention used, added up over shards."""
+    """Sum a usage count of attention over shards."""
     return sum(record.metrics["usage"][key] for record in cell.records)
 
 
@@ -112,7 +112,7 @@ def cost(cell: Row, key: str) -> list[float]:
 
 
 def result(cell: Row, dense: Row | None, window: Row | None) -> dict[str, Any]:
-    """R: the cell's numbers; or null for each, and the reason."""
+    """Return R: the cell's numbers; or null for each, and the error."""
     budget, reason = budget_of(cell), error(cell)
     head = {
         "context_length": cell.options["context"],
@@ -164,8 +164,7 @@ def _per_text(cell: Row, nll: float) -> dict[str, float | None]:
 
 
 def _compared(cell: Row, dense: Row | None, window: Row | None) -> dict[str, Any]:
-    """The difference from dense attention, paired by cluster, and how much of what context gives beyond a window is
-    kept."""
+    """Compare with dense attention, paired by cluster, and compute the share of the gain from context that is kept."""
     if dense is None or error(dense):
         return {"delta_vs_dense": None, "context_gain_kept": None}
     whole = sums(dense, "nll", "tokens")
@@ -179,11 +178,11 @@ def _compared(cell: Row, dense: Row | None, window: Row | None) -> dict[str, Any
         "dense_perplexity": math.exp(min(sum(whole[0]) / sum(whole[1]), 700.0)),
         "context_gain_kept": None,
     }
-    # At one sparsity a method that selects reads a share of the keys in sight, a window a fixed number: not alike.
+    # At one sparsity a method that selects reads a share of the visible keys, a window a fixed number: not comparable.
     alike = budget_of(cell).sparsity is None or not isinstance(method_of(cell), Select | None)
     if window is not None and not error(window) and alike:
         gain = ratio_difference(*sums(window, "nll", "tokens"), *whole)
-        # Where the window is not told to lose anything there is no gain to keep.
+        # Where the window does not lose significantly there is no gain to keep.
         if gain.low is not None and gain.low > 0:
             found["context_gain_kept"] = 1 - delta.mean / gain.mean
     return found
@@ -225,7 +224,7 @@ def _costs(cell: Row) -> dict[str, Any]:
         "kv_bytes_read_per_token": size * usage(cell, "vectors_read") / queries,
         "attention_flops_per_token": usage(cell, "attention_flops") / queries,
         "seconds_share": seconds,
-        # One forward pass has all lanes in it, so this is the same for each of its methods.
+        # All lanes share one forward pass, so this is the same for each of its methods.
         "pass_tokens_per_second": windows * cell.options["context"] / seconds if seconds else None,
         "peak_memory_bytes": max(cost(cell, "peak_memory_bytes"), default=None),
     }

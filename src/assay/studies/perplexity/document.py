@@ -1,9 +1,9 @@
-"""Records as one JSON document in the form of the spec, from which every figure and table is drawn.
+"""Turns records into one JSON document in the form of the spec, from which every figure and table is drawn.
 
     {"config": {...}, "results": {DATASET: {METHOD: {"context_length_sweep": {"512": R}, "sparsity_sweep": {"0.9": R},
                                                       "budget_sweep": {"256": R}}}}}
 
-Keys are nominal; what was realised stands in R (cells.py). A cell that failed has null for every number, and its error.
+Keys are nominal; R (cells.py) has the realised values. A failed cell has null for every number, and its error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Entry = Mapping[str, Any]
 def documents_of(
     records: Sequence[Record], *, name: str, description: str = "", sweeps: Sweeps | None = None
 ) -> list[dict[str, Any]]:
-    """One document per model, precision and way of computing."""
+    """Build one document per model, precision, seed and numerics."""
     groups: dict[str, list[Row]] = {}
     for cell in cells(records):
         run = cell.records[0].run
@@ -41,7 +41,7 @@ def _document(found: Sequence[Row], head: Mapping[str, Any], given: Sweeps | Non
     config = {
         **head,
         "model": first.run.options["model"],
-        # What was computed with, not the word `auto`; a cell that failed has not got that far.
+        # The precision that `auto` stood for; a failed cell does not have it.
         "dtype": next(computed_in, first.run.options["dtype"]),
         "datasets": list(results),
         "methods": list(dict.fromkeys(cell.label for cell in found)),
@@ -55,7 +55,7 @@ def _document(found: Sequence[Row], head: Mapping[str, Any], given: Sweeps | Non
 
 
 def _by_text(found: Sequence[Row]) -> dict[str, list[Row]]:
-    """The cells of each text by its name; a number tells those apart that were cut differently."""
+    """Group cells by the name of their text, numbered where texts of one name were cut differently."""
     texts: dict[str, list[Row]] = {}
     for cell in found:
         texts.setdefault(canonical(cell.options["dataset"]), []).append(cell)
@@ -88,12 +88,12 @@ def _methods(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
 
 
 def _scored(cell: Row) -> tuple[int, bool]:
-    """What cells have in common whose losses are compared: the context, and whether all tokens were scored."""
+    """The key of cells whose losses can be compared: the context, and whether all tokens were scored."""
     return cell.options["context"], after_prefix(cell)
 
 
 def entries(document: Mapping[str, Any], *sweeps: str) -> Iterator[tuple[str, str, str, Entry]]:
-    """(dataset, title of the method, key in the sweep, R), each cell once."""
+    """Yield (dataset, title of the method, key in the sweep, R), each cell once."""
     for dataset, methods in document["results"].items():
         seen = set[tuple[str, ...]]()
         for found in methods.values():

@@ -1,4 +1,4 @@
-"""The lanes of one forward pass: a model, a text and its windows are loaded, scored, and told apart again."""
+"""Scores the runs of one cohort as lanes of one forward pass."""
 
 import json
 import resource
@@ -23,18 +23,18 @@ from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 COPY = "copy"
 """The dataset of the copy probe."""
 TOKENS_AT_ONCE = 1024
-"""Short windows go together into a forward pass, so that they share the replay's steps. They are few: a kill loses
-those that are under way."""
+"""Tokens of short windows per forward pass, so that they share the replay's steps. Few, since an interrupted process
+loses the windows in progress."""
 
 
 def located(name: str, revision: str | None) -> dict[str, Any]:
-    """A model as an option of a run: a folder's content is part of it."""
+    """Describe a model as an option of a run, with the hash of a local folder."""
     return {"name": name, "sha256": fingerprint(name), "revision": revision}
 
 
 def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """One outcome per run, once all are scored. What cannot be itself with so few keys says so in place of numbers.
-    Lanes that an interrupted process left in the middle of the text go on from there together."""
+    """Score all lanes and yield an outcome per run; a method whose budget is too small gets its reason instead of
+    numbers. Lanes with a checkpoint in the middle of the text resume from there together."""
     options = runs[0].options
     spans = spans_for(canonical(options["dataset"]), canonical(options["model"]), options["context"], runs[0].seed)
     only = range(options["shard"], len(spans.found), options["shards"])
@@ -66,7 +66,7 @@ def _scored(
     device: torch.device,
     saved: Checkpoint | None,
 ) -> Iterator[Outcome]:
-    """All lanes in one pass, from where an interrupted process left them."""
+    """Score all lanes in one pass, resuming from their checkpoint."""
     first = next(iter(lanes))
     options, context = first.options, first.options["context"]
     spec = options["model"]
@@ -89,7 +89,7 @@ def _scored(
 
     going, keeper, last = resumed(saved, start, take_up), Keeper(ctx), list(lanes)[-1]
     for done in going.run(scorer, windows, batch=max(1, TOKENS_AT_ONCE // context)):
-        # At the end in any case, so that lanes which are not stored yet need no pass of their own.
+        # Always at the end, so that lanes which are not stored yet need no pass of their own.
         keeper.keep(last, checkpoint, now=done == len(windows))
         for run in lanes:
             ctx.progress(run, done, len(windows))
@@ -101,7 +101,7 @@ def _scored(
 
 @lru_cache(maxsize=1)
 def scorer_for(name: str, sha256: str | None, revision: str | None, dtype: str, device: torch.device) -> Scorer:
-    """Loaded once per worker; another content of the same folder is another model."""
+    """Load a model once per worker; `sha256` is in the key, as a folder's content may change."""
     return Scorer(load_model(name, dtype=dtype, device=device, revision=revision), device)
 
 
@@ -112,7 +112,7 @@ def tokenizer_for(name: str, revision: str | None) -> Any:
 
 @lru_cache(maxsize=4)
 def spans_for(dataset: str, model: str, context: int, seed: int) -> Spans:
-    """What is scored of a text (its options as JSON) under a model's tokenizer."""
+    """Cut a text (its options as JSON) into the spans that are scored, with the model's tokenizer."""
     options, spec = json.loads(dataset), json.loads(model)
     tokenizer = tokenizer_for(spec["name"], spec["revision"])
     if options["name"] == COPY:
@@ -123,7 +123,7 @@ def spans_for(dataset: str, model: str, context: int, seed: int) -> Spans:
 
 
 def _texts(run: Run, spans: Spans) -> dict[str, Any]:
-    """What was scored."""
+    """Describe the texts that were scored."""
     options = run.options["dataset"]
     if options["name"] == COPY:
         return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
@@ -133,13 +133,13 @@ def _texts(run: Run, spans: Spans) -> dict[str, Any]:
 
 
 def _cost(tally: Tally, device: torch.device) -> dict[str, float]:
-    """Of a lane: its share of the seconds that all took together."""
+    """The cost of a lane: its share of the seconds of the pass."""
     tokens = sum(tally.by_place["tokens"])
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else _resident()
     return {"seconds": tally.seconds, "tokens_per_second": tokens / max(tally.seconds, 1e-9), "peak_memory_bytes": peak}
 
 
 def _resident() -> int:
-    """The most memory that this process has held."""
+    """Peak resident memory of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -38,12 +38,12 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("KV kB/token", lambda entry: _kilo(entry["kv_bytes_read_per_token"]), ".1f"),
     ("Pass tokens/s", "pass_tokens_per_second", ".0f"),
 )
-"""Title, what it shows of R (a key, or a function), and its format."""
+"""Title, value from R (a key or a function), and format."""
 FORMATS = {title: form for title, _, form in COLUMNS if form}
 
 
 def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[dict[str, Any]]:
-    """A line per cell of the sweeps over sparsities and budgets, failed ones included; `everything`: every context."""
+    """Return a line per cell of the sweeps over sparsities and budgets, failed or not; `everything`: every context."""
     sweeps = SWEEPS if everything else FIXED
     groups = _letters(document, sweeps)
     lines = list[dict[str, Any]]()
@@ -69,7 +69,7 @@ def figure_4(document: Mapping[str, Any], dataset: str) -> Any | None:
 
 
 def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
-    """Perplexity against what is resident, and against what is read, as realised; the Pareto front in grey."""
+    """Perplexity against resident and read bytes, as realised; the Pareto front in grey."""
     import altair as alt
 
     panels = [
@@ -79,7 +79,7 @@ def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
     ]
     if not panels:
         return None
-    with warnings.catch_warnings():  # of the panels' selections, which are alike, and made one as they should
+    with warnings.catch_warnings():  # altair merges the panels' equal selections, as intended
         warnings.simplefilter("ignore")
         return alt.hconcat(*panels).resolve_scale(color="shared", shape="shared")
 
@@ -134,8 +134,8 @@ def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: 
 
 
 def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
-    """Letters within a text, context and budget: methods that share one are not told apart (the paired bootstrap of
-    the differences, Holm)."""
+    """Assign letters within a text, context and budget: methods that share one do not differ significantly (paired
+    bootstrap, Holm)."""
     groups: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
     for dataset, title, _, entry in entries(document, *sweeps):
         if entry["perplexity"] is not None and entry["clusters"] >= LEAST and entry["realised_sparsity"] > 0:
@@ -164,7 +164,7 @@ def _budget(entry: Entry) -> str:
 
 
 def _reason(error: str) -> str:
-    """What a table's cell says of an error: the message up to its details, without the error's class."""
+    """Shorten an error for a table: the message up to its details, without the error's class."""
     said = re.sub(r"^[\w.]+(?:Error|Exception|Interrupt|Small): ", "", error).partition(":")[0]
     return said if len(said) <= 60 else said[:57] + "..."
 

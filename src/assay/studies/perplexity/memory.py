@@ -1,4 +1,4 @@
-"""What a run of `perplexity` holds at once: a model, and a window of the text as two lanes of a forward pass."""
+"""Estimates the peak memory of a run of `perplexity`: a model, and a window of the text as two lanes of a pass."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -8,13 +8,13 @@ from assay.data.language_model import DTYPES, is_here, sizes
 from assay.studies.perplexity import scoring
 
 LANES = 2
-"""The run's own, and the dense one that it is compared with."""
+"""The run's own lane, and the dense one that it is compared with."""
 HELD = 6
-"""Vectors of the model's width that a layer holds of each token while it runs."""
+"""Vectors of width d_model that a layer holds per token while it runs."""
 
 
 def memory(run: Run) -> Mapping[str, int]:
-    """Of a model that is not here yet only what every model has is known."""
+    """Estimate the memory of a run; for a model that is not downloaded yet, only what every model needs."""
     spec, context = run.options["model"], run.options["context"]
     precision = _precision(run.options["dtype"], run.numerics.device)
     return _memory(spec["name"], spec["sha256"], spec["revision"], context, precision)
@@ -30,7 +30,7 @@ def _memory(name: str, content: str | None, revision: str | None, context: int, 
         "the model's weights": precision * model.weights,
         "the hidden states of a window": precision * LANES * HELD * context * model.width,
         "the keys that each query sees": visible * model.heads,
-        # Of the run and of the dense model: as the head gives them, and their logarithms in float32.
+        # For both lanes: as the head gives them, and their logarithms in float32.
         "logits": LANES * (precision + 4) * min(context, scoring.TOKENS_AT_ONCE) * model.vocab,
     }
 

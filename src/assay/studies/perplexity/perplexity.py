@@ -31,7 +31,7 @@ from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
 
 SHARDS = 2
-"""Parts of the documents that are scored apart, so that two workers have work."""
+"""Parts of the documents that are scored separately, so that two workers have work."""
 
 
 @studies.register("perplexity")
@@ -72,9 +72,9 @@ class Perplexity(Study):
     model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
     """A causal language model: its name on the hub, its folder, or smollm2-135m, which needs no hub."""
     revision: str | None = None
-    """Of a model on the hub."""
+    """Revision of a model on the hub."""
     sparsity_levels: tuple[float, ...] = (0.0, 0.9)
-    """Nominal: k = (1 - s) T slots, or (1 - s) of the keys in sight for methods that select."""
+    """Nominal sparsities: k = (1 - s) T slots, or (1 - s) of the visible keys for methods that select."""
     budgets: tuple[int, ...] = ()
     """Slots given directly; swept at the fixed context length."""
     context_lengths: tuple[int, ...] = (512, 1024, 2048)
@@ -82,9 +82,9 @@ class Perplexity(Study):
     max_length: int = 4096
     """Longest context allowed."""
     fixed_sparsity: float = 0.9
-    """Of the sweep over context lengths."""
+    """Sparsity in the sweep over context lengths."""
     fixed_context_length: int = 0
-    """Of the sweep over sparsities; 0: the longest."""
+    """Context length in the sweep over sparsities; 0: the longest."""
     context_sweep: bool = True
     """Sweep over context lengths where there are several, unless --no_context_sweep is given."""
     sparsity_sweep: bool = True
@@ -100,21 +100,21 @@ class Perplexity(Study):
     dtype: str = "auto"
     """float16, bfloat16, float32; auto: float32 on a CPU, bfloat16 on CUDA."""
     max_samples: tuple[str, ...] = ()
-    """At most so many documents of each text: 100; or by name: c4=1000 pg19=100."""
+    """Most documents of each text: 100; or by name: c4=1000 pg19=100."""
     max_windows: int = 0
-    """At most so many windows of the longest context per document; 0: all."""
+    """Most windows of the longest context per document; 0: all."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
     description: str = ""
     """A sentence for the JSON."""
     output_dir: str = ""
-    """Where the JSON, tables and figures go; by default the folder perplexity under --out."""
+    """Folder for the JSON, tables and figures; by default the folder perplexity under --out."""
     offline: bool = False
-    """Ask nothing of the hub: what its cache has, files, pydoc and smollm2-135m. With --quick-test: the small one."""
+    """Do not use the network: only the hub's cache, files, pydoc and smollm2-135m. With --quick-test: the small one."""
     verbose: bool = False
     """Print the table of every cell besides the summary."""
     seed: int = 42
-    """Of the copy probe."""
+    """Seed of the copy probe."""
 
     def __post_init__(self) -> None:
         contexts = (*self.context_lengths, self.fixed)
@@ -146,7 +146,7 @@ class Perplexity(Study):
 
     @property
     def longest(self) -> int:
-        """Of the contexts that are measured."""
+        """The longest context that is measured."""
         return max((context for context, _ in self.points()), default=self.fixed)
 
     @classmethod
@@ -167,7 +167,7 @@ class Perplexity(Study):
 
     @property
     def swept_contexts(self) -> tuple[int, ...]:
-        """One context beside other things to measure is where these are measured, and no sweep."""
+        """The contexts of the sweep over lengths; a single context beside other sweeps is no sweep."""
         alone = len({*self.context_lengths, self.fixed}) == 1
         other = (self.sparsity_sweep and self.sparsity_levels) or self.budgets
         return () if not self.context_sweep or (alone and other) else self.context_lengths
@@ -181,7 +181,7 @@ class Perplexity(Study):
         return list(dict.fromkeys(found))
 
     def sweeps(self) -> Sweeps:
-        """The same for the JSON, which has a place for each."""
+        """The values of each sweep, for the JSON."""
         return Sweeps(
             self.swept_contexts,
             self.fixed_sparsity,
@@ -219,7 +219,7 @@ class Perplexity(Study):
         return {"name": name, "sha256": text.fingerprint(name), **spans}
 
     def lane(self, method: Method, budget: Budget) -> dict[str, Any]:
-        """The options of a run that are the lane's: those that mean nothing to a method do not tell its runs apart."""
+        """The options of a run's lane; those that do not apply to its method do not change its id."""
         if isinstance(method, Prefix) and self.protocol != "prefix":
             raise UserError(f"{method.label} cuts down a prefix: it runs under --protocol prefix alone.")
         if isinstance(method, Select) and self.protocol == "prefix":
@@ -238,7 +238,7 @@ class Perplexity(Study):
         }
 
     def _check_heard(self) -> None:
-        """A flag that no method takes is refused; where some take it, the others' rows say that they do not."""
+        """Raise for a flag that no method takes; where only some take it, the others' rows say so."""
         methods = self.chosen()
         named = ", ".join(method.label for method in methods)
         if self.positions == "cache" and not any(map(_moves, methods)):
@@ -247,15 +247,15 @@ class Perplexity(Study):
             raise UserError(f"--protocol chunked is for methods that evict, such as h2o: it means nothing to {named}.")
 
     def cohort(self, run: Run) -> Hashable:
-        """Lanes of one forward pass. Under the prefix protocol other tokens are scored."""
+        """Group the lanes of one forward pass; the prefix protocol scores other tokens, so it is apart."""
         shared = {key: run.options[key] for key in ("dataset", "model", "dtype", "context", "shard", "shards")}
         return canonical(shared | {"prefix": run.options["protocol"] == "prefix"})
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        """Texts, tokenizers and models, fetched once and before anything is computed."""
+        """Fetch texts, tokenizers and models once, before anything is computed."""
         silent = not self.offline and _needs_hub(runs) and not hub.answers(hub.endpoint())
         if self.offline or silent:
-            # Read by the hub's libraries when they are imported, here and by workers: what its cache has is used.
+            # The hub's libraries read this when they are imported, here and in workers, and then use their cache alone.
             os.environ["HF_HUB_OFFLINE"] = "1"
         try:
             self._fetch(runs)
@@ -274,11 +274,11 @@ class Perplexity(Study):
             )
 
     def check(self, runs: Sequence[Run]) -> None:
-        """Methods at their contexts; and models that are here: others are looked at once they are fetched."""
+        """Check methods at their contexts, and the models that are here; others are checked once they are fetched."""
         for options in {canonical({**run.options, "shard": 0}): run.options for run in runs}.values():
             if options["dataset"]["name"] == COPY:
                 check_copy(options["context"])
-            with suppress(BudgetTooSmall):  # a row of the table says so
+            with suppress(BudgetTooSmall):  # the table's row shows it
                 lane_of(options).check(options["context"])
         for spec, context in _models(runs):
             if is_here(spec["name"], revision=spec["revision"]):
@@ -305,7 +305,7 @@ class Perplexity(Study):
 
 
 def _moves(method: Method) -> bool:
-    """Whether positions can be counted inside its cache."""
+    """Return whether the method can count positions inside its cache."""
     return isinstance(method, Pattern) and method.cache(1 << 20) is not None
 
 

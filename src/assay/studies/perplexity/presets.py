@@ -9,8 +9,8 @@ PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
 
 
 def commands(words: Sequence[str]) -> list[list[str]]:
-    """`--quick-test`, `--icml-full` and `--config FILE` as the commands they stand for; flags beside them come last,
-    and so win."""
+    """Expand `--quick-test`, `--icml-full` and `--config FILE` to the commands they stand for; flags beside them come
+    last, and so win."""
     rest, chosen = list(words), list[str]()
     for flag, name in PRESETS.items():
         for spelled in (flag, flag.replace("-", "_").replace("__", "--")):

@@ -43,7 +43,7 @@ def report(
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     for label, document in zip(names, documents, strict=True):
-        text = partial(_text, document)  # a page writes none of these files
+        text = partial(_text, document)  # called only where files are written
         stamp = re.sub(r"\D", "", document["config"]["timestamp"])[:14]
         out.document(f"{label}_{stamp}.json", text)
         out.document(f"{label}_latest.json", text)

@@ -1,4 +1,4 @@
-"""The loss of a language model under several attention methods, all lanes of one forward pass.
+"""Computes a language model's loss under several attention methods, all lanes of one forward pass.
 
 Lane 0 is always dense: what the others are compared with, and what a lane that keeps everything shares with it.
 """
@@ -23,19 +23,19 @@ from assay.models.causal_lm import sparse_lanes
 from assay.studies.perplexity.windows import Spans, Window
 
 TOKENS_AT_ONCE = 128
-"""Logits are made for so many positions of a sequence at a time: a vocabulary of 50,000 fills memory otherwise."""
+"""Positions of a sequence whose logits are computed at a time: a vocabulary of 50,000 fills memory otherwise."""
 LANES_AT_ONCE = 32
 PLACES = 32
 """Classes of positions in the curve of the loss: 0, 1, 2-3, 4-7, ..."""
 DENSE = Lane(attention["dense"](), Budget(sparsity=0.0))
 SUMS = ("tokens", "nll", "kl", "hits", "hit_nll")
 STATE = ("sums", "by_place", "seconds", "windows")
-"""Of a tally that a later process goes on with, besides the usage."""
+"""Fields of a tally in a checkpoint, besides the usage."""
 
 
 @dataclass
 class Tally:
-    """What is summed for one lane: by cluster, and by the place in the window."""
+    """The sums of one lane: by cluster, and by position in the window."""
 
     clusters: int
     queries: int
@@ -63,7 +63,7 @@ class Tally:
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
 
     def state(self) -> dict[str, Any]:
-        """Everything that was summed, as plain numbers."""
+        """The sums as plain numbers, for a checkpoint."""
         return {key: getattr(self, key) for key in STATE} | {"usage": dict(vars(self.usage))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ class Scorer:
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Refuse a model that does more to its logits than its head: they are made here in pieces."""
+        """Raise for a model that changes logits after its head: here they come from the head alone, in pieces."""
         ids = torch.arange(8, device=self.device)[None]
         whole = self.model(ids, use_cache=False).logits.float()
         pieces = self.head(self.body(ids, use_cache=False)[0]).float()
@@ -125,8 +125,8 @@ class Scorer:
 
 
 class Pass:
-    """Lanes on their way through the windows of a text: how far they have come, and what each has summed. Lanes that
-    are dense at this context share the tally of the dense one."""
+    """Runs lanes through the windows of a text: how many are done, and each lane's tally. Lanes that are dense at this
+    context share the dense one's."""
 
     def __init__(self, lanes: Sequence[Lane], *, context: int, clusters: int) -> None:
         for lane in lanes:
@@ -158,7 +158,7 @@ def _score_group(
     start = time.perf_counter()
     with sparse_lanes(scorer.model, lanes) as usages:
         for number, window, nll, kl in scorer(lanes, group):
-            if number or first:  # with many lanes the dense one comes along several times, and counts once
+            if number or first:  # many lanes take several passes, each with the dense one, which counts once
                 tallies[lanes[number]].add(window, nll, kl)
     share = (time.perf_counter() - start) / len(lanes)
     for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
@@ -170,14 +170,14 @@ def _score_group(
 
 
 def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
-    """Neighbours of one length, so that nothing is padded."""
+    """Batch consecutive windows of one length, so that nothing is padded."""
     for _, same in groupby(windows, key=lambda window: len(window.inputs)):
         while group := list(islice(same, size)):
             yield group
 
 
 def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module, method: Method) -> dict[str, Any]:
-    """What a record keeps of a lane: plain sums over the clusters of its shard, so that shards can be joined."""
+    """The metrics of a lane's record: plain sums over the clusters of its shard, so that shards can be pooled."""
     found = [spans.found[number] for number in only]
     sums = {key: [tally.sums[key][number] for number in only] for key in SUMS}
     sums |= {key: [float(getattr(span, key)) for span in found] for key in ("chars", "bytes", "words")}
@@ -196,7 +196,7 @@ def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module
         "by_place": tally.by_place,
         "usage": vars(usage)
         | {
-            # A vector that is read is a product with a query, or a part of its output: for each head of queries.
+            # Each vector read costs a product with a query, or an addition to its output, for each query head.
             "attention_flops": 2 * width * method.vectors_read(usage.visible, usage.attended),
             "windows": tally.windows,
             "tokens": tally.windows * tally.queries,

@@ -11,8 +11,8 @@ from assay.studies.perplexity.cells import after_prefix, budget_of, is_dense, me
 
 @dataclass(frozen=True)
 class Sweeps:
-    """The values that each sweep goes through (an empty sweep was left out), and the positions and protocol that the
-    command asked for, which records of several commands do not tell."""
+    """The values of each sweep (empty: no such sweep), and the positions and protocol that the command asked for, which
+    records alone do not tell."""
 
     context_lengths: tuple[int, ...]
     fixed_sparsity: float | None
@@ -23,7 +23,7 @@ class Sweeps:
     protocol: str | None = None
 
     def fit(self, cells: Iterable[Row]) -> bool:
-        """Whether the cells are those of these sweeps; those of other commands, as on a page of everything, are not."""
+        """Return whether all cells belong to these sweeps; a page of several commands has others."""
         cells = list(cells)
         levels, at_fixed = self.sparsity_levels, [cell for cell in cells if not self.by_context(cell)]
         asked = {("positions", "absolute"), ("protocol", "online"), ("positions", self.positions)}
@@ -41,7 +41,7 @@ class Sweeps:
         return fits and cell.options["context"] in self.context_lengths
 
     def by_sparsity(self, cell: Row) -> bool:
-        """Whether it is in the sweep over sparsities; dense attention stands at 0, beside budgets too."""
+        """Return whether the cell is in the sweep over sparsities; dense attention is at 0, beside budgets too."""
         has_fixed = bool(self.sparsity_levels or self.budgets)
         fits = budget_of(cell).sparsity in self.sparsity_levels or (is_dense(cell) and has_fixed)
         return fits and cell.options["context"] == self.fixed_context_length
@@ -50,7 +50,7 @@ class Sweeps:
         return budget_of(cell).slots in self.budgets and cell.options["context"] == self.fixed_context_length
 
     def title(self, cell: Row) -> str:
-        """The method's name in tables: every departure from the published form shows, and from what was asked for."""
+        """The method's name in tables, with every departure from the published form and from the command."""
         positions, protocol = cell.options["positions"], cell.options["protocol"]
         method, label = method_of(cell), attention.label_of(cell.options["method"])
         said = [method.departure] if method and method.departure else []
@@ -67,8 +67,8 @@ class Sweeps:
 
 
 def guessed_sweeps(cells: Sequence[Row]) -> Sweeps:
-    """Sweeps from records alone: the fixed context is the one most cells have, the fixed sparsity that of most
-    contexts."""
+    """Guess the sweeps from records alone: the fixed context is the most common one, the fixed sparsity the one with
+    most contexts."""
     contexts = [cell.options["context"] for cell in cells]
     lossy = [cell for cell in cells if not is_dense(cell)]
     pairs = {(budget_of(cell).sparsity, cell.options["context"]) for cell in lossy}

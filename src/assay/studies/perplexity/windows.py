@@ -1,4 +1,4 @@
-"""Which tokens are scored, and from which context.
+"""Chooses which tokens are scored, and from which context.
 
 A document's tokens are cut at a multiple of the longest context; that span is scored at every context length, in
 windows that do not overlap, each behind a BOS token of its own. So every token of a span, the first included, is scored
@@ -28,9 +28,9 @@ from assay.metrics.bootstrap import LEAST
 from assay.nn.random import stream
 
 BLOCK = 2048
-"""Tokens of a cluster, where documents are too few to be clusters."""
+"""Tokens per cluster, where documents are too few to be clusters."""
 RARE = 0.05
-"""A bigram is rare if no more than this part of the other clusters has it."""
+"""A bigram is rare if at most this share of the other clusters has it."""
 COPIED, COPIES = 16, 8
 """Tokens of the segment that the copy probe repeats, and sequences per distance."""
 
@@ -45,14 +45,14 @@ class Span:
     bytes: int
     words: int
     scored: Bool[Tensor, " time"] | None = None
-    """None: every token."""
+    """The tokens to score; None: every token."""
     distance: int = 0
-    """Of the copy probe: tokens between the segment and its copy."""
+    """Tokens between the segment and its copy, in the copy probe."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Those of a corpus, and how many documents were too short for one."""
+    """The spans of a corpus, and how many documents were too short for one."""
 
     found: tuple[Span, ...]
     too_short: int = 0
@@ -73,7 +73,7 @@ class Window:
 
 
 def read_limits(words: Sequence[str], datasets: Sequence[str]) -> dict[str, int | None]:
-    """How many documents of each text: `["20", "c4=1000"]`, ("c4", "pydoc") -> {"c4": 1000, "pydoc": 20}."""
+    """Read the limit of documents per text: `["20", "c4=1000"]`, ("c4", "pydoc") -> {"c4": 1000, "pydoc": 20}."""
     found: dict[str, int | None] = {}
     rest: int | None = None
     for word in words:
@@ -94,7 +94,7 @@ def read_limits(words: Sequence[str], datasets: Sequence[str]) -> dict[str, int 
 def spans_of(
     corpus: Corpus, tokenizer: Any, *, longest: int, max_samples: int | None = None, max_windows: int = 0
 ) -> Spans:
-    """The spans of documents that fill the longest context at least once."""
+    """Cut documents that fill the longest context at least once into spans."""
     found, too_short = list[Span](), 0
     for number, text in enumerate(corpus.documents):
         if max_samples is not None and len(found) >= max_samples:
@@ -125,7 +125,7 @@ def _span(number: int, text: str, tokenizer: Any, longest: int, max_windows: int
 
 
 def _blocks(span: Span, size: int) -> Iterator[Span]:
-    """A long span in parts; its text is shared out by tokens."""
+    """Split a long span; its characters, bytes and words are divided in proportion to tokens."""
     parts = span.tokens.split(size)
     for part in parts:
         share = len(part) / len(span.tokens)
@@ -149,8 +149,8 @@ def bos_of(tokenizer: Any) -> int:
 def windows_of(
     spans: Sequence[Span], *, context: int, bos: int, only: Sequence[int] | None = None, skip: int = 0
 ) -> Iterator[Window]:
-    """Each span, or some of them, in windows of at most `context` tokens; the first `skip` of a window are not scored,
-    as those of a dense prefix."""
+    """Cut each span, or some of them, into windows of at most `context` tokens; the first `skip` of a window (a dense
+    prefix) are not scored."""
     rare = RareBigrams(spans)
     for number in range(len(spans)) if only is None else only:
         span = spans[number]
@@ -163,7 +163,7 @@ def windows_of(
 
 
 class RareBigrams:
-    """How many clusters have each bigram."""
+    """Counts the clusters that have each bigram."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.counts: Counter[tuple[int, int]] = Counter()
@@ -172,7 +172,7 @@ class RareBigrams:
         self.most = 1 + int(RARE * (len(spans) - 1))
 
     def repeated(self, tokens: Int[Tensor, " time"]) -> Bool[Tensor, " time"]:
-        """Where a rare bigram ends that ended earlier in these tokens too."""
+        """Mark the ends of rare bigrams that occurred earlier in these tokens."""
         seen, hits = set[tuple[int, int]](), [False]
         for pair in bigrams(tokens):
             hits.append(pair in seen and self.counts[pair] <= self.most)
@@ -186,14 +186,14 @@ def bigrams(tokens: Int[Tensor, " time"]) -> list[tuple[int, int]]:
 
 
 def check_copy(context: int) -> None:
-    """Refuse a context without room for the segment, its copy and something between them."""
+    """Raise for a context without room for the segment, its copy and something between them."""
     if context < 3 * COPIED:
         raise UserError(f"the copy probe needs a context of at least {3 * COPIED} tokens, not {context}.")
 
 
 def copy_spans(tokenizer: Any, *, context: int, seed: int) -> Spans:
-    """Random words A, others, and A again at the end, at several distances: no text that a model can have seen. Only
-    the second A is scored, without its first token, which nothing foretells."""
+    """Draw random words A, others, and A again at the end, at several distances: no text that a model can have seen.
+    Only the second A is scored, without its first token, which is unpredictable."""
     check_copy(context)
     words, rng = torch.tensor(whole_words(tokenizer)), stream(seed, "copy", context)
     room = context - 2 * COPIED

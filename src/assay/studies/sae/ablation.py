@@ -16,7 +16,7 @@ from assay.metrics.intervals import student_t
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
 from assay.studies.sae.spec import metrics as spec
-from assay.studies.sae.verb import FromConfig, as_json, named
+from assay.studies.sae.verb import FromConfig, as_json, by_name, named
 
 METRICS = (
     "dead_units", "dead_units_pct", "redundancy_score", "weight_redundancy", "responsibility_entropy",
@@ -48,9 +48,9 @@ class Ablation(FromConfig):
     config: str = "ablation"
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/ablation")
-    """Where ablation_results.json and the figure go."""
+    """Folder for ablation_results.json and the figure."""
     controls: tuple[SparseCoder, ...] = ()
-    """Other coders to stand in the table, such as topk:k=8 pca."""
+    """Other coders to add to the table, such as topk:k=8 pca."""
 
     def coders(self) -> dict[str, SparseCoder]:
         return {**self.loaded().configurations(), **{coder.label: coder for coder in self.controls}}
@@ -63,11 +63,8 @@ class Ablation(FromConfig):
     def report(self, records: Sequence[Record], out: Report) -> None:
         from assay.studies.sae.charts import ablation_chart, spec_checkpoints
 
-        by_name: dict[str, list[Record]] = {}
-        for name, record in named(records, self.coders()):
-            by_name.setdefault(name, []).append(record)
         rows: list[dict[str, Any]] = []
-        for name, mine in by_name.items():
+        for name, mine in by_name(records, self.coders()).items():
             values = {column: [float(r.metrics[m]) for r in mine if m in r.metrics] for column, m in COLUMNS.items()}
             rows.append({"configuration": name, **{c: student_t(v) if v else None for c, v in values.items()}})
         out.table("ablation", rows, formats=FORMATS, note=NOTE)

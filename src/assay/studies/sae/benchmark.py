@@ -15,7 +15,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Report
 from assay.metrics.intervals import paired_difference, student_t
 from assay.studies import studies
-from assay.studies.sae.verb import FromConfig, as_json, named
+from assay.studies.sae.verb import FromConfig, as_json, by_name, named
 
 METRICS = (
     "linear_probe_accuracy", "l0_sparsity", "l0_density", "reconstruction_mse", "normalized_reconstruction_mse",
@@ -43,7 +43,7 @@ class Benchmark(FromConfig):
     config: str = "benchmark"
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/benchmark")
-    """Where benchmark_results.json and the figure go."""
+    """Folder for benchmark_results.json and the figure."""
 
     def plan(self) -> list[Run]:
         config = self.loaded()
@@ -53,7 +53,7 @@ class Benchmark(FromConfig):
     def report(self, records: Sequence[Record], out: Report) -> None:
         from assay.studies.sae.charts import benchmark_chart, spec_checkpoints
 
-        groups = self._groups(records)
+        groups = by_name(records, self.loaded().models())
         first = next(iter(groups.values()))
         probes = {name: _by_seed(mine, "linear_probe_accuracy") for name, mine in groups.items()}
         reference = _by_seed(first, "linear_probe_accuracy")
@@ -74,15 +74,9 @@ class Benchmark(FromConfig):
         for path, data in spec_checkpoints(self.output_dir / "checkpoints", named(records, self.loaded().models())):
             out.file(path, data)
 
-    def _groups(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        groups: dict[str, list[Record]] = {}
-        for name, record in named(records, self.loaded().models()):
-            groups.setdefault(name, []).append(record)
-        return groups
-
     def results(self, records: Sequence[Record]) -> dict[str, Any]:
         """The spec's benchmark_results.json; `std` is over seeds, with n - 1."""
-        groups = self._groups(records)
+        groups = by_name(records, self.loaded().models())
         found: dict[str, Any] = {}
         for name, mine in groups.items():
             values = {metric: list(_by_seed(mine, metric).values()) for metric in METRICS}

@@ -16,11 +16,11 @@ from assay.report.charts import interval_bars, interval_lines
 from assay.report.images import diverging, picture, pictures, tiled
 
 Numbers = Mapping[str, Any]
-"""What a JSON file has of one seed."""
+"""One seed's entry in a JSON file."""
 
 
 def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
-    """Gradient against responsibility at the energies and, beside it, at what the ReLU is given."""
+    """Gradient against responsibility, at the energies and, beside it, at the input of the ReLU."""
     import altair as alt
 
     step = max(1, len(points["r"]) // most)
@@ -85,7 +85,7 @@ def loss_chart(results: Mapping[str, Any]) -> Any:
                 rows.append({"lr": f"lr {entry['lr']:g}", "epoch": epoch, "loss": fmean(losses)})
         panels.append(interval_lines(rows, x="epoch", y="loss", series="lr", log_x=True, title=optimizer))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # one legend singles out a rate in both panels, as it should
+        warnings.simplefilter("ignore", UserWarning)  # one legend selects a rate in both panels, as intended
         return alt.hconcat(*panels)
 
 

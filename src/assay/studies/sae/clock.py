@@ -1,4 +1,4 @@
-"""Time that models share: those that are trained or scored together each pay their part, and none pays for all."""
+"""Divides time among models that are trained or scored together."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,18 +22,18 @@ class Spent:
 
 @dataclass(frozen=True)
 class Trained:
-    """What it took to have a model, and what else a record says of that."""
+    """The time a model's training took, and notes for its record's cost."""
 
     spent: Spent
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def cost(self, scoring: Spent) -> dict[str, Any]:
-        """Of a run, scored: without `seconds` of its own the first of a bank would be charged for the whole bank."""
+        """The cost of a scored run; without its own `seconds` a bank's first run would be charged for all."""
         return {**vars(self.spent + scoring), **self.notes}
 
 
 def stopwatch() -> Callable[[], Spent]:
-    """A function that says how much time has passed since it was last asked, or made."""
+    """Return a function that returns the time since it was last called, or made."""
     last = time.perf_counter(), time.process_time()
 
     def lap() -> Spent:

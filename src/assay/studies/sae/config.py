@@ -1,4 +1,4 @@
-"""The spec's YAML files: read, checked, and turned into coders and recipes.
+"""Reads and checks the spec's YAML files, and turns them into coders and recipes.
 
 `--config` takes a path, or the name of a file that ships with assay: default, ablation, benchmark, dynamics.
 """
@@ -35,23 +35,23 @@ KEYS: Mapping[str, Any] = {
     "sweep": ("optimizers", "learning_rates", "seeds"),
     "seeds": None,
 }
-"""Sections of a file and what may stand in each."""
+"""Sections of a file and the keys of each."""
 LISTS = ("configurations", "models")
 """Sections that are lists of entries."""
 WORDS = ("name", "type", "dataset", "data_dir", "activation", "optimizer")
-"""Keys whose values are words, digits or not."""
-# YAML 1.1 wants a dot in a number with an exponent and reads 1e-6 as text; people write 1e-6.
+"""Keys whose values are text even if they look like numbers."""
+# YAML 1.1 reads 1e-6 as text, since it requires a dot in a number with an exponent.
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Config:
-    """A file's contents, defaults filled in."""
+    """A file's contents, with defaults filled in."""
 
     where: str
     sections: Mapping[str, Any]
     own: Mapping[str, Any] = field(default_factory=dict)
-    """What the file itself says, without the defaults."""
+    """The file's own contents, without the defaults."""
 
     def get(self, section: str, key: str, default: Any) -> Any:
         return (self.sections.get(section) or {}).get(key, default)
@@ -82,7 +82,7 @@ class Config:
         return convert(CoderRecipe, given, what=f"{self.where}: training")
 
     def data(self, name: str = "") -> VectorData:
-        """By its word. The spec trains on all of MNIST's 60,000 rows: nothing is kept to choose on."""
+        """Return the data set by name. The spec trains on all of MNIST's 60,000 rows: none are left for validation."""
         name = name or str(self.get("data", "dataset", "mnist"))
         if name == "mnist":
             return Mnist(validation=0)
@@ -140,7 +140,7 @@ def load_config(name: str) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the config {name}: {reason(error)}. Give a YAML file in UTF-8.") from None
     found = parse_config(text, where=name)
-    # What a file leaves out is what default.yaml says.
+    # default.yaml fills in what a file leaves out.
     default = parse_config(shipped["default"].read_text(encoding="utf-8"), where="default")
     whole = {key: {**value, **(found.sections.get(key) or {})} for key, value in default.sections.items()}
     return Config(name, {**found.sections, **whole}, found.sections)

@@ -1,4 +1,4 @@
-"""Coders at their levels, and the curves that levels make over active units (L0), compared at equal numbers of them.
+"""Pools coders by level of sparsity, and compares the curves of their levels at equal numbers of active units (L0).
 
 A row is a coder at one level. It takes each seed at the learning rate that left the other seeds the least unexplained
 variance on validation rows (report.tuning); a seed that diverged there is counted, and has no score. That choice is
@@ -27,9 +27,9 @@ from assay.sparse_coders import sparse_coders
 
 TARGETS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 WIDEST = 4.0
-"""Levels whose L0 are further apart than by this factor have nothing between them that could be known."""
+"""The largest ratio of two levels' L0 between which a curve is interpolated."""
 MISSED = 0.02
-"""A level whose L0 is off by so little is there: TopK with k = 8 has 7.99 where some rows have fewer units above 0."""
+"""The relative error at which an L0 still counts as the target: TopK with k = 8 may have 7.99 active units."""
 
 
 def chosen(records: Sequence[Record]) -> list[Row]:
@@ -39,7 +39,7 @@ def chosen(records: Sequence[Record]) -> list[Row]:
 
     Without validation rows there is nothing to choose by, and every rate is a row of its own."""
     found = rows(records, names={"coder": _name}, tune="lr", worth=validation, ignore=["coder"])
-    # Coders fitted at once may differ in what no setting tells (their width, their version): the last one stands.
+    # Coders fitted at once may differ in what no setting shows (width, version): the last one is kept.
     once = {(canonical(row.options["coder"]), row.where): row for row in _of_trained(found)}
     levels = [replace(level, label=_curve(level)) for row in once.values() for level in _by_rate(row)]
     curves = {curve: place for place, curve in enumerate(dict.fromkeys((row.where, row.label) for row in levels))}
@@ -53,17 +53,17 @@ def validation(record: Record) -> float:
 
 
 def l0(row: Row) -> float:
-    """The mean L0 over seeds; beyond all others where every seed diverged."""
+    """The mean L0 over seeds; infinite, to sort last, where every seed diverged."""
     return fmean(row.values("l0").values() or [math.inf])
 
 
 def is_trained(row: Row) -> bool:
-    """Whether the coder is trained step by step; one that is fitted at once has neither a rate nor a recipe."""
+    """Return whether the coder is trained step by step; one that is fitted at once has neither a rate nor a recipe."""
     return row.options["recipe"] is not None
 
 
 def rate_shown(row: Row) -> str | None:
-    """The rate most seeds count at, with a star where any seed's is at the edge of those tried."""
+    """The rate of most seeds, with a star where any seed's is at the edge of those tried."""
     return None if row.rate is None else f"{row.rate:g}{'*' if row.at_the_edge else ''}"
 
 
@@ -89,7 +89,7 @@ def _name(record: Record) -> str:
 
 
 def _label(spec: Mapping[str, Any]) -> str:
-    """Tells the coder in words, or by its name alone where this command was not given its file."""
+    """Labels the coder by its options, or by its name alone where this command was not given its file."""
     try:
         return str(sparse_coders.load(spec).label)
     except UserError:
@@ -115,7 +115,7 @@ def _of_trained(found: Sequence[Row]) -> list[Row]:
     columns = varying(trained, ignore=("coder", "lr"))
 
     def setting(row: Row) -> dict[str, Any]:
-        # A version is that of the code that trains: what is fitted at once has other code.
+        # A version is that of the training code, which does not concern coders fitted at once.
         absent = () if is_trained(row) else ("version",)
         return {key: None if key in absent else row.setting[key] for key in columns}
 
@@ -123,7 +123,7 @@ def _of_trained(found: Sequence[Row]) -> list[Row]:
 
 
 def _by_rate(row: Row) -> list[Row]:
-    """Splits a row into one per rate where no validation rows tell its rates apart."""
+    """Splits a row into one per rate where there are no validation rows to choose by."""
     if any(validation(record) != -math.inf for by_seed in row.tried.values() for record in by_seed.values()):
         return [row]
     by_rate = {rate: dict(sorted(by_seed.items())) for rate, by_seed in row.tried.items()}

@@ -44,7 +44,7 @@ class Dynamics(FromConfig):
     config: str = "dynamics"
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/dynamics")
-    """Where dynamics_results.json and the figures go."""
+    """Folder for dynamics_results.json and the figures."""
 
     def axes(self, config: Config) -> list[tuple[str, float]]:
         optimizers, rates = config.get("sweep", "optimizers", ["adam"]), config.get("sweep", "learning_rates", [1e-3])

@@ -1,9 +1,9 @@
-"""The paper's figures, drawn from the spec's JSON files.
+"""Draws the paper's figures from the spec's JSON files.
 
     assay sae figures --results_dir results --output_dir figures
 
 fig1_theorem, fig2_ablation, fig3_benchmark, fig4a_loss, fig4b_convergence, and the units' weights as images: fig5 the
-decoder-free encoder, fig6 the standard sparse autoencoder. A file that is not there is named, and its figure left out.
+decoder-free encoder, fig6 the standard sparse autoencoder. A missing file is named, and its figure left out.
 """
 
 import io
@@ -55,7 +55,7 @@ DAMAGE = (
     AttributeError,
     OverflowError,
 )
-"""What torch raises for a file that is no checkpoint. It reads weights alone, and calls nothing that a file names."""
+"""The errors torch raises for a file that is no checkpoint. It reads weights only, and calls nothing a file names."""
 
 
 @studies.register("sae.figures")
@@ -66,7 +66,7 @@ class Figures(Reading):
     question: ClassVar[str] = "What do the paper's figures look like with the numbers found here?"
 
     results_dir: Path = Path("results")
-    """Where ablation/, benchmark/ and dynamics/ are."""
+    """The folder with ablation/, benchmark/ and dynamics/."""
     output_dir: Path = Path("figures")
     figure: Literal["all", "1", "2", "3", "4", "5", "6"] = "all"
     format: Literal["pdf", "png", "svg"] = "pdf"

@@ -1,4 +1,4 @@
-"""Train or fit the coders of one cohort and score them: what `assay sae` and its verbs have in common."""
+"""Trains or fits the coders of one cohort and scores them, for `assay sae` and its verbs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from assay.core.convert import convert
+from assay.core.convert import construct, option_types
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.sparse_coders.base import CoderModule, FittedCoder, SparseCoder, TrainedCoder
@@ -23,11 +23,11 @@ from assay.vectors.base import VectorData, Vectors
 
 WEIGHTS = "weights.safetensors"
 WHOLE = 2**21
-"""Numbers of a model that are kept as they are; of a larger one, what its units stand for, in half precision."""
-SIGNS = 20
+"""The largest model, in numbers, whose weights are stored; of a larger one only the units' directions, in half."""
+MESSAGES = 20
 """Progress messages per run."""
-LOOKS = 10
-"""Epochs between two looks at dead and redundant units."""
+COUNT_EVERY = 10
+"""Epochs between two counts of dead and redundant units."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,15 @@ class Setting:
     d_code: int
     lr: float | None
     recipe: CoderRecipe | None
-    """A rate and a recipe, unless the coder is fitted at once."""
+    """None, as is the rate, where the coder is fitted at once."""
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        hints: dict[str, Any] = {"data": VectorData, "coder": SparseCoder, "d_code": int}
-        hints |= {"lr": float | None, "recipe": CoderRecipe | None}
-        return cls(**{key: convert(hint, run.options[key], what=f"option '{key}'") for key, hint in hints.items()})
+        return construct(cls, {key: run.options[key] for key in option_types(cls)}, what=f"run {run.id}")
 
 
 def bank_key(run: Run) -> str:
-    """What runs of one bank share: everything but the seed, the rate, and the coder's columns."""
+    """The options that runs of one bank share: all but the seed, the rate, and the coder's columns."""
     coder = SparseCoder.registry[run.options["coder"]["name"]]
     if not issubclass(coder, TrainedCoder):
         return run.id
@@ -67,7 +65,7 @@ def _loaded(spec_text: str, content: str | None, device: str) -> Vectors:
 
 
 def load(data: VectorData, device: torch.device) -> Vectors:
-    """On the device; the last one is kept, since cohorts of one study share it, until its files change."""
+    """Load data to the device; the last set is cached until its files change, since cohorts share it."""
     return _loaded(data.label, data.fingerprint(), device.type)
 
 
@@ -114,12 +112,12 @@ def _train(
         return Checkpoint(bank.epoch, state, {run.id: history for run, history in zip(runs, histories, strict=True)})
 
     bank, keeper = resumed(saved, start, take_up), Keeper(ctx)
-    every = max(1, recipe.epochs // SIGNS)
+    every = max(1, recipe.epochs // MESSAGES)
     for epoch in bank.run():
         spent += lap()
         _note(histories, epoch.terms)
-        if epoch.number % LOOKS == 0:
-            _look(bank, histories, data)
+        if epoch.number % COUNT_EVERY == 0:
+            _count_units(bank, histories, data)
         if epoch.number % every == 0:
             for place, run in enumerate(runs):
                 ctx.progress(run, epoch.number, recipe.epochs, loss=epoch.terms["total"][place])
@@ -142,8 +140,8 @@ def _note(histories: Sequence[dict[str, list[Any]]], terms: dict[str, list[float
 
 
 @torch.no_grad()
-def _look(bank: CoderBank, histories: Sequence[dict[str, list[Any]]], data: Vectors) -> None:
-    """Every so often, as in the spec: dead and redundant units, on test rows."""
+def _count_units(bank: CoderBank, histories: Sequence[dict[str, list[Any]]], data: Vectors) -> None:
+    """Count dead and redundant units on test rows, as the spec does."""
     for place, history in enumerate(histories):
         a = codes(bank.model(place), data.test.x)
         history.setdefault("dead_units", []).append(spec.dead_units(a))
@@ -157,13 +155,13 @@ def _outcomes(
     histories: Sequence[dict[str, list[Any]]],
     trained: Trained,
 ) -> Iterator[Outcome]:
-    """Of models that are scored together; those that diverged are left out."""
+    """Score models together and yield their outcomes; those that diverged have no score."""
     lap = stopwatch()
     sound = [all(value.isfinite().all() for value in module.state_dict().values()) for module in modules]
     scores = score([module for module, is_sound in zip(modules, sound, strict=True) if is_sound], data)
     fitting = lap().share(len(runs))
     for run, module, history, is_sound in zip(runs, modules, histories, sound, strict=True):
-        lap()  # what was done with the last outcome is not this one's
+        lap()  # leaves out the time the caller spent on the last outcome
         if not is_sound:
             yield Outcome(run, {"history": history}, trained.cost(fitting), diverged=True)
             continue
@@ -173,7 +171,7 @@ def _outcomes(
 
 
 def _weights(module: CoderModule, z: Tensor) -> bytes:
-    """The model's tensors without the models axis, and how responsibility is spread over its units."""
+    """Encode the model's tensors without the models axis, and the mean responsibility of each unit."""
     state = module.state_dict()
     usage = torch.softmax(-z, dim=1).mean(dim=0)
     if sum(value.numel() for value in state.values()) > WHOLE:
@@ -185,12 +183,12 @@ def _weights(module: CoderModule, z: Tensor) -> bytes:
 
 
 def weights(record: Record) -> dict[str, Tensor]:
-    """What a record keeps of its model."""
+    """Load the tensors that a record stores of its model."""
     return saved_tensors(record, WEIGHTS)
 
 
 def saved_module(record: Record) -> CoderModule:
-    """The trained coder of a record, alone."""
+    """Load the trained coder of a record."""
     from assay.core.errors import UserError
 
     coder, kept = Setting.of(record.run).coder, weights(record)

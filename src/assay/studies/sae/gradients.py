@@ -1,4 +1,4 @@
-"""The gradient of the log-sum-exp loss against the responsibility, at the energies and through the activation."""
+"""Measures the gradient of the log-sum-exp loss against the responsibility, at the energies and past the activation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from assay.studies.sae.spec.model import Encoder
 def measured(
     options: Mapping[str, Any], seed: int, device: torch.device
 ) -> tuple[dict[str, float], dict[str, Float[Tensor, " points"]]]:
-    """Gradients of the loss against responsibilities, for a fresh encoder on Gaussian rows."""
+    """Compare gradients of the loss with responsibilities, for an untrained encoder on Gaussian rows."""
     with initialised_from(seed, "init"):
         encoder = Encoder(options["input_dim"], options["hidden_dim"], options["activation"]).double().to(device)
     x = torch.randn(options["batch_size"], options["input_dim"], generator=stream(seed, "data"), dtype=torch.float64)

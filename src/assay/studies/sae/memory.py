@@ -1,4 +1,4 @@
-"""What a run of `sae` holds at once, from the sizes of its data and its code."""
+"""Estimates the peak memory of a run of `sae` from the sizes of its data and its code."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from assay.train.memory import TRAINED, stored
 from assay.vectors.base import VectorData
 
 PER_UNIT = 4
-"""Numbers of each unit that a step holds for a row: before and after the nonlinearity, and their gradients."""
+"""Numbers that a step holds per unit and row: before and after the nonlinearity, and their gradients."""
 
 
 def memory(run: Run) -> Mapping[str, int]:
@@ -23,7 +23,7 @@ def memory(run: Run) -> Mapping[str, int]:
 
 @lru_cache(maxsize=4096)
 def _memory(text: str) -> Mapping[str, int]:
-    """Training and scoring take turns: the larger counts, with the data and the coder, which are there all along."""
+    """Count the data, the coder, and the larger of training and scoring, which take turns."""
     data_options, coder_options, d_code, batch = json.loads(text)
     data = convert(VectorData, data_options, what="option 'data'")
     rows, d_in = data.shape() or (0, 0)

@@ -110,10 +110,10 @@ def _minus(measure: Column, reference: Mapping[str, Row]) -> Column:
 
 
 def _level(metric: str) -> Callable[[Row], Points]:
-    """The metric at the row's mean L0, to three digits: where few things were measured, each has a tick."""
+    """The metric at the row's mean L0, rounded to three digits for the axis ticks."""
     return lambda row: [(float(f"{l0(row):.3g}"), row.values(metric))] if l0(row) > 0 else []
 
 
 def _active(row: Row) -> dict[int, float]:
-    """The L0 of each seed that has a place on a logarithmic axis."""
+    """The L0 of each seed where it is positive, for a logarithmic axis."""
     return {seed: active for seed, active in row.values("l0").items() if active > 0}

@@ -1,9 +1,9 @@
-"""Can a sparse code be learned without a decoder, and is it as good? Sparse coders on one set of vectors, judged alike.
+"""Can a sparse code be learned without a decoder, and is it as good? Scores all sparse coders alike on one data set.
 
     assay sae --coders lse_infomax topk:k=4 topk:k=8 pca --data mnist --d_code 64 --lrs 1e-3 3e-3 --seeds 0..4
 
 A coder of one kind at several levels of sparsity is a curve; curves are compared at equal numbers of active units. The
-runs of the verbs (ablation, benchmark, dynamics) are runs of this study: what one trains, the others find stored.
+runs of the verbs (ablation, benchmark, dynamics) are runs of this study, and share its stored results.
 """
 
 import os
@@ -72,9 +72,9 @@ ACTIVATIONS = (
     *levels("batch_topk", "k", (12, 32, 80)), *levels("matryoshka", "k", (12, 32, 80)),
     "random_relu",
 )  # fmt: skip
-"""For 4608 units on rows with |x|^2 = 576, chosen on a small sample to have some 10 to 300 active ones; above 1e5 the
-log-sum-exp alone counts, and units die. In the order of what a cut-off run should have first. The controls that are
-fitted on a CPU by search (fast_ica, dictionary_learning, kmeans) take hours at that width, pca has no more than 576
+"""For 4608 units on rows with |x|^2 = 576, chosen on a small sample to have some 10 to 300 active units; above 1e5 the
+log-sum-exp dominates, and units die. The most important come first, in case a session ends early. The controls that
+are fitted on a CPU (fast_ica, dictionary_learning, kmeans) take hours at that width, pca has no more than 576
 components, and the log-determinant needs batches of 18,432 rows."""
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
@@ -101,7 +101,7 @@ class Sae(Study):
             "lrs": (1e-3, 3e-3, 1e-2, 3e-2),
             "seeds": (0, 1, 2, 3, 4),
         },
-        "findings": {  # docs/findings_sae.py reads these records, of any data set
+        "findings": {
             "coders": FINDINGS,
             "d_code": 64,
             "epochs": 100,
@@ -129,7 +129,7 @@ class Sae(Study):
     lowered: ClassVar[Mapping[str, str]] = {"recipe.batch": "--batch", "coder": "--coders"}
 
     data: VectorData = field(default_factory=lambda: vectors.parse("digits"))
-    """What is coded."""
+    """The vectors to code."""
     coders: tuple[SparseCoder, ...] = field(default_factory=lambda: parsed(DEMO))
     """Coders, each at one level of sparsity."""
     d_code: int = 32
@@ -142,7 +142,7 @@ class Sae(Study):
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
     data_dir: Path | None = None
-    """Where the files of a data set are, or `hub`; the environment variable ASSAY_DATA is another way to say it."""
+    """The folder with the data set's files, or `hub`; by default the environment variable ASSAY_DATA."""
 
     def plan(self) -> list[Run]:
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
@@ -172,7 +172,7 @@ class Sae(Study):
         return memory(run)
 
     def cohort(self, run: Run) -> Hashable:
-        """Levels, rates and seeds of one kind of coder are trained together."""
+        """Train levels, rates and seeds of one kind of coder together."""
         from assay.studies.sae.fitting import bank_key
 
         return bank_key(run)
@@ -190,14 +190,14 @@ class Sae(Study):
 
 
 class Coded(NamedTuple):
-    """What is coded, and the hash of the files it is read from: two files of one name are two data sets."""
+    """The data, and the hash of its files: two files of one name are two data sets."""
 
     data: VectorData
     content: str | None
 
 
 def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: CoderRecipe) -> Run:
-    """A run of the study `sae`, whichever verb asks for it. What is fitted at once has no rate and no recipe."""
+    """Make a run of the study `sae`, for any of its verbs. A coder that is fitted at once has no rate and no recipe."""
     fixed: dict[str, Any] = {"lr": lr, "recipe": recipe}
     if isinstance(coder, FittedCoder):
         fixed = {"lr": None, "recipe": None}
@@ -206,13 +206,12 @@ def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: f
 
 @cache
 def _study() -> Sae:
-    """One, whose defaults are read once: a plan makes a thousand runs."""
+    """Cache a default study, since a plan makes a thousand runs."""
     return Sae()
 
 
 def check_sizes(runs: Sequence[Run], folder: Path | None) -> None:
-    """Refuse what no coder or recipe can do with the data, and no model with its context, where that is known before
-    anything is loaded."""
+    """Raise where a coder, recipe or model cannot handle the data's sizes, as far as they are known before loading."""
     kinds = {canonical([run.options[key] for key in ("data", "coder", "d_code", "recipe")]): run for run in runs}
     for data in _data_of(runs):
         if folder is not None:
@@ -223,7 +222,7 @@ def check_sizes(runs: Sequence[Run], folder: Path | None) -> None:
 
 
 def missing_data(runs: Sequence[Run], folder: Path | None) -> str:
-    """What a dry run says of data that is not here: the runs fetch it, or say how to."""
+    """The dry run's message about missing data: the runs fetch it, or say how to."""
     away = {what: data.remedy for data in _data_of(runs) for what in data.missing(folder)}
     remedies = " ".join(dict.fromkeys(away.values()))
     return f"not here yet, and not fetched by a dry run: {', '.join(away)}. {remedies}" if away else ""
@@ -245,7 +244,7 @@ def _check_size(run: Run) -> None:
 
 
 def look_in(folder: Path | None, data: VectorData) -> None:
-    """Where this process and its workers look for data files."""
+    """Set the folder in which this process and its workers look for data files."""
     if folder is not None:
         folders(folder, remedy=data.remedy)  # is it there?
         os.environ[FOLDER] = HUB if is_hub(folder) else str(folder.resolve())

@@ -1,4 +1,4 @@
-"""Coders in the folders of SAELens, to be read by it and by what reads it: `sae_weights.safetensors` and `cfg.json`.
+"""Saves and loads coders in SAELens folders: `sae_weights.safetensors` and `cfg.json`.
 
     save_saelens(module, "folder", decoder=ridge_decoder(codes, x))       a decoder-free coder brings a fitted decoder
     module = load_saelens("folder")
@@ -39,9 +39,9 @@ VECTORS = {
     "jumprelu": ("b_enc", "threshold"),
     "gated": ("b_gate", "b_mag", "r_mag"),
 }
-"""One number per unit, by architecture."""
+"""Tensors with one number per unit, by architecture."""
 SIZES = ("architecture", "d_in", "d_sae", "k", "apply_b_dec_to_input")
-"""Keys of cfg.json that are followed."""
+"""Keys of cfg.json that are used."""
 HARMLESS = (
     "dtype",
     "device",
@@ -60,7 +60,7 @@ HARMLESS = (
     "seqpos_slice",
     "sae_lens_training_version",
 )
-"""Keys that say where a coder comes from, and change no code."""
+"""Keys about a coder's origin, which change no code."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "normalize_activations": ("none", None),
     "reshape_activations": ("none", None),
@@ -81,7 +81,7 @@ def save_saelens(
     decoder: RidgeDecoder | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Path:
-    """Write one coder; `metadata` may say which model and hook it is for."""
+    """Write one coder; `metadata` may name its model and hook."""
     if module.models != 1 or not isinstance(module, EncoderModule):
         raise UserError("SAELens folders hold one trained coder: pick it out of its bank first.")
     architecture, tensors, extra = _exported(module, decoder)
@@ -138,7 +138,7 @@ def _exported(module: EncoderModule, decoder: RidgeDecoder | None) -> tuple[str,
 
 @torch.no_grad()
 def load_saelens(folder: str | Path) -> DecoderModule:
-    """The coder of a SAELens folder, with its decoder. Inputs must come as that coder's `cfg.json` says they do."""
+    """Load the coder of a SAELens folder, with its decoder. Inputs must be prepared as its `cfg.json` says."""
     path = Path(folder)
     config, found = _folder(path)
     _refuse_what_is_not_followed(config, path)
@@ -158,7 +158,7 @@ def load_saelens(folder: str | Path) -> DecoderModule:
 
 
 def _folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The options and weights of a SAELens folder, if each weight has the shape that the options ask for."""
+    """Read the options and weights of a SAELens folder, and check each weight's shape."""
     if not is_there(path / CONFIG) or not is_there(path / WEIGHTS):
         raise UserError(f"'{path}' is no SAELens folder: it needs {CONFIG} and {WEIGHTS}.")
     try:
@@ -180,7 +180,7 @@ def _folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _refuse_what_is_not_followed(config: dict[str, Any], path: Path) -> None:
-    """A key that is passed over could make other codes than SAELens would: wrong, and nobody would notice."""
+    """Raise for unsupported options: if ignored, codes would silently differ from those of SAELens."""
     for key, value in config.items():
         if key in SIZES or key in HARMLESS:
             continue

@@ -1,4 +1,4 @@
-"""Everything a record says of one coder: how it codes rows it was not trained on, judged alike for every kind."""
+"""Computes the metrics of coders on held-out rows, alike for every kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,34 +16,34 @@ from assay.studies.sae.spec import metrics as spec
 from assay.vectors.base import Part, Vectors
 
 AT_ONCE = 2**24
-"""Numbers of a code that are computed at a time."""
+"""Most numbers of a code that are computed at a time."""
 FITTED_ON = 2**28
-"""Numbers of the training rows' code that decoders and probes are fitted on, at most: rows are left out above it."""
+"""Most numbers of the training rows' code that decoders and probes are fitted on; further rows are left out."""
 PROBED_ON, PROBED = 20_000, 2**25
-"""Training rows of the probes whose penalty is chosen, at most, and numbers of their code: wide codes have fewer."""
+"""Most training rows, and numbers of their code, for probes whose penalty is chosen: wide codes have fewer rows."""
 SPECS_PROBE = 2**26
-"""Numbers of the training rows' code up to which the spec's probe is fitted too: it sees every row, at one penalty."""
+"""Most numbers of the training rows' code for the spec's probe, which uses every row, at one penalty."""
 TOGETHER = 2**27
-"""Numbers of the training rows' codes of models that are scored together; they are held twice, in float64 too."""
+"""Most numbers of codes of models that are scored together; they are held twice, in float64 too."""
 KS = (1, 2, 5)
 
 
 def together(data: Vectors, d_code: int) -> int:
-    """Models to score at a time. A CPU gains nothing by more than one; and alone, no model's bits depend on others."""
+    """Number of models to score at a time: one on a CPU, which gains nothing by more."""
     return 1 if data.train.x.device.type == "cpu" else max(1, TOGETHER // (len(data.train) * d_code))
 
 
 @torch.no_grad()
 def codes(module: CoderModule, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_code"]:
-    """The codes of one model, some rows at a time."""
+    """Compute the codes of one model, some rows at a time."""
     size = max(1, AT_ONCE // module.d_code)
     return torch.cat([module.encode(rows[None])[0] for rows in x.split(size)])
 
 
 @torch.no_grad()
 def score(modules: Sequence[CoderModule], data: Vectors) -> Iterator[dict[str, Any]]:
-    """Metrics of each of some models of one size; those of the spec under its names. Their probes are fitted together,
-    and at once; the rest is done as each is asked for."""
+    """Yield the metrics of each model, all of one size; those of the spec under its names. Probes are fitted together,
+    up front; the rest is computed per model."""
     if not modules:
         return iter(())
     rows = max(1, FITTED_ON // modules[0].d_code)
@@ -93,7 +93,7 @@ def _own(module: CoderModule, z: Tensor) -> Tensor | None:
 
 
 def _of_the_spec(module: CoderModule, z: Tensor, x: Tensor, own: Tensor | None) -> dict[str, Any]:
-    """By the spec's formulas; the reconstruction is the own decoder's where there is one, W^T otherwise."""
+    """Compute the spec's metrics; the reconstruction is by the coder's own decoder if it has one, by W^T otherwise."""
     W = getattr(module, "W_enc", module.directions())[0].detach()
     r = torch.softmax(-z, dim=1)
     l0, density = spec.sparsity_l0(z)
@@ -123,12 +123,12 @@ class _Readers(NamedTuple):
     """Logistic probes of one model, where there are labels."""
 
     path: Sequence[Probe] = ()
-    """Of every penalty, where there are validation rows to choose by."""
+    """A probe per penalty, where there are validation rows to choose by."""
     specs: Probe | None = None
 
 
 def _fitted(z: Sequence[Tensor], data: Vectors) -> list[_Readers]:
-    """The readers of some models' codes of the training rows, all fitted together."""
+    """Fit the probes of all models on their codes of the training rows, together."""
     labels, nobody = data.train.labels, [_Readers()] * len(z)
     if labels is None or data.test.labels is None:
         return nobody
@@ -149,7 +149,7 @@ def _probed(z: Tensor) -> int:
 def _read(
     readers: _Readers, train: tuple[Tensor, Part], validation: tuple[Tensor, Part], test: tuple[Tensor, Part]
 ) -> Mapping[str, float]:
-    """Accuracies of linear readers: the spec's penalty, one chosen on validation, and of k units alone."""
+    """Score the linear probes: with the spec's penalty, with one chosen on validation, and on k units alone."""
     (z, fitted), (z_validation, chosen), (z_test, judged) = train, validation, test
     if fitted.labels is None or judged.labels is None:
         return {}

@@ -63,7 +63,7 @@ class Theorem(Study):
         return [self.cell(seed=seed, **sizes) for seed in self.seeds]
 
     def memory(self, run: Run) -> Mapping[str, int]:
-        """In float64: the encoder with its gradient, the rows, and what autograd keeps of their codes."""
+        """Count, in float64, the encoder with its gradient, the rows, and what autograd keeps of their codes."""
         rows, inputs, units = (run.options[key] for key in ("batch_size", "input_dim", "hidden_dim"))
         return {"the encoder": 16 * units * inputs, "the rows and their codes": 8 * rows * (inputs + 10 * units)}
 

@@ -1,4 +1,4 @@
-"""The units of a coder, from its saved weights: how alike those of two seeds are, and what they stand for as images."""
+"""Compares a coder's units between seeds, from its saved weights, and draws them as images."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -13,9 +13,9 @@ from assay.report.rows import Row
 from assay.studies.sae.fitting import WEIGHTS, weights
 
 MATCHED = 1024
-"""At most so many units are matched: the time of a matching grows with their cube."""
+"""Most units that are matched: the time grows with their cube."""
 PAIRED = 10
-"""At most so many seeds are compared, each with each."""
+"""Most seeds that are compared, each with each."""
 IMAGES = ("digits", "mnist")
 MOST_GRIDS, SHOWN_UNITS = 6, 64
 

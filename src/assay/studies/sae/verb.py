@@ -1,4 +1,4 @@
-"""What the spec's verbs share: a YAML file, and runs of the study `sae` that it asks for."""
+"""The base of the spec's verbs: a YAML file chooses runs of the study `sae`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,18 +30,18 @@ class FromConfig(Study):
     config: str = "default"
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results")
-    """Where the JSON file and the figures go."""
+    """Folder for the JSON file and the figures."""
     data_dir: Path | None = None
-    """Where the data set's files are, or `hub`, instead of the file's data.data_dir."""
+    """The folder with the data set's files, or `hub`, instead of the file's data.data_dir."""
     dataset: str = ""
-    """What is coded, such as digits or dictionary:hierarchy=true, instead of the file's data.dataset."""
+    """The vectors to code, such as digits or dictionary:hierarchy=true, instead of the file's data.dataset."""
     epochs: int = 0
-    """Instead of the file's training.epochs; 0: the file's."""
+    """Epochs, instead of the file's training.epochs; 0: the file's."""
     seeds: tuple[int, ...] = ()
-    """Instead of the file's seeds; none: the file's."""
+    """Seeds, instead of the file's; none: the file's."""
 
     def figure(self, out: Report, name: str, chart: Any, *, caption: str) -> None:
-        """Beside the JSON file, as the spec's scripts do, and with the study's charts."""
+        """Write a figure beside the JSON file, as the spec's scripts do, and with the study's charts."""
         from assay.report.files import drawn
 
         out.chart(name, chart, caption=caption)
@@ -54,7 +54,7 @@ class FromConfig(Study):
         return config.data(self.dataset)
 
     def searched(self, config: Config) -> Path | None:
-        """The folder that is named for the data: by the flag, or for MNIST, which is the spec's, by the file."""
+        """The data folder named by the flag, or for MNIST, the spec's data, by the file."""
         by_file = config.data_dir if config.data_dir != Path("data") else None
         return self.data_dir or (by_file if isinstance(self.vectors(config), Mnist) else None)
 
@@ -90,9 +90,17 @@ class FromConfig(Study):
 
 
 def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, Record]]:
-    """Records with the name that a config gave their coder, in the config's order, then by seed."""
+    """Pair records with the name that a config gave their coder, in the config's order, then by seed."""
     done = sorted((r for r in records if r.status == "done"), key=lambda record: record.run.seed)
     return [(name, r) for name, coder in coders.items() for r in done if r.run.options["coder"] == coder.spec()]
+
+
+def by_name(records: Sequence[Record], coders: dict[str, Any]) -> dict[str, list[Record]]:
+    """Group records by the name that a config gave their coder."""
+    groups: dict[str, list[Record]] = {}
+    for name, record in named(records, coders):
+        groups.setdefault(name, []).append(record)
+    return groups
 
 
 def as_json(value: Any) -> bytes:

@@ -10,12 +10,12 @@ from assay.tasks.retrieval import Retrieval
 from assay.train.device import numerics_for
 
 CACHED_LOOKUPS = 8
-"""The frozen encoder's codes are computed once; the head's batches are drawn from so many times batch_eval."""
+"""Sequences, in units of batch_eval, whose frozen codes are computed once for the lookup head to train on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What every encoder of one table shares."""
+    """The options that every encoder of one table shares."""
 
     L: int = 32
     """Sequence length; more than twice K_keys."""
@@ -28,11 +28,11 @@ class Setup:
     D_z: int = 32
     """Width of the code."""
     r_global: int = 4
-    """Global factors: the thing a code should keep."""
+    """Global factors, which a code should keep."""
     r_local: int = 8
-    """Local factors: the thing it may throw away."""
+    """Local factors, which a code may drop."""
     ar_coeff: float = 0.8
-    """How slowly the local factors move."""
+    """Autoregression coefficient of the local factors: larger is slower."""
     noise: float = 0.03
     """Standard deviation of the input noise."""
     batch_eval: int = 2048
@@ -42,7 +42,7 @@ class Setup:
     train_steps: int = 0
     """Train a copy of the encoder with a linear decoder for so many steps, and add AfterTrainR2."""
     lr: float = 3e-3
-    """Of the probes that train the encoder."""
+    """Learning rate of the probes that train the encoder."""
     retr_hid: int = 64
     """Half the hidden width of the lookup head."""
     retr_steps: int = 1200
@@ -74,7 +74,7 @@ class Setup:
         most = (CACHED_LOOKUPS - 1) * self.batch_eval  # an eighth calibrates the head
         if self.batch_train > most:
             raise UserError(f"batch_train={self.batch_train}: at most {most} with batch_eval={self.batch_eval}.")
-        self.context(0, seed=0), self.lookup()  # the tasks refuse sizes they cannot have
+        self.context(0, seed=0), self.lookup()  # the tasks check their sizes
 
     def context(self, context: Literal[0, 1, 2], *, seed: int) -> Hybrid:
         """The task of one context; the seed draws its mixing weights."""
@@ -102,7 +102,7 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Setup):
-    """What an encoder's constructor and `ExpressivityTester` take: a setup with its seed."""
+    """The argument of an encoder's constructor and of `ExpressivityTester`: a setup with its seed."""
 
     seed: int = 42
     cpu_only: bool = False
@@ -110,5 +110,5 @@ class Config(Setup):
 
     @property
     def torch_device(self) -> str:
-        """Where to compute; sequences are drawn on the CPU all the same."""
+        """The device to compute on; sequences are always drawn on the CPU."""
         return "cpu" if self.cpu_only else numerics_for(self.device).device

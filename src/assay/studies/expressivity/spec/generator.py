@@ -15,7 +15,7 @@ CONTEXTS: tuple[Literal[0, 1, 2], ...] = (0, 1, 2)
 
 
 class HybridGenerator:
-    """Every draw has a named stream of the seed, so no encoder's data depend on what ran before it."""
+    """Draws each sample from a named stream of the seed, so no encoder's data depend on what ran before."""
 
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
@@ -31,7 +31,7 @@ class HybridGenerator:
         return self._draw(self.retrieval, batch, "retrieval", part)
 
     def stream(self, *names: str) -> torch.Generator:
-        # Always on the CPU, also for CUDA: then a score does not depend on the device's generator.
+        # Always on the CPU, so that a score does not depend on the device's generator.
         return stream(self.cfg.seed, "data", *names)
 
     def _draw(self, task: Task, batch: int, *names: str) -> Batch:

@@ -25,7 +25,7 @@ class ModuleEncoder(Encoder):
     module_class: ClassVar[type[nn.Module]]
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
-        """Without a study the block sizes are free: keys and values keep theirs, features take the rest."""
+        """Build from bare sizes: keys and values keep their default sizes, features take the rest."""
         keys = min(8, (length - 1) // 2, d_in // 3)
         values = min(4, d_in // 3)
         features = d_in - keys - values
@@ -38,7 +38,7 @@ class ModuleEncoder(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class Tester(Plugin):
-    """Which class measures; its columns follow the spec's."""
+    """The class that measures; its columns follow the spec's."""
 
     tester_class: ClassVar[type[ExpressivityTester]]
 

@@ -1,4 +1,4 @@
-"""Every measurement of one encoder. An extra probe is a method of a subclass:
+"""Runs every measurement of one encoder. An extra probe is a method of a subclass:
 
 @register("WithNorm")
 class WithNorm(ExpressivityTester):
@@ -75,7 +75,7 @@ class ExpressivityTester:
         return out | {"sec/run": time.perf_counter() - start}
 
     def probes(self) -> list[Probe]:
-        """What `evaluate` measures, in order."""
+        """The probes that `evaluate` runs, in order."""
         wanted: list[Probe] = [self.compression, self.information]
         wanted += [self.after_training] if self.cfg.train_steps else []
         wanted += [self.retrieval] if self.cfg.head_steps else []
@@ -111,7 +111,7 @@ class ExpressivityTester:
         return {"NCE_bits": nce_bits(split, NCE_BLOCK), "BA_bits": barber_agakov_bits(split)}
 
     def retrieval(self, enc: nn.Module | Reference) -> dict[str, Any]:
-        """A small head on the frozen encoder."""
+        """Train a small head on the frozen encoder."""
         cfg, task = self.cfg, self.generator.retrieval
         split = self.split(enc, task, self.generator.lookups, fit=CACHED_LOOKUPS * cfg.batch_eval)
         score = head_r2(
@@ -120,7 +120,7 @@ class ExpressivityTester:
         return {"RetrieveR2": score}
 
     def retrieval_trained(self, enc: nn.Module | Reference) -> dict[str, Any]:
-        """A copy of the encoder and a head, trained end to end on the same budget for everyone."""
+        """Train a copy of the encoder and a head end to end, with the same budget for every encoder."""
         if isinstance(enc, Reference):
             return {}
         cfg, task = self.cfg, self.generator.retrieval
@@ -133,7 +133,7 @@ class ExpressivityTester:
         return {"RetrieveR2_trained": score}
 
     def after_training(self, enc: nn.Module | Reference) -> dict[str, Any]:
-        """A copy of the encoder and a linear decoder, trained on context 0."""
+        """Train a copy of the encoder and a linear decoder on context 0."""
         if isinstance(enc, Reference):
             return {}
         cfg, task = self.cfg, self.generator.contexts[0]
@@ -196,7 +196,7 @@ class ExpressivityTester:
             return r2(model.eval()(test.inputs), test.targets)
 
     def _prepared(self, enc: nn.Module, out: dict[str, Any]) -> nn.Module:
-        """A copy in evaluation mode on the right device, with its code's shape checked once."""
+        """Copy the encoder in evaluation mode to the device, and check its code's shape."""
         subject = PooledModule(copy.deepcopy(enc).to(self.cfg.torch_device).eval(), self.cfg.pool)
         with torch.no_grad():
             raw = subject.module(self.generator.features(2).inputs)
@@ -211,7 +211,7 @@ class ExpressivityTester:
 
     @torch.no_grad()
     def _check_alone(self, subject: nn.Module) -> None:
-        """Sequences that mix within a batch would tell each other what the probes ask for."""
+        """Raise if a code depends on the other sequences of its batch, which would leak the probes' targets."""
         x = self.generator.features(4).inputs
         together, alone = subject(x), torch.cat([subject(row) for row in torch.split(x, 1)])
         if not torch.isfinite(together).all():

@@ -24,7 +24,7 @@ from torch import Tensor
 from assay.studies.modular.metrics.tensor_similarity import Entries, Factors, Matrix, Weights, cosines, weights
 
 TOGETHER = 16
-"""Models of a block of pairs: some 2 MB each at P = 64 over reachable entries, 7 over all."""
+"""Models per block of pairs: some 2 MB each at P = 64 over reachable entries, 7 over all."""
 
 
 def automorphism_similarity(model1: Factors, model2: Factors, *, entries: Entries = "reachable") -> float:

@@ -1,4 +1,4 @@
-"""From similarities to distances, and how far two matrices of distances agree: by their values and by who is near whom.
+"""Turns similarities into distances, and scores how far two matrices of distances agree in values and in neighbours.
 
 Neighbours are never the point itself, and every share is also given beyond chance: with k of N - 1 others near, two
 unrelated matrices already share k / (N - 1) of their neighbours.
@@ -48,7 +48,7 @@ def knn_overlap(D1: Distances, D2: Distances, k: int) -> float:
 
 
 def chance_overlap(N: int, k: int) -> float:
-    """What `knn_overlap` comes to for unrelated matrices."""
+    """The expected `knn_overlap` of unrelated matrices."""
     return k / (N - 1)
 
 
@@ -59,10 +59,10 @@ def jaccard(D1: Distances, D2: Distances, k: int) -> float:
 
 
 def trustworthiness(D1: Distances, D2: Distances, k: int) -> float:
-    """1 minus how far from a point, by rank in D1, are those that are near it in D2 alone, over the most that can be
-    (Venna and Kaski 2001): 1 where all neighbours are real, 0 at the worst, for every k < N.
+    """1 minus the penalty of false neighbours, their rank in D1 beyond k, over the largest possible (Venna and Kaski
+    2001): 1 where all neighbours in D2 are neighbours in D1, 0 at the worst, for every k < N.
 
-    The published scale 2 / (N k (2N - 3k - 1)) is that of k < N / 2; of more neighbours only N - 1 - k can be strange.
+    The published scale 2 / (N k (2N - 3k - 1)) is that of k < N / 2; of more neighbours only N - 1 - k can be false.
     """
     N = len(D1)
     ranks = np.empty((N, N), dtype=np.int64)
@@ -78,7 +78,7 @@ def continuity(D1: Distances, D2: Distances, k: int) -> float:
 
 
 def chance_trustworthiness(N: int, k: int) -> float:
-    """What `trustworthiness` comes to for unrelated matrices: each stranger is near with probability k / (N - 1)."""
+    """The expected `trustworthiness` of unrelated matrices: a stranger is near with probability k / (N - 1)."""
     strangers = N - 1 - k
     worst = _worst_penalty(N, k)
     return 1 - k / (N - 1) * strangers * (strangers + 1) / 2 / worst if worst else 1.0
@@ -143,7 +143,7 @@ def correlation(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) 
 
 
 def _worst_penalty(N: int, k: int) -> int:
-    """Of one point: its neighbours are the farthest of all, as many as are strangers."""
+    """The penalty of one point whose false neighbours are the farthest of all."""
     strangers = min(k, N - 1 - k)
     return sum(N - 1 - place - k for place in range(strangers))
 

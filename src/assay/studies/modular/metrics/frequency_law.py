@@ -1,4 +1,4 @@
-"""Which frequencies a bilinear model adds with: p(f | r), one law over f = 0 .. P/2 for each remainder r.
+"""Computes which frequencies a bilinear model adds with: p(f | r), one law over f = 0 .. P/2 per remainder r.
 
     eigen      sum_i |lambda_i| |rFFT(v_i[:P])|_f over the n_evecs largest eigenvalues of B_r: the spec's definition
     power      sum_i lambda_i^2 (|FFT(v_i[:P])|_f^2 + |FFT(v_i[P:])|_f^2) over all of them
@@ -43,7 +43,7 @@ def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dty
 def eigen_law(
     eigenvalues: Float[Tensor, "P rank"], eigenvectors: Float[Tensor, "P inputs rank"], *, n_evecs: int = 4
 ) -> Law:
-    """The spec's law, of eigenvalues by size."""
+    """The spec's law, from eigenvalues sorted by size."""
     _check_count(n_evecs)
     first = eigenvectors[:, : len(eigenvectors), :n_evecs]
     spectrum = torch.fft.rfft(first, dim=1).abs()
@@ -56,14 +56,14 @@ def _check_count(n_evecs: int) -> None:
 
 
 def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:
-    """How many frequencies have this share of each remainder's law."""
+    """Count the frequencies that make up this share of each remainder's law."""
     return 1 + (np.cumsum(-np.sort(-law, axis=1), axis=1)[:, :-1] < share).sum(axis=1)
 
 
 @torch.no_grad()
 def phase_scrambled(model: Factors, rng: torch.Generator) -> Weights:
-    """The model with a new phase at every frequency of each unit's five vectors (left and right of a and of b, and the
-    readout): their power spectra are as they were, and nothing is left of how units work together."""
+    """Draw a new phase at every frequency of each unit's five vectors (left and right of a and of b, and the readout):
+    this keeps their power spectra and destroys how units work together."""
     plain = weights(model)
 
     def scrambled(vectors: Float[Tensor, "*units P"]) -> Float[Tensor, "*units P"]:

@@ -1,6 +1,6 @@
-"""Tests of matrices of similarities by permutation: pairs share models, so no formula for independent values holds.
+"""Tests matrices of similarities by permutation: pairs share models, so no formula for independent values holds.
 
-What is permuted is the models, never the pairs; p is (1 + as extreme or more) / (1 + permutations), so never 0.
+Models are permuted, never pairs; p is (1 + as extreme or more) / (1 + permutations), so never 0.
 
 Models also differ in how alike they are to anything at all: where S_ij = u_i u_j and nothing else, pairs of one group
 have the larger mean, by the variance of u between groups. A contrast is therefore of `beyond_strengths`.
@@ -93,8 +93,8 @@ def contrast(
 
 
 def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:
-    """What is left of S_ij once m + a_i + a_j + k a_i a_j is taken out, fitted by least squares over pairs of different
-    models (Levenberg-Marquardt): one strength a_i per model, adding (k = 0) or multiplying, which is the case m = 1/k.
+    """The residual of S_ij after m + a_i + a_j + k a_i a_j, fitted by least squares over pairs of different models
+    (Levenberg-Marquardt): one strength a_i per model, adding (k = 0) or multiplying, which is the case m = 1/k.
     The product of the strengths that add is Tukey's (1949) one degree of freedom. A diagonal of zeros. Where groups are
     ordered by strength some of what sets them apart is taken out too: what is left errs on the small side."""
     N = len(matrix)
@@ -123,7 +123,7 @@ def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:
             damping *= 10
         if damping > 1e9 or 0 <= gained <= 1e-8 * (rest**2).sum():
             break
-    # Rounding is no structure: what is left of an exact fit is nothing.
+    # An exact fit leaves rounding errors, which are no structure.
     spread = np.abs(S - m * off).max(initial=0.0)
     return np.where(np.abs(rest) > 1e-9 * spread, rest, 0.0)
 

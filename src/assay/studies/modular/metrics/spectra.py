@@ -1,4 +1,4 @@
-"""What the forms of a bilinear model are made of: eigenvalues, how many count, and how far distributions lie apart."""
+"""The spectra of a bilinear model's forms: eigenvalues, effective rank, and divergence of distributions."""
 
 from typing import Any, Literal, assert_never
 
@@ -29,7 +29,7 @@ def interaction_eigenvalues(model: Factors) -> Float[Tensor, "P rank"]:
 def eigendecomposition(
     model: Factors, dtype: torch.dtype = torch.float64, *, largest: int | None = None
 ) -> tuple[Float[Tensor, "P rank"], Float[Tensor, "P inputs rank"]]:
-    """`interaction_eigenvalues`, and the eigenvectors that go with them; of the largest alone, if so many are asked."""
+    """Return `interaction_eigenvalues` and their eigenvectors, all or only the largest."""
     basis, small = _compressed(model, dtype)
     few = largest is not None and small.shape[-1] >= 8 * largest and small.device.type == "cpu"
     values, vectors = _outermost(small, largest or 1) if few else torch.linalg.eigh(small)
@@ -85,8 +85,8 @@ def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch
 def _compressed(
     model: Factors, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "inputs rank"], Float[Tensor, "P rank rank"]]:
-    """Every B_r as Q S_r Q^T, of the rank's size: B_r = 1/2 [L; R]^T [[0, D], [D, 0]] [L; R], and Q is the orthogonal
-    basis of a QR of [L; R]^T. S_r has the eigenvalues of B_r that need not be zero."""
+    """Write every B_r as Q S_r Q^T, of the rank's size: B_r = 1/2 [L; R]^T [[0, D], [D, 0]] [L; R], and Q is the
+    orthogonal basis of a QR of [L; R]^T. S_r has the eigenvalues of B_r that need not be zero."""
     plain = weights(model, dtype)
     basis, triangle = torch.linalg.qr(torch.cat([plain.w_l, plain.w_r]).T)
     left, right = triangle.chunk(2, dim=1)
@@ -97,7 +97,7 @@ def _compressed(
 def effective_rank(
     eigenvalues: Float[Tensor, "*batch rank"], method: Literal["entropy", "ratio"] = "entropy"
 ) -> Float[Tensor, "*batch"]:
-    """How many eigenvalues count; 0 for a form of zeros.
+    """The effective number of eigenvalues; 0 for a form of zeros.
 
     entropy   exp(-sum p ln p) with p the shares of the squares       ratio   sum |x| / max |x|"""
     size = eigenvalues.abs()
@@ -158,7 +158,7 @@ def js_divergence_matrix(laws: Float[np.ndarray, "models remainders frequencies"
 
 
 def shares_of(values: Any) -> Any:
-    """Along the last axis, made to sum to 1; uniform where all are zero."""
+    """Normalise the last axis to sum to 1; uniform where all are zero."""
     found = np.asarray(values, dtype=np.float64)
     total = found.sum(axis=-1, keepdims=True)
     return np.divide(found, total, out=np.full_like(found, 1 / found.shape[-1]), where=total > 0)

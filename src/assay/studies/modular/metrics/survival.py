@@ -1,8 +1,8 @@
-"""How long it takes, where some never arrive within the time allowed (Kaplan and Meier 1958).
+"""Estimates survival curves where some runs never arrive within the time allowed (Kaplan and Meier 1958).
 
     S(t) = prod over event times s <= t of (1 - events at s / still waiting at s)
 
-Those that are censored wait until they are lost sight of, and count as waiting until then.
+Censored runs count as waiting until their last observation.
 """
 
 import math
@@ -14,14 +14,14 @@ from assay.core.errors import UserError
 
 @dataclass(frozen=True)
 class Step:
-    """From `time` on the share `survival` is still waiting; bounds are None while nothing is known of the spread."""
+    """The share `survival` is still waiting from `time` on; bounds are None where there is no interval."""
 
     time: float
     survival: float
     low: float | None
     high: float | None
     waiting: int
-    """Just before that time."""
+    """Runs still waiting just before that time."""
 
 
 def kaplan_meier(times: Sequence[float], arrived: Sequence[bool], *, level: float = 0.95) -> list[Step]:

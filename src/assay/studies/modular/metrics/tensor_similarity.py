@@ -1,11 +1,11 @@
-"""How alike two bilinear models are: in their weights, their answers, and their hidden units.
+"""Measures how similar two bilinear models are: in their weights, their answers, and their hidden units.
 
 A model z = W_p [(W_l x) * (W_r x)] is a quadratic form per output, z_p(x) = x^T B_p x with B_p symmetric. Its weights
 are compared as these forms, <M1, M2> = sum_p <B1_p, B2_p>, which is found from the factors without making any B:
 
     sum_hk  1/2 [(L1 L2^T)(R1 R2^T) + (L1 R2^T)(R1 L2^T)]_hk  (W_p1^T W_p2)_hk        products entry by entry
 
-Whatever leaves the forms as they are leaves it as it is: exchanging L and R, the order of the units, their scales.
+It does not change where the forms do not: under exchange of L and R, and by order and scale of the units.
 
 Inputs are [onehot(a); onehot(b)], so most entries of B_p meet no input: `entries="reachable"` leaves those out. Softmax
 ignores what is added to all outputs: `centred(model)` leaves that out, in every comparison here.
@@ -26,7 +26,7 @@ Matrix = Float[np.ndarray, "models models"]
 UNITS = 192
 """Hidden units compared with all others at a time."""
 LOGITS = 2**24
-"""Held at a time, of all models together."""
+"""Most logits in memory at a time, over all models."""
 EPSILON = 1e-8
 """Added to the norm of a row of logits, as in the spec: a row of zeros is like nothing."""
 
@@ -133,7 +133,7 @@ def activation_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtyp
 
 @torch.no_grad()
 def logit_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtype = torch.float64) -> Matrix:
-    """The cosine of the whole tables of logits: of what a model does, with no weight that does nothing."""
+    """The cosine of the whole tables of logits of all pairs, on which no unused weight has an effect."""
     plain = [weights(model, dtype) for model in models]
     return cosines(_gram(_logits(plain)))
 
@@ -245,8 +245,8 @@ def _gram(parts: Iterable[Float[Tensor, "models rows P"]]) -> Matrix:
 
 
 def _products(flat: Float[Tensor, "models entries"]) -> Matrix:
-    """Every row with every row. NumPy finds one half of a matrix times its own transpose and mirrors it; torch finds
-    both, but has them where the rows are."""
+    """Multiply every row with every row. NumPy finds one half of a matrix times its own transpose and mirrors it; torch
+    finds both, but has them where the rows are."""
     if flat.device.type != "cpu":
         return (flat @ flat.T).double().cpu().numpy()
     rows = flat.numpy()

@@ -1,4 +1,4 @@
-"""What a wide model still knows when it is cut down to d units: is the width at which training fails a limit of room?
+"""Cuts a wide model down to d units, and scores what is left: is the width at which training fails a limit of capacity?
 
 units   the d units that move the logits most, with the readout that best gives back the wide model's logits
 eigen   each remainder's form cut to its 2d largest eigenvalues, the rank that d units allow. These forms need not

@@ -1,4 +1,4 @@
-"""Forms, spectra and matrices of single models compared, under the spec's names."""
+"""Compares forms, spectra and matrices of single models, under the spec's names."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -28,7 +28,7 @@ def extract_remainder_matrix(stack: Float[Tensor, "P inputs inputs"], remainder:
 def compute_effective_rank(
     matrix: Float[Tensor, "*batch n n"], method: Literal["entropy", "ratio"] = "entropy"
 ) -> Float[Tensor, "*batch"]:
-    """How many eigenvalues of a symmetric matrix count."""
+    """The effective rank of a symmetric matrix."""
     return effective_rank(eigenpairs(matrix)[0], method)
 
 
@@ -63,7 +63,7 @@ def compute_average_js_divergence(p: Any, q: Any) -> float:
 def pairwise_cosine_similarity(
     one: Float[Tensor, "*batch d"], other: Float[Tensor, "*batch d"]
 ) -> Float[Tensor, "*batch"]:
-    """Of rows at the same place."""
+    """The cosine of rows with the same index."""
     return nn.functional.cosine_similarity(one, other, dim=-1)
 
 
@@ -74,7 +74,7 @@ def get_upper_triangular(matrix: Any) -> Float[np.ndarray, " pairs"]:
 
 
 def pearson_correlation(one: Any, other: Any) -> float:
-    """Over the pairs of two matrices, or of two vectors."""
+    """Pearson's correlation over the pairs of two matrices, or of two vectors."""
     first, second = (np.asarray(x, dtype=np.float64) for x in (one, other))
     if first.ndim == 2:
         first, second = get_upper_triangular(first), get_upper_triangular(second)
@@ -82,7 +82,7 @@ def pearson_correlation(one: Any, other: Any) -> float:
 
 
 def print_comparison_results(results: Mapping[str, Any]) -> None:
-    """What `compare_metrics` found, as text."""
+    """Print the result of `compare_metrics`."""
     print(f"{results['name1']} and {results['name2']}")
     for name in ("pearson", "spearman", "optimal_scale", "stress", "stress_unnorm"):
         print(f"  {name:<16} {results[name]:.4f}")

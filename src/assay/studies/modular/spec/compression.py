@@ -1,4 +1,4 @@
-"""How models of different widths compare: the spec's functions, on sweeps of any widths and any number of seeds.
+"""Compares models of different widths with the spec's functions, on sweeps of any widths and number of seeds.
 
     models_state, val_acc, P = load_sweep_results("sweep.pkl")
     tn_sim = load_or_compute_tn_similarity("sweep.pkl")          # also written to tn_similarity.npy beside it
@@ -77,13 +77,13 @@ def run_sweep(
 
 
 def save_sweep_results(results: SweepResults, path: str | Path) -> None:
-    """As safetensors with a manifest, or as the spec's pickle, by the name's ending."""
+    """Write safetensors with a manifest, or the spec's pickle, by the name's ending."""
     save(results, path)
 
 
 def load_sweep_results(path: str | Path, seed: int | None = None) -> tuple[dict[Key, State], dict[Key, float], int]:
-    """Weights and validation accuracies by width, and P. Of a sweep with several seeds: by (width, seed), or the
-    replicate of one seed by width."""
+    """Return weights and validation accuracies by width, and P. A sweep with several seeds is keyed by (width, seed),
+    unless `seed` chooses one."""
     found = load(path).of_seed(seed)
     return found.models, found.val_accs, found.P
 

@@ -1,7 +1,7 @@
 """The building blocks of the modular-addition experiments, under the spec's names.
 
-This file is the list. What only the spec's notebooks need, on one-hot inputs, state dicts and single matrices, is in
-training.py and comparison.py beside it. Nothing switches gradients off for its caller.
+This file is the list; what only the spec's notebooks need is in training.py and comparison.py beside it. Nothing
+switches gradients off for its caller.
 """
 
 from assay.studies.modular.bilinear import Bilinear, Model, ModelConfig, constructive_model, init_model

@@ -17,12 +17,12 @@ from assay.studies.modular.files import Key, State
 
 
 def get_device() -> torch.device:
-    """CUDA where it is there."""
+    """Return CUDA where it is available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load_model_for_dim(models_state: Mapping[Key, State], d_hidden: Key, P: int = 64) -> Model:
-    """The model of one width (and seed) of a loaded sweep."""
+    """Build the model of one width (and seed) of a loaded sweep."""
     if d_hidden not in models_state:
         raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, models_state))}.")
     model = model_of(models_state[d_hidden])
@@ -45,7 +45,7 @@ def create_labels(p: int = 64) -> Int[Tensor, " pairs"]:
 def create_train_val_split(
     p: int = 64, train_fraction: float = 0.5, seed: int = 0
 ) -> tuple[Int[Tensor, " train"], Int[Tensor, " val"]]:
-    """Rows of the full dataset to train and to validate on, from a stream of the seed."""
+    """Draw the rows of the full dataset to train and to validate on, from a stream of the seed."""
     order = torch.randperm(p * p, generator=stream(seed, "split"))
     first = round(train_fraction * p * p)
     return order[:first], order[first:]
@@ -54,7 +54,7 @@ def create_train_val_split(
 def make_dataloaders(
     p: int = 64, train_fraction: float = 0.75, batch_size: int = 64, seed: int = 0
 ) -> tuple[DataLoader, DataLoader]:
-    """Shuffled training batches, the rest of the pairs in one; batches that are not full are dropped."""
+    """Return shuffled training batches, dropping one that is not full, and one batch of the validation pairs."""
     inputs, labels = create_full_dataset(p), create_labels(p)
     train, val = create_train_val_split(p, train_fraction, seed)
     batches = DataLoader(
@@ -73,7 +73,7 @@ def compute_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor) -> float:
-    """One step of cross entropy; its loss before the step."""
+    """Take one step on cross entropy; return the loss before it."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(inputs), labels)
     loss.backward()
@@ -90,7 +90,7 @@ def train_model(
     weight_decay: float = 1e-4,
     seed: int = 0,
 ) -> dict[str, list[float]]:
-    """Full batches of AdamW; the losses, and the accuracies on the pairs left out."""
+    """Train by AdamW on full batches; return the losses, and the accuracies on the validation pairs."""
     inputs, labels = create_full_dataset(model.config.p), create_labels(model.config.p)
     train, val = create_train_val_split(model.config.p, train_fraction, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)

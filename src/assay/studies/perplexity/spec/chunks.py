@@ -1,4 +1,4 @@
-"""Texts as windows, and a model's loss on them, under the spec's names: for use without the command.
+"""Cuts texts into windows and computes a model's loss on them, under the spec's names, without the command.
 
 for chunk in create_perplexity_dataset("pydoc", tokenizer, max_length=512): ...
 compute_perplexity(model, ids, method="h2o", sparsity=0.9)
@@ -104,7 +104,7 @@ def compute_perplexity(
 def compute_sliding_window_perplexity(
     model: nn.Module, ids: Int[Tensor, " time"], *, context: int, stride: int, **method: Any
 ) -> PerplexityResult:
-    """Each token but the first once, from at least context - stride tokens before it where there are so many."""
+    """Score each token but the first once, from at least context - stride tokens before it where there are so many."""
     if not 0 < stride <= context:
         raise UserError(f"stride={stride}: at least 1, and no more than the context of {context}.")
     found, scored = list[PerplexityResult](), 1
@@ -126,7 +126,7 @@ def _last(model: nn.Module, window: Int[Tensor, " time"], count: int, method: di
 
 @dataclass
 class PerplexityEvaluator:
-    """A model and its tokenizer by name."""
+    """Evaluates a model and its tokenizer, given by name."""
 
     model: Any
     tokenizer: Any = None

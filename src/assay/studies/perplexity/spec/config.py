@@ -1,7 +1,6 @@
 """The parts of an experiment under the spec's names: texts, methods, the model and the two sweeps.
 
-A key that is not known is an error; one that is known and means nothing here (another program's batch size) is accepted
-with a warning.
+An unknown key is an error; a known one that has no effect here (another program's batch size) is a warning.
 """
 
 import warnings
@@ -29,7 +28,7 @@ MethodName = StrEnum("MethodName", {name.upper(): name for name in attention.nam
 
 @dataclass(frozen=True)
 class DatasetConfig:
-    """Of one text. Its windows do not overlap, and where it comes from is known: the rest is another program's."""
+    """Options of one text. Windows never overlap and sources are known, so the other keys have no effect."""
 
     name: str = ""
     hf_path: str | None = None
@@ -73,7 +72,7 @@ class MethodConfig:
     keep_diagonal: bool | None = None
 
     def word(self, name: str) -> str:
-        """`streaming_llm:num_sink_tokens=8`; what the method has no option for is warned of."""
+        """Write the method as `streaming_llm:num_sink_tokens=8`; warns of options that it does not have."""
         known = option_types(attention[name.partition(":")[0]])
         given = {key: value for key, value in asdict(self).items() if value is not None and key != "name"}
         warn(f"of method '{name}'", [key for key in given if key not in known and (key, given[key]) not in ALWAYS])
@@ -81,7 +80,7 @@ class MethodConfig:
 
 
 ALWAYS = (("causal", True), ("keep_diagonal", True), ("formula", "additive"), ("normalization", "minmax"))
-"""What every method does anyway."""
+"""Options that every method follows anyway."""
 
 
 @dataclass(frozen=True)

