@@ -151,7 +151,7 @@ def shelf() -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts are specified, exported and placed on the page, but no PDF or PNG is drawn: that takes longer than most of
-    the tests that do not look at one. tests/test_readme.py draws those of every study."""
+    the tests that do not look at one. Each study has others, in which its charts are drawn."""
     import vl_convert
 
     monkeypatch.setattr(vl_convert, "vegalite_to_pdf", lambda *_, **__: b"%PDF-1.7")

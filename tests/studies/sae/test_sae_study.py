@@ -28,7 +28,6 @@ from assay.vectors import vectors
 Cli = Callable[..., tuple[int, str, str]]
 PLACE = ["--device", "cpu", "--executor", "serial", "--quiet"]
 TINY = ["--coders", "lse_infomax", "topk:k=2", "topk:k=6", "pca", "--d_code", "8", "--epochs", "2", *PLACE]
-pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def test_coders_of_every_kind_stand_in_one_table(cli_json: Callable[..., Any], tmp_path: Path) -> None:
@@ -47,6 +46,7 @@ def test_coders_of_every_kind_stand_in_one_table(cli_json: Callable[..., Any], t
     assert {"fvu_by_l0.pdf", "probe_accuracy_by_l0.png", "features.png"} <= names
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_rate_is_chosen_on_validation_rows(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     rates = ["1e-5", "3e-3", "1e-2"]
     words = ["--coders", "lse_infomax", "--d_code", "8", "--epochs", "2", *PLACE]
@@ -65,6 +65,7 @@ def test_levels_rates_and_seeds_of_one_kind_are_one_cohort() -> None:
     assert len({run.id for run in runs}) == len(runs)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_has_the_bits_it_has_alone(cli: Cli, tmp_path: Path) -> None:
     sizes = ["--d_code", "16", "--epochs", "2", "--lrs", "1e-3", *PLACE]
     words = ["lse_infomax", "lse_infomax:lambda_lse=0.0", "topk:k=2", "topk:k=6"]
@@ -273,6 +274,7 @@ def test_convergence_of_minus_K_log_t_is_at_K() -> None:
     assert convergence_epoch([-100.0 * t for t in range(20)]) == 20
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +311,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
         assert canonical(dict(record.metrics)) == canonical(dict(parts[key].metrics))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_data_folder_is_looked_in_by_its_own_command_alone(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
