@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from assay.core.run import Record, canonical
 from assay.core.store import Store
 
@@ -17,6 +19,7 @@ TINY = [
     "--train.micro_batch_size", "16", "--train.validate_every", "10", "--eval_size", "200", "--device", "cpu",
 ]  # fmt: skip
 Cli = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def trained(out: Path) -> list[Record]:

@@ -167,9 +167,9 @@ def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows
 
 
 def _time(method: Method) -> int:
-    """The shorter of two lengths with room for the method: an eviction is replayed token by token, so length is time."""
+    """Chooses the shorter length with room for the method: evictions are replayed token by token, so length is time."""
     fitting = next((time for time in (TIME, LONG) if BUDGETS[0] in _budgets(method, time)), None)
-    assert fitting, f"every one of {', '.join(map(str, BUDGETS))} is too small for it at {LONG} tokens"
+    assert fitting, f"{BUDGETS[0]}, the largest budget that is tried, is too small for it at {LONG} tokens"
     return fitting
 
 
