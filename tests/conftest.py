@@ -148,6 +148,16 @@ def shelf() -> Path:
     return SHELF
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts are specified, exported and placed on the page, but no PDF or PNG is drawn: that takes longer than most of
+    the tests that do not look at one. Each study has others, in which its charts are drawn."""
+    import vl_convert
+
+    monkeypatch.setattr(vl_convert, "vegalite_to_pdf", lambda *_, **__: b"%PDF-1.7")
+    monkeypatch.setattr(vl_convert, "vegalite_to_png", lambda *_, **__: b"\x89PNG\r\n\x1a\n")
+
+
 @pytest.fixture(scope="session")
 def image() -> Callable[..., Any]:
     """A bilinear model under a symmetry of addition mod P (metrics.automorphisms):

@@ -314,7 +314,7 @@ def test_list_for_machines_has_aliases_and_summaries(cli: Cli) -> None:
 def test_the_specs_example_runs_from_a_file_of_ones_own(
     cli_json: Callable[..., Any], my_encoder: Path, tmp_path: Path
 ) -> None:
-    words = ["expressivity", "--plugin", my_encoder, *QUICK, "--models"]
+    words = ["expressivity", "--plugin", my_encoder, *QUICK, "--executor", "serial", "--models"]
     name = my_encoder.read_text().partition('register("')[2].partition('"')[0]
     document = cli_json(*words, name, "StaticMLP", "--out", tmp_path)
     assert [row["Model"] for row in document["rows"]] == [name, "StaticMLP", "Oracle", "Noise"]

@@ -74,9 +74,12 @@ class Drill(nn.Module):
 SMALL = ["--batch_eval", "128", "--retr_steps", "5", "--retr_train_steps", "2", "--jac_points", "2", "--device", "cpu"]
 
 
+Cli = Callable[..., tuple[int, str, str]]
 BOTH = pytest.mark.parametrize("kind", ["drill", pytest.param("expressivity", marks=pytest.mark.slow)])
 """Most of a sweep's time is importing torch in each process: the study that does without is in the default suite."""
 TOY = Path(__file__).parent / "toy.py"
+LONG = 240
+"""Seconds for what takes a few on an idle machine: a limit that only a fault reaches."""
 
 
 class Sweep:
@@ -86,15 +89,17 @@ class Sweep:
         self.folder, self.seeds, self.kind, self.out = folder, range(seeds), kind, folder / "out"
         (folder / "drill.py").write_text((WAIT + (STUDY if kind == "drill" else ENCODER)).format(folder=str(folder)))
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def words(self, *more: str) -> list[str]:
         study = [self.kind] if self.kind == "drill" else [self.kind, "--models", "Drill", *SMALL]
-        command = [sys.executable, "-m", "assay", *study]
         seeds = [str(seed) for seed in self.seeds]
-        options = ["--plugin", str(self.folder / "drill.py"), "--seeds", *seeds, "--out", str(self.out), *words]
+        return [*study, "--plugin", str(self.folder / "drill.py"), "--seeds", *seeds, "--out", str(self.out), *more]
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "assay", *self.words(*more)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         # Tests started in the background of a shell have Ctrl-C ignored, and so would their children.
         heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        return subprocess.Popen([*command, *options], start_new_session=True, preexec_fn=heed, **pipes)  # type: ignore[call-overload]
+        return subprocess.Popen(command, start_new_session=True, preexec_fn=heed, **pipes)  # type: ignore[call-overload]
 
     def go(self, *seeds: int) -> None:
         for seed in seeds:
@@ -122,7 +127,7 @@ class Sweep:
         return {r.run.seed for r in records if self.kind == "drill" or r.run.options["model"]["name"] == "Drill"}
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = LONG) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -141,10 +146,9 @@ def metrics_of(out: Path) -> dict[str, str]:
     return {record.run.id: canonical(dict(record.metrics)) for record in Store(out).records()}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("other", ["local", pytest.param("ray", marks=pytest.mark.slow)])
-def test_every_executor_gives_the_bytes_of_serial(
-    tmp_path: Path, cli: Callable[..., tuple[int, str, str]], other: str
-) -> None:
+def test_every_executor_gives_the_bytes_of_serial(tmp_path: Path, cli: Cli, other: str) -> None:
     """Ray gives those of a study without torch in tests/contracts, on a cluster that is started once."""
     found = {}
     for executor in ("serial", other):
@@ -165,13 +169,13 @@ def test_a_killed_worker_costs_its_job_alone_which_is_retried(tmp_path: Path, ki
     wait_for(lambda: sweep.starts()[0] == 2)
     assert alive(other)
     sweep.go(0, 1)
-    _, err = driver.communicate(timeout=120)
+    _, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, err
     assert sweep.stored() == {0, 1} and sweep.starts() == {0: 2, 1: 1}
 
 
 @BOTH
-def test_a_killed_driver_resumes_with_exactly_the_unfinished_runs(tmp_path: Path, kind: str) -> None:
+def test_a_killed_driver_resumes_with_exactly_the_unfinished_runs(tmp_path: Path, cli: Cli, kind: str) -> None:
     sweep = Sweep(tmp_path, seeds=4, kind=kind)
     sweep.go(0, 1)
     driver = sweep.start("--workers", "2")
@@ -182,9 +186,8 @@ def test_a_killed_driver_resumes_with_exactly_the_unfinished_runs(tmp_path: Path
     wait_for(lambda: not any(map(alive, holders)))
     before = metrics_of(sweep.out)
     sweep.go(2, 3)
-    again = sweep.start("--workers", "2")
-    _, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
+    code, _, err = cli(*sweep.words("--workers", "2"))
+    assert code == 0, err
     assert ("4 planned, 2 stored, 2 to run" if kind == "drill" else "12 planned, 2 stored, 10 to run") in err
     assert sweep.starts() == {0: 1, 1: 1, 2: 2, 3: 2}
     assert before.items() <= metrics_of(sweep.out).items()
@@ -200,7 +203,7 @@ def test_a_driver_takes_its_workers_and_their_children_along_even_held_in_c(
     left = [sweep.holder(0), sweep.holder(1), sweep.child(0), sweep.child(1)]
     assert all(map(alive, left))
     os.kill(driver.pid, number)
-    driver.communicate(timeout=60)
+    driver.communicate(timeout=LONG)
     wait_for(lambda: not any(map(alive, left)))
 
 
@@ -209,21 +212,20 @@ def test_a_driver_takes_its_workers_and_their_children_along_even_held_in_c(
     ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_ctrl_c_and_sigterm_leave_a_clean_store_and_say_how_to_go_on(
-    tmp_path: Path, kind: str, number: signal.Signals, code: int, said: str
+    tmp_path: Path, cli: Cli, kind: str, number: signal.Signals, code: int, said: str
 ) -> None:
     sweep = Sweep(tmp_path, seeds=3, kind=kind)
     sweep.go(0)
     driver = sweep.start("--workers", "1")
     held = sweep.holder(1)
     os.killpg(driver.pid, number)
-    _, err = driver.communicate(timeout=60)
+    _, err = driver.communicate(timeout=LONG)
     assert driver.returncode == code and f"{said}; every finished run is stored. Repeat the command" in err
     assert "Traceback" not in err and "Error" not in err
     assert sweep.stored() == {0} and not alive(held)
     assert not [path for path in sweep.out.rglob("*") if path.name.startswith(".record")]
     sweep.go(1, 2)
-    again = sweep.start("--workers", "2")
-    assert "1 stored" in again.communicate(timeout=120)[1] and sweep.starts() == {0: 1, 1: 2, 2: 1}
+    assert "1 stored" in cli(*sweep.words("--workers", "2"))[2] and sweep.starts() == {0: 1, 1: 2, 2: 1}
 
 
 @pytest.mark.slow
@@ -233,7 +235,7 @@ def test_sigterm_ends_a_sweep_on_ray_too(tmp_path: Path) -> None:
     driver = sweep.start("--executor", "ray", "--workers", "1")
     held = sweep.holder(1)
     os.kill(driver.pid, signal.SIGTERM)
-    _, err = driver.communicate(timeout=120)
+    _, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 143 and "terminated; every finished run is stored" in err and "Traceback" not in err
     wait_for(lambda: not alive(held))
 
@@ -261,7 +263,7 @@ def test_a_sweep_on_ray_survives_the_loss_of_the_node_that_holds_a_job(tmp_path:
     cluster.remove_node(node, allow_graceful=False)
     wait_for(lambda: not alive(held))
     sweep.go(0, 1)
-    _, err = driver.communicate(timeout=120)
+    _, err = driver.communicate(timeout=LONG)
     assert driver.returncode == 0, err
     assert sweep.stored() == {0, 1} and sweep.starts()[0] >= 2
 
@@ -278,9 +280,7 @@ def ancestors(pid: int) -> set[int]:
     return found
 
 
-def test_a_truncated_record_is_set_aside_and_computed_again(
-    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_truncated_record_is_set_aside_and_computed_again(tmp_path: Path, cli: Cli) -> None:
     words = ["toy", "--plugin", TOY, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
     cli(*words)
     before = metrics_of(tmp_path)
@@ -294,7 +294,7 @@ def test_a_truncated_record_is_set_aside_and_computed_again(
 @pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, "Free some space"), (errno.EROFS, "read-only")])
 def test_a_full_or_read_only_disk_is_one_message_and_nothing_is_lost(
     tmp_path: Path,
-    cli: Callable[..., tuple[int, str, str]],
+    cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     said: str,
@@ -319,9 +319,7 @@ def test_a_full_or_read_only_disk_is_one_message_and_nothing_is_lost(
     assert code == 0 and "6 planned, 2 stored, 4 to run" in err and kept.items() <= metrics_of(tmp_path).items()
 
 
-def test_a_store_of_a_newer_version_is_refused_untouched(
-    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_store_of_a_newer_version_is_refused_untouched(tmp_path: Path, cli: Cli) -> None:
     words = ["toy", "--plugin", TOY, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
     cli(*words)
     path = next(tmp_path.rglob("record.json"))
@@ -331,9 +329,7 @@ def test_a_store_of_a_newer_version_is_refused_untouched(
     assert code == 2 and "newer assay" in err and path.read_text() == newer
 
 
-def test_an_error_after_the_last_run_is_said_and_the_exit_code_is_1(
-    tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_an_error_after_the_last_run_is_said_and_the_exit_code_is_1(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "x=2").write_text("twice always")
     words = ["toy", "--plugin", TOY, "--trap", tmp_path, "--seeds", "0", "--executor", "serial", "--out", tmp_path]
     code, out, err = cli(*words)

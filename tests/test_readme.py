@@ -21,6 +21,8 @@ SECTIONS = {
     if (blocks := re.findall(r"```(bash|python)(?: (\S+))?\n(.*?)```", section, re.DOTALL))
 }
 STUDIES = ("expressivity", "icl", "modular", "perplexity", "sae")
+QUICK = {"batch_eval": 256, "retr_steps": 20, "retr_train_steps": 3}
+"""Sizes of expressivity: in the default suite the words are tried; the slow tests run them at the sizes they have."""
 READINGS = ("similarity", "frequencies")
 """Verbs that compute nothing: they take no executor."""
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -72,9 +74,9 @@ def test_every_block_runs_as_it_stands(section: str, tmp_path: Path) -> None:
 def test_every_block_runs(
     section: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it stands, but in this process: what takes long is to import torch in each of a dozen others."""
+    """As it stands, but small, and in this process: what takes long is to import torch in each of a dozen others."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assay, "run", partial(assay.run, executor="serial"), raising=True)
+    monkeypatch.setattr(assay, "run", partial(assay.run, executor="serial", **QUICK), raising=True)
     said = []
     for kind, text in blocks_of(section, tmp_path):
         if kind == "python":
@@ -82,7 +84,8 @@ def test_every_block_runs(
             continue
         program, *words = shlex.split(text)
         computes = words[0] in STUDIES and not {"--dry-run", "--choices", *READINGS} & set(words)
-        code, out, err = cli(*words, *(["--executor", "serial"] if computes else []))
+        small = [f"--{name}={size}" for name, size in QUICK.items() if words[0] == "expressivity"]
+        code, out, err = cli(*words, *(["--executor", "serial", *small] if computes else []))
         assert program == "assay" and code == 0, f"{text}\n{out}\n{err}"
         said.append(out)
     look_at(section, "\n".join(said), tmp_path)

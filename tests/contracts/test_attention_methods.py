@@ -88,7 +88,7 @@ def test_every_method_belongs_to_one_family(family):
 
 
 def test_no_two_names_give_one_mask():
-    masks = {name: contract._mask_of(name) for name in attention.names()}
+    masks = {name: contract._mask_of(attention[name]()) for name in attention.names()}
     pairs = [(a, b) for a in masks for b in masks if a < b]
     assert [(a, b) for a, b in pairs if torch.equal(masks[a], masks[b])] == []
 
@@ -126,9 +126,9 @@ class Loudest(Evict):
 
 
 SCORES = [
-    ("initial_score is no number", "initial_score must be finite: 1280 of 1280 are not"),
-    ("initial_score is infinite", "initial_score must be finite: 1280 of 1280 are not"),
-    ("initial_score has no heads", r"initial_score must be \(rows, kv_heads, time\) = \(2, 2, 320\), got \(2, 320\)"),
+    ("initial_score is no number", "initial_score must be finite: 768 of 768 are not"),
+    ("initial_score is infinite", "initial_score must be finite: 768 of 768 are not"),
+    ("initial_score has no heads", r"initial_score must be \(rows, kv_heads, time\) = \(2, 2, 192\), got \(2, 192\)"),
     ("initial_score is a mask", "initial_score must be real numbers, got torch.bool"),
     ("initial_score is elsewhere", "initial_score must be on cpu, where the keys are, got meta"),
     ("initial_score is nothing", "initial_score must be a tensor, got NoneType"),
@@ -204,14 +204,14 @@ class Blocks(BlockSelect):
         (Chooses(fault="own threshold"), "scores must be finite, and some are no numbers"),
         (Chooses(fault="own loop"), "scores must be finite, and some are no numbers"),
         (Chooses(fault="numbers"), "keep must be booleans, got torch.float64"),
-        (Chooses(fault="one head less"), r"keep must be \(rows, heads, query, key\) = \(2, 4, 320, 320\), got \(2, 3,"),
+        (Chooses(fault="one head less"), r"keep must be \(rows, heads, query, key\) = \(2, 4, 192, 192\), got \(2, 3,"),
         (Cuts(fault="no number"), "scores must be finite, and some are no numbers"),
-        (Cuts(fault="short"), r"score must be \(rows, kv_heads, prefix\) = \(2, 2, 160\), got \(2, 2, 159\)"),
+        (Cuts(fault="short"), r"score must be \(rows, kv_heads, prefix\) = \(2, 2, 96\), got \(2, 2, 95\)"),
         (Sees(fault="numbers"), "sees must be booleans, got torch.int32"),
-        (Sees(fault="short"), r"sees must be \(rows, query, key\) = .* got \(2, 320, 319\)"),
+        (Sees(fault="short"), r"sees must be \(rows, query, key\) = .* got \(2, 192, 191\)"),
         (
-            Blocks(block_size=48, fault="short"),
-            r"chosen must be \(rows, heads, block, block of keys\) = \(2, 4, 7, 7\)",
+            Blocks(block_size=40, fault="short"),
+            r"chosen must be \(rows, heads, block, block of keys\) = \(2, 4, 5, 5\)",
         ),
     ],
     ids=str,

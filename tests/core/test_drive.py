@@ -155,7 +155,7 @@ def test_a_diverged_run_is_a_record_and_is_not_tried_again(toy: Any, tmp_path: P
 def test_a_run_over_its_time_is_failed_and_says_so(toy: Any, tmp_path: Path, executor: str) -> None:
     (tmp_path / "x=1").write_text("stall")
     plan = plan_of(toy(trap=str(tmp_path), xs=(1, 2), seeds=(0,)))
-    records, _ = drive(plan, Store(tmp_path), executor, timeout_per_run=0.5)
+    records, _ = drive(plan, Store(tmp_path), executor, timeout_per_run=1.5)
     assert [r.status for r in records] == ["failed", "done"]
     assert "TimeoutError" in (records[0].error or "") and "--timeout-per-run" in (records[0].error or "")
 
@@ -183,13 +183,13 @@ def test_a_run_that_another_driver_holds_is_waited_for_and_not_computed_twice(to
         with other.lock(held) as mine:
             assert mine
             ready.set()
-            assert waiting.wait(10)
+            assert waiting.wait(240)
             other.commit(Outcome(held, {"square": 77.0}))
 
     ready = threading.Event()
     thread = threading.Thread(target=hold)
     thread.start()
-    ready.wait(10)
+    assert ready.wait(240)
 
     go = Drive(plan, store, executors["serial"](), watch=lambda e: waiting.set() if e.kind == "waiting" else None)
     records = go(list(plan.runs))

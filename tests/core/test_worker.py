@@ -110,7 +110,6 @@ def in_child(act: Callable[[], Any]) -> int:
     return child
 
 
-@pytest.mark.timeout(60)
 def test_a_forked_child_cannot_tear_a_message_of_its_parent() -> None:
     ours, theirs = pipes()
     children = [in_child(lambda: [theirs.send(b"c" * 300_000) for _ in range(20)]) for _ in range(2)]
@@ -122,7 +121,6 @@ def test_a_forked_child_cannot_tear_a_message_of_its_parent() -> None:
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [7, 7]
 
 
-@pytest.mark.timeout(60)
 def test_a_forked_child_neither_takes_a_message_of_its_parent_nor_holds_the_pipe_open() -> None:
     ours, theirs = pipes()
     ours.send("for the parent")

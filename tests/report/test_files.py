@@ -132,7 +132,6 @@ ODD_LISTS = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ODD_LISTS)
 def test_a_list_that_is_no_file_or_no_list_neither_hangs_nor_ends_the_command(tmp_path, kind):
     write_section(of("one", "detail"), tmp_path)

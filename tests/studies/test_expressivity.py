@@ -4,15 +4,18 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from assay.command.cli import main
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.encoders import encoders
+from assay.report import files
 from assay.report.section import Section
 from assay.studies.expressivity.expressivity import Expressivity
 
@@ -33,6 +36,24 @@ QUICK = [
     "serial",
 ]
 Cli = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two seeds of an encoder, of the ceiling and of the floor."""
+    out = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_pictures", lambda chart, folder: ())
+        assert main(["expressivity", "--models", "StaticMLP", "--seeds", "0", "1", *QUICK, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def out(measured: Path, tmp_path: Path) -> Path:
+    """A copy of that store, where a command computes only what it adds."""
+    return shutil.copytree(measured, tmp_path / "out")
+
 
 TESTER = """
 from assay.studies.expressivity import register, ExpressivityTester
@@ -52,14 +73,14 @@ def columns(out: str) -> list[str]:
     return out.splitlines()[0].split()
 
 
-def test_the_table_has_the_specs_columns_in_its_order_then_ours(cli: Cli, tmp_path: Path) -> None:
-    words = ["expressivity", "--models", "SelfAttn", "StaticMLP", "--seeds", "0", "1", *QUICK, "--out", tmp_path]
-    code, out, _ = cli(*words)
-    assert code == 0 and columns(out)[: len(SPEC)] == SPEC
-    assert {"BA(bits)", "RetrieveR2_trained", "erank", "FLOPs/token"} <= set(columns(out)[len(SPEC) :])
-    assert [line.split()[0] for line in out.splitlines()[2:6]] == ["SelfAttn", "StaticMLP", "Oracle", "Noise"]
-    assert "±" in out and "log2 n = 8.00" in out and "25.3" in out and "24.6" in out
-    trained = cli(*words, "--train_steps", "2")[1]
+def test_the_table_has_the_specs_columns_in_its_order_then_ours(cli: Cli, out: Path) -> None:
+    words = ["expressivity", "--seeds", "0", "1", *QUICK, "--out", out]
+    code, said, err = cli(*words, "--models", "SelfAttn", "StaticMLP")
+    assert code == 0 and "8 planned, 6 stored, 2 to run" in err and columns(said)[: len(SPEC)] == SPEC
+    assert {"BA(bits)", "RetrieveR2_trained", "erank", "FLOPs/token"} <= set(columns(said)[len(SPEC) :])
+    assert [line.split()[0] for line in said.splitlines()[2:6]] == ["SelfAttn", "StaticMLP", "Oracle", "Noise"]
+    assert "±" in said and "log2 n = 8.00" in said and "25.3" in said and "24.6" in said
+    trained = cli(*words, "--models", "StaticMLP", "--train_steps", "2")[1]
     assert columns(trained)[:5] == ["Model", "k-params", "sec/run", "R2", "AfterTrainR2"]
 
 
@@ -71,26 +92,28 @@ def test_fast_leaves_the_jacobian_columns_empty_but_there(cli: Cli, tmp_path: Pa
     assert "jac_points=0" in out and "fast=" not in out, "the setup says what --fast meant"
 
 
-def test_json_rows_carry_intervals_and_ceilings_and_files_exist(cli_json: Callable[..., Any], tmp_path: Path) -> None:
-    found = cli_json("expressivity", "--models", "GRU", "--seeds", "0..2", *QUICK, "--out", tmp_path)
+def test_json_rows_carry_intervals_and_ceilings_and_files_exist(cli_json: Callable[..., Any], out: Path) -> None:
+    found = cli_json("expressivity", "--models", "StaticMLP", "--seeds", "0..2", *QUICK, "--out", out)
     row = found["rows"][0]
-    assert row["Model"] == "GRU" and row["R2"]["n"] == 3 and row["R2"]["low"] < row["R2"]["mean"] < row["R2"]["high"]
+    assert (
+        row["Model"] == "StaticMLP" and row["R2"]["n"] == 3 and row["R2"]["low"] < row["R2"]["mean"] < row["R2"]["high"]
+    )
     assert row["R2_ceiling"] > 0.99 and row["RetrieveR2_ceiling"] == 1.0
     names = {Path(path).name for path in found["files"]}
     assert {"expressivity.csv", "expressivity.json", "r2_by_share.pdf", "r2_by_components.png"} <= names
-    with (tmp_path / "expressivity" / "expressivity.csv").open() as file:
+    with (out / "expressivity" / "expressivity.csv").open() as file:
         first = next(csv.DictReader(file))
     assert float(first["R2"]) == pytest.approx(row["R2"]["mean"]) and first["R2_n"] == "3"
 
 
-def test_a_grid_gives_a_column_and_each_row_its_own_ceiling(cli_json: Callable[..., Any], tmp_path: Path) -> None:
-    words = ["--models", "StaticMLP", "--seeds", "0", *QUICK, "--grid", "noise=0.03,1.0", "--out", tmp_path]
+def test_a_grid_gives_a_column_and_each_row_its_own_ceiling(cli_json: Callable[..., Any], out: Path) -> None:
+    words = ["--models", "StaticMLP", "--seeds", "0", *QUICK, "--grid", "noise=0.03,1.0", "--out", out]
     rows = cli_json("expressivity", *words)["rows"]
     quiet, loud = (row for row in rows if row["Model"] == "StaticMLP")
     assert (quiet["noise"], loud["noise"]) == (0.03, 1.0)
     assert quiet["R2_ceiling"] > 0.99 > 0.8 > loud["R2_ceiling"] > loud["R2"]["mean"]
     section = Section("expressivity")
-    Expressivity().report(Store(tmp_path).records("expressivity"), section)
+    Expressivity().report(Store(out).records("expressivity"), section)
     settings = {chart.caption.partition(": ")[0] for chart in section.charts}
     assert settings == {"noise=0.03", "noise=1.0"}, "a chart of one setting says which"
 
@@ -121,37 +144,33 @@ class Mine(nn.Module):
 """
 
 
-def test_the_page_tells_versions_of_a_foreign_encoder_apart_without_its_file(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
+def test_the_page_tells_versions_of_a_foreign_encoder_apart_without_its_file(cli: Cli, out: Path) -> None:
+    path = out.with_name("mine.py")
     for bias in (True, False):
         path.write_text(FOREIGN.format(bias=bias))
-        code, _, err = cli(
-            "expressivity", "--plugin", path, "--models", "Mine", *QUICK, "--seeds", "0", "--out", tmp_path
-        )
+        code, _, err = cli("expressivity", "--plugin", path, "--models", "Mine", *QUICK, "--seeds", "0", "--out", out)
         assert code == 0, err
     encoders._classes.pop("Mine")
-    code, _, _ = cli("report", "--out", tmp_path)
-    page = (tmp_path / "report.html").read_text()
+    code, _, _ = cli("report", "--out", out)
+    page = (out / "report.html").read_text()
     versions = set(re.findall(r"Mine @([0-9a-f]{8})", page))
     assert code == 0 and len(versions) == 2
 
 
-def test_one_studys_odd_records_do_not_take_the_page_away(cli: Cli, tmp_path: Path) -> None:
-    cli("expressivity", "--models", "StaticMLP", "--seeds", "0", *QUICK, "--out", tmp_path)
-    store = Store(tmp_path)
+def test_one_studys_odd_records_do_not_take_the_page_away(cli: Cli, out: Path) -> None:
+    store = Store(out)
     old = store.records()[0]
     run = dataclasses.replace(old.run, options={**old.run.options, "gone": 1, "model": {"name": "Was", "width": 3}})
     store.commit(Outcome(run, {"R2": 0.5}, {"cpu_seconds": 1.0}))
-    code, _, err = cli("report", "--out", tmp_path)
+    code, _, err = cli("report", "--out", out)
     assert code == 0 and "could not be reported" not in err
-    assert "Was:width=3" in (tmp_path / "report.html").read_text()
+    assert "Was:width=3" in (out / "report.html").read_text()
 
 
-def test_the_page_shows_the_study(cli: Cli, tmp_path: Path) -> None:
-    cli("expressivity", "--models", "StaticMLP", "--seeds", "0", "1", *QUICK, "--out", tmp_path)
-    code, out, _ = cli("report", "--out", tmp_path)
-    page = (tmp_path / "report.html").read_text()
-    assert code == 0 and out.strip() == str(tmp_path / "report.html")
+def test_the_page_shows_the_study(cli: Cli, out: Path) -> None:
+    code, said, _ = cli("report", "--out", out)
+    page = (out / "report.html").read_text()
+    assert code == 0 and said.strip() == str(out / "report.html")
     assert "StaticMLP" in page and "RetrieveR2_trained" in page and "application/json" in page
 
 

@@ -2,14 +2,14 @@
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from assay.core.run import Record, canonical
 from assay.core.store import Store
@@ -19,6 +19,7 @@ TINY = [
     "--train.micro_batch_size", "16", "--train.validate_every", "10", "--eval_size", "200", "--device", "cpu",
 ]  # fmt: skip
 Cli = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def trained(out: Path) -> list[Record]:
@@ -80,18 +81,28 @@ def test_options_of_a_task_are_checked_before_anything_is_trained(cli: Cli, tmp_
     assert code == 2 and "Did you mean 'attention'" in err
 
 
+KILLED = """
+import os, signal
+from assay.command.cli import entry
+from assay.train import checkpoint
+
+save = checkpoint.save_checkpoint
+
+def save_and_die(path, content):
+    save(path, content)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.save_checkpoint = save_and_die
+entry()
+"""
+
+
 def test_a_run_killed_in_training_resumes_to_the_same_bits(tmp_path: Path, cli: Cli) -> None:
     words = ["icl", *TINY, "--train.max_steps", "120", "--seeds", "0", "--executor", "serial"]
     assert cli(*words, "--out", tmp_path / "whole")[0] == 0
     out = tmp_path / "killed"
-    command = [sys.executable, "-c", "from assay.command.cli import entry; entry()", *words, "--out", str(out)]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    end = time.monotonic() + 60
-    while not list(out.rglob("checkpoint")):
-        assert time.monotonic() < end and driver.poll() is None
-        time.sleep(0.01)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.communicate()
+    ran = subprocess.run([sys.executable, "-c", KILLED, *words, "--out", str(out)], capture_output=True, check=False)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
     assert metrics(out) == [] and list(out.rglob("checkpoint"))
     code, _, err = cli(*words, "--out", out)
     assert code == 0, err

@@ -96,7 +96,6 @@ PROGRESS_HARMS = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("harm", PROGRESS_HARMS)
 def test_rows_whose_progress_is_damaged_are_written_anew(model: Counting, tmp_path: Path, harm: str) -> None:
     activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path)
@@ -108,7 +107,6 @@ def test_rows_whose_progress_is_damaged_are_written_anew(model: Counting, tmp_pa
     assert json.loads((tmp_path / activation_cache.PROGRESS).read_text()) == {"batches": 3, "rows": 24}
 
 
-@pytest.mark.timeout(60)
 def test_a_lock_that_is_a_pipe_or_a_link_is_neither_waited_for_nor_emptied(model: Counting, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / activation_cache.LOCK)
     assert activation_cache.collect(model, ["layers.1"], ids().split(2), tmp_path).progress["batches"] == 3

@@ -18,8 +18,8 @@ from assay.attention.replay import initial_score_of
 from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 
-TIME = 320
-"""Five blocks of 64 tokens: the first of the budgets below leaves every method room."""
+TIME, LONG = 192, 320
+"""Three blocks of 64, where most methods have room with one of the budgets below; five, for those that need four."""
 BUDGETS = (Budget(sparsity=0.2), Budget(sparsity=0.9), Budget(slots=48))
 LATER_LAYER = 8
 """A layer index past those that some methods leave dense."""
@@ -27,7 +27,7 @@ LATER_LAYER = 8
 
 def scores_with_finite_numbers(method: Method) -> None:
     """Scores are finite numbers and masks are booleans, of the shape that the signature states, where the keys are."""
-    for layer in (_layer(), _layer(masked=True)):
+    for layer in (_layer(_time(method)), _layer(_time(method), masked=True)):
         with numbers() as seen:
             if isinstance(method, Evict):
                 _assert_finite("initial_score", initial_score_of(method, layer), layer.exists[:, None])
@@ -37,15 +37,16 @@ def scores_with_finite_numbers(method: Method) -> None:
 
 def keeps_everything_when_it_may(method: Method) -> None:
     """With room for every key the mask is the dense one."""
-    layer = _layer()
-    for budget in (Budget(sparsity=0.0), Budget(slots=TIME)):
+    layer = _layer(_time(method))
+    for budget in (Budget(sparsity=0.0), Budget(slots=layer.time)):
         missing = int((~_kept(method, budget, layer) & layer.visible[:, None]).sum())
         assert missing == 0, f"with {budget} {missing} keys are left out"
 
 
 def does_not_read_the_future(method: Method) -> None:
     """Changing queries, keys and values from t on leaves the mask of every query before t the same bits."""
-    layer, other, times = _layer(), _layer(name="other"), (1, 70, 200, TIME - 1)
+    time = _time(method)
+    layer, other, times = _layer(time), _layer(time, name="other"), (1, 70, 3 * time // 4, time - 1)
     pairs = ((layer.q, other.q), (layer.k, other.k), (layer.v, other.v))
     q, k, v = (torch.cat([one, *(_changed_from(t, one, two) for t in times)]) for one, two in pairs)
     for budget, masks in _each(method, Layer(q, k, v, index=LATER_LAYER)):
@@ -59,8 +60,8 @@ def recalls_queries_only_if_it_says_so(method: Method) -> None:
     """Changing queries before t moves no mask from t on, unless a method that selects declares `recalls_queries`."""
     if not isinstance(method, Select) or method.recalls_queries:
         return
-    layer, other = _layer(), _layer(name="other")
-    for t in (70, TIME - 1):
+    layer, other = _layer(_time(method)), _layer(_time(method), name="other")
+    for t in (70, layer.time - 1):
         moved = dataclasses.replace(layer, q=_changed_from(t, other.q, layer.q))
         for (budget, kept), (_, again) in zip(_each(method, layer), _each(method, moved), strict=True):
             same = torch.equal(kept[:, :, t:], again[:, :, t:])
@@ -69,7 +70,7 @@ def recalls_queries_only_if_it_says_so(method: Method) -> None:
 
 def attends_to_itself(method: Method) -> None:
     """Every query attends to its own key, where the model lets it."""
-    for layer in (_layer(), _layer(masked=True)):
+    for layer in (_layer(_time(method)), _layer(_time(method), masked=True)):
         for budget, kept in _each(method, layer):
             own = kept.diagonal(dim1=2, dim2=3)
             lost = int((~own & layer.visible.diagonal(dim1=1, dim2=2)[:, None]).sum())
@@ -78,7 +79,7 @@ def attends_to_itself(method: Method) -> None:
 
 def stays_inside_the_model_s_mask(method: Method) -> None:
     """No query attends to a key that the model hides: padding, a sliding window, the future."""
-    layer = _layer(masked=True)
+    layer = _layer(_time(method), masked=True)
     for budget, kept in _each(method, layer):
         beyond = int((kept & ~layer.visible[:, None]).sum())
         assert beyond == 0, f"{budget}: {beyond} keys are attended to that the model hides"
@@ -86,9 +87,9 @@ def stays_inside_the_model_s_mask(method: Method) -> None:
 
 def has_the_density_it_declares(method: Method) -> None:
     """The part of the keys really attended to is within 2 % of `expected_density`, where that is defined."""
-    layer = _layer()
+    layer = _layer(_time(method))
     for budget, kept in _each(method, layer):
-        expected = method.expected_density(TIME, budget)
+        expected = method.expected_density(layer.time, budget)
         real = realised_density(kept, layer).mean().item()
         close = expected is None or abs(real - expected) <= 0.02 * expected
         assert close, f"{budget}: density {real:.4f}, expected_density says {expected:.4f}"
@@ -96,7 +97,7 @@ def has_the_density_it_declares(method: Method) -> None:
 
 def draws_from_its_own_seed_alone(method: Method) -> None:
     """The mask does not depend on the global generator, which is left alone; another `seed` gives another mask."""
-    layer, budget = _layer(), BUDGETS[0]
+    layer, budget = _layer(_time(method)), BUDGETS[0]
     before, kept = torch.random.get_rng_state(), _kept(method, budget, layer)
     assert torch.equal(before, torch.random.get_rng_state()), "the method drew from the global generator"
     with torch.random.fork_rng(devices=[]):
@@ -109,7 +110,8 @@ def draws_from_its_own_seed_alone(method: Method) -> None:
 
 def treats_each_sequence_and_lane_alone(method: Method) -> None:
     """A mask does not depend on the other sequences of the batch, nor on the methods and budgets computed with it."""
-    layer, budgets = _layer(), _budgets(method)
+    layer = _layer(_time(method))
+    budgets = _budgets(method, layer.time)
     lanes = [Lane(attention["h2o"](), Budget(slots=40)), *(Lane(method, budget) for budget in budgets)]
     everything = attended(lanes, layer[torch.arange(layer.rows).repeat(len(lanes))])
     for lane, together in zip(lanes[1:], everything.chunk(len(lanes))[1:], strict=True):
@@ -120,7 +122,7 @@ def treats_each_sequence_and_lane_alone(method: Method) -> None:
 
 def decides_in_float32_at_least(method: Method) -> None:
     """Queries and keys in bf16 give the mask that the same numbers in float32 give."""
-    layer = _layer()
+    layer = _layer(_time(method))
     q, k, v = layer.q.bfloat16(), layer.k.bfloat16(), layer.v.bfloat16()
     half, single = Layer(q, k, v, index=LATER_LAYER), Layer(q.float(), k.float(), v.float(), index=LATER_LAYER)
     for (budget, one), (_, two) in zip(_each(method, half), _each(method, single), strict=True):
@@ -129,12 +131,12 @@ def decides_in_float32_at_least(method: Method) -> None:
 
 def is_not_another_method_by_name(method: Method) -> None:
     """On the same layer no other name gives the same mask."""
-    kept = _kept(method, BUDGETS[0], _layer())
+    kept = _mask_of(method)
     for name in attention.names():
         if name == method.name:
             continue
         try:
-            other = _mask_of(name)
+            other = _mask_of(attention[name]())
         except Exception as error:  # noqa: BLE001 - whatever is wrong with another method, this one has not broken a promise
             warnings.warn(f"not compared with {name}, which is broken: {error}", stacklevel=2)
             continue
@@ -147,8 +149,9 @@ def loads_back(method: Method) -> None:
 
 
 @cache
-def _mask_of(name: str) -> Bool[Tensor, "rows heads query key"]:
-    return _kept(attention[name](), BUDGETS[0], _layer())
+def _mask_of(method: Method) -> Bool[Tensor, "rows heads query key"]:
+    """The mask with which a method is told from the others, at the length where every one has room."""
+    return _kept(method, BUDGETS[0], _layer(LONG))
 
 
 def _kept(method: Method, budget: Budget, layer: Layer) -> Bool[Tensor, "rows heads query key"]:
@@ -157,33 +160,39 @@ def _kept(method: Method, budget: Budget, layer: Layer) -> Bool[Tensor, "rows he
 
 def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows heads query key"]]]:
     """Return the masks for each budget, computed together."""
-    budgets = _budgets(method)
+    budgets = _budgets(method, layer.time)
     rows = torch.arange(layer.rows).repeat(len(budgets))
     kept = attended([Lane(method, budget) for budget in budgets], layer[rows])
     return list(zip(budgets, kept.chunk(len(budgets)), strict=True))
 
 
-def _budgets(method: Method) -> list[Budget]:
-    """Return the budgets that are not too small for the method."""
-    fitting = []
-    for budget in BUDGETS:
-        try:
-            method.check(TIME, budget)
-        except BudgetTooSmall:
-            continue
-        fitting.append(budget)
-    assert fitting, f"every one of {', '.join(map(str, BUDGETS))} is too small for it at {TIME} tokens"
+def _time(method: Method) -> int:
+    """Choose the shorter length with room for the method: evictions are replayed token by token, so length is time."""
+    fitting = next((time for time in (TIME, LONG) if BUDGETS[0] in _budgets(method, time)), None)
+    assert fitting, f"{BUDGETS[0]}, the largest budget that is tried, is too small for it at {LONG} tokens"
     return fitting
 
 
-def _layer(*, name: str = "one", masked: bool = False) -> Layer:
-    """Return two sequences of a layer with 4 heads that share 2 KV heads; masked: a window, and padding in front."""
+def _budgets(method: Method, time: int) -> list[Budget]:
+    """Return those that are not too small for the method."""
+    fitting = []
+    for budget in BUDGETS:
+        try:
+            method.check(time, budget)
+        except BudgetTooSmall:
+            continue
+        fitting.append(budget)
+    return fitting
+
+
+def _layer(time: int = TIME, *, name: str = "one", masked: bool = False) -> Layer:
+    """Return two sequences of a layer with 4 heads that share 2 heads of keys; masked: a window, and padding in front."""
     rng = stream(0, "contract", name)
-    q, k, v = (torch.randn(2, heads, TIME, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
+    q, k, v = (torch.randn(2, heads, time, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
     if not masked:
         return Layer(q, k, v, index=LATER_LAYER)
-    place = torch.arange(TIME)
-    mask = ((place <= place[:, None]) & (place[:, None] - place < 250)).repeat(2, 1, 1)
+    place = torch.arange(time)
+    mask = ((place <= place[:, None]) & (place[:, None] - place < 3 * time // 4)).repeat(2, 1, 1)
     mask[1, :, :70] = False
     return Layer(q, k, v, mask, index=LATER_LAYER)
 

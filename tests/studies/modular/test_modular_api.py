@@ -17,6 +17,7 @@ from assay.studies.modular.metrics.spectra import interaction_eigenvalues
 from assay.studies.modular.spec import compression, core
 
 QUICK = {"epochs": 3, "batch": 9}
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")

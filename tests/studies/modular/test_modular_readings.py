@@ -19,6 +19,7 @@ from assay.studies.modular.spec import compression
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")

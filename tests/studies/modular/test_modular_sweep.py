@@ -24,6 +24,7 @@ from assay.studies.modular.sweep import Sweep
 
 TINY = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]
 Cli = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def records(out: Path) -> dict[tuple[int, int], Record]:

@@ -108,6 +108,7 @@ def test_every_context_scores_the_same_tokens(results):
     assert {cell["num_tokens"] for cell in sweep.values()} == {24 * 64}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_cells_stand_in_the_sweep_they_were_asked_for(tiny, text, cli, tmp_path):
     """Also where counting would guess otherwise: one context more at 0.5, which is not the fixed sparsity."""
     base = words(tiny, text, tmp_path, "--max-samples", "2", "--max-windows", "1", methods=["window"])
@@ -152,6 +153,7 @@ def test_figures_and_table_come_from_the_json_alone(results):
         analyze_context_scaling(document, "articles.txt", "nothing")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_shards_and_lanes_change_no_number(results, tiny, text, cli, tmp_path):
     """The lanes of a forward pass do not depend on one another: a method alone gives what it gave among others."""
     given = words(tiny, text, tmp_path, "--budgets", "16", "--max-windows", "1", "--seed", "7", methods=["h2o"])
@@ -210,6 +212,7 @@ def test_records_of_a_method_whose_file_is_not_given_stand_in_the_document(resul
     assert found["title"] == "h2o" and found["sparsity_sweep"]["0.5"]["perplexity"] > 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_path):
     sizes = ["--max-samples", "3", "--max-windows", "1", "--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16"]
     base = words(tiny, text, tmp_path, *sizes, methods=["streaming_llm", "h2o"])
@@ -237,6 +240,7 @@ def test_protocols_and_positions_have_rows_of_their_own(tiny, text, cli, tmp_pat
     assert code == 2 and "--protocol prefix" in err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_rows_of_methods_that_do_not_take_a_flag_say_so(tiny, text, cli, tmp_path):
     sizes = ["--max-samples", "2", "--max-windows", "1", "--no-context-sweep", "--no-sparsity-sweep", "--budgets", "16"]
     base = words(tiny, text, tmp_path, *sizes, methods=["streaming_llm", "window", "h2o"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from assay.command.cli import main
 from assay.core.errors import UserError
 from assay.core.run import canonical
 from assay.core.store import Store
@@ -44,10 +46,12 @@ def test_coders_of_every_kind_stand_in_one_table(cli_json: Callable[..., Any], t
     assert {"fvu_by_l0.pdf", "probe_accuracy_by_l0.png", "features.png"} <= names
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_rate_is_chosen_on_validation_rows(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     rates = ["1e-5", "3e-3", "1e-2"]
-    rows = cli_json("sae", *TINY, "--seeds", "0", "--lrs", *rates, "--out", tmp_path)["rows"]
-    stored = [r for r in Store(tmp_path).records("sae") if r.run.options["coder"]["name"] == "lse_infomax"]
+    words = ["--coders", "lse_infomax", "--d_code", "8", "--epochs", "2", *PLACE]
+    rows = cli_json("sae", *words, "--seeds", "0", "--lrs", *rates, "--out", tmp_path)["rows"]
+    stored = Store(tmp_path).records("sae")
     best = min(stored, key=lambda record: record.metrics["validation_fvu"])
     row = next(row for row in rows if row["coder"] == "lse_infomax")
     assert row["lr"].rstrip("*") == f"{best.run.options['lr']:g}" and row["FVU"]["mean"] == best.metrics["fvu"]
@@ -61,6 +65,7 @@ def test_levels_rates_and_seeds_of_one_kind_are_one_cohort() -> None:
     assert len({run.id for run in runs}) == len(runs)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_has_the_bits_it_has_alone(cli: Cli, tmp_path: Path) -> None:
     sizes = ["--d_code", "16", "--epochs", "2", "--lrs", "1e-3", *PLACE]
     words = ["lse_infomax", "lse_infomax:lambda_lse=0.0", "topk:k=2", "topk:k=6"]
@@ -73,15 +78,24 @@ def test_a_run_has_the_bits_it_has_alone(cli: Cli, tmp_path: Path) -> None:
         assert record.artifact("weights.safetensors") == other.artifact("weights.safetensors")
 
 
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The spec's three experiments, small, with their figures."""
+    folder = tmp_path_factory.mktemp("three")
+    (folder / "small.yaml").write_text(SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for verb in ("ablation", "benchmark", "dynamics"):
+            words = ["--config", "small.yaml", "--output-dir", f"results/{verb}", *PLACE]
+            assert main(["sae", verb, *words]) == 0
+    return folder
+
+
 @pytest.fixture
-def ran(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The spec's three experiments, small."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(SMALL)
-    for verb in ("ablation", "benchmark", "dynamics"):
-        code, _, err = cli("sae", verb, "--config", "small.yaml", "--output-dir", f"results/{verb}", *PLACE)
-        assert code == 0, err
-    return tmp_path
+def ran(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the three, in which a test works."""
+    monkeypatch.chdir(shutil.copytree(three, tmp_path / "ran"))
+    return tmp_path / "ran"
 
 
 def test_the_verbs_write_the_specs_files_and_share_what_they_trained(ran: Path, cli: Cli) -> None:
@@ -260,6 +274,7 @@ def test_convergence_of_minus_K_log_t_is_at_K() -> None:
     assert convergence_epoch([-100.0 * t for t in range(20)]) == 20
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +311,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_to_the_same_numbers(
         assert canonical(dict(record.metrics)) == canonical(dict(parts[key].metrics))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_data_folder_is_looked_in_by_its_own_command_alone(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
