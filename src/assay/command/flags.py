@@ -21,7 +21,7 @@ from assay.core.errors import UserError
 from assay.core.plugin import is_plugin_type
 
 HELP = frozenset(("-h", "--help"))
-CHOICE = re.compile(r"(?P<path>[a-z_.]+):(?P<word>.+)", re.DOTALL)
+CHOICE = re.compile(r"(?P<path>[a-z][a-z0-9_.-]*):(?P<word>.+)", re.DOTALL)
 """`model.seq_mixer:attention` is `--model.seq_mixer attention`."""
 
 

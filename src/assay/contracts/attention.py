@@ -186,7 +186,7 @@ def _budgets(method: Method, time: int) -> list[Budget]:
 
 
 def _layer(time: int = TIME, *, name: str = "one", masked: bool = False) -> Layer:
-    """Return two sequences of a layer with 4 heads that share 2 heads of keys; masked: a window, and padding in front."""
+    """Return two sequences of a layer with 4 heads that share 2 KV heads; masked: a window, and padding in front."""
     rng = stream(0, "contract", name)
     q, k, v = (torch.randn(2, heads, time, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
     if not masked:

@@ -1,7 +1,7 @@
 """Draws tables and charts from rows: a study's report is columns and charts as data.
 
 table(out, "icl", found, [Column("accuracy", "accuracy", ".4f"), Column("k-params", lambda row: ...)], note=NOTE)
-lines(out, "accuracy_by_step", found, lambda row: curve(row, "accuracy"), x_title="training step", caption="...")
+lines(out, "accuracy_by_width", found, lambda row: [(8, row.values("accuracy"))], x_title="width", caption="...")
 for suffix, own in per_setting(found, out): ...
 """
 
@@ -86,7 +86,7 @@ def lines(
     **looks: Any,
 ) -> None:
     """Chart a line per series with its interval over seeds as a band and every seed as a dot; nothing without points.
-    `own_x` gives each seed's x where it is measured too: dots lie there, and a seed without one has no dot.
+    `own_x` gives x by seed where x is itself measured: dots are drawn there, and a seed without one has no dot.
     `bounded` scores lie between 0 and 1, and so do their intervals. `extra` lines ({"series", "x", "y"}) have no seeds:
     references, published points."""
     interval = share if bounded else student_t

@@ -53,7 +53,7 @@ class Row:
                     f"({_difference(first.numerics, record.run.numerics)}) and cannot share a cell of a table. "
                     "Report them apart, or remove one kind with `assay rm`."
                 )
-        parts = [part(record, self.over) for record in self.records]
+        parts = [pooled_key(record, self.over) for record in self.records]
         assert len(parts) == len(set(parts)), f"a {self.over} twice in one row: {parts}"
 
     @property
@@ -104,7 +104,7 @@ class Row:
 
     def values(self, *path: str) -> dict[int, float]:
         """A number of the metrics by seed, without the seeds that lack it."""
-        found = {part(record, self.over): number_at(record.metrics, path) for record in self.finished}
+        found = {pooled_key(record, self.over): number_at(record.metrics, path) for record in self.finished}
         return {seed: value for seed, value in sorted(found.items()) if value is not None}
 
     def interval(self, *path: str) -> Interval | None:
@@ -154,14 +154,14 @@ def rows(
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
     the option chosen per seed, by `worth` on validation. `over` is an option to pool over instead of the seed; `status`
     may let failed runs in, which have an error and no metrics. `columns` says which options make the settings, instead
-    of those in which the rows differ; `ignore` leaves some out, which a name tells already."""
+    of those in which the rows differ; `ignore` names options not shown as settings, since a name shows them."""
     names = names or {}
     wanted = [record for record in records if record.status in status]
-    free = [path for path in (tune, over) if path not in ("", SEED)]
-    found = [_pooled(group, tune, worth, over) for group in _groups(wanted, free, over)]
+    pooled_paths = [path for path in (tune, over) if path not in ("", SEED)]
+    found = [_pooled(group, tune, worth, over) for group in _groups(wanted, pooled_paths, over)]
     titles = {title: _words(found, name) for title, name in names.items()}
     paths = [name for name in names.values() if isinstance(name, str)]
-    settings = varying(found, ignore=[*paths, *ignore, *free])
+    settings = varying(found, ignore=[*paths, *ignore, *pooled_paths])
     kept = settings if columns is None else {key: settings.get(key, [None] * len(found)) for key in columns}
     telling = [title for title, words in titles.items() if len(set(words)) > 1] or list(titles)[:1]
     return [
@@ -175,23 +175,23 @@ def rows(
     ]
 
 
-def part(record: Record, over: str) -> Any:
+def pooled_key(record: Record, over: str) -> Any:
     """The record's seed, or its value of the option that rows are pooled over."""
     return record.run.seed if over == SEED else option(record.run.options, over)
 
 
-def _groups(records: Sequence[Record], free: Sequence[str], over: str) -> list[list[Record]]:
-    """Group records that differ only in the free options and what is pooled over, each run once."""
+def _groups(records: Sequence[Record], pooled_paths: Sequence[str], over: str) -> list[list[Record]]:
+    """Group records that differ only in the options that may differ within a row, each run once."""
     groups: dict[str, dict[str, Record]] = {}
-    # Runs of the store's index share the objects in which they do not differ; `records` keeps these objects alive.
+    # Keys are cached by id(): runs loaded from the index share option objects, and `records` keeps them alive.
     keys: dict[tuple[int | None, ...], str] = {}
     for record in records:
         run, seed = record.run, None if over == SEED else record.run.seed
-        objects = (seed, *(id(each) for each in _parts(run)))
+        objects = (seed, *(id(each) for each in _identity(run)))
         if objects not in keys:
-            options = reduce(_without, free, dict(run.options))
+            options = reduce(_without, pooled_paths, dict(run.options))
             keys[objects] = canonical(run.to_json() | {"options": options, "seed": seed})
-        same = canonical([part(record, over), *(option(run.options, path) for path in free)])
+        same = canonical([pooled_key(record, over), *(option(run.options, path) for path in pooled_paths)])
         groups.setdefault(keys[objects], {})[same] = record
     return [list(group.values()) for group in groups.values()]
 
@@ -202,7 +202,7 @@ def _pooled(group: Sequence[Record], tune: str, worth: Worth | None, over: str) 
     assert worth is not None, f"tuning {tune} needs what it is chosen by"
     tried: dict[Any, dict[Any, Record]] = {}
     for record in group:
-        tried.setdefault(option(record.run.options, tune), {})[part(record, over)] = record
+        tried.setdefault(option(record.run.options, tune), {})[pooled_key(record, over)] = record
     return Row(tuple(leave_one_out(tried, worth).values()), tune=tune, tried=tried, over=over)
 
 
@@ -267,7 +267,7 @@ def option(options: Mapping[str, Any], path: str) -> Any:
 def number_at(metrics: Any, path: Sequence[str]) -> float | None:
     """The number at a path into the metrics; None where there is none."""
     for key in path:
-        # Tables of large stores ask a million times, and to ask for an abstract class takes longer than the rest.
+        # isinstance(x, Mapping) is slow, and tables of large stores ask a million times: test for dict first.
         metrics = metrics.get(key) if type(metrics) is dict or isinstance(metrics, Mapping) else None
     return float(metrics) if isinstance(metrics, int | float) else None
 
@@ -275,7 +275,7 @@ def number_at(metrics: Any, path: Sequence[str]) -> float | None:
 def _without(options: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The options with null at a dotted path."""
     key, _, rest = path.partition(".")
-    if not isinstance(options.get(key), Mapping):
+    if not rest or not isinstance(options.get(key), Mapping):
         return {**options, key: None}
     return {**options, key: _without(options[key], rest)}
 
@@ -329,6 +329,6 @@ def _difference(one: Numerics, other: Numerics) -> str:
     return ", ".join(f"{name} {left[name]} and {right[name]}" for name in left if left[name] != right[name])
 
 
-def _parts(run: Run) -> tuple[Any, ...]:
+def _identity(run: Run) -> tuple[Any, ...]:
     """Everything that decides a run's numbers, except its seed."""
     return run.study, run.options, run.versions, run.numerics

@@ -1,6 +1,7 @@
 """The study's tables and charts: columns and charts as data, drawn from rows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -115,9 +116,12 @@ def _reference_scores(row: Row, name: str) -> dict[str, Interval | None]:
 
 
 def _rates(found: Sequence[Row], out: Report) -> None:
-    """Chart every learning rate that was tried: for recurrent mixers few work, which a table of the best hides."""
+    """Tabulate every learning rate that was tried: for recurrent mixers few work, which a table of the best hides."""
     every = [(row, rate, row.tried[rate]) for row in found for rate in sorted(row.tried)]
-    shown = [Row(tuple(by_seed.values()), {**row.names, "lr": f"{rate:g}"}, row.label) for row, rate, by_seed in every]
+    shown = [
+        replace(row, records=tuple(by_seed.values()), names={**row.names, "lr": f"{rate:g}"}, tried={})
+        for row, rate, by_seed in every
+    ]
     columns = [Column("seeds", lambda row: row.n), Column("diverged", lambda row: row.diverged), SCORES[0], SCORES[2]]
     note = "every learning rate; scores are of the seeds that did not diverge"
     table(out, "icl_rates", shown, columns, note=note)
@@ -143,9 +147,14 @@ def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -
     """Chart the error, or the accuracy, by the number of examples seen, beside the plain predictors."""
     curves = [(row.series, [r.metrics["by_answer"] for r in row.finished]) for row in found if _by_examples(row)]
     if curves or not found:
+        tasks_asked = labels([row.options["task"] for row in references])
+        several = len(set(tasks_asked)) > 1
         curves += [
-            (f"({name})", [r.metrics["references"][name]["by_answer"] for r in row.records])
-            for row in references
+            (
+                f"({name}) {task}" if several else f"({name})",
+                [r.metrics["references"][name]["by_answer"] for r in row.records],
+            )
+            for row, task in zip(references, tasks_asked, strict=True)
             if _by_examples(row)
             for name in row.records[0].metrics["references"]
         ]
