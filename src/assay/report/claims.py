@@ -14,6 +14,7 @@
     reproduced        every number with its whole interval lies where the claim wants it
     not reproduced    a number with its whole interval lies elsewhere
     undecided         an interval crosses the limit: about so many more seeds would tell
+    not converged     the claim is about what can be learnt, its goal was not reached, and its certificate does not hold
     no record         a run that the claim needs is not stored, or has lost the weights that a number is measured from
 
 `assay reproduce NAME` runs what a claim needs; `assay findings` judges every claim from what is stored.
@@ -28,9 +29,11 @@ from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical, flat
 from assay.metrics.intervals import Interval, student_t
 
-Word = Literal["reproduced", "undecided", "not reproduced", "no record"]
-ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not reproduced", "no record")
+Word = Literal["reproduced", "undecided", "not converged", "not reproduced", "no record"]
+ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not converged", "not reproduced", "no record")
 """From good to bad: a claim has the worst verdict of its checks."""
+MANY = 1000
+"""Seeds beyond which none are asked for: the number is at the limit."""
 HASHES = ("sha256", "content")
 """Options that are hashes of files."""
 
@@ -42,8 +45,12 @@ class Verdict:
     word: Word
     more_seeds: int | None = None
     """About how many more seeds would decide what is undecided."""
+    about: str = ""
+    """What models that were not trained to their end say nothing about."""
 
     def __str__(self) -> str:
+        if self.about:
+            return f"{self.word}: says nothing about {self.about}"
         if self.more_seeds is None:
             return self.word
         return f"{self.word}: about {self.more_seeds} more seed{'s' * (self.more_seeds > 1)} would tell"
@@ -101,6 +108,25 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What stands under a claim about what can or cannot be learnt, unless the goal was reached: a recipe that was
+    tuned, and a number that does not move with more training. Whether seeds are enough is for the verdict to say."""
+
+    about: str
+    """What is claimed to be (im)possible, in words."""
+    metric: str
+    """What recipes are compared by, on validation data; more is better."""
+    tried: Any
+    """The grid of recipes: dotted options and all values that were tried."""
+    on: Any = field(default_factory=dict)
+    """Options of the comparison that are not the claim's own, such as fewer widths."""
+    longer: Any
+    """Options that double the training."""
+    number: Check
+    """What has to stay within its interval when training is doubled."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """A published claim, the runs it needs, and what has to come out."""
 
@@ -115,6 +141,7 @@ class Claim:
     grid: Any = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     """Tables of the study's report that stand under the checks."""
+    certificate: Certificate | None = None
 
     def command(self, name: str) -> str:
         """The command that computes its runs."""
@@ -211,7 +238,7 @@ def _more_seeds(found: Interval, least: float, most: float) -> int | None:
     if distance == 0:
         return None
     needed = math.ceil(found.n * ((found.high - found.low) / 2 / distance) ** 2)
-    return max(1, needed - found.n)
+    return max(1, needed - found.n) if needed <= MANY else None
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -231,15 +258,16 @@ def _without_hashes(value: Any) -> Any:
     return {key: _without_hashes(item) for key, item in value.items() if key not in HASHES}
 
 
-def by_identity(records: Iterable[Record], runs: Iterable[Run] | None = None) -> dict[str, Record]:
-    """Records of one way of computing, by identity: of several devices or precisions, that which has most of the runs,
-    or most records. A later record takes the place of an earlier one."""
-    wanted = None if runs is None else {identity(run) for run in runs}
+def by_identity(records: Iterable[Record]) -> dict[str, Record]:
+    """Records of one way of computing, by identity: of several devices or precisions, that which has most records."""
+    return of_one_kind((identity(record.run), record) for record in records)
+
+
+def of_one_kind(named: Iterable[tuple[str, Record]]) -> dict[str, Record]:
+    """The same of records whose identities are known. A later record takes the place of an earlier one."""
     kinds: dict[str, dict[str, Record]] = {}
-    for record in records:
-        name = identity(record.run)
-        if wanted is None or name in wanted:
-            kinds.setdefault(canonical(vars(record.run.numerics)), {})[name] = record
+    for name, record in named:
+        kinds.setdefault(canonical(vars(record.run.numerics)), {})[name] = record
     return max(reversed(kinds.values()), key=len, default={})
 
 

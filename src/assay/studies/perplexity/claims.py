@@ -22,16 +22,21 @@ def _sums(records: Sequence[Record], method: str) -> tuple[list[float], list[flo
     return [nll for _, nll, _ in found], [tokens for *_, tokens in found]
 
 
-def _more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval:
-    """Nats per token that a method loses more than another, by the bootstrap over documents that both scored."""
+def _more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval | None:
+    """Nats per token that a method loses more than another, by the bootstrap over documents that both scored; None
+    where a method refused its budget."""
     from assay.metrics.bootstrap import ratio_difference
 
+    if any(record.refusal for record in records):
+        return None
     return ratio_difference(*_sums(records, method), *_sums(records, than))
 
 
-def _more_perplexity(records: Sequence[Record], *, method: str) -> Interval:
+def _more_perplexity(records: Sequence[Record], *, method: str) -> Interval | None:
     """The share by which a method's perplexity is above that of dense attention."""
     more = _more_loss(records, method=method, than="dense")
+    if more is None:
+        return None
     low, high = (None if bound is None else math.expm1(bound) for bound in (more.low, more.high))
     return Interval(math.expm1(more.mean), low, high, more.n)
 
@@ -39,14 +44,14 @@ def _more_perplexity(records: Sequence[Record], *, method: str) -> Interval:
 SPARSE = {
     "model": "smollm2-135m",
     "datasets": ["pydoc"],
-    "methods": ["dense", "h2o", "cab_v4", "cab_v3"],
+    "methods": ["dense", "h2o", "cab_v4:block_size=8", "cab_v3:block_size=8"],
     "sparsity_levels": [0.9],
     "context_lengths": [512],
     "context_sweep": False,
     "max_samples": 24,
     "max_windows": 1,
 }
-HERE = "here SmolLM2-135M on 24 documents of 512 tokens of Python 3.11's language reference"
+HERE = "here SmolLM2-135M on 24 documents of 512 tokens of Python 3.11's language reference, CAB in blocks of 8"
 
 CLAIMS = {
     "cab-v4": Claim(
