@@ -1,7 +1,7 @@
 """Whether the models behind a claim were trained to their end: the two parts of a certificate that need records.
 
     tuned     no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge of the grid
-    steady    doubled training leaves the number inside its interval, or reaches the goal
+    steady    doubled training leaves the number inside its interval, or the goal was reached without it
 
 An "it cannot be learnt" from models that fail either is no finding: its verdict is `not converged`.
 """
@@ -64,7 +64,7 @@ def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
     doubled = ", ".join(f"{key} {value}" for key, value in certificate.longer.items())
     if before.found is None or after.found is None:
         return Part("doubled", False, f"{doubled}: {after.reason or before.reason}")
-    reached = after.verdict.word == "reproduced"
+    reached = before.verdict.word == "reproduced"
     said = f"{certificate.number.what}: {before.number}; with {doubled} {after.number}"
     return Part("doubled", reached or _inside(after.found, before.found), said)
 
