@@ -55,7 +55,7 @@ HERE = "here SmolLM2-135M on 24 documents of 512 tokens of Python 3.11's languag
 
 CLAIMS = {
     "cab-v4": Claim(
-        claim="CAB V4 should outperform H2O, showing topology helps!",
+        claim="CAB V4 should outperform H2O, showing topology helps.",
         source=f"the spec of the perplexity benchmark, Expected Results (WikiText-103, sparsity 0.9; {HERE})",
         study="perplexity",
         options=SPARSE,
