@@ -52,8 +52,8 @@ SPARSE = {
     "max_windows": 1,
 }
 HERE = (
-    "here SmolLM2-135M on 24 documents of 512 tokens of Python 3.11's language reference, CAB in blocks of 8; sparsities "
-    "are nominal, and the realised ones differ"
+    "here SmolLM2-135M on 24 documents of 512 tokens of Python 3.11's language reference, CAB in blocks of 8; "
+    "sparsities are nominal, and the realised ones differ"
 )
 
 CLAIMS = {
