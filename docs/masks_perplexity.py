@@ -9,7 +9,6 @@ not. Every registered method is drawn, so that a new one has its picture by runn
 from pathlib import Path
 
 import torch
-from findings_words import between
 
 from assay.attention import attention
 from assay.attention.base import BlockSelect, Budget, Evict, Pattern, Prefix, Select
@@ -30,6 +29,16 @@ OPTIONS = {
     "snapkv": "window_size=2:kernel_size=3",
 }
 """Sizes that suit so short a text; the others have none, or make do with their own."""
+
+
+def between(page: str, name: str, text: str) -> str:
+    """The page with `text` between its marks <!-- NAME: begin --> and <!-- NAME: end -->."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"there is no place for the section: it stands between {begin} and {end}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def lane(name: str) -> Lane:

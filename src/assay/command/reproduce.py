@@ -11,9 +11,10 @@ second call computes nothing, and `assay findings` judges all claims from what i
 import importlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay.command.flags import Parser
 from assay.command.progress import say, shown
@@ -120,13 +121,23 @@ def tables_of(claim: Claim, records: Sequence[Record], *, markdown: bool = False
     if not claim.tables or not done:
         return {}
     from assay.api import configure
-    from assay.report.section import Section
+    from assay.report.section import Section, Table
     from assay.report.text import as_markdown, render
     from assay.studies import studies
 
-    section = Section(claim.study)
-    configure(studies[claim.study], claim.preset, dict(claim.options)).report(done, section)
-    tables = {table.name: table for table in section.tables}
+    class Enough(Exception):
+        """All that is wanted is there; charts and files, which may need weights, are left out."""
+
+    class Wanted(Section):
+        def table(self, name: str, *args: Any, **options: Any) -> None:
+            super().table(name, *args, **options)
+            if {table.name for table in self.tables} >= set(claim.tables):
+                raise Enough
+
+    section = Wanted(claim.study)
+    with suppress(Enough):
+        configure(studies[claim.study], claim.preset, dict(claim.options)).report(done, section)
+    tables: dict[str, Table] = {table.name: table for table in section.tables}
     for name in claim.tables:
         if name not in tables:
             raise UserError(f"{claim.study} has no table '{name}'.{nearest(name, tables)} It has: {', '.join(tables)}.")

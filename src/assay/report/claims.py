@@ -14,7 +14,8 @@
     reproduced        every number with its whole interval lies where the claim wants it
     not reproduced    a number with its whole interval lies elsewhere
     undecided         an interval crosses the limit: about so many more seeds would tell
-    no record         a run that the claim needs is not stored
+    not converged     the claim is about what can be learnt, its goal was not reached, and its certificate does not hold
+    no record         a run that the claim needs is not stored, or has lost the weights that a number is measured from
 
 `assay reproduce NAME` runs what a claim needs; `assay findings` judges every claim from what is stored.
 """
@@ -28,9 +29,13 @@ from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical, flat
 from assay.metrics.intervals import Interval, student_t
 
-Word = Literal["reproduced", "undecided", "not reproduced", "no record"]
-ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not reproduced", "no record")
+Word = Literal["reproduced", "undecided", "not converged", "not reproduced", "no record"]
+ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not converged", "not reproduced", "no record")
 """From good to bad: a claim has the worst verdict of its checks."""
+MANY = 1000
+"""Seeds beyond which none are asked for: the number is at the limit."""
+HASHES = ("sha256", "content")
+"""Options that are hashes of files."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,12 @@ class Verdict:
     word: Word
     more_seeds: int | None = None
     """About how many more seeds would decide what is undecided."""
+    about: str = ""
+    """What models that were not trained to their end say nothing about."""
 
     def __str__(self) -> str:
+        if self.about:
+            return f"{self.word}: says nothing about {self.about}"
         if self.more_seeds is None:
             return self.word
         return f"{self.word}: about {self.more_seeds} more seed{'s' * (self.more_seeds > 1)} would tell"
@@ -60,7 +69,8 @@ class Check:
     over: Literal["mean", "min", "max"] = "mean"
     """How the seeds are pooled: their mean with its interval, or the worst or best seed, which has none."""
     measure: Callable[[Sequence[Record]], Interval | None] | None = None
-    """Instead of a metric: the number that all the records of the claim give; None where they do not give one."""
+    """Instead of a metric: the number that the chosen records give together; None where they do not give one. It raises
+    UserError where it needs files of the runs that are not there."""
     at_least: float | None = None
     at_most: float | None = None
     target: float | None = None
@@ -98,6 +108,25 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What stands under a claim about what can or cannot be learnt, unless the goal was reached: a recipe that was
+    tuned, and a number that does not move with more training. Whether seeds are enough is for the verdict to say."""
+
+    about: str
+    """What is claimed to be (im)possible, in words."""
+    metric: str
+    """What recipes are compared by, on validation data; more is better."""
+    tried: Any
+    """The grid of recipes: dotted options and all values that were tried."""
+    on: Any = field(default_factory=dict)
+    """Options of the comparison that are not the claim's own, such as fewer widths."""
+    longer: Any
+    """Options that double the training."""
+    number: Check
+    """What has to stay within its interval when training is doubled."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """A published claim, the runs it needs, and what has to come out."""
 
@@ -112,11 +141,13 @@ class Claim:
     grid: Any = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     """Tables of the study's report that stand under the checks."""
+    certificate: Certificate | None = None
 
     def command(self, name: str) -> str:
         """The command that computes its runs."""
         words = self.study.replace(".", " ")
-        return f"assay {words} --preset {self.preset}" if self.preset else f"assay reproduce {name}"
+        plain = self.preset and not self.options and not self.grid
+        return f"assay {words} --preset {self.preset}" if plain else f"assay reproduce {name}"
 
 
 @dataclass(frozen=True)
@@ -142,17 +173,21 @@ class Judged:
         return f"{self.check.over} {self.found.mean:.4g} of seeds {' '.join(map(str, self.by_seed))} ({each})"
 
 
-def judge(check: Check, runs: Sequence[Run], stored: Mapping[str, Record]) -> Judged:
-    """The verdict on a check from the stored records of a claim's runs, by `identity`."""
+Measured = Callable[[Check, Sequence[Record]], Interval | None]
+
+
+def judge(
+    check: Check, runs: Sequence[Run], stored: Mapping[str, Record], measured: Measured = lambda check, records: None
+) -> Judged:
+    """The verdict on a check from the stored records of a claim's runs, by `identity`. `measured` knows numbers from
+    weights that are not here."""
     needed = [stored.get(identity(run)) for run in check.chosen(runs)]
     there = [record for record in needed if record is not None]
     if len(there) < len(needed):
         missing = f"{len(needed) - len(there)} of {len(needed)} runs are not stored"
         return Judged(check, Verdict("no record"), None, reason=missing)
     if check.measure is not None:
-        found = check.measure(there)
-        reason = "" if found else "the records do not give this number"
-        return Judged(check, decided(check, found) if found else Verdict("not reproduced"), found, reason=reason)
+        return _measured(check, check.measure, there, measured)
     values = {r.run.seed: number_at(r.metrics, check.metric) for r in there if r.status == "done"}
     numbers = {seed: value for seed, value in values.items() if value is not None}
     if len(numbers) < len(needed):
@@ -160,6 +195,20 @@ def judge(check: Check, runs: Sequence[Run], stored: Mapping[str, Record]) -> Ju
         return Judged(check, Verdict("not reproduced"), None, reason=reason)
     found = _pooled(check.over, list(numbers.values()))
     return Judged(check, decided(check, found), found, numbers)
+
+
+def _measured(
+    check: Check, measure: Callable[[Sequence[Record]], Interval | None], records: Sequence[Record], known: Measured
+) -> Judged:
+    try:
+        found = measure(records)
+    except UserError as error:
+        found = known(check, records)
+        if found is None:
+            return Judged(check, Verdict("no record"), None, reason=str(error))
+    if found is None:
+        return Judged(check, Verdict("not reproduced"), None, reason="the records do not give this number")
+    return Judged(check, decided(check, found), found)
 
 
 def _pooled(over: str, values: Sequence[float]) -> Interval:
@@ -189,7 +238,7 @@ def _more_seeds(found: Interval, least: float, most: float) -> int | None:
     if distance == 0:
         return None
     needed = math.ceil(found.n * ((found.high - found.low) / 2 / distance) ** 2)
-    return max(1, needed - found.n)
+    return max(1, needed - found.n) if needed <= MANY else None
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -198,16 +247,28 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def identity(run: Run) -> str:
-    """What a run computes, wherever: its id without the numerics, so that a claim finds records of any device."""
-    return canonical({key: value for key, value in run.to_json().items() if key != "numerics"})
+    """What a run computes, wherever: its id without the numerics and without the hashes of data and models, which a
+    plan knows only where the files are. A claim so finds records of any device, and of data that is not here."""
+    return canonical({key: _without_hashes(value) for key, value in run.to_json().items() if key != "numerics"})
+
+
+def _without_hashes(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_hashes(item) for key, item in value.items() if key not in HASHES}
 
 
 def by_identity(records: Iterable[Record]) -> dict[str, Record]:
     """Records of one way of computing, by identity: of several devices or precisions, that which has most records."""
+    return of_one_kind((identity(record.run), record) for record in records)
+
+
+def of_one_kind(named: Iterable[tuple[str, Record]]) -> dict[str, Record]:
+    """The same of records whose identities are known. A later record takes the place of an earlier one."""
     kinds: dict[str, dict[str, Record]] = {}
-    for record in records:
-        kinds.setdefault(canonical(vars(record.run.numerics)), {})[identity(record.run)] = record
-    return max(kinds.values(), key=len, default={})
+    for name, record in named:
+        kinds.setdefault(canonical(vars(record.run.numerics)), {})[name] = record
+    return max(reversed(kinds.values()), key=len, default={})
 
 
 def has_options(run: Run, wanted: Mapping[str, Any]) -> bool:

@@ -3,6 +3,21 @@
 from assay.report.claims import Check, Claim
 
 CLAIMS = {
+    "icl-default": Claim(
+        claim="The model should reach close to ~98% accuracy after ~1500 steps.",
+        source="the spec of the in-context benchmark: its default run, attention and an MLP on MQAR",
+        study="icl",
+        preset="spec",
+        options={"seeds": [0, 1, 2]},
+        checks=(
+            Check(
+                what="held-out accuracy after 1500 steps of 3000",
+                metric="curve.14.accuracy",
+                rows={"model.seq_mixer": "attention"},
+                at_least=0.97,
+            ),
+        ),
+    ),
     "mqar-zoology": Claim(
         claim=(
             "Attention recalls 4 key-value pairs in 64 tokens of a vocabulary of 8192, with d=64, one head and no "

@@ -52,10 +52,13 @@ class Sweep(Recipe, Study):
             "test_share": 0.125,
         },
         "spec": {"seeds": (0,)},
-        "findings": {  # docs/FINDINGS.md; minutes on a GPU
+        "findings": {  # docs/FINDINGS.md: the rate and decay, of 24, with most perfect models; minutes on a GPU
             "dimensions": tuple(range(1, 65)),
+            "epochs": 300,
+            "lr": 3e-2,
+            "weight_decay": 0.1,
             "test_share": 0.125,
-            "grid": {"P": ["64", "61"]},
+            "grid": {"P": ["64", "61", "113"]},
         },
     }
 

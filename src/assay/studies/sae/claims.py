@@ -1,6 +1,11 @@
 """What the spec and the papers say of sparse coders, and what has to come out here."""
 
-from assay.report.claims import Check, Claim
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from assay.core.run import Record
+from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.report.claims import Check, Claim, has_options, number_at
 
 
 def _configuration(lse: float, var: float, tc: float) -> dict[str, object]:
@@ -12,7 +17,147 @@ A, B, C, D = (
 )
 """The four configurations of the spec's ablation."""
 
+STANDARD = {"coder": "relu_l1", "coder.form": "spec"}
+"""The spec's standard sparse autoencoder."""
+RATES = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+def _by_seed(records: Sequence[Record], metric: str, rows: dict[str, object]) -> dict[int, float]:
+    found = {r.run.seed: number_at(r.metrics, metric) for r in records if has_options(r.run, rows)}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _less(
+    records: Sequence[Record], *, metric: str, one: dict[str, object], other: dict[str, object]
+) -> Interval | None:
+    """The metric of one configuration less that of another, paired over seeds."""
+    a, b = (_by_seed(records, metric, rows) for rows in (one, other))
+    return paired_difference(a, b) if a.keys() & b.keys() else None
+
+
+def _times(
+    records: Sequence[Record], *, metric: str, one: dict[str, object], other: dict[str, object]
+) -> Interval | None:
+    """The metric of one configuration over that of another, seed by seed."""
+    a, b = (_by_seed(records, metric, rows) for rows in (one, other))
+    shared = [a[seed] / b[seed] for seed in sorted(a.keys() & b.keys()) if b[seed]]
+    return student_t(shared) if shared else None
+
+
+def _epoch(records: Sequence[Record]) -> Interval:
+    """The epoch from which on the loss changes by less than 1."""
+    from assay.studies.sae.dynamics import convergence_epoch
+
+    return student_t([float(convergence_epoch(record.metrics["history"]["train_loss"])) for record in records])
+
+
+def _compared(
+    measure: Callable[..., Interval | None], metric: str, one: object, other: object
+) -> Callable[[Sequence[Record]], Interval | None]:
+    return partial(measure, metric=metric, one=one, other=other)
+
+
+SPEC = "the spec of the encoder study"
+ABLATION = {
+    "config": "ablation",
+    "controls": ["relu_l1:l1=0.01:form=spec", "topk:k=8", "fast_ica", "pca"],
+    "seeds": [0, 1, 2],
+}
+
 CLAIMS = {
+    "sae-theorem": Claim(
+        claim="The gradient of the LSE loss equals the responsibility: points lie exactly on the identity line.",
+        source=f"{SPEC}, Experiment 1 (correlation above 0.9999)",
+        study="sae.theorem",
+        options={"seeds": [0, 1, 2]},
+        tables=("theorem",),
+        checks=(
+            Check(
+                what="correlation of gradient and responsibility at the energies, worst seed",
+                metric="correlation_a",
+                over="min",
+                at_least=0.9999,
+            ),
+            Check(
+                what="largest difference of the two, any seed",
+                metric="largest_error_a",
+                over="max",
+                at_most=1e-6,
+            ),
+        ),
+    ),
+    "sae-collapse": Claim(
+        claim=(
+            "Config A should show many dead units (collapse); Config C should show fewest dead units and lowest "
+            "redundancy."
+        ),
+        source=f"{SPEC}, Experiment 2 (A: LSE alone, B: with variance, C: with decorrelation too, D: C without LSE)",
+        study="sae.ablation",
+        options=ABLATION,
+        checks=(
+            Check(
+                what="A: dead units of 64, fewest of the seeds", metric="dead_units", rows=A, over="min", at_least=32
+            ),
+            Check(what="C: dead units, most of the seeds", metric="dead_units", rows=C, over="max", at_most=0),
+            Check(
+                what="redundancy of C less that of B, paired over seeds",
+                measure=_compared(_less, "redundancy_score", C, B),
+                at_most=0,
+            ),
+            Check(
+                what="redundancy of C less that of D, paired over seeds",
+                measure=_compared(_less, "redundancy_score", C, D),
+                at_most=0,
+            ),
+        ),
+    ),
+    "sae-benchmark": Claim(
+        claim="Comparable reconstruction MSE, similar sparsity (L0), ~50% fewer parameters (no decoder).",
+        source=f"{SPEC}, Experiment 3: the decoder-free encoder over the standard sparse autoencoder, on MNIST",
+        study="sae.benchmark",
+        options={"config": "benchmark", "seeds": [0, 1, 2]},
+        checks=(
+            Check(
+                what="normalised reconstruction MSE, as a multiple of the standard one's",
+                measure=_compared(_times, "normalized_reconstruction_mse", C, STANDARD),
+                at_most=1.25,
+            ),
+            Check(
+                what="unexplained variance by a ridge decoder fitted to each frozen code, as a multiple",
+                measure=_compared(_times, "fvu", C, STANDARD),
+                at_most=1.25,
+            ),
+            Check(
+                what="active units, as a multiple of the standard one's",
+                measure=_compared(_times, "l0_sparsity", C, STANDARD),
+                target=1,
+                tolerance=0.25,
+            ),
+            Check(
+                what="parameters as trained, as a multiple of the standard one's",
+                measure=_compared(_times, "params", C, STANDARD),
+                target=0.5,
+                tolerance=0.05,
+            ),
+        ),
+    ),
+    "sae-convergence": Claim(
+        claim="SGD converges at epoch ~70 whatever the learning rate.",
+        source=f"{SPEC}, its report on the training dynamics",
+        study="sae.dynamics",
+        options={"config": "dynamics", "seeds": [0, 1, 2]},
+        tables=("dynamics",),
+        checks=tuple(
+            Check(
+                what=f"epoch from which on the loss changes by less than 1, SGD at {rate:g}",
+                measure=_epoch,
+                rows={"recipe.optimizer": "sgd", "lr": rate},
+                target=70,
+                tolerance=7,
+            )
+            for rate in RATES
+        ),
+    ),
     "implicit-em-ablation": Claim(
         claim=(
             "Of a decoder-free coder on MNIST, log-sum-exp alone collapses, a variance term keeps every unit alive, "
@@ -24,11 +169,7 @@ CLAIMS = {
             "tables, 100 epochs (run on a GPU; ASSAY_DATA names the folder that has MNIST)"
         ),
         study="sae.ablation",
-        options={
-            "config": "ablation",
-            "controls": ["relu_l1:l1=0.01:form=spec", "topk:k=8", "fast_ica", "pca"],
-            "seeds": [0, 1, 2],
-        },
+        options=ABLATION,
         tables=("ablation",),
         checks=(
             Check(
@@ -111,14 +252,14 @@ CLAIMS = {
             Check(
                 what="standard sparse autoencoder: accuracy of a linear probe (published 0.9026)",
                 metric="linear_probe_accuracy",
-                rows={"coder": "relu_l1", "coder.form": "spec"},
+                rows=STANDARD,
                 target=0.9026,
                 tolerance=0.008,
             ),
             Check(
                 what="standard sparse autoencoder: active units of 64 (published 32.2)",
                 metric="l0_sparsity",
-                rows={"coder": "relu_l1", "coder.form": "spec"},
+                rows=STANDARD,
                 target=32.2,
                 tolerance=3,
             ),

@@ -6,7 +6,7 @@ Writes dynamics_results.json, fig4a_loss and fig4b_convergence. The spec claims 
 rate. The variance term has no anchor for the scale of W and falls without bound as W grows; if that were all that goes
 on, |w|^2 would grow as lr t under SGD, L = c - K ln t, and "the loss changes by less than 1 per epoch" would hold from
 t = K on at any rate, with nothing having converged. Both are tested: the table holds the epoch and the fitted slope
-over K, which is -1 if so, and docs/FINDINGS.md what was measured.
+over K, which is -1 if so.
 """
 
 import math

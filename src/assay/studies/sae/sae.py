@@ -101,7 +101,7 @@ class Sae(Study):
             "lrs": (1e-3, 3e-3, 1e-2, 3e-2),
             "seeds": (0, 1, 2, 3, 4),
         },
-        "findings": {
+        "findings": {  # every coder at several levels, on any data set
             "coders": FINDINGS,
             "d_code": 64,
             "epochs": 100,

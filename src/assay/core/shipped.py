@@ -1,0 +1,64 @@
+"""Records that come with assay, so that `assay findings` can be checked where nothing was computed.
+
+src/assay/shipped/<study>.jsonl.gz     a record.json per line; files that runs saved, such as weights, are not there
+src/assay/shipped/measured.json        numbers that were measured from those files, each with the hash of its records
+"""
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from assay.core.errors import UserError
+from assay.core.files import disk_errors, read_plain, write_file
+from assay.core.reading import LARGEST, parse_record
+from assay.core.run import Record, canonical
+
+FOLDER = Path(__file__).parent.parent / "shipped"
+MEASURED = "measured.json"
+
+
+def records(study: str, folder: Path | None = None) -> list[Record]:
+    """The records of a study that ship, none where there is no file."""
+    path = (folder or FOLDER) / f"{study}.jsonl.gz"
+    try:
+        packed = gzip.decompress(read_plain(path, LARGEST))
+        return [parse_record(line, path) for line in packed.splitlines()]
+    except FileNotFoundError:
+        return []
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise UserError(f"cannot read the records that ship with assay, {path}: {error}. Install it again.") from None
+
+
+def write(path: Path, found: Iterable[Record]) -> None:
+    """Pack records by id, without the name of the machine that computed them. The same records give the same bytes."""
+    nameless = (replace(record, provenance=replace(record.provenance, host="")) for record in found)
+    lines = [canonical(record.to_json()) for record in sorted(nameless, key=lambda record: record.run.id)]
+    with disk_errors(path):
+        write_file(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+
+
+def digest(found: Sequence[Record]) -> str:
+    """The hash of what was computed and what came out: a measured number belongs to exactly these records."""
+    return hashlib.sha256("\n".join(sorted(_lines(found))).encode()).hexdigest()
+
+
+def _lines(found: Sequence[Record]) -> Iterator[str]:
+    return (f"{record.run.id} {canonical(dict(record.metrics))}" for record in found)
+
+
+def measured(folder: Path | None = None) -> dict[str, Mapping[str, Any]]:
+    """Digest and check -> `mean`, `low`, `high`, `n`: what was measured from weights that do not ship."""
+    try:
+        found = json.loads(read_plain((folder or FOLDER) / MEASURED, LARGEST))
+    except FileNotFoundError:
+        return {}
+    return {key_of(entry["claim"], entry["check"], entry["records"]): entry for entry in found}
+
+
+def key_of(claim: str, check: str, records: str) -> str:
+    return f"{claim}\n{check}\n{records}"

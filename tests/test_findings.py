@@ -1,0 +1,208 @@
+"""`assay findings`: from shipped records alone, with a certificate under every 'it cannot be learnt'."""
+
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.command.findings import Finding, Sources, judged, planned, ship
+from assay.command.reproduce import known_claims
+from assay.core import shipped
+from assay.core.errors import UserError
+from assay.core.run import Record, Run
+from assay.core.store import Store
+from assay.core.study import Outcome
+from assay.metrics.intervals import Interval
+from assay.report.claims import Certificate, Check, Claim, Judged, Verdict, identity
+from assay.studies.modular.claims import half_perfect, share_perfect
+
+ROOT = Path(__file__).parent.parent
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def test_the_page_is_what_shipped_records_alone_say(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("findings", "--out", tmp_path / "none", "--page", tmp_path / "FINDINGS.md")
+    assert code == 0, err
+    again = "`assay findings --page docs/FINDINGS.md` writes it"
+    assert (tmp_path / "FINDINGS.md").read_text() == (ROOT / "docs" / "FINDINGS.md").read_text(), again
+
+
+def test_every_spec_that_states_something_has_claims_and_every_claim_a_line_on_the_page() -> None:
+    lines = (ROOT / "docs" / "FINDINGS.md").read_text().splitlines()
+    for name in known_claims():
+        assert sum(line.startswith(f"| [{name}](#{name})") for line in lines) == 1
+    assert {claim.study.partition(".")[0] for claim in known_claims().values()} == {
+        "icl",
+        "modular",
+        "perplexity",
+        "sae",
+    }
+
+
+def test_what_ships_is_small() -> None:
+    assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) < 3_000_000
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_shipped_record_that_is_deleted_is_no_record(
+    lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = known_claims()["mqar-zoology"]
+    needed = set(claim.checks[0].chosen(planned(claim)))
+    cuda = [r for r in shipped.records("icl") if replace(r.run, numerics=next(iter(needed)).numerics) in needed]
+    assert len(cuda) == 3
+    kept = [record for record in shipped.records("icl") if record.run.id not in [r.run.id for r in cuda[:lost]]]
+    shipped.write(tmp_path / "icl.jsonl.gz", kept)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    found = judged("mqar-zoology", claim, Sources(tmp_path / "out"))
+    assert found.verdict.word == ("no record" if lost else "reproduced")
+    assert "1 of 3 runs are not stored" in found.judged[0].number if lost else found.judged[0].found is not None
+
+
+def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: Path) -> None:
+    records = shipped.records("sae.theorem")
+    named = [replace(r, provenance=replace(r.provenance, host="a machine of mine")) for r in records]
+    for place, some in enumerate((records, named[::-1])):
+        shipped.write(tmp_path / f"{place}.jsonl.gz", some)
+    assert (tmp_path / "0.jsonl.gz").read_bytes() == (tmp_path / "1.jsonl.gz").read_bytes()
+    assert shipped.records("0", tmp_path) == sorted(records, key=lambda record: record.run.id)
+    assert shipped.records("absent", tmp_path) == [] and shipped.measured(tmp_path) == {}
+
+
+@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b'{"id": 3}\n'), gzip.compress(b"{}")[:-9]])
+def test_a_damaged_file_of_records_is_one_message(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "icl.jsonl.gz").write_bytes(data)
+    with pytest.raises(UserError, match="cannot read the records that ship with assay"):
+        shipped.records("icl", tmp_path)
+
+
+def sweep_claim(measure: Callable[[Sequence[Record]], Interval | None] = share_perfect, **options: Any) -> Claim:
+    """Two widths, three seeds, a recipe of three by three in the middle."""
+    wanted = {
+        "P": 13,
+        "batch": 32,
+        "dimensions": [8, 12],
+        "seeds": [0, 1, 2],
+        "lr": 0.02,
+        "weight_decay": 0.2,
+        "epochs": 300,
+    }
+    return Claim(
+        claim="Width 12 is enough.",
+        source="nobody",
+        study="modular.sweep",
+        options={**wanted, **options},
+        checks=(Check(what="share perfect", measure=measure, at_least=0.9),),
+        certificate=Certificate(
+            about="what width 12 can learn",
+            metric="perfect",
+            tried={"lr": [0.01, 0.02, 0.04], "weight_decay": [0.1, 0.2, 0.4]},
+            longer={"epochs": 600},
+            number=Check(what="half perfect", measure=half_perfect, at_most=8),
+        ),
+    )
+
+
+def store_sweep(out: Path, claim: Claim, perfect: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Records of everything that the claim and its certificate need, as if models had been trained."""
+    certificate = claim.certificate
+    assert certificate is not None
+    longer = replace(claim, options={**claim.options, **certificate.longer})
+    for runs in (planned(claim), planned(replace(claim, grid=certificate.tried)), planned(longer)):
+        for run in runs:
+            store(out, run, passed=perfect(run.options))
+
+
+def store(out: Path, run: Run, *, passed: bool) -> None:
+    metrics = {"val_acc": 1.0 if passed else 0.5, "perfect": int(passed), "epochs_to_perfect": 9 if passed else None}
+    Store(out).commit(Outcome(run, metrics, {}))
+
+
+def verdict_of(out: Path, claim: Claim, perfect: Callable[[Mapping[str, Any]], bool]) -> Finding:
+    store_sweep(out, claim, perfect)
+    return judged("planted", claim, Sources(out))
+
+
+def test_an_undertrained_sweep_says_nothing_about_what_can_be_learnt(tmp_path: Path) -> None:
+    found = verdict_of(tmp_path, sweep_claim(), lambda o: o["epochs"] >= 600 and o["d_hidden"] >= 8)
+    assert str(found.verdict) == "not converged: says nothing about what width 12 can learn"
+    assert {part.name: part.holds for part in found.parts} == {"tuned": True, "doubled": False}
+
+
+def test_a_recipe_at_an_edge_or_below_another_says_nothing_either(tmp_path: Path) -> None:
+    at_edge = verdict_of(tmp_path / "edge", sweep_claim(lr=0.04), lambda o: False)
+    assert at_edge.verdict.word == "not converged" and "at an edge of lr" in at_edge.parts[0].said
+    below = verdict_of(tmp_path / "below", sweep_claim(), lambda o: o["lr"] == 0.01)
+    assert below.verdict.word == "not converged" and "told below it by the seeds" in below.parts[0].said
+
+
+def test_a_tuned_recipe_that_more_training_does_not_change_does_refute(tmp_path: Path) -> None:
+    found = verdict_of(tmp_path, sweep_claim(), lambda o: o["d_hidden"] >= 100)
+    assert found.verdict.word == "not reproduced" and all(part.holds for part in found.parts)
+
+
+def test_a_goal_that_was_reached_needs_no_certificate(tmp_path: Path) -> None:
+    claim = replace(sweep_claim(), checks=(Check(what="share", measure=share_perfect, at_least=0.4),))
+    for run in planned(claim):
+        store(tmp_path, run, passed=True)
+    found = judged("planted", claim, Sources(tmp_path))
+    assert found.verdict.word == "reproduced" and not any(part.holds for part in found.parts)
+    assert "runs of other recipes are not stored" in found.parts[0].said
+
+
+def needs_weights(records: Sequence[Record]) -> Interval:
+    raise UserError("no weights here")
+
+
+def test_a_number_from_weights_is_kept_for_exactly_its_records(tmp_path: Path) -> None:
+    claim = replace(sweep_claim(needs_weights), certificate=None)
+    for run in planned(claim):
+        store(tmp_path, run, passed=True)
+    found = judged("planted", claim, Sources(tmp_path))
+    assert found.verdict.word == "no record" and found.judged[0].number == "no weights here"
+    digest = shipped.digest(found.records)
+    entry = {
+        "claim": "planted",
+        "check": "share perfect",
+        "records": digest,
+        "mean": 0.95,
+        "low": 0.92,
+        "high": 1.0,
+        "n": 4,
+    }
+    (tmp_path / shipped.MEASURED).write_text(json.dumps([entry]))
+    numbers = shipped.measured(tmp_path)
+    kept = judged("planted", claim, Sources(tmp_path, numbers=numbers))
+    assert kept.verdict.word == "reproduced" and kept.judged[0].number == "0.95 [0.92, 1]"
+    store(tmp_path, planned(claim)[0], passed=False)  # another result is another number
+    assert judged("planted", claim, Sources(tmp_path, numbers=numbers)).verdict.word == "no record"
+
+
+def test_what_ships_is_what_the_claims_rest_on_and_the_store_counts_before_it(tmp_path: Path) -> None:
+    claim = known_claims()["sae-theorem"]
+    runs = planned(claim)
+    for run in runs:
+        Store(tmp_path / "out").commit(Outcome(run, {"correlation_a": 0.5, "largest_error_a": 1.0}, {}))
+    assert judged("sae-theorem", claim, Sources(tmp_path / "none")).verdict.word == "reproduced", "from what ships"
+    found = judged("sae-theorem", claim, Sources(tmp_path / "out"))
+    assert found.verdict.word == "not reproduced", "from the store"
+    weights = replace(claim, checks=(Check(what="from weights", measure=needs_weights, at_least=0),))
+    number = Judged(weights.checks[0], Verdict("reproduced"), Interval(1.0, 0.5, 1.5, 3))
+    ship([found, Finding("weighed", weights, (number,), found.records)], tmp_path / "packed")
+    packed = shipped.records("sae.theorem", tmp_path / "packed")
+    assert [record.metrics["correlation_a"] for record in packed] == [0.5] * 3
+    ((key, entry),) = shipped.measured(tmp_path / "packed").items()
+    assert key == shipped.key_of("weighed", "from weights", shipped.digest(packed)) and entry["high"] == 1.5
+
+
+def test_data_that_is_not_here_hides_no_record() -> None:
+    """A plan knows the hash of a text only where the text is; any other option tells runs apart."""
+    (here, *_) = planned(known_claims()["sinks"])
+    dataset = here.options["dataset"]
+    elsewhere = replace(here, options={**here.options, "dataset": {**dataset, "sha256": None}})
+    other = replace(here, options={**here.options, "dataset": {**dataset, "longest": 5}})
+    assert here.id != elsewhere.id and identity(here) == identity(elsewhere) != identity(other)
