@@ -191,14 +191,14 @@ def test_bounds_are_inclusive() -> None:
     [
         (Interval(1.2, 1.1, 1.3, 5), "reproduced"),
         (Interval(0.8, 0.7, 0.9, 5), "not reproduced"),
-        (Interval(1.1, 0.9, 1.3, 5), "undecided: about 15 more seeds would tell"),
+        (Interval(1.1, 0.9, 1.3, 5), "undecided: about 8 more seeds would tell"),
         (Interval(1.0, 0.9, 1.1, 5), "undecided"),
     ],
 )
 def test_the_whole_interval_has_to_lie_on_one_side_and_otherwise_seeds_are_asked_for(
     found: Interval, verdict: str
 ) -> None:
-    """Half width .2 at five seeds: at twenty it is .1, and no longer reaches from 1.1 to the limit."""
+    """Half width .2 at five seeds: at thirteen it is below .1, and no longer reaches from 1.1 to the limit."""
     assert str(decided(Check(what="", metric="m", at_least=1), found)) == verdict
 
 

@@ -67,7 +67,7 @@ class Check:
     rows: Any = field(default_factory=dict)
     """Which runs of the plan: dotted options and their values. With a metric they may differ in their seed alone."""
     over: Literal["mean", "min", "max"] = "mean"
-    """How the seeds are pooled: their mean with its interval, or the worst or best seed, which has none."""
+    """How the seeds are pooled: their mean with its interval, or the smallest or largest seed, without one."""
     measure: Callable[[Sequence[Record]], Interval | None] | None = None
     """Instead of a metric: the number that the chosen records give together; None where they do not give one. It raises
     UserError where it needs files of the runs that are not there."""
@@ -98,7 +98,7 @@ class Check:
         return f"at most {self.at_most:g}" if self.at_most is not None else f"{self.target:g} ± {self.tolerance:g}"
 
     def chosen(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs that the check is about: at least one, and with a metric of one setting, or nothing is computed."""
+        """The runs that the check is about. Raises unless there is one, and for a metric unless all share a setting."""
         found = [run for run in runs if has_options(run, self.rows)]
         settings = {canonical({**run.to_json(), "seed": None}) for run in found}
         if not found or (self.metric and len(settings) != 1):
@@ -163,14 +163,14 @@ class Judged:
 
     @property
     def number(self) -> str:
-        """`mean 0.75 of seeds 0 1 (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
+        """`mean 0.75 [0.70, 0.80] of seeds 0 1 (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
         if self.found is None:
             return self.reason
+        bounds = "" if self.found.low is None else f" [{self.found.low:.4g}, {self.found.high:.4g}]"
         if not self.by_seed:
-            bounds = "" if self.found.low is None else f" [{self.found.low:.4g}, {self.found.high:.4g}]"
             return f"{self.found.mean:.4g}{bounds}"
         each = " ".join(f"{number:.4g}" for number in self.by_seed.values())
-        return f"{self.check.over} {self.found.mean:.4g} of seeds {' '.join(map(str, self.by_seed))} ({each})"
+        return f"{self.check.over} {self.found.mean:.4g}{bounds} of seeds {' '.join(map(str, self.by_seed))} ({each})"
 
 
 Measured = Callable[[Check, Sequence[Record]], Interval | None]
@@ -230,20 +230,30 @@ def decided(check: Check, found: Interval) -> Verdict:
 
 
 def _more_seeds(found: Interval, least: float, most: float) -> int | None:
-    """How many more seeds would shrink the interval until it no longer reaches the limit, were the mean to stay: its
-    half width falls as one over the root of the number of seeds."""
-    assert found.low is not None and found.high is not None
+    """How many more seeds would shrink the interval until it no longer reaches the limit, were mean and spread to
+    stay: its half width is t(n - 1) / sqrt(n) times the spread."""
+    if found.low is None or found.high is None:  # a number that is not finite
+        return None
+    from scipy.special import stdtrit
+
     crossed = [limit for limit in (least, most) if found.low <= limit <= found.high and math.isfinite(limit)]
     distance = min((abs(found.mean - limit) for limit in crossed), default=0.0)
     if distance == 0:
         return None
-    needed = math.ceil(found.n * ((found.high - found.low) / 2 / distance) ** 2)
-    return max(1, needed - found.n) if needed <= MANY else None
+    spread = (found.high - found.low) / 2 / _half(found.n, stdtrit)
+    enough = (n for n in range(found.n + 1, MANY) if _half(n, stdtrit) * spread < distance)
+    needed = next(enough, None)
+    return None if needed is None else needed - found.n
+
+
+def _half(n: int, quantile: Callable[[int, float], float]) -> float:
+    return float(quantile(max(1, n - 1), 0.975)) / math.sqrt(n)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a claim: the worst of its checks; of several undecided ones, the one that needs most seeds."""
-    return max(verdicts, key=lambda verdict: (ORDER.index(verdict.word), verdict.more_seeds or 0))
+    """The verdict of a claim: the worst of its checks; of several undecided ones, the one that needs most seeds, or
+    that no number of them would decide."""
+    return max(verdicts, key=lambda verdict: (ORDER.index(verdict.word), verdict.more_seeds or math.inf))
 
 
 def identity(run: Run) -> str:

@@ -152,7 +152,10 @@ def _by_seed(records: Sequence[Record]) -> "list[SweepResults]":
 def _width(P: int) -> tuple[Check, ...]:
     return (
         Check(
-            what=f"share of the runs with d >= {WIDE} that answer every validation pair, P = {P}",
+            what=(
+                f"share of the runs with d >= {WIDE} that answer every validation pair, by which training stops and "
+                f"the recipe was chosen, P = {P}"
+            ),
             measure=share_perfect,
             rows={"P": P},
             at_least=0.98,

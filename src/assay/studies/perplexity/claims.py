@@ -4,9 +4,20 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from assay.core.errors import UserError
 from assay.core.run import Record
 from assay.metrics.intervals import Interval
 from assay.report.claims import Check, Claim, has_options
+
+EQUAL = 0.02
+"""How far the realised sparsities of two methods may lie apart that are compared."""
+CLAIMED = "llama-2-7b"
+
+
+def _realised(records: Sequence[Record], method: str) -> float:
+    own = [record for record in records if has_options(record.run, {"method": method})]
+    attended, visible = (sum(record.metrics["usage"][key] for record in own) for key in ("attended", "visible"))
+    return float(1 - attended / visible)
 
 
 def _sums(records: Sequence[Record], method: str) -> tuple[list[float], list[float]]:
@@ -29,11 +40,18 @@ def _more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval
 
     if any(record.refusal for record in records):
         return None
+    sparsities = [_realised(records, name) for name in (method, than) if name != "dense"]
+    if max(sparsities) - min(sparsities) > EQUAL:
+        said = " and ".join(f"{sparsity:.2f}" for sparsity in sparsities)
+        raise UserError(f"was not measured at equal sparsity: {method} and {than} realised {said}")
     return ratio_difference(*_sums(records, method), *_sums(records, than))
 
 
 def _more_perplexity(records: Sequence[Record], *, method: str) -> Interval | None:
-    """The share by which a method's perplexity is above that of dense attention."""
+    """The share by which a method's perplexity is above that of dense attention, on the model that is claimed of."""
+    model = records[0].run.options["model"]["name"]
+    if CLAIMED not in model.lower():
+        raise UserError(f"was measured with {model}, which says nothing of {CLAIMED}")
     more = _more_loss(records, method=method, than="dense")
     if more is None:
         return None
