@@ -4,7 +4,8 @@
       ->  task: mqar    task.num_kv_pairs: 4    seeds: (0, 1, 2, 7)    model.tied: False
 
 A flag, or a word `path:word`, names an option; the words behind it are its values while it takes any. `Line.values`
-converts them with the core's converter, and `core.plan.assign` puts them into a study.
+converts them with the core's converter, and `core.plan.assign` puts them into a study (study_command._configured).
+`--grid` is read by `core.plan.parse_grid` (study_command._axes), which gives a study per combination of values.
 """
 
 import argparse
