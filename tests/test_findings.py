@@ -17,7 +17,8 @@ from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.metrics.intervals import Interval
-from assay.report.claims import Certificate, Check, Claim, Judged, Verdict, identity
+from assay.report.certificate import certified
+from assay.report.claims import Certificate, Check, Claim, Judged, Verdict, Word, identity
 from assay.studies.modular.claims import half_perfect, share_perfect
 
 ROOT = Path(__file__).parent.parent
@@ -206,3 +207,12 @@ def test_data_that_is_not_here_hides_no_record() -> None:
     elsewhere = replace(here, options={**here.options, "dataset": {**dataset, "sha256": None}})
     other = replace(here, options={**here.options, "dataset": {**dataset, "longest": 5}})
     assert here.id != elsewhere.id and identity(here) == identity(elsewhere) != identity(other)
+
+
+@pytest.mark.parametrize("word", ["reproduced", "undecided", "not reproduced"])
+def test_a_claim_that_lacks_its_certificate_says_nothing_whatever_came_out(word: Word) -> None:
+    """A "cannot be learnt" is confirmed by every model that was trained too little."""
+    claim = Claim(claim="It cannot.", source="x", study="icl", checks=(), uncertified="what can be learnt")
+    assert str(certified(Verdict(word), claim, ())) == "not converged: says nothing about what can be learnt"
+    assert certified(Verdict("no record"), claim, ()) == Verdict("no record")
+    assert certified(Verdict(word), replace(claim, uncertified=""), ()) == Verdict(word)

@@ -50,7 +50,7 @@ class Finding:
     reason: str = ""
     """Why nothing could be planned, such as a data set that is not on this machine."""
     parts: tuple[Part, ...] = ()
-    """Of its certificate."""
+    """The parts of its certificate."""
     behind: tuple[Record, ...] = ()
     """Records that the certificate rests on."""
 
@@ -60,8 +60,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        certificate = self.claim.certificate
-        return certified(self.checked, certificate, self.parts) if certificate else self.checked
+        return certified(self.checked, self.claim, self.parts)
 
     @property
     def deciding(self) -> Judged | None:

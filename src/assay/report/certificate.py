@@ -12,7 +12,7 @@ from statistics import fmean
 
 from assay.core.run import Record, Run, canonical, flat
 from assay.metrics.intervals import Interval, paired_difference
-from assay.report.claims import Certificate, Judged, Verdict, identity, number_at
+from assay.report.claims import Certificate, Claim, Judged, Verdict, identity, number_at
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,12 @@ def _inside(found: Interval, other: Interval) -> bool:
     return other.low <= found.mean <= other.high
 
 
-def certified(verdict: Verdict, certificate: Certificate, parts: Sequence[Part]) -> Verdict:
-    """The verdict, if the certificate holds or the goal was reached."""
+def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
+    """The verdict, if the claim needs no certificate, if its certificate holds, or if the goal was reached."""
+    certificate = claim.certificate
+    if certificate is None:
+        silent = claim.uncertified and verdict.word != "no record"
+        return Verdict("not converged", about=claim.uncertified) if silent else verdict
     if verdict.word in ("reproduced", "no record") or all(part.holds for part in parts):
         return verdict
     return Verdict("not converged", about=certificate.about)

@@ -142,6 +142,9 @@ class Claim:
     tables: tuple[str, ...] = ()
     """Tables of the study's report that stand under the checks."""
     certificate: Certificate | None = None
+    uncertified: str = ""
+    """What the claim would need a certificate to speak of, where it has none yet: the verdict then says so. A model
+    that was trained too little confirms every "cannot be learnt", and refutes every "can"."""
 
     def command(self, name: str) -> str:
         """The command that computes its runs."""

@@ -56,6 +56,7 @@ CLAIMS = {
         ),
         source="Grazzi et al., ICLR 2025 (arXiv 2411.12537), Figure 1: trained at length 40, tested at 40 to 256",
         study="icl",
+        uncertified="whether parity can be learnt without negative eigenvalues (300 steps at one rate)",
         options={
             "task": "state_tracking:group=parity:length=40",
             "model": {"state_mixer": "none", "model_dim": 32, "num_layers": 1, "positions": "none"},

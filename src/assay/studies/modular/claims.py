@@ -26,7 +26,7 @@ MOST = 60
 SETS, SIZE, POOL = 16, 4, 8
 """Planted models, frequencies of each, and frequencies that they are drawn from."""
 LOUDNESS = (0.5, 1.5)
-"""Of a planted frequency, from and to."""
+"""How loud a planted frequency is: from, to."""
 
 
 def share_perfect(records: Sequence[Record]) -> Interval:
@@ -83,8 +83,8 @@ def alike_answers(records: Sequence[Record]) -> Interval | None:
 
 
 def divergence_follows_overlap(records: Sequence[Record], *, vectors: int) -> Interval:
-    """Of models that add with known sets of frequencies: the rank correlation over pairs of the spec's divergence with
-    the frequencies that the two sets do not share, with its interval of leaving out a model at a time."""
+    """Build models that add with known sets of frequencies, and return the rank correlation over pairs of the spec's
+    divergence with the frequencies that the two sets do not share, with its interval of leaving out one at a time."""
     import numpy as np
     from scipy.stats import rankdata
 

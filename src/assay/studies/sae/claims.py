@@ -116,6 +116,7 @@ CLAIMS = {
         source=f"{SPEC}, Experiment 3: the decoder-free encoder over the standard sparse autoencoder, on MNIST",
         study="sae.benchmark",
         options={"config": "benchmark", "seeds": [0, 1, 2]},
+        uncertified="how well a decoder-free code can be decoded (the spec's recipe alone)",
         checks=(
             Check(
                 what="normalised reconstruction MSE, as a multiple of the standard one's",
