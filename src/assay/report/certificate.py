@@ -12,7 +12,8 @@ from statistics import fmean
 
 from assay.core.run import Record, Run, canonical, flat
 from assay.metrics.intervals import Interval, paired_difference
-from assay.report.claims import Certificate, Claim, Judged, Verdict, identity, number_at
+from assay.report.claims import Certificate, Claim, Judged, Verdict, identity
+from assay.report.rows import number_at
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def tuned(certificate: Certificate, own: Run, runs: Sequence[Run], stored: Mappi
         return Part("tuned", False, f"{len(runs) - len(there)} of {len(runs)} runs of other recipes are not stored")
     by_recipe: dict[str, dict[int, list[float]]] = {}
     for record in there:
-        value = number_at(record.metrics, certificate.metric)
+        value = number_at(record.metrics, certificate.metric.split("."))
         seeds = by_recipe.setdefault(_recipe(record.run, axes), {})
         seeds.setdefault(record.run.seed, []).append(value if value is not None else float("-inf"))
     scores = {recipe: {seed: fmean(found) for seed, found in seeds.items()} for recipe, seeds in by_recipe.items()}

@@ -28,6 +28,7 @@ from typing import Any, Literal
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical, flat
 from assay.metrics.intervals import Interval, student_t
+from assay.report.rows import number_at
 
 Word = Literal["reproduced", "undecided", "not converged", "not reproduced", "no record"]
 ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not converged", "not reproduced", "no record")
@@ -191,7 +192,7 @@ def judge(
         return Judged(check, Verdict("no record"), None, reason=missing)
     if check.measure is not None:
         return _measured(check, check.measure, there, measured)
-    values = {r.run.seed: number_at(r.metrics, check.metric) for r in there if r.status == "done"}
+    values = {r.run.seed: number_at(r.metrics, check.metric.split(".")) for r in there if r.status == "done"}
     numbers = {seed: value for seed, value in values.items() if value is not None}
     if len(numbers) < len(needed):
         reason = f"{check.metric} is there for {len(numbers)} of {len(needed)} seeds"
@@ -287,15 +288,3 @@ def of_one_kind(named: Iterable[tuple[str, Record]]) -> dict[str, Record]:
 def has_options(run: Run, wanted: Mapping[str, Any]) -> bool:
     options = flat(run.options)
     return all(key in options and options[key] == value for key, value in wanted.items())
-
-
-def number_at(value: Any, path: str) -> float | None:
-    """The number at a dotted path into the metrics, lists included."""
-    for key in path.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(key)
-        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            return None
-    return float(value) if isinstance(value, int | float) else None

@@ -265,8 +265,11 @@ def option(options: Mapping[str, Any], path: str) -> Any:
 
 
 def number_at(metrics: Any, path: Sequence[str]) -> float | None:
-    """The number at a path into the metrics; None where there is none."""
+    """The number at a path into the metrics, whose keys may be places in a list; None where there is none."""
     for key in path:
+        if type(metrics) is list:
+            metrics = metrics[int(key)] if key.isdigit() and int(key) < len(metrics) else None
+            continue
         # isinstance(x, Mapping) is slow, and tables of large stores ask a million times: test for dict first.
         metrics = metrics.get(key) if type(metrics) is dict or isinstance(metrics, Mapping) else None
     return float(metrics) if isinstance(metrics, int | float) else None

@@ -5,7 +5,8 @@ from functools import partial
 
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, paired_difference, student_t
-from assay.report.claims import Check, Claim, has_options, number_at
+from assay.report.claims import Check, Claim, has_options
+from assay.report.rows import number_at
 
 
 def _configuration(lse: float, var: float, tc: float) -> dict[str, object]:
@@ -23,7 +24,7 @@ RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
 def _by_seed(records: Sequence[Record], metric: str, rows: dict[str, object]) -> dict[int, float]:
-    found = {r.run.seed: number_at(r.metrics, metric) for r in records if has_options(r.run, rows)}
+    found = {r.run.seed: number_at(r.metrics, metric.split(".")) for r in records if has_options(r.run, rows)}
     return {seed: value for seed, value in found.items() if value is not None}
 
 
