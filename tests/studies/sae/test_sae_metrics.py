@@ -36,9 +36,9 @@ def test_entropy_and_usage_of_uniform_responsibilities() -> None:
 
 def test_reconstructions_with_the_encoders_own_weights() -> None:
     W, x = torch.eye(3), torch.randn(20, 3, generator=stream(0, "x"))
-    assert sae.reconstruction_mse(x, W, x) == 0
-    assert sae.normalized_reconstruction_mse(7 * x, W, x) == pytest.approx(0, abs=1e-6), "scale does not matter"
-    assert sae.reconstruction_mse(7 * x, W, x) > 1
+    assert sae.reconstruction_mse(x, x, W) == 0
+    assert sae.normalized_reconstruction_mse(x, 7 * x, W) == pytest.approx(0, abs=1e-6), "scale does not matter"
+    assert sae.reconstruction_mse(x, 7 * x, W) > 1
 
 
 def test_matrices_have_ones_on_their_diagonals() -> None:

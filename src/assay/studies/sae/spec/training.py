@@ -70,7 +70,7 @@ def evaluate(
         codes.append(a)
     a, x = torch.cat(codes), torch.cat(rows)
     W = model.get_encoder_weights() if isinstance(model, StandardSAE) else model.get_weights()
-    mse = float(torch.stack(errors).sum() / len(x)) if errors else metrics.reconstruction_mse(a, W, x)
+    mse = float(torch.stack(errors).sum() / len(x)) if errors else metrics.reconstruction_mse(x, a, W)
     return {
         "loss": float(torch.stack(losses).mean()),
         "dead_units": metrics.dead_units(a),
