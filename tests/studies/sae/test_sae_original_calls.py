@@ -4,8 +4,9 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +67,14 @@ class TestMetrics:
             ("sae_loss", "x, recon, a, l1_weight=0.01"),
             ("train_epoch", "model, loader, optimizer, loss_config=None, device='cpu'"),
             ("evaluate", "model, loader, loss_config=None, device='cpu'"),
+            (
+                "train",
+                "model, train_loader, test_loader, config, device=None, checkpoint_dir=None, verbose=True",
+            ),
+            (
+                "get_synthetic_loader",
+                "n_samples=10000, n_features=784, n_components=10, batch_size=128, noise_std=0.1, seed=42",
+            ),
         ],
     )
     def test_arguments_have_the_originals_order_and_defaults(self, name: str, wanted: str) -> None:
@@ -139,6 +148,44 @@ class TestFiles:
         words: list[Any] = ["--results-dir", tmp_path / "results", "--output-dir", tmp_path, "--figure", "6"]
         code, _, err = cli("sae", "figures", *words, "--quiet")
         assert code == 0 and (tmp_path / "fig6_sae_features.pdf").is_file(), err
+
+
+class TestTraining:
+    CONFIG: ClassVar = {"training": {"epochs": 2, "optimizer": "Adam"}, "loss": {"lambda_tc": 0.5, "l1_weight": 0.01}}
+
+    @pytest.mark.parametrize("kind", [sae.Encoder, sae.StandardSAE])
+    def test_batches_with_or_without_labels_and_one_config_for_both_models(
+        self, kind: type, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        x = rows(64, 10).relu()
+        loaders: list[Any] = [[x[:32], x[32:]], [(x[:32],), (x[32:],)], [[x[:32], None], [x[32:], None]]]
+        found = []
+        for loader in loaders:
+            sae.set_seed(0)
+            found.append(sae.train(kind(10, 4), loader, loader, self.CONFIG, torch.device("cpu")))
+        assert found[0] == found[1] == found[2] and len(found[0]["train_loss"]) == 2
+        assert capsys.readouterr().out.count("epoch 2") == 3, "it reports unless told not to"
+
+    def test_a_seed_is_that_of_torch_and_numpy(self) -> None:
+        drawn = []
+        for seed in (3, 3, 4):
+            sae.set_seed(seed)
+            drawn.append((torch.rand(()).item(), np.random.rand()))
+        assert drawn[0] == drawn[1] != drawn[2]
+        sae.set_seed(3)
+        first = sae.get_synthetic(5, 4, 3, 0.1, None)[0]
+        sae.set_seed(3)
+        again = sae.get_synthetic(5, 4, 3, 0.1, None)[0]
+        other = sae.get_synthetic(5, 4, 3, 0.1, None)[0]
+        assert torch.equal(first, again) and not torch.equal(first, other)
+
+    def test_arrays_are_probed_as_tensors_are(self) -> None:
+        y = torch.arange(40) % 2
+        z = rows(40, 3, name="z") + y[:, None]
+        parts = (z[:20], y[:20], z[20:], y[20:])
+        assert sae.linear_probe_accuracy(*(part.numpy() for part in parts)) == sae.linear_probe_accuracy(*parts)
+        assert isinstance(sae.feature_similarity_matrix(z), np.ndarray)
+        assert isinstance(sae.activation_correlation_matrix(z), np.ndarray)
 
 
 def test_a_loss_of_an_unknown_name_is_refused() -> None:

@@ -102,8 +102,8 @@ class Config:
         return {str(given["name"]): self.encoder(given) for given in self._entries("configurations")}
 
     def models(self) -> dict[str, SparseCoder]:
-        """`type: encoder` (encoder_lse_infomax), `type: sae` (standard_sae) with its l1_weight, or the word of any sparse
-        coder, such as topk:k=8."""
+        """`type: encoder` (encoder_lse_infomax), `type: sae` (standard_sae) with its l1_weight, or the word of any
+        sparse coder, such as topk:k=8."""
         found: dict[str, SparseCoder] = {}
         for given in self._entries("models"):
             kind = str(given.get("type", "encoder"))

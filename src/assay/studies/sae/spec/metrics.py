@@ -78,15 +78,15 @@ def sparsity_l0(a: Float[Tensor, "batch K"], threshold: float = 0.01) -> tuple[f
 
 
 @torch.no_grad()
-def feature_similarity_matrix(W: Float[Tensor, "K d_in"]) -> Float[Tensor, "K K"]:
+def feature_similarity_matrix(W: Float[Tensor, "K d_in"]) -> Float[np.ndarray, "K K"]:
     """Cosines of the rows."""
     rows = W / (W.norm(dim=1, keepdim=True) + TINY)
-    return rows @ rows.T
+    return (rows @ rows.T).cpu().numpy()
 
 
 @torch.no_grad()
-def activation_correlation_matrix(a: Float[Tensor, "batch K"]) -> Float[Tensor, "K K"]:
-    return infomax.correlations(a)
+def activation_correlation_matrix(a: Float[Tensor, "batch K"]) -> Float[np.ndarray, "K K"]:
+    return infomax.correlations(a).cpu().numpy()
 
 
 def compute_all_metrics(
@@ -104,12 +104,13 @@ def compute_all_metrics(
 
 
 def linear_probe_accuracy(
-    train_features: Float[Tensor, "n K"],
-    train_labels: Int[Tensor, " n"],
-    test_features: Float[Tensor, "m K"],
-    test_labels: Int[Tensor, " m"],
+    train_features: Float[np.ndarray | Tensor, "n K"],
+    train_labels: Int[np.ndarray | Tensor, " n"],
+    test_features: Float[np.ndarray | Tensor, "m K"],
+    test_labels: Int[np.ndarray | Tensor, " m"],
 ) -> float:
     """Test accuracy of a logistic regression on standardised codes with C = 1, as in scikit-learn."""
     from assay.metrics.logistic import fit_as_scikit_learn
 
-    return fit_as_scikit_learn(train_features, train_labels).accuracy(test_features, test_labels)
+    x, y, test_x, test_y = map(torch.as_tensor, (train_features, train_labels, test_features, test_labels))
+    return fit_as_scikit_learn(x, y).accuracy(test_x, test_y)
