@@ -49,6 +49,8 @@ def test_the_quick_start_of_the_spec_runs(sweep_path: Path) -> None:
     tn_sim, act_sim = load_or_compute_tn_similarity(sweep_path), load_or_compute_act_similarity(sweep_path)
     js_div = load_or_compute_js_divergence(sweep_path)
     assert tn_sim.shape == act_sim.shape == js_div.shape == (4, 4) and (js_div <= P * np.log(2)).all()
+    kept = {path.name for path in sweep_path.parent.glob("*.npy")}
+    assert kept == {"tn_similarity.npy", "act_similarity.npy", "js_divergence.npy"}
     D_tn, D_act = cosine_similarity_to_metric(tn_sim), cosine_similarity_to_metric(act_sim)
     results = compare_metrics(D_tn, D_act, name1="TN", name2="Activation")
     assert results["name1"] == "TN" and results["k_values"] == [1, 2, 3]
