@@ -54,7 +54,7 @@ def plain_epoch(width: int) -> float:
     """Time one epoch of `Model.fit`: batches from a DataLoader, autograd, torch's AdamW, one model."""
     (model,) = fresh_models(P, [width], [0])
     train, val = core.make_dataloaders(P)
-    return cpu_seconds(lambda: model.fit(train, val, epochs=1))
+    return cpu_seconds(lambda: model.fit(train, val, epochs=1, verbose=False))
 
 
 def indexed_epoch(width: int) -> float:

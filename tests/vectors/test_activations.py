@@ -334,7 +334,9 @@ def test_rows_of_another_device_are_not_taken_up(
 
 
 def test_the_specs_function_keeps_rows_where_it_is_told(tiny: activations.Activations, tmp_path: Path) -> None:
-    train, test = get_llm_activations("tiny", 0, tmp_path / "kept", 8, 300, text="text.txt")
+    loaders = get_llm_activations("tiny", 0, tmp_path / "kept", 8, 300, text="text.txt")
+    assert next(len(batch[0]) for batch in loaders[0]) == 8
+    train, test = (loader.x for loader in loaders)
     assert train.shape[1] == test.shape[1] == 16 and list((tmp_path / "kept").glob("*/progress.json"))
     assert not (tmp_path / "cache").exists()
     assert len(test) > 1 and len(train) == 8 * len(test), "also where the text has more rows than were asked for"

@@ -5,8 +5,9 @@ units are enough (`constructive_model`), so a wider model that fails has failed 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -58,11 +59,11 @@ class ModelConfig:
 class Model(nn.Module):
     """Bilinear(2P, d_hidden), then Linear(d_hidden, P): logits of (a + b) mod P."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.config = config
-        self.bi_linear = Bilinear(2 * config.p, config.width, bias=config.bias)
-        self.projection = nn.Linear(config.width, config.p, bias=config.bias)
+        self.cfg = self.config = cfg
+        self.bi_linear = Bilinear(2 * cfg.p, cfg.width, bias=cfg.bias)
+        self.projection = nn.Linear(cfg.width, cfg.p, bias=cfg.bias)
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch P"]:
         return self.projection(self.bi_linear(x))
@@ -81,26 +82,47 @@ class Model(nn.Module):
 
     def fit(
         self,
-        train: Batches,
-        val: Batches,
-        *,
+        train_loader: Batches,
+        val_loader: Batches,
+        optimizer: torch.optim.Optimizer | None = None,
         epochs: int = 500,
+        loss_fn: Callable[[Tensor, Tensor], Tensor] | None = None,
+        device: str | torch.device | None = None,
+        early_stop_acc: float | None = 1.0,
+        verbose: bool = True,
+        log_every: int = 50,
+        *,
         lr: float = 3e-3,
         weight_decay: float = 1e-4,
-    ) -> list[float]:
-        """Train by AdamW on batches of (inputs, answers) until every validation answer is right; return the accuracy on
-        `val` after each epoch. The plain loop: `bilinear_bank` does the same for many models at once."""
-        optimizer = torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay)
-        curve = list[float]()
-        while len(curve) < epochs and (not curve or curve[-1] < 1):
-            for inputs, answers in train:
+    ) -> dict[str, Any]:
+        """Train on batches of (inputs, answers) until the validation accuracy reaches `early_stop_acc`; by AdamW with
+        `lr` and `weight_decay` unless an optimizer is given. Returns train_loss and val_acc of each epoch, and
+        stopped_epoch. The plain loop: `bilinear_bank` does the same for many models at once."""
+        place = next(self.parameters()).device if device is None else torch.device(device)
+        self.to(place)
+        optimizer = optimizer or torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=weight_decay)
+        loss_fn = loss_fn or nn.functional.cross_entropy
+        losses, accuracies = list[float](), list[float]()
+        for epoch in range(1, epochs + 1):
+            found = []
+            for inputs, answers in train_loader:
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(self(inputs), answers).backward()
+                loss = loss_fn(self(inputs.to(place)), answers.to(place))
+                loss.backward()
                 optimizer.step()
-            with torch.no_grad():
-                right = torch.cat([self(inputs).argmax(dim=-1) == answers for inputs, answers in val])
-            curve.append(right.double().mean().item())
-        return curve
+                found.append(loss.detach())
+            losses.append(torch.stack(found).mean().item() if found else 0.0)
+            accuracies.append(self._accuracy(val_loader, place))
+            if verbose and epoch % log_every == 0:
+                print(f"epoch {epoch}: loss {losses[-1]:.4f}, validation accuracy {accuracies[-1]:.4f}")
+            if early_stop_acc is not None and accuracies[-1] >= early_stop_acc:
+                break
+        return {"train_loss": losses, "val_acc": accuracies, "stopped_epoch": len(accuracies)}
+
+    @torch.no_grad()
+    def _accuracy(self, batches: Batches, place: torch.device) -> float:
+        right = [self(inputs.to(place)).argmax(dim=-1) == answers.to(place) for inputs, answers in batches]
+        return torch.cat(right).double().mean().item()
 
 
 def init_model(p: int = 64, d_hidden: int | None = None, bias: bool = False) -> Model:

@@ -130,7 +130,7 @@ def spec_checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> Itera
         if coder["name"] == "lse_infomax" and "W_enc" in kept:
             state = {"linear.weight": kept["W_enc"], "linear.bias": kept["b_enc"]}
         elif coder["name"] == "relu_l1" and coder["form"] == "spec" and "W_enc" in kept:
-            state = {"encoder.weight": kept["W_enc"], "encoder.bias": kept["b_enc"]}
+            state = {"encoder.0.weight": kept["W_enc"], "encoder.0.bias": kept["b_enc"]}
             state |= {"decoder.weight": kept["W_dec"].T.contiguous(), "decoder.bias": kept["b_dec"]}
         else:
             continue

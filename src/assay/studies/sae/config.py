@@ -102,14 +102,15 @@ class Config:
         return {str(given["name"]): self.encoder(given) for given in self._entries("configurations")}
 
     def models(self) -> dict[str, SparseCoder]:
-        """`type: encoder`, `type: sae` with its l1_weight, or the word of any sparse coder, such as topk:k=8."""
+        """`type: encoder` (encoder_lse_infomax), `type: sae` (standard_sae) with its l1_weight, or the word of any
+        sparse coder, such as topk:k=8."""
         found: dict[str, SparseCoder] = {}
         for given in self._entries("models"):
             kind = str(given.get("type", "encoder"))
             match kind:
-                case "encoder":
+                case "encoder" | "encoder_lse_infomax":
                     found[str(given["name"])] = self.encoder()
-                case "sae":
+                case "sae" | "standard_sae":
                     l1 = convert(float, given.get("l1_weight", 0.01), what=f"{self.where}: l1_weight")
                     found[str(given["name"])] = ReluL1(l1=l1, form="spec")
                 case _:

@@ -39,10 +39,11 @@ FILES = {
 }
 
 GRIDS = {
-    "5": ("fig5_features", "linear.weight", ("lse_var_tc", "ours")),
-    "6": ("fig6_sae_features", "encoder.weight", ("sae",)),
+    "5": ("fig5_features", ("linear.weight",), ("lse_var_tc", "ours")),
+    "6": ("fig6_sae_features", ("encoder.0.weight", "encoder.weight"), ("sae",)),
 }
-"""Figures of units' weights: their name, the tensor, and which checkpoints they are drawn from."""
+"""Figures of units' weights: their name, the tensor (today's name, then older ones), and which checkpoints they are
+drawn from."""
 DAMAGE = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
@@ -118,9 +119,10 @@ class Figures(Reading):
                 }
             except DAMAGE:
                 raise UserError(f"{path} is no checkpoint that assay or the spec's scripts write.") from None
-            for number, (name, key, words) in GRIDS.items():
+            for number, (name, keys, words) in GRIDS.items():
                 wanted = self.figure in ("all", number) and any(word in path.parent.name for word in words)
-                if wanted and key in units and name not in found:
+                key = next((key for key in keys if key in units), None)
+                if wanted and key is not None and name not in found:
                     grid = feature_grid(units[key].detach().float().numpy())
                     found |= {} if grid is None else {name: grid}
         return found

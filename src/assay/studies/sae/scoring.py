@@ -97,7 +97,7 @@ def _of_the_spec(module: CoderModule, z: Tensor, x: Tensor, own: Tensor | None) 
     W = getattr(module, "W_enc", module.directions())[0].detach()
     r = torch.softmax(-z, dim=1)
     l0, density = spec.sparsity_l0(z)
-    normalised = spec.normalized_reconstruction_mse(z, W, x)
+    normalised = spec.normalized_reconstruction_mse(x, z, W)
     if own is not None:
         guess = own / (own.norm(dim=1, keepdim=True) + spec.TINY) * x.norm(dim=1, keepdim=True)
         normalised = float((x - guess).square().mean())
@@ -111,7 +111,7 @@ def _of_the_spec(module: CoderModule, z: Tensor, x: Tensor, own: Tensor | None) 
         "effective_rank": spec.effective_rank(W),
         "responsibility_entropy": spec.responsibility_entropy(r),
         "max_responsibility": float(r.amax(dim=1).mean()),
-        "reconstruction_mse": spec.reconstruction_mse(z, W, x) if own is None else float((x - own).square().mean()),
+        "reconstruction_mse": spec.reconstruction_mse(x, z, W) if own is None else float((x - own).square().mean()),
         "normalized_reconstruction_mse": normalised,
         "l0_sparsity": l0,
         "l0_density": density,

@@ -1,9 +1,11 @@
 """The base of the spec's verbs: a YAML file chooses runs of the study `sae`."""
 
 import json
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
 from assay.core.errors import UserError
@@ -55,8 +57,13 @@ class FromConfig(Study):
 
     def searched(self, config: Config) -> Path | None:
         """The data folder named by the flag, or for MNIST, the spec's data, by the file."""
-        by_file = config.data_dir if config.data_dir != Path("data") else None
-        return self.data_dir or (by_file if isinstance(self.vectors(config), Mnist) else None)
+        if self.data_dir or not isinstance(self.vectors(config), Mnist) or config.data_dir == Path("data"):
+            return self.data_dir
+        if os.name != "nt" and PureWindowsPath(config.data_dir).drive:  # the spec's own files say E:/ml_datasets
+            said = f"data.data_dir {config.data_dir} is a folder of Windows: looking in the usual places"
+            warnings.warn(f"{config.where}: {said}", stacklevel=1)  # said once, whoever asks
+            return None
+        return config.data_dir
 
     def wanted_seeds(self, config: Config) -> tuple[int, ...]:
         return self.seeds or config.seeds

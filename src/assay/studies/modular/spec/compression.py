@@ -8,30 +8,28 @@ order, and the sidecar of a matrix says which row is which.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor
 
-from assay.core.errors import UserError
 from assay.core.study import Context
 from assay.studies.modular.files import Key, State, SweepResults, collect, load, save
 from assay.studies.modular.matrices import (
-    Device,
     load_or_compute_act_similarity,
     load_or_compute_js_divergence,
     load_or_compute_tn_similarity,
-    weights_of,
 )
-from assay.studies.modular.metrics.frequency_law import eigen_law
-from assay.studies.modular.metrics.spectra import eigenpairs, interaction_matrices
 from assay.studies.modular.records import WEIGHTS
+from assay.studies.modular.spec.frequency import (
+    compute_eigen_data,
+    compute_frequency_heatmap,
+    compute_interaction_matrices,
+)
 from assay.studies.modular.sweep import Sweep
 from assay.train.device import numerics_for
 
@@ -86,32 +84,3 @@ def load_sweep_results(path: str | Path, seed: int | None = None) -> tuple[dict[
     unless `seed` chooses one."""
     found = load(path).of_seed(seed)
     return found.models, found.val_accs, found.P
-
-
-def compute_interaction_matrices(models_state: Mapping[Key, State], P: int, device: Device = None) -> dict[Key, Tensor]:
-    """The symmetric forms of each model, (P, 2P, 2P)."""
-    return {
-        key: interaction_matrices(model)
-        for key, model in zip(models_state, weights_of(models_state, P, device), strict=True)
-    }
-
-
-@torch.no_grad()
-def compute_eigen_data(int_mats: Mapping[Key, Tensor], P: int) -> dict[Key, dict[str, Tensor]]:
-    """Eigenvalues of each form by size, (P, 2P), and eigenvectors as columns, (P, 2P, 2P)."""
-    found = {}
-    for key, forms in int_mats.items():
-        if forms.shape != (P, 2 * P, 2 * P):
-            raise UserError(f"the forms of model {key} are {tuple(forms.shape)}, where P={P} has {(P, 2 * P, 2 * P)}.")
-        found[key] = dict(zip(("eigenvalues", "eigenvectors"), eigenpairs(forms), strict=True))
-    return found
-
-
-def compute_frequency_heatmap(
-    eigen_data: Mapping[Key, Mapping[str, Tensor]], d_hidden: Key, P: int, n_evecs: int = 4
-) -> np.ndarray:
-    """p(f | r) of one model by the spec's law, (P, P//2 + 1)."""
-    if d_hidden not in eigen_data:
-        raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, eigen_data))}.")
-    data = eigen_data[d_hidden]
-    return eigen_law(data["eigenvalues"], data["eigenvectors"], n_evecs=n_evecs)

@@ -1,9 +1,12 @@
 """Modular addition as a data set, and a plain training loop of one model, under the spec's names.
 
-Nothing touches a global generator.
+    train_data, train_labels, val_data, val_labels = create_train_val_split(64, train_fraction=0.5, seed=0)
+    history = train_model(init_model(64, 32), train_data, train_labels, val_data, val_labels)
+
+Nothing touches a global generator, unless the seed is None.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +17,9 @@ from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.studies.modular.bilinear import Model, addition_table, model_of, one_hot
 from assay.studies.modular.files import Key, State
+from assay.studies.modular.matrices import Device
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def get_device() -> torch.device:
@@ -21,81 +27,102 @@ def get_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def load_model_for_dim(models_state: Mapping[Key, State], d_hidden: Key, P: int = 64) -> Model:
-    """Build the model of one width (and seed) of a loaded sweep."""
-    if d_hidden not in models_state:
-        raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, models_state))}.")
-    model = model_of(models_state[d_hidden])
+def load_model_for_dim(d: Key, models_state: Mapping[Key, State], P: int, device: Device = None) -> Model:
+    """Build the model of one width (or width and seed) of a loaded sweep."""
+    if d not in models_state:
+        raise UserError(f"no model {d} here; there are {', '.join(map(str, models_state))}.")
+    model = model_of(models_state[d])
     if model.config.p != P:
-        raise UserError(f"model {d_hidden} is of P={model.config.p}, not of P={P}.")
-    return model
+        raise UserError(f"model {d} is of P={model.config.p}, not of P={P}.")
+    return model.to(device or "cpu").eval()
 
 
-def create_full_dataset(p: int = 64) -> Float[Tensor, "pairs inputs"]:
+def create_full_dataset(P: int = 64, device: Device = None) -> Float[Tensor, "pairs inputs"]:
     """The inputs [onehot(a); onehot(b)] of all P^2 pairs; row aP + b."""
-    a, b, _ = addition_table(p)
-    return one_hot(a, b, p)
+    a, b, _ = addition_table(P)
+    return one_hot(a, b, P).to(device or "cpu")
 
 
-def create_labels(p: int = 64) -> Int[Tensor, " pairs"]:
+def create_labels(P: int = 64, device: Device = None) -> Int[Tensor, " pairs"]:
     """(a + b) mod P of all P^2 pairs."""
-    return addition_table(p)[2]
+    return addition_table(P)[2].to(device or "cpu")
 
 
 def create_train_val_split(
-    p: int = 64, train_fraction: float = 0.5, seed: int = 0
-) -> tuple[Int[Tensor, " train"], Int[Tensor, " val"]]:
-    """Draw the rows of the full dataset to train and to validate on, from a stream of the seed."""
-    order = torch.randperm(p * p, generator=stream(seed, "split"))
-    first = round(train_fraction * p * p)
-    return order[:first], order[first:]
+    P: int = 64, train_fraction: float = 0.5, seed: int | None = 0, device: Device = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return inputs and labels to train on, and inputs and labels to validate on; drawn from a stream of the seed."""
+    order = torch.randperm(P * P, generator=stream(_drawn(seed), "split"))
+    parts = order[: int(train_fraction * P * P)], order[int(train_fraction * P * P) :]
+    inputs, labels = create_full_dataset(P, device), create_labels(P, device)
+    (train, train_labels), (val, val_labels) = ((inputs[rows], labels[rows]) for rows in parts)
+    return train, train_labels, val, val_labels
 
 
 def make_dataloaders(
-    p: int = 64, train_fraction: float = 0.75, batch_size: int = 64, seed: int = 0
+    P: int = 64,
+    train_fraction: float = 0.75,
+    batch_size: int = 64,
+    seed: int | None = 0,
+    shuffle_train: bool = True,
+    drop_last: bool = True,
 ) -> tuple[DataLoader, DataLoader]:
-    """Return shuffled training batches, dropping one that is not full, and one batch of the validation pairs."""
-    inputs, labels = create_full_dataset(p), create_labels(p)
-    train, val = create_train_val_split(p, train_fraction, seed)
+    """Return training batches, without one that is not full unless `drop_last` is off, and validation batches."""
+    seed = _drawn(seed)
+    train, train_labels, val, val_labels = create_train_val_split(P, train_fraction, seed)
     batches = DataLoader(
-        TensorDataset(inputs[train], labels[train]),
+        TensorDataset(train, train_labels),
         batch_size=batch_size,
-        shuffle=True,
-        drop_last=True,
+        shuffle=shuffle_train,
+        drop_last=drop_last,
         generator=stream(seed, "order"),
     )
-    return batches, DataLoader(TensorDataset(inputs[val], labels[val]), batch_size=len(val))
+    return batches, DataLoader(TensorDataset(val, val_labels), batch_size=batch_size)
 
 
 @torch.no_grad()
-def compute_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    return float((model(inputs).argmax(dim=-1) == labels).double().mean())
+def compute_accuracy(model: nn.Module, data: Tensor, labels: Tensor) -> float:
+    return float((model(data).argmax(dim=-1) == labels).double().mean())
 
 
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor) -> float:
-    """Take one step on cross entropy; return the loss before it."""
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, data: Tensor, labels: Tensor, loss_fn: Loss | None = None
+) -> float:
+    """Take one step on a loss, cross entropy unless another is given; return the loss before it."""
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss = (loss_fn or nn.functional.cross_entropy)(model(data), labels)
     loss.backward()
     optimizer.step()
     return loss.item()
 
 
 def train_model(
-    model: Model,
-    *,
-    train_fraction: float = 0.5,
+    model: nn.Module,
+    train_data: Tensor,
+    train_labels: Tensor,
+    val_data: Tensor | None = None,
+    val_labels: Tensor | None = None,
     epochs: int = 1000,
     lr: float = 1e-2,
     weight_decay: float = 1e-4,
-    seed: int = 0,
+    verbose: bool = True,
+    log_every: int = 100,
 ) -> dict[str, list[float]]:
-    """Train by AdamW on full batches; return the losses, and the accuracies on the validation pairs."""
-    inputs, labels = create_full_dataset(model.config.p), create_labels(model.config.p)
-    train, val = create_train_val_split(model.config.p, train_fraction, seed)
+    """Train by AdamW on full batches; return losses, and accuracies after each step. Without validation data, val_acc
+    stays empty."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
-    history: dict[str, list[float]] = {"loss": [], "val_acc": []}
-    for _ in range(epochs):
-        history["loss"].append(train_step(model, optimizer, inputs[train], labels[train]))
-        history["val_acc"].append(compute_accuracy(model, inputs[val], labels[val]))
+    history: dict[str, list[float]] = {"train_loss": [], "train_acc": [], "val_acc": []}
+    for epoch in range(1, epochs + 1):
+        history["train_loss"].append(train_step(model, optimizer, train_data, train_labels))
+        history["train_acc"].append(compute_accuracy(model, train_data, train_labels))
+        if val_data is not None and val_labels is not None:
+            history["val_acc"].append(compute_accuracy(model, val_data, val_labels))
+        if verbose and epoch % log_every == 0:
+            last = (f"{name} {values[-1]:.4f}" for name, values in history.items() if values)
+            print(f"epoch {epoch}: {', '.join(last)}")
     return history
+
+
+def _drawn(seed: int | None) -> int:
+    """The seed, or for None one from torch's global generator."""
+    return int(torch.randint(2**31, ())) if seed is None else seed

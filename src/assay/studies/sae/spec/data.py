@@ -60,10 +60,15 @@ def get_mnist(
 
 
 def get_synthetic(
-    n_samples: int = 10_000, n_features: int = 784, n_components: int = 10, noise_std: float = 0.1, seed: int = 42
+    n_samples: int = 10_000,
+    n_features: int = 784,
+    n_components: int = 10,
+    noise_std: float = 0.1,
+    seed: int | None = 42,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "components d"]]:
-    """Rows of 1 to 3 random unit vectors, with sizes from U(0.5, 1.5), plus noise; and those vectors."""
-    rng = stream(seed, "synthetic")
+    """Rows of 1 to 3 random unit vectors, with sizes from U(0.5, 1.5), plus noise; and those vectors. With seed=None,
+    the seed is drawn from torch's global generator."""
+    rng = stream(int(torch.randint(2**31, ())) if seed is None else seed, "synthetic")
     components = normalize(torch.randn(n_components, n_features, generator=rng), dim=1)
     most = min(3, n_components)
     count = torch.randint(1, most + 1, (n_samples, 1), generator=rng)
@@ -73,8 +78,16 @@ def get_synthetic(
     return x, components
 
 
-def get_synthetic_loader(batch_size: int = 128, **options: int | float) -> tuple[ResidentLoader, Tensor]:
-    x, components = get_synthetic(**options)  # type: ignore[arg-type]
+def get_synthetic_loader(
+    n_samples: int = 10_000,
+    n_features: int = 784,
+    n_components: int = 10,
+    batch_size: int = 128,
+    noise_std: float = 0.1,
+    seed: int | None = 42,
+) -> tuple[ResidentLoader, Float[Tensor, "components d"]]:
+    """Return `get_synthetic` in batches, with the strongest component of each row as its label; and the components."""
+    x, components = get_synthetic(n_samples, n_features, n_components, noise_std, seed)
     labels = (x @ components.T).argmax(dim=1)
     return ResidentLoader(x, labels, batch_size, shuffle=True), components
 
@@ -83,14 +96,16 @@ def get_llm_activations(
     model_name: str = "gpt2",
     layer: int = 6,
     cache_path: str | Path | None = None,
-    batch: int = 16,
+    batch_size: int = 128,
     max_samples: int = 50_000,
     *,
     text: str = "wikitext-2/valid.txt",
     device: str = "cpu",
-) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
-    """Train and test rows of a layer's output, one per token; whole sequences are in one or the other.
-    They are kept in the folder `cache_path` (assay's cache without), and computed `batch` sequences at a time."""
+    batch: int = 16,
+) -> tuple[ResidentLoader, ResidentLoader]:
+    """Return train and test loaders of a layer's output, a row per token; whole sequences are in one or the other. All
+    rows of a loader are its `x`. They are kept in the folder `cache_path` (assay's cache without), and computed `batch`
+    sequences at a time."""
     from assay.vectors.activations import Activations, layer_name
 
     context = Activations().context
@@ -98,4 +113,8 @@ def get_llm_activations(
     hook = layer_name(model_name, layer)
     asked = Activations(model=model_name, hook=hook, text=text, sequences=sequences, batch=batch)
     found = asked.load_with(device, cache_path if cache_path is None else Path(cache_path))
-    return found.train.x, found.test.x
+    parts = [(part.x, torch.zeros(len(part.x), dtype=torch.long)) for part in (found.train, found.test)]
+    train, test = (
+        ResidentLoader(*part, batch_size, shuffle=shuffle) for part, shuffle in zip(parts, (True, False), strict=True)
+    )
+    return train, test

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from assay.nn import infomax
 
-STILL, ACTIVE, TINY = 0.01, 0.01, 1e-8
+TINY = 1e-8
 
 
 @torch.no_grad()
-def dead_units(a: Float[Tensor, "batch K"]) -> int:
-    """Units whose variance is below 0.01. A code that grows in scale has none, used or not."""
-    return int((a.var(dim=0) < STILL).sum())
+def dead_units(a: Float[Tensor, "batch K"], threshold: float = 0.01) -> int:
+    """Units whose variance is below the threshold. A code that grows in scale has none, used or not."""
+    return int((a.var(dim=0) < threshold).sum())
 
 
 @torch.no_grad()
@@ -54,7 +54,7 @@ def usage_distribution(r: Float[Tensor, "batch K"]) -> np.ndarray:
 
 @torch.no_grad()
 def reconstruction_mse(
-    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"]
+    x: Float[Tensor, "batch d_in"], a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"]
 ) -> float:
     """mean (x - a W)^2: the encoder's own weights as an untrained decoder."""
     return float((x - a @ W).square().mean())
@@ -62,7 +62,7 @@ def reconstruction_mse(
 
 @torch.no_grad()
 def normalized_reconstruction_mse(
-    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], x: Float[Tensor, "batch d_in"]
+    x: Float[Tensor, "batch d_in"], a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"]
 ) -> float:
     """`reconstruction_mse` with every reconstruction scaled to the norm of its x, which no decoder knows."""
     guess = a / (a.norm(dim=1, keepdim=True) + TINY) @ W
@@ -71,22 +71,22 @@ def normalized_reconstruction_mse(
 
 
 @torch.no_grad()
-def sparsity_l0(a: Float[Tensor, "batch K"], threshold: float = ACTIVE) -> tuple[float, float]:
+def sparsity_l0(a: Float[Tensor, "batch K"], threshold: float = 0.01) -> tuple[float, float]:
     """Units with |a| above the threshold, per row; and as a share of all."""
     found = float((a.abs() > threshold).sum(dim=1).double().mean())
     return found, found / a.shape[1]
 
 
 @torch.no_grad()
-def feature_similarity_matrix(W: Float[Tensor, "K d_in"]) -> Float[Tensor, "K K"]:
+def feature_similarity_matrix(W: Float[Tensor, "K d_in"]) -> Float[np.ndarray, "K K"]:
     """Cosines of the rows."""
     rows = W / (W.norm(dim=1, keepdim=True) + TINY)
-    return rows @ rows.T
+    return (rows @ rows.T).cpu().numpy()
 
 
 @torch.no_grad()
-def activation_correlation_matrix(a: Float[Tensor, "batch K"]) -> Float[Tensor, "K K"]:
-    return infomax.correlations(a)
+def activation_correlation_matrix(a: Float[Tensor, "batch K"]) -> Float[np.ndarray, "K K"]:
+    return infomax.correlations(a).cpu().numpy()
 
 
 def compute_all_metrics(
@@ -98,18 +98,19 @@ def compute_all_metrics(
         "weight_redundancy": weight_redundancy(W),
         "effective_rank": effective_rank(W),
         "responsibility_entropy": responsibility_entropy(r),
-        "reconstruction_mse": reconstruction_mse(a, W, x),
+        "reconstruction_mse": reconstruction_mse(x, a, W),
         "sparsity_l0": sparsity_l0(a)[0],
     }
 
 
 def linear_probe_accuracy(
-    train_features: Float[Tensor, "n K"],
-    train_labels: Int[Tensor, " n"],
-    test_features: Float[Tensor, "m K"],
-    test_labels: Int[Tensor, " m"],
+    train_features: Float[np.ndarray | Tensor, "n K"],
+    train_labels: Int[np.ndarray | Tensor, " n"],
+    test_features: Float[np.ndarray | Tensor, "m K"],
+    test_labels: Int[np.ndarray | Tensor, " m"],
 ) -> float:
     """Test accuracy of a logistic regression on standardised codes with C = 1, as in scikit-learn."""
     from assay.metrics.logistic import fit_as_scikit_learn
 
-    return fit_as_scikit_learn(train_features, train_labels).accuracy(test_features, test_labels)
+    x, y, test_x, test_y = map(torch.as_tensor, (train_features, train_labels, test_features, test_labels))
+    return fit_as_scikit_learn(x, y).accuracy(test_x, test_y)

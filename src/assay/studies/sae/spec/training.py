@@ -1,10 +1,11 @@
 """The spec's loop over one model; tests compare it with assay.train.coder_bank, which trains many at a time."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,20 +15,29 @@ from assay.studies.sae.spec import metrics
 from assay.studies.sae.spec.losses import combined_loss, sae_loss
 from assay.studies.sae.spec.model import Encoder, StandardSAE
 
-Loader = Iterable[tuple[Tensor, Tensor]]
+Loader = Iterable[Tensor | Sequence[Tensor]]
+Device = str | torch.device
 
 
 def set_seed(seed: int) -> None:
-    """Seed the global generators, for the spec's scripts; assay itself passes generators."""
+    """Seed the global generators of torch and NumPy, for the spec's scripts; assay itself passes generators."""
     torch.manual_seed(seed)
+    np.random.seed(seed)
+
+
+def _rows(loader: Loader, device: Device) -> Iterator[Tensor]:
+    """The inputs of each batch: the batch itself, or its first part where it has labels too."""
+    for batch in loader:
+        yield (batch if isinstance(batch, Tensor) else batch[0]).to(device)
 
 
 def _losses(model: Encoder | StandardSAE, x: Tensor, config: Mapping[str, float]) -> tuple[dict[str, Tensor], Tensor]:
+    """The terms of a model's loss and its code. One `loss` section serves both models: l1_weight is for the second."""
     if isinstance(model, StandardSAE):
         recon, a = model(x)
         return sae_loss(x, recon, a, **({"l1_weight": config["l1_weight"]} if "l1_weight" in config else {})), a
     a, _ = model(x)
-    return combined_loss(a, model.W, config), a
+    return combined_loss(a, model.W, {name: value for name, value in config.items() if name != "l1_weight"}), a
 
 
 def train_epoch(
@@ -35,14 +45,14 @@ def train_epoch(
     loader: Loader,
     optimizer: torch.optim.Optimizer,
     loss_config: Mapping[str, float] | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
 ) -> dict[str, float]:
     """Train for one pass; return each term's mean over batches. The device is synchronised once, at the end."""
     model.train()
     sums: dict[str, Tensor] = {}
     batches = 0
-    for x, _ in loader:
-        losses, _ = _losses(model, x.to(device), loss_config or {})
+    for x in _rows(loader, device):
+        losses, _ = _losses(model, x, loss_config or {})
         optimizer.zero_grad()
         losses["total"].backward()
         optimizer.step()
@@ -56,21 +66,21 @@ def train_epoch(
 
 @torch.no_grad()
 def evaluate(
-    model: Encoder | StandardSAE, loader: Loader, loss_config: Mapping[str, float] | None = None, device: str = "cpu"
+    model: Encoder | StandardSAE, loader: Loader, loss_config: Mapping[str, float] | None = None, device: Device = "cpu"
 ) -> dict[str, Any]:
     """Compute the metrics of all rows in one pass; `sparsity_l0` is a number here."""
     model.eval()
     rows, codes, losses, errors = [], [], [], []
-    for x, _ in loader:
-        found, a = _losses(model, x.to(device), loss_config or {})
+    for x in _rows(loader, device):
+        found, a = _losses(model, x, loss_config or {})
         losses.append(found["total"])
         if "mse" in found:
             errors.append(found["mse"] * len(x))
-        rows.append(x.to(device))
+        rows.append(x)
         codes.append(a)
     a, x = torch.cat(codes), torch.cat(rows)
     W = model.get_encoder_weights() if isinstance(model, StandardSAE) else model.get_weights()
-    mse = float(torch.stack(errors).sum() / len(x)) if errors else metrics.reconstruction_mse(a, W, x)
+    mse = float(torch.stack(errors).sum() / len(x)) if errors else metrics.reconstruction_mse(x, a, W)
     return {
         "loss": float(torch.stack(losses).mean()),
         "dead_units": metrics.dead_units(a),
@@ -87,20 +97,23 @@ def train(
     train_loader: Loader,
     test_loader: Loader,
     config: Mapping[str, Any],
-    device: str = "cpu",
+    device: Device | None = None,
     checkpoint_dir: str | Path | None = None,
-    verbose: bool = False,
+    verbose: bool = True,
 ) -> dict[str, list[float]]:
-    """Train as `config["training"]` and `config["loss"]` say; writes model.pt and history.json if given a folder."""
+    """Train as `config["training"]` and `config["loss"]` say, on CUDA where there is one unless a device is named;
+    writes model.pt and history.json if given a folder."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     training = {"epochs": 100, "lr": 1e-3, "optimizer": "adam", **config.get("training", {})}
     kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-    if training["optimizer"] not in kinds:
+    optimizer_name = str(training["optimizer"]).lower()
+    if optimizer_name not in kinds:
         raise UserError(f"training.optimizer '{training['optimizer']}': choose adam or sgd.")
     epochs = training["epochs"]
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
         raise UserError(f"training.epochs {epochs!r}: a whole number, 1 or more.")
     model.to(device)
-    optimizer = kinds[training["optimizer"]](model.parameters(), lr=training["lr"])
+    optimizer = kinds[optimizer_name](model.parameters(), lr=training["lr"])
     loss = config.get("loss", {})
     history: dict[str, list[float]] = {}
     for number in range(1, epochs + 1):

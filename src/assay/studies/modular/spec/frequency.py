@@ -1,0 +1,137 @@
+"""A model's forms, their spectra and the frequencies in them, under the spec's names: arrays in, arrays out.
+
+    stack = compute_interaction_matrix(model)                        # (P, 2P, 2P), one symmetric form per remainder
+    eigenvalues, eigenvectors = compute_eigendecomposition(stack[0])
+    p = compute_frequency_distribution(eigenvalues, eigenvectors, P)
+
+`show_progress` is accepted everywhere the original has it; nothing here takes long enough to show it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.errors import UserError
+from assay.studies.modular.files import Key, State
+from assay.studies.modular.matrices import Device, weights_of
+from assay.studies.modular.metrics import spectra
+from assay.studies.modular.metrics.frequency_law import eigen_law
+from assay.studies.modular.metrics.tensor_similarity import Factors
+
+Array = np.ndarray | Tensor
+Method = Literal["entropy", "ratio"]
+
+
+def compute_interaction_matrix(model: Factors, remainder: int | None = None) -> Float[np.ndarray, "..."]:
+    """The symmetric forms of all outputs, (P, 2P, 2P), or of one, (2P, 2P)."""
+    forms = spectra.interaction_matrices(model).cpu().numpy()
+    return forms if remainder is None else forms[remainder]
+
+
+def compute_interaction_matrix_stack(model: Factors) -> Float[np.ndarray, "P inputs inputs"]:
+    return compute_interaction_matrix(model)
+
+
+def compute_interaction_matrices(
+    models_state: Mapping[Key, State], P: int, device: Device = None, show_progress: bool = True
+) -> dict[Key, np.ndarray]:
+    """The symmetric forms of each model, (P, 2P, 2P)."""
+    found = zip(models_state, weights_of(models_state, P, device), strict=True)
+    return {key: compute_interaction_matrix(model) for key, model in found}
+
+
+def extract_remainder_matrix(
+    int_mat_stack: Float[Array, "P inputs inputs"], remainder: int
+) -> Float[Array, "inputs inputs"]:
+    return int_mat_stack[remainder]
+
+
+def compute_effective_rank(int_mat: Float[Array, "*batch n n"], method: Method = "entropy") -> Any:
+    """The effective rank of a symmetric matrix, or of each of several."""
+    if method not in get_args(Method):
+        raise UserError(f"method={method!r}: choose one of {', '.join(get_args(Method))}.")
+    return _plain(spectra.effective_rank(spectra.eigenpairs(_tensor(int_mat))[0], method))
+
+
+def compute_eigendecomposition(int_mat: Float[Array, "*batch n n"]) -> tuple[np.ndarray, np.ndarray]:
+    """All eigenvalues of a symmetric matrix by size, and eigenvectors as columns."""
+    values, vectors = spectra.eigenpairs(_tensor(int_mat))
+    return values.numpy(), vectors.numpy()
+
+
+def compute_eigen_data(
+    int_mats: Mapping[Key, Array], P: int, show_progress: bool = True
+) -> dict[Key, dict[str, np.ndarray]]:
+    """Eigenvalues of each form by size, (P, 2P), and eigenvectors as columns, (P, 2P, 2P)."""
+    found = {}
+    for key, forms in int_mats.items():
+        if tuple(forms.shape) != (P, 2 * P, 2 * P):
+            raise UserError(f"the forms of model {key} are {tuple(forms.shape)}, where P={P} has {(P, 2 * P, 2 * P)}.")
+        found[key] = dict(zip(("eigenvalues", "eigenvectors"), compute_eigendecomposition(forms), strict=True))
+    return found
+
+
+def compute_eigenvector_fft(evec: Float[Array, " inputs"], P: int) -> dict[str, np.ndarray]:
+    """Amplitudes of the two halves of an eigenvector and of the whole, with their frequencies."""
+    vector = np.asarray(evec)
+    halves = {"a": vector[:P], "b": vector[P:], "full": vector}
+    amplitudes = {f"fft_{name}": np.abs(np.fft.rfft(part)) for name, part in halves.items()}
+    return amplitudes | {f"freqs_{name}": np.fft.rfftfreq(len(part)) for name, part in halves.items()}
+
+
+def compute_frequency_distribution(
+    eigenvalues: Float[Array, " rank"], eigenvectors: Float[Array, "inputs rank"], P: int, n_evecs: int = 4
+) -> Float[np.ndarray, " frequencies"]:
+    """p(f | r) of one remainder's form by the spec's law."""
+    halves = _tensor(eigenvectors)[None, :P].expand(P, -1, -1)
+    return eigen_law(_tensor(eigenvalues)[None].expand(P, -1), halves, n_evecs=n_evecs)[0]
+
+
+def compute_frequency_heatmap(
+    eigen_data: Mapping[Key, Mapping[str, Array]], d_hidden: Key, P: int, n_evecs: int = 4
+) -> np.ndarray:
+    """p(f | r) of one model by the spec's law, (P, P//2 + 1)."""
+    if d_hidden not in eigen_data:
+        raise UserError(f"no model {d_hidden} here; there are {', '.join(map(str, eigen_data))}.")
+    data = eigen_data[d_hidden]
+    return eigen_law(_tensor(data["eigenvalues"]), _tensor(data["eigenvectors"]), n_evecs=n_evecs)
+
+
+def compute_all_frequency_heatmaps(
+    eigen_data: Mapping[Key, Mapping[str, Array]], P: int, n_evecs: int = 4, show_progress: bool = True
+) -> dict[Key, np.ndarray]:
+    """`compute_frequency_heatmap` of every model."""
+    return {key: compute_frequency_heatmap(eigen_data, key, P, n_evecs) for key in eigen_data}
+
+
+def entropy_effective_rank(eigenvalues: Float[Array, "*batch rank"]) -> Any:
+    """exp of the entropy of the squares' shares: a number, or an array for several spectra."""
+    return _plain(spectra.effective_rank(_tensor(eigenvalues), "entropy"))
+
+
+def ratio_effective_rank(eigenvalues: Float[Array, "*batch rank"]) -> Any:
+    """sum |x| / max |x|: a number, or an array for several spectra."""
+    return _plain(spectra.effective_rank(_tensor(eigenvalues), "ratio"))
+
+
+def cumulative_explained_variance(eigenvalues: Float[Array, "*batch rank"]) -> Float[np.ndarray, "*batch rank"]:
+    """The share of the sum of squares that the largest 1, 2, ... eigenvalues have; 1 throughout for a form of zeros."""
+    return spectra.cumulative_explained_variance(_tensor(eigenvalues)).numpy()
+
+
+def components_for_variance_threshold(eigenvalues: Float[Array, "*batch rank"], threshold: float = 0.99) -> Any:
+    """The fewest of the largest eigenvalues with at least this share of the sum of squares: a number, or an array."""
+    return _plain(spectra.components_for_variance_threshold(_tensor(eigenvalues), threshold))
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.as_tensor(values).detach().cpu()
+
+
+def _plain(found: Tensor) -> Any:
+    """A Python number for one value, an array for more."""
+    return found.item() if found.ndim == 0 else found.numpy()
