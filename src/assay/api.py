@@ -279,7 +279,8 @@ def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: It
         if (path := field_path(cls, key)) in own:
             raise UserError(f"the grid names '{path}' twice, once as '{key}': put all its values into one axis.")
         own[path] = list(values)
-    start = {field_path(cls, key): list(values) for key, values in _preset_grid(cls, preset).items()}
+    axes: Grid = cls.presets[preset].get("grid", {}) if preset else {}
+    start = {field_path(cls, key): list(values) for key, values in axes.items()}
     taken = [*own, *(field_path(cls, name) for name in named)]
     replaced = {key for key in start if any(f"{key}.".startswith(f"{path}.") for path in taken)}
     return {key: own.get(key, axis) for key, axis in start.items() if key in own or key not in replaced} | own
@@ -303,10 +304,6 @@ def field_path(cls: type[Study], path: str) -> str:
         parts.append(spelled(name, types))
         hint = types.get(parts[-1])
     return ".".join(parts)
-
-
-def _preset_grid(cls: type[Study], preset: str | None) -> Grid:
-    return cls.presets[preset].get("grid", {}) if preset else {}
 
 
 def duration(seconds: float) -> str:

@@ -100,7 +100,8 @@ def chosen_options(study: "Study") -> str:
     for path, plugin in held_plugins(study):
         values = {f"--{path}.{option.name}": getattr(plugin, option.name) for option in fields(plugin)}
         flags = ", ".join(f"{flag} {_shown(value)}" for flag, value in values.items()) or "no options"
-        blocks.append(_wrapped(f"{path} {plugin.name}: {flags}"))
+        indent = {"initial_indent": "  ", "subsequent_indent": "    "}
+        blocks.append(textwrap.fill(f"{path} {plugin.name}: {flags}", _width(), break_on_hyphens=False, **indent))
     return "\n".join(["\noptions of the chosen plug-ins:", *blocks, ""]) if blocks else ""
 
 
@@ -182,10 +183,6 @@ def _default(held: Any) -> str:
 def _shown(value: Any) -> str:
     """Returns the value as it is typed after a flag; text needs no quotes there."""
     return printable(value if isinstance(value, str) else written(value)) or "''"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, _width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _width() -> int:

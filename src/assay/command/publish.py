@@ -56,7 +56,7 @@ def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: 
 
     files = write_section(section, folder) if section.tables else []
     if as_json:
-        tables = {table.name: section.json_rows(table) for table in section.tables}
+        tables = {table.name: table.json_rows() for table in section.tables}
         first = next(iter(tables.values()), [])
         found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
         print(json.dumps(found, allow_nan=False), flush=True)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.contracts.shared import assert_loads_back, assert_trains
+from assay.contracts.shared import assert_trains
 from assay.encoders.base import Encoder
 from assay.nn.random import initialised_from, stream
 
@@ -79,11 +79,6 @@ def keeps_its_weights(encoder: Encoder) -> None:
     module(_sequences(6))
     changed = [name for name, tensor in module.state_dict().items() if not torch.equal(tensor, before[name])]
     assert not changed, f"a forward pass changed {', '.join(changed)}"
-
-
-def loads_back(encoder: Encoder) -> None:
-    """The JSON spec and the label lead back to an equal encoder."""
-    assert_loads_back(encoder)
 
 
 def _module(encoder: Encoder, *, length: int = LENGTH, d_in: int = D_IN, d_code: int = D_CODE) -> nn.Module:

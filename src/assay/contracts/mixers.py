@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.contracts.shared import assert_loads_back, assert_trains, training_reach
+from assay.contracts.shared import assert_trains, training_reach
 from assay.mixers.base import Mixer, MixerModule, state_scalars
 from assay.nn.random import initialised_from, stream
 
@@ -83,11 +83,6 @@ def mixes_each_sequence_alone(mixer: Mixer) -> None:
     assert worst < 1e-5, f"a batch of 4 and 4 batches of 1 differ by {worst:.1e}"
     reach = training_reach(module, x, lambda y: y[1])
     assert not reach[[0, 2, 3]].any(), "in training, a sequence's outputs depend on the others of its batch"
-
-
-def loads_back(mixer: Mixer) -> None:
-    """The JSON spec and the label lead back to an equal mixer."""
-    assert_loads_back(mixer)
 
 
 def _module(mixer: Mixer) -> MixerModule:

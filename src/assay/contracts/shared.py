@@ -57,8 +57,8 @@ VALUES: Mapping[type, Sequence[Any]] = {
 }
 
 
-def assert_loads_back(plugin: Plugin) -> None:
-    """The JSON spec and the label lead back to an equal plug-in; so they do with any value an option takes."""
+def loads_back(plugin: Plugin) -> None:
+    """The JSON spec and the label lead back to an equal plug-in, with any value that an option takes."""
     for changed in (plugin, *hostile(plugin)):
         kind, spec, label = plugin.registry.kind, changed.spec(), changed.label
         for made, source in ((plugin.registry.load(spec), spec), (plugin.registry.parse(label), label)):

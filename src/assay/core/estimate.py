@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from assay.core.run import Run, canonical, flat
+from assay.core.run import Run, canonical, flat, plugins_of
 
 NEAR = math.log(4.0)
 """Largest difference, as a logarithm over all sizes and counts together, at which one run's time predicts another's."""
@@ -132,17 +132,7 @@ def _but(kind: Kind, path: str) -> list[tuple[str, str]]:
 
 
 def _kind(run: Run) -> Kind:
-    return Kind(run.study, run.numerics.device, tuple(sorted(_plugins(run.options))))
-
-
-def _plugins(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the outermost plug-ins among nested options, each under its path."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            if "name" in value:
-                yield f"{prefix}{key}", value["name"]
-            else:
-                yield from _plugins(value, f"{prefix}{key}.")
+    return Kind(run.study, run.numerics.device, tuple(sorted(plugins_of(run.options))))
 
 
 def _sizes(run: Run, shared: frozenset[str] | None) -> Sizes:

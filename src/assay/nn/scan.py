@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from assay.nn.attention import HeadProjections
+from assay.nn.axes import Token, Tokens
 from assay.nn.random import for_shapes_alone
 
 CHUNK = 64
@@ -191,13 +192,13 @@ class Recurrence(nn.Module):
         super().__init__()
         self.heads = heads
 
-    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+    def written(self, x: Tokens) -> tuple[Tensor, ...]:
         raise NotImplementedError(f"{type(self).__name__}.written")
 
-    def read(self, o: Values, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def read(self, o: Values, x: Tokens) -> Tokens:
         raise NotImplementedError(f"{type(self).__name__}.read")
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         o, _ = self.scan(*self.written(x))
         return self.read(o, x)
 
@@ -205,9 +206,7 @@ class Recurrence(nn.Module):
         heads = self.heads
         return heads.out.weight.new_zeros(batch, heads.heads, heads.key_dim, heads.value_dim)
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: MatrixState
-    ) -> tuple[Float[Tensor, "batch d_model"], MatrixState]:
+    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
         token = x[:, None]
         o, state = self.loop(*self.written(token), state=state)
         return self.read(o, token).squeeze(1), state
@@ -237,7 +236,7 @@ class SelectiveDecay(nn.Module):
         self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> tuple[PerHead, PerHead]:
+    def forward(self, x: Tokens) -> tuple[PerHead, PerHead]:
         """Return dt and log a."""
         dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
         return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")

@@ -51,8 +51,6 @@ def interval_lines(
     x: str,
     y: str,
     series: str,
-    low: str = "low",
-    high: str = "high",
     dots: Iterable[Row] = (),
     references: Mapping[str, float] | None = None,
     title: str = "",
@@ -66,7 +64,7 @@ def interval_lines(
     import altair as alt
 
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
-    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in drawn]
+    points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
     names = _names(points)
     pick = alt.selection_point(fields=["series"], bind="legend")
@@ -104,7 +102,7 @@ def interval_lines(
         *_references(references or {}, points, along="y"),
     ]
     size = {"width": LINES[0], "height": LINES[1]}
-    return _layered(layers, pick, zoom, **size, **_title(title), **_described(left_out))
+    return _layered(layers, pick, zoom, **size, **_texts(title, left_out))
 
 
 @without_validation
@@ -114,8 +112,6 @@ def interval_bars(
     label: str,
     value: str,
     series: str = "",
-    low: str = "low",
-    high: str = "high",
     dots: Iterable[Row] = (),
     references: Mapping[str, float] | None = None,
     title: str = "",
@@ -128,7 +124,7 @@ def interval_bars(
 
     group = series or label
     drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
-    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
+    points = [_point(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
     single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
     names = _names(points)
     upright = alt.Y(
@@ -151,7 +147,7 @@ def interval_bars(
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
-    return _layered(layers, width=BARS, height=step, **_title(title), **_described(left_out))
+    return _layered(layers, width=BARS, height=step, **_texts(title, left_out))
 
 
 @without_validation
@@ -186,7 +182,7 @@ def heatmap(
         color=alt.Color(field="v", type="quantitative", scale=scale, legend=legend),
         tooltip=[_nominal("x", x_title or x), _nominal("y", y_title or y), _nominal("v", value)],
     )
-    return encoded.properties(width=HEAT, height=HEAT, **_title(title))
+    return encoded.properties(width=HEAT, height=HEAT, **_texts(title))
 
 
 def _short(value: Any) -> float | None:
@@ -203,14 +199,14 @@ def _sparse(values: Sequence[Any]) -> "alt.Axis":
     return alt.Axis(values=list(values[::step]), labelAngle=0, labelFlush=False)
 
 
-def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
+def _point(row: Row, key: str) -> dict[str, Any]:
     """The mean and its bounds under fixed names, and the bounds as a word for the tooltip. A value that is a function
     is called only here, so that intervals of rows that are not drawn cost nothing."""
     value = row[key]() if callable(row[key]) else row[key]
     if isinstance(value, Interval):
         point = {"y": value.mean, "low": value.low, "high": value.high, "n": value.n}
     else:
-        point = {"y": value, "low": row.get(low), "high": row.get(high), "n": row.get("n")}
+        point = {"y": value, "low": row.get("low"), "high": row.get("high"), "n": row.get("n")}
     point = finite(point)[0]
     if point["low"] is None or point["high"] is None:
         return point | {"low": None, "high": None, "interval": "-"}
@@ -251,12 +247,9 @@ def _data(values: Sequence[Row]) -> "alt.InlineData":
     return alt.InlineData(values=tuple(values))
 
 
-def _title(title: str) -> dict[str, str]:
-    return {"title": title} if title else {}
-
-
-def _described(note: str) -> dict[str, str]:
-    return {"description": note} if note else {}
+def _texts(title: str, note: str = "") -> dict[str, str]:
+    """The texts of a chart that has them: Altair would write empty ones too."""
+    return {key: text for key, text in (("title", title), ("description", note)) if text}
 
 
 def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":

@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.run import Numerics, Record, Run, Status, canonical
+from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, student_t
 from assay.report.tuning import Tried, Worth, at_the_edge, leave_one_out, most_common
 
@@ -187,7 +187,7 @@ def _groups(records: Sequence[Record], pooled_paths: Sequence[str], over: str) -
     keys: dict[tuple[int | None, ...], str] = {}
     for record in records:
         run, seed = record.run, None if over == SEED else record.run.seed
-        objects = (seed, *(id(each) for each in _identity(run)))
+        objects = (seed, *(id(each) for each in (run.study, run.options, run.versions, run.numerics)))
         if objects not in keys:
             options = reduce(_without, pooled_paths, dict(run.options))
             keys[objects] = canonical(run.to_json() | {"options": options, "seed": seed})
@@ -330,8 +330,3 @@ def _differ(values: Sequence[Any]) -> bool:
 def _difference(one: Numerics, other: Numerics) -> str:
     left, right = asdict(one), asdict(other)
     return ", ".join(f"{name} {left[name]} and {right[name]}" for name in left if left[name] != right[name])
-
-
-def _identity(run: Run) -> tuple[Any, ...]:
-    """Everything that decides a run's numbers, except its seed."""
-    return run.study, run.options, run.versions, run.numerics

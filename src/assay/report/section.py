@@ -55,13 +55,15 @@ class Table:
         return tuple(key for key in self.keys if not (key.endswith(CEILING) and key.removesuffix(CEILING) in self.keys))
 
     def json_rows(self) -> list[dict[str, Any]]:
+        """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
         return [{key: _json(value) for key, value in row.items()} for row in self.rows]
 
     def csv(self) -> str:
         """Write CSV: a column X of intervals becomes X, X_low, X_high, X_n. Text that a spreadsheet would run as a
         formula begins with an apostrophe, which spreadsheets read as "this is text"; numbers stay numbers."""
         spread = {key for row in self.rows for key, value in row.items() if isinstance(value, Interval)}
-        header = [name for key in self.keys for name in (_spread_names(key) if key in spread else (key,))]
+        suffixes = {key: ("", "_low", "_high", "_n") if key in spread else ("",) for key in self.keys}
+        header = [f"{key}{suffix}" for key in self.keys for suffix in suffixes[key]]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([_text(name) for name in header])
@@ -123,10 +125,6 @@ class Section:
     def file(self, path: Path, data: bytes) -> None:
         self.files.append((path, data))
 
-    def json_rows(self, table: Table) -> list[dict[str, Any]]:
-        """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
-        return table.json_rows()
-
 
 def _check_name(name: str, taken: Sequence[str]) -> None:
     """Raise for a name that is taken, or that cannot be a file name."""
@@ -140,10 +138,6 @@ def _json(value: Value) -> Any:
     if isinstance(value, Interval):
         value = {"mean": value.mean, "low": value.low, "high": value.high, "n": value.n}  # type: ignore[assignment]
     return finite(value)[0]
-
-
-def _spread_names(key: str) -> tuple[str, ...]:
-    return key, f"{key}_low", f"{key}_high", f"{key}_n"
 
 
 def _csv(value: Value, *, spread: bool) -> list[Any]:
