@@ -47,20 +47,15 @@ def compiled() -> Callable[..., Any]:
 
 
 def attention(layer: Layer, mask: Any) -> Float[Tensor, "rows heads time e"]:
+    from torch.nn.attention.flex_attention import flex_attention
+
     q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
     options = {"block_mask": mask, "scale": layer.scale, "enable_gqa": layer.group > 1}
-    if not q.is_cuda:
-        return _plain()(q, k, v, **options)
+    if not q.is_cuda:  # uncompiled it is slow, but runs on every device
+        return flex_attention(q, k, v, **options)
     # One program per shape; beyond dynamo's limit of 8 it would run uncompiled, with every score in memory.
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
         return compiled()(q, k, v, **options)
-
-
-def _plain() -> Callable[..., Any]:
-    """Return FlexAttention uncompiled, which is slow but runs on every device."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention
 
 
 def takes_blocks(layer: Layer, size: int) -> bool:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.sparse_coders.base import DecoderModule
+from assay.sparse_coders.base import DecoderModule, Terms
 
 
 class RevivingModule(DecoderModule):
@@ -22,10 +22,22 @@ class RevivingModule(DecoderModule):
 
     silent: Tensor
 
+    def batch_code(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
+        """Code a training batch from its pre-activations."""
+        raise NotImplementedError(f"{type(self).__name__}.batch_code")
+
     def __init__(self, models: int, d_in: int, d_code: int, *, auxk: float, dead_after: int) -> None:
         super().__init__(models, d_in, d_code)
         self.auxk, self.dead_after = auxk, dead_after
         self.register_buffer("silent", torch.zeros(models, d_code))
+
+    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+        z = self.preactivations(x)
+        a = self.batch_code(z)
+        error = self.residual(x, self.decode(a))
+        mse = error.square().sum(dim=2).mean(dim=1)
+        aux = self.auxiliary(z, a, error)
+        return {"total": mse + self.auxk * aux, "mse": mse, "aux": aux}
 
     def auxiliary(
         self,
