@@ -16,6 +16,7 @@ from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
+from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
@@ -23,6 +24,8 @@ from assay.report.thinning import thinned
 
 if TYPE_CHECKING:
     import altair as alt
+else:
+    alt = Later("altair")
 
 Row = Mapping[str, Any]
 LINES = (320, 200)
@@ -61,8 +64,6 @@ def interval_lines(
 ) -> "alt.LayerChart":
     """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
     A stepped line keeps its value until the next point."""
-    import altair as alt
-
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
     points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
@@ -120,8 +121,6 @@ def interval_bars(
     """Draw a horizontal bar per label, so that long names stay readable; with `series`, a group of bars per label.
 
     The interval is the line in the upper half of a bar, the seeds are the dots in the lower."""
-    import altair as alt
-
     group = series or label
     drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
     points = [_point(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
@@ -165,8 +164,6 @@ def heatmap(
     y_order: Sequence[Any] | None = None,
 ) -> "alt.Chart":
     """Draw a coloured cell per row; both axes in the order in which their values come, unless one is given."""
-    import altair as alt
-
     cells = [{"x": row[x], "y": row[y], "v": _short(row[value])} for row in rows]
     across, down = (
         list(order) if order is not None else list(dict.fromkeys(cell[key] for cell in cells))
@@ -193,8 +190,6 @@ def _short(value: Any) -> float | None:
 
 def _sparse(values: Sequence[Any]) -> "alt.Axis":
     """Label at most a dozen values, evenly spaced."""
-    import altair as alt
-
     step = max(1, -(-len(values) // 12))
     return alt.Axis(values=list(values[::step]), labelAngle=0, labelFlush=False)
 
@@ -220,8 +215,6 @@ def _seed(row: Row, key: str) -> dict[str, Any]:
 def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properties: Any) -> "alt.LayerChart":
     """Layer charts without the empty ones, of whose infinite extent Vega warns. All properties are set at once: Altair
     copies every layer several times whenever one is changed."""
-    import altair as alt
-
     shown = [layer for layer in layers if layer.data["values"]]
     if params and shown:
         shown[0] = shown[0].add_params(*params)
@@ -230,8 +223,6 @@ def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properti
 
 def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityValue":
     """The opacity of the series picked in the legend, and of the others; faster than `alt.condition`, a dict."""
-    import altair as alt
-
     return alt.OpacityValue(other, condition={"param": pick.name, "value": chosen})
 
 
@@ -241,8 +232,6 @@ def _names(points: Sequence[Row]) -> list[str]:
 
 
 def _data(values: Sequence[Row]) -> "alt.InlineData":
-    import altair as alt
-
     # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
     return alt.InlineData(values=tuple(values))
 
@@ -253,31 +242,23 @@ def _texts(title: str, note: str = "") -> dict[str, str]:
 
 
 def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":
-    import altair as alt
-
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(PALETTE), len(names))))
     return alt.Color(field=SERIES, type="nominal", scale=scale, legend=_legend(names) if legend else None)
 
 
 def _shape(names: Sequence[str]) -> "alt.Shape":
-    import altair as alt
-
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(SHAPES), len(names))))
     return alt.Shape(field=SERIES, type="nominal", scale=scale, legend=_legend(names))
 
 
 def _legend(names: Sequence[str]) -> "alt.Legend":
     """A legend of as many columns as fit under the plot, at about 7 pixels a letter and 30 for the symbol."""
-    import altair as alt
-
     widest = max((len(name) for name in names), default=1) * 7 + 30
     return alt.Legend(title=None, symbolOpacity=1, columns=max(1, min(4, LINES[0] // widest)))
 
 
 def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
     """Draw intervals as a band, or as bars where there is only one x, at which a band has no width."""
-    import altair as alt
-
     bounded = [point for point in points if point["low"] is not None]
     chart = alt.Chart(_data(bounded))
     wide = len({point["x"] for point in bounded}) > 1
@@ -286,16 +267,12 @@ def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
 
 def _measured(points: Sequence[Row]) -> "alt.Axis":
     """Put ticks at the measured x, unless there are too many."""
-    import altair as alt
-
     values = sorted({point["x"] for point in points})
     return alt.Axis(values=values, labelOverlap="greedy") if len(values) <= TICKS else alt.Axis(labelOverlap="greedy")
 
 
 def _references(references: Mapping[str, float], points: Sequence[Row], *, along: str) -> list["alt.Chart"]:
     """Draw a dashed line per reference (the ceiling, the floor), with its name on the side where the data is."""
-    import altair as alt
-
     field = alt.Y if along == "y" else alt.X
     place = {along: field(field="y", type="quantitative")}
     edge = {"x": alt.value("width")} if along == "y" else {"y": alt.value(0)}
@@ -328,13 +305,9 @@ def _seed_tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
 
 
 def _tooltip_head(x_title: str, y_title: str) -> list["alt.Tooltip"]:
-    import altair as alt
-
     where = [_nominal("series", "series"), _nominal("x", x_title)] if x_title else [_nominal("label", "row")]
     return [*where, alt.Tooltip(field="y", type="quantitative", title=y_title, format=".3g")]
 
 
 def _nominal(field: str, title: str) -> "alt.Tooltip":
-    import altair as alt
-
     return alt.Tooltip(field=field, type="nominal", title=title)

@@ -23,7 +23,17 @@ from torch.nn.functional import normalize, relu, softplus
 from assay.core.errors import UserError
 from assay.nn import infomax
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import EncoderModule, Terms, TrainedCoder, project, steady
+from assay.sparse_coders.base import (
+    Codes,
+    Directions,
+    EncoderModule,
+    PerModel,
+    Rows,
+    Terms,
+    TrainedCoder,
+    project,
+    steady,
+)
 
 Activation = Literal["relu", "identity", "softplus"]
 SHRINKAGE = 0.1
@@ -60,13 +70,13 @@ class Module(EncoderModule):
     def graphable(self) -> bool:
         return self.decorrelation != "logdet"
 
-    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def preactivations(self, x: Rows) -> Codes:
         return project(x, self._rows(), self.b_enc)
 
-    def _rows(self) -> Float[Tensor, "models d_code d_in"]:
+    def _rows(self) -> Directions:
         return normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         z = self.preactivations(x)
         match self.activation:
             case "relu":
@@ -76,7 +86,7 @@ class Module(EncoderModule):
             case "identity":
                 return z
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         a = self.encode(x)
         hinged = self.scale == "hinge"
         var = relu(1 - (a.var(dim=1) + self.eps).sqrt()).sum(dim=1) if hinged else infomax.variance(a, self.eps)
@@ -89,7 +99,7 @@ class Module(EncoderModule):
         return {"total": total, **terms}
 
     @torch.no_grad()
-    def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def gradient(self, x: Rows) -> Terms:
         """By hand: VAR and TC together are one K x K matrix A applied to the centred activations c,
 
             d/da = lambda_lse r + A c,   A_ij = 4 lambda_tc / (B-1) corr_ij / (s_i s_j)                  (i != j)
@@ -148,7 +158,7 @@ class Module(EncoderModule):
         return -steady(torch.log, var + self.eps).sum(dim=1), var + self.eps
 
 
-def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " models"]:
+def log_determinant(a: Float[Tensor, "models batch unit"]) -> PerModel:
     """-log det of the correlation matrix, shrunk towards the identity."""
     found = infomax.correlations(a)
     eye = torch.eye(a.shape[2], dtype=a.dtype, device=a.device)

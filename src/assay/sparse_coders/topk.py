@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.auxiliary import RevivingModule
-from assay.sparse_coders.base import CountedCoder
+from assay.sparse_coders.base import Codes, CountedCoder, Rows
 
 
 class Module(RevivingModule):
@@ -33,10 +32,10 @@ class Module(RevivingModule):
         self.most = int(k.max())
         self.register_buffer("k", k)
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         return self.batch_code(self.preactivations(x))
 
-    def batch_code(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
+    def batch_code(self, z: Codes) -> Codes:
         values, units = relu(z).topk(self.most, dim=2)
         mine = torch.arange(self.most, device=z.device) < self.k[:, None, None]
         return torch.zeros_like(z).scatter(2, units, values * mine)

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from assay.core.on_use import Later
 from assay.metrics.intervals import student_t
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.images import diverging, picture, pictures, tiled
 from assay.report.rows import Row
 
+alt: Any = Later("altair")
 Numbers = Mapping[str, Any]
 """One seed's entry in a JSON file."""
 
 
 def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
     """Gradient against responsibility, at the energies and, beside it, at the input of the ReLU."""
-    import altair as alt
-
     step = max(1, len(points["r"]) // most)
     panels = []
     for key, title in (("a", "at the energies a"), ("z", "at z, through the ReLU")):
@@ -40,8 +40,6 @@ def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
 
 def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
     """Similarities of units, a panel for each configuration; dead and redundant units on scales of their own."""
-    import altair as alt
-
     first: dict[str, np.ndarray] = {}
     for entry in results:
         first.setdefault(entry["config_name"], np.array(entry["feature_similarity"]))
@@ -57,8 +55,6 @@ def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
 
 def benchmark_chart(results: Mapping[str, Any]) -> Any:
     """Probe accuracy, reconstruction, active units and parameters, a panel each."""
-    import altair as alt
-
     runs: Mapping[str, Sequence[Numbers]] = results["per_seed"]
     titles = {
         "linear_probe_accuracy": "probe accuracy",
@@ -78,8 +74,6 @@ def benchmark_chart(results: Mapping[str, Any]) -> Any:
 
 def loss_chart(results: Mapping[str, Any]) -> Any:
     """A panel per optimizer, a line per rate."""
-    import altair as alt
-
     panels = []
     for optimizer in dict.fromkeys(entry["optimizer"] for entry in results["sweep"]):
         rows = []
