@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
@@ -15,16 +15,15 @@ from assay.core.errors import UserError
 from assay.core.estimate import estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
-from assay.core.files import can_be_path, is_there
+from assay.core.files import can_be_path, disk_errors, is_there, write_file
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
-from assay.core.store import Store
+from assay.core.store import Store, whole
 from assay.core.study import Study
+from assay.report.page import build_page, long_tables
+from assay.report.section import Section, report_into
 from assay.studies import studies
-
-if TYPE_CHECKING:
-    from assay.report.section import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,9 +209,6 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
 def write_page(out: str | Path) -> tuple[Path, list[str]]:
     """Write one HTML page from everything stored under a folder, a section per study with records; also return the
     studies whose section could not be made, which the page says in its place."""
-    from assay.core.store import disk_errors, whole, write_file
-    from assay.report.page import build_page, long_tables
-
     if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     store, known = Store(out), studies.names()
@@ -234,10 +230,8 @@ def write_page(out: str | Path) -> tuple[Path, list[str]]:
     return path, failed
 
 
-def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
+def _section(name: str, records: Sequence[Record]) -> tuple[Section, str]:
     """Make a study's section, and a remark where its report failed: one study must not cost the others their page."""
-    from assay.report.section import Section, report_into
-
     section = Section(name)
     try:
         problem = report_into(section, studies[name](), records)

@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.run import finite
+from assay.core.run import Record, finite
+from assay.core.study import Study
 from assay.metrics.intervals import Interval
 from assay.report.readable import described, without_odd
 from assay.report.style import Looks, house_spec, notes
-
-if TYPE_CHECKING:
-    from assay.core.run import Record
-    from assay.core.study import Study
 
 CEILING = "_ceiling"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -155,7 +152,7 @@ def _text(item: Any) -> Any:
     return item if NUMBER.fullmatch(item) else f"'{item}"
 
 
-def report_into(section: Section, study: "Study", records: "Sequence[Record]") -> str | None:
+def report_into(section: Section, study: Study, records: Sequence[Record]) -> str | None:
     """Let a study report its records; return why it could not, or None. Records of an edited or foreign store whose
     options or metrics have another shape are left out with a warning. A study's own UserError is raised."""
     try:
@@ -166,7 +163,7 @@ def report_into(section: Section, study: "Study", records: "Sequence[Record]") -
     except Exception as error:  # noqa: BLE001 - a study's report may raise anything
         problem = described(error)
 
-    def report(some: "Sequence[Record]") -> Section:
+    def report(some: Sequence[Record]) -> Section:
         made = Section(section.study)
         study.report(some, made)
         return made
