@@ -16,6 +16,7 @@ from assay.report.draw import Column, table
 from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
+from assay.studies.sae.fitting import weights
 from assay.studies.sae.spec import metrics as spec
 from assay.studies.sae.verb import Comparison
 
@@ -71,8 +72,6 @@ class Ablation(Comparison):
 
 
 def _result(name: str, record: Record) -> dict[str, Any]:
-    from assay.studies.sae.fitting import weights
-
     kept = weights(record)
     return {
         "config_name": name,

@@ -18,6 +18,7 @@ from assay.report.draw import Column, table
 from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
+from assay.studies.sae.fitting import weights
 from assay.studies.sae.verb import Comparison
 
 METRICS = (
@@ -99,7 +100,5 @@ def _summary(values: Sequence[float]) -> Mapping[str, float]:
 
 def _with_decoder(row: Row) -> int:
     """Count the parameters, and those of a linear decoder where there is none."""
-    from assay.studies.sae.fitting import weights
-
     directions = weights(row.records[0])["directions"]
     return int(row.first["params"]) + (0 if "fvu_own" in row.first else directions.numel() + directions.shape[1])

@@ -15,6 +15,7 @@ from assay.metrics.intervals import student_t
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.images import diverging, picture, pictures, tiled
 from assay.report.rows import Row
+from assay.studies.sae.fitting import weights
 
 alt: Any = Later("altair")
 Numbers = Mapping[str, Any]
@@ -125,8 +126,6 @@ FIGURES: Mapping[str, Callable[[Any], Any]] = {
 
 def spec_checkpoints(folder: Path, found: Sequence[Row]) -> Iterator[tuple[Path, bytes]]:
     """`<name>_seed<n>/model.pt`: the state dict of the spec's Encoder or StandardSAE."""
-    from assay.studies.sae.fitting import weights
-
     for name, record in ((row.label, record) for row in found for record in row.records):
         kept, coder = weights(record), record.run.options["coder"]
         if coder["name"] == "lse_infomax" and "W_enc" in kept:

@@ -21,6 +21,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, student_t
 from assay.studies import studies
+from assay.studies.sae.charts import convergence_chart, loss_chart
 from assay.studies.sae.config import Config
 from assay.studies.sae.verb import FromConfig, as_json
 
@@ -64,8 +65,6 @@ class Dynamics(FromConfig):
         ]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.charts import convergence_chart, loss_chart
-
         results = self.results(records)
         rows = [
             {key: entry[key] for key in ("optimizer", "lr")}

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, finite
 from assay.core.study import Report, Study
+from assay.report.files import drawn
 from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
+from assay.studies.sae.charts import FIGURES, spec_checkpoints
 from assay.studies.sae.config import Config, load_config
 from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in, missing_data
 from assay.vectors.base import VectorData
@@ -43,8 +45,6 @@ class FromConfig(Study):
 
     def figure(self, out: Report, name: str, chart: Any, *, caption: str) -> None:
         """Write a figure beside the JSON file, as the spec's scripts do, and with the study's charts."""
-        from assay.report.files import drawn
-
         out.chart(name, chart, caption=caption)
         out.file(self.output_dir / f"{name}.pdf", drawn(chart, ".pdf"))
 
@@ -113,11 +113,9 @@ class Comparison(FromConfig):
 
     def write(self, out: Report, found: Sequence[Row], results: Any, *, json: str, figure: str, caption: str) -> None:
         """Write the spec's JSON file, its figure, drawn from that file, and its checkpoints."""
-        from assay.studies.sae import charts
-
         out.file(self.output_dir / json, as_json(results))
-        self.figure(out, figure, charts.FIGURES[figure](results), caption=caption)
-        for path, data in charts.spec_checkpoints(self.output_dir / "checkpoints", found):
+        self.figure(out, figure, FIGURES[figure](results), caption=caption)
+        for path, data in spec_checkpoints(self.output_dir / "checkpoints", found):
             out.file(path, data)
 
 
