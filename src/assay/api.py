@@ -155,9 +155,6 @@ class Results(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records)
-
     def __repr__(self) -> str:
         counts = Counter(f"{record.run.study} {record.status}" for record in self.records)
         return f"Results({', '.join(f'{count} {what}' for what, count in counts.items()) or 'empty'}; see .to_pandas())"

@@ -63,8 +63,9 @@ class Method(Sized):
         return f"{self.label} ({self.departure})" if self.departure else self.label
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
-        """Return keys attended over keys in sight, under a causal mask; None if it depends on the data."""
-        raise NotImplementedError(f"{type(self).__name__}.expected_density")
+        """Return keys attended over keys in sight, under a causal mask; None if it depends on the data. By default it
+        is that of a full cache."""
+        return cache_density(time, budget.cache(time))
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
@@ -113,9 +114,6 @@ class Pattern(Method):
         if isinstance(seen, Tensor) and seen.shape == layer.causal.shape:  # the same for every sequence
             seen = seen.expand(layer.rows, -1, -1)
         return (expect(seen, self, "sees", shape, layer.q, mask=True) & layer.visible)[:, None]
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return cache_density(time, budget.cache(time))
 
     def cache(self, slots: int) -> tuple[int, int] | None:
         """Return how many first and latest keys its cache holds, if it holds nothing else: then positions can be
@@ -218,9 +216,6 @@ class Evict(Method):
                 f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
                 f"fewer than the {first} first and {latest} latest keys it always keeps."
             )
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return cache_density(time, budget.cache(time))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,10 @@
 
     lambda_lse LSE + lambda_var VAR + lambda_tc TC + lambda_wr WR           (assay.nn.infomax has the terms)
 
-Ablations A-D of the paper are its weights: `ABLATIONS`. Two things the paper leaves open are options here. `scale`: VAR
-falls for ever as W grows; `unit_norm` codes with W's rows over their norms, `hinge` asks for a deviation of 1 and no
-more (VICReg). `decorrelation`: `logdet` is -log det of the shrunk correlation matrix, which sees more than pairs; it
-needs a batch of 4 units at least, below which the matrix is mostly sampling noise.
+Ablations A-D of the paper are its weights (studies/sae/config/ablation.yaml). Two things the paper leaves open are
+options here. `scale`: VAR falls for ever as W grows; `unit_norm` codes with W's rows over their norms, `hinge` asks for
+a deviation of 1 and no more (VICReg). `decorrelation`: `logdet` is -log det of the shrunk correlation matrix, which
+sees more than pairs; it needs a batch of 4 units at least, below which the matrix is mostly sampling noise.
 
 As in the spec. LSE is a sum over the batch, as its code has it, where the paper writes it for one row; `scale` and
 `decorrelation` are ours, and off by default.
@@ -199,12 +199,3 @@ class LseInfomax(TrainedCoder):
             )
         if batch < 2:
             raise UserError(f"{self.label}: variances need a batch of at least 2, not {batch}.")
-
-
-ABLATIONS = {
-    "lse_only": LseInfomax(lambda_var=0.0, lambda_tc=0.0),
-    "lse_var": LseInfomax(lambda_tc=0.0),
-    "lse_var_tc": LseInfomax(),
-    "var_tc_only": LseInfomax(lambda_lse=0.0),
-}
-"""A, B, C and D of the paper."""
