@@ -99,7 +99,7 @@ def chosen_options(study: Study) -> str:
     for path, plugin in held_plugins(study):
         values = {f"--{path}.{option.name}": getattr(plugin, option.name) for option in fields(plugin)}
         flags = ", ".join(f"{flag} {_shown(value)}" for flag, value in values.items()) or "no options"
-        indent = {"initial_indent": "  ", "subsequent_indent": "    "}
+        indent: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
         blocks.append(textwrap.fill(f"{path} {plugin.name}: {flags}", _width(), break_on_hyphens=False, **indent))
     return "\n".join(["\noptions of the chosen plug-ins:", *blocks, ""]) if blocks else ""
 

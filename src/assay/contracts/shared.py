@@ -18,6 +18,12 @@ from assay.core.run import canonical
 from assay.nn.random import stream
 
 
+def assert_close(one: Tensor, other: Tensor, tolerance: float, what: str) -> None:
+    assert one.shape == other.shape, f"{what} have shapes {tuple(one.shape)} and {tuple(other.shape)}"
+    gap = (one - other).abs().max().item()
+    assert gap <= tolerance, f"{what} differ by {gap:.2e}, more than {tolerance:.0e}"
+
+
 def assert_trains(module: nn.Module, output: Tensor) -> None:
     """Each parameter that asks for a gradient gets a finite one, from `output`, that is not zero."""
     if output.requires_grad:

@@ -101,8 +101,10 @@ class Store:
 
     def find(self, prefix: str) -> Record:
         """Return the one record whose id starts with `prefix`."""
-        ids = ((study, name) for study in self.studies() for name in names(self.root / study))
-        alike = (self.root / study / name / RECORD for study, name in ids if name.startswith(prefix) and name[0] != ".")
+        stored = ((study, name) for study in self.studies() for name in names(self.root / study))
+        alike = (
+            self.root / study / name / RECORD for study, name in stored if name.startswith(prefix) and name[0] != "."
+        )
         found = list(islice((record for path in alike if (record := self._listed(path))), SEVERAL))
         if len(found) != 1:
             ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")

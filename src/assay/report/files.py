@@ -110,7 +110,7 @@ def drawn(chart: Any, suffix: str) -> bytes:
         raise UserError(f"the figure cannot be drawn: {reason(error)}.") from None
 
 
-def _drawn(spec: Mapping[str, Any], suffix: str) -> bytes:
+def _drawn(spec: dict[str, Any], suffix: str) -> bytes:
     import vl_convert
 
     options: dict[str, Any] = {"vl_version": vegalite_version(), "allowed_base_urls": list[str]()}

@@ -67,15 +67,10 @@ class Boolean(PairTask):
         size = (batch, self.input_seq_len, self.input_dim)
         x = 1 - 2 * torch.randint(2, size, generator=rng, device=rng.device).float()
         match self.boolean_type:
-            case "conjunction":
-                x, holds = self._some_conjunction(x, clauses=1, rng=rng)
-            case "dnf3":
-                x, holds = self._some_conjunction(x, clauses=3, rng=rng)
-            case "disjunction":  # false where the conjunction of the opposite literals is true
-                x, fails = self._some_conjunction(x, clauses=1, rng=rng)
-                holds = ~fails
-            case "cnf3":
-                x, fails = self._some_conjunction(x, clauses=3, rng=rng)
+            case "conjunction" | "dnf3":
+                x, holds = self._some_conjunction(x, clauses=3 if self.boolean_type == "dnf3" else 1, rng=rng)
+            case "disjunction" | "cnf3":  # false where a conjunction of the opposite literals is true
+                x, fails = self._some_conjunction(x, clauses=3 if self.boolean_type == "cnf3" else 1, rng=rng)
                 holds = ~fails
             case "int_halfspace":
                 w = torch.randint(-3, 4, (batch, self.input_dim), generator=rng, device=rng.device).float()
