@@ -23,17 +23,7 @@ from torch.nn.functional import normalize, relu, softplus
 from assay.core.errors import UserError
 from assay.nn import infomax
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import (
-    Codes,
-    Directions,
-    EncoderModule,
-    PerModel,
-    Rows,
-    Terms,
-    TrainedCoder,
-    project,
-    steady,
-)
+from assay.sparse_coders.base import Codes, Directions, EncoderModule, Rows, Terms, TrainedCoder, project, steady
 
 Activation = Literal["relu", "identity", "softplus"]
 SHRINKAGE = 0.1
@@ -158,7 +148,7 @@ class Module(EncoderModule):
         return -steady(torch.log, var + self.eps).sum(dim=1), var + self.eps
 
 
-def log_determinant(a: Float[Tensor, "models batch unit"]) -> PerModel:
+def log_determinant(a: Float[Tensor, "models batch unit"]) -> Float[Tensor, " models"]:
     """-log det of the correlation matrix, shrunk towards the identity."""
     found = infomax.correlations(a)
     eye = torch.eye(a.shape[2], dtype=a.dtype, device=a.device)
