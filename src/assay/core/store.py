@@ -101,11 +101,8 @@ class Store:
 
     def find(self, prefix: str) -> Record:
         """Return the one record whose id starts with `prefix`."""
-        stored = ((study, name) for study in self.studies() for name in names(self.root / study))
-        alike = (
-            self.root / study / name / RECORD for study, name in stored if name.startswith(prefix) and name[0] != "."
-        )
-        found = list(islice((record for path in alike if (record := self._listed(path))), SEVERAL))
+        there = (record for path in self._paths(prefix=prefix) if (record := self._listed(path)))
+        found = list(islice(there, SEVERAL))
         if len(found) != 1:
             ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
             problem = f"several runs start with '{prefix}': {ids}" if found else f"no run '{prefix}' in {self.root}"
@@ -155,6 +152,13 @@ class Store:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
+
+    def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
+        """Yield where records may be, ordered by study and id."""
+        for folder in [study] if study else self.studies():
+            for name in names(self.root / folder):
+                if name.startswith(prefix) and not name.startswith("."):
+                    yield self.root / folder / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
         """Return the record for a list, or None: one that is unreadable or newer does not stop the others."""
