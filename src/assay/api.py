@@ -21,7 +21,6 @@ from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spell
 from assay.core.run import Record, Run, as_planned, flat
 from assay.core.store import Store, whole
 from assay.core.study import Study
-from assay.report.page import build_page, long_tables
 from assay.report.section import Section, report_into
 from assay.studies import studies
 
@@ -206,6 +205,8 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
 def write_page(out: str | Path) -> tuple[Path, list[str]]:
     """Write one HTML page from everything stored under a folder, a section per study with records; also return the
     studies whose section could not be made, which the page says in its place."""
+    from assay.report.page import build_page, long_tables
+
     if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     store, known = Store(out), studies.names()

@@ -20,7 +20,6 @@ from assay.core.plugin import registries
 from assay.core.run import Record, Status
 from assay.core.store import Store
 from assay.core.words import printable
-from assay.data.sources import sources
 from assay.report.record import render_record
 
 
@@ -151,6 +150,8 @@ def data(words: list[str]) -> int:
 
 
 def _list_data(*, as_json: bool) -> int:
+    from assay.data.sources import sources  # it brings http and ssl, which no other verb needs
+
     entries = sources().values()
     if as_json:
         keys = ("name", "what", "size", "origin", "embedded")
@@ -163,6 +164,8 @@ def _list_data(*, as_json: bool) -> int:
 
 
 def _pull_data(names: list[str]) -> int:
+    from assay.data.sources import sources
+
     known = sources()
     for name in names:  # all before the first is fetched
         if name not in known:
