@@ -51,7 +51,6 @@ class Ablation(Comparison):
     question: ClassVar[str] = "Which term of the decoder-free loss does what?"
 
     config: str = "ablation"
-    """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/ablation")
     """Folder for ablation_results.json and the figure."""
     controls: tuple[SparseCoder, ...] = ()

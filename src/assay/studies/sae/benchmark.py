@@ -49,7 +49,6 @@ class Benchmark(Comparison):
     question: ClassVar[str] = "Is the decoder-free encoder as good as a standard sparse autoencoder?"
 
     config: str = "benchmark"
-    """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/benchmark")
     """Folder for benchmark_results.json and the figure."""
 

@@ -47,7 +47,6 @@ class Dynamics(FromConfig):
     question: ClassVar[str] = "How does the decoder-free loss fall, and does it ever stop?"
 
     config: str = "dynamics"
-    """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/dynamics")
     """Folder for dynamics_results.json and the figures."""
 
