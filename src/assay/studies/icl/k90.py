@@ -58,9 +58,15 @@ class Capacity:
 
 def decreasing(values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
     """The non-increasing curve nearest in (weighted) squares: neighbours that rise are pooled into their mean."""
-    from sklearn.isotonic import isotonic_regression
-
-    return list(map(float, isotonic_regression(values, sample_weight=weights, increasing=False)))
+    pools: list[tuple[float, float, int]] = []  # mean, weight, how many values
+    for value, weight in zip(values, weights if weights is not None else [1.0] * len(values), strict=True):
+        mean, total, count = value, weight, 1
+        while pools and pools[-1][0] < mean:
+            before, its_weight, its_count = pools.pop()
+            mean = (before * its_weight + mean * total) / (its_weight + total)
+            total, count = its_weight + total, its_count + count
+        pools.append((mean, total, count))
+    return [mean for mean, _, count in pools for _ in range(count)]
 
 
 def crossing(sizes: Sequence[int], accuracies: Sequence[float], level: float = 0.9) -> Crossing:
