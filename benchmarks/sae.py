@@ -23,7 +23,7 @@ from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.data.places import FOLDER
 from assay.nn.random import initialised_from, stream
-from assay.sparse_coders.lse_infomax import ABLATIONS
+from assay.sparse_coders.lse_infomax import LseInfomax
 from assay.studies.sae.spec.data import ResidentLoader
 from assay.studies.sae.spec.model import Encoder
 from assay.studies.sae.spec.training import train_epoch
@@ -33,6 +33,13 @@ from assay.vectors.mnist import Mnist
 
 CONFIG = {"lambda_lse": 1.0, "lambda_var": 1.0, "lambda_tc": 1.0, "lambda_wr": 0.0}
 BATCH, STEPS, ROUNDS = 128, 40, 4
+ABLATIONS = {
+    "lse_only": LseInfomax(lambda_var=0.0, lambda_tc=0.0),
+    "lse_var": LseInfomax(lambda_tc=0.0),
+    "lse_var_tc": LseInfomax(),
+    "var_tc_only": LseInfomax(lambda_lse=0.0),
+}
+"""A, B, C and D of the paper."""
 
 
 def rows(count: int) -> tuple[Tensor, str]:

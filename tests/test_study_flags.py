@@ -319,7 +319,7 @@ def test_a_switch_is_read_in_every_spelling_whatever_it_is_set_to(name: str, pre
     for spelling, wanted in {"{}{}{}": True, "{}{}no_{}": False, "{}{}{} True": True, "{}{}{}=no": False}.items():
         paths = [path.rpartition(".") for cls in classes for path in booleans(cls)]
         line = read([word for path in paths for word in f"--{spelling.format(*path)}".split()], *classes)
-        assert not line.lost
+        assert not line.unknown
         for part in parts:
             made = assign(part, line.values(type(part)))
             assert {attrgetter(path)(made) for path in booleans(type(part))} <= {wanted}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.drive import Drive, Event
@@ -15,16 +15,14 @@ from assay.core.errors import UserError
 from assay.core.estimate import estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
-from assay.core.files import can_be_path, is_there
+from assay.core.files import can_be_path, disk_errors, is_there, write_file
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.run import Record, Run, as_planned, flat
-from assay.core.store import Store
+from assay.core.store import Store, whole
 from assay.core.study import Study
+from assay.report.section import Section, report_into
 from assay.studies import studies
-
-if TYPE_CHECKING:
-    from assay.report.section import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +154,6 @@ class Results(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.records)
-
     def __repr__(self) -> str:
         counts = Counter(f"{record.run.study} {record.status}" for record in self.records)
         return f"Results({', '.join(f'{count} {what}' for what, count in counts.items()) or 'empty'}; see .to_pandas())"
@@ -210,7 +205,6 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
 def write_page(out: str | Path) -> tuple[Path, list[str]]:
     """Write one HTML page from everything stored under a folder, a section per study with records; also return the
     studies whose section could not be made, which the page says in its place."""
-    from assay.core.store import disk_errors, whole, write_file
     from assay.report.page import build_page, long_tables
 
     if not is_there(out, folder=True):
@@ -234,10 +228,8 @@ def write_page(out: str | Path) -> tuple[Path, list[str]]:
     return path, failed
 
 
-def _section(name: str, records: Sequence[Record]) -> "tuple[Section, str]":
+def _section(name: str, records: Sequence[Record]) -> tuple[Section, str]:
     """Make a study's section, and a remark where its report failed: one study must not cost the others their page."""
-    from assay.report.section import Section, report_into
-
     section = Section(name)
     try:
         problem = report_into(section, studies[name](), records)
@@ -279,7 +271,8 @@ def combined_grid(cls: type[Study], preset: str | None, grid: Grid, *, named: It
         if (path := field_path(cls, key)) in own:
             raise UserError(f"the grid names '{path}' twice, once as '{key}': put all its values into one axis.")
         own[path] = list(values)
-    start = {field_path(cls, key): list(values) for key, values in _preset_grid(cls, preset).items()}
+    axes: Grid = cls.presets[preset].get("grid", {}) if preset else {}
+    start = {field_path(cls, key): list(values) for key, values in axes.items()}
     taken = [*own, *(field_path(cls, name) for name in named)]
     replaced = {key for key in start if any(f"{key}.".startswith(f"{path}.") for path in taken)}
     return {key: own.get(key, axis) for key, axis in start.items() if key in own or key not in replaced} | own
@@ -303,10 +296,6 @@ def field_path(cls: type[Study], path: str) -> str:
         parts.append(spelled(name, types))
         hint = types.get(parts[-1])
     return ".".join(parts)
-
-
-def _preset_grid(cls: type[Study], preset: str | None) -> Grid:
-    return cls.presets[preset].get("grid", {}) if preset else {}
 
 
 def duration(seconds: float) -> str:

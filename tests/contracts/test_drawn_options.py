@@ -17,7 +17,7 @@ from assay.attention.checks import numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
 from assay.contracts import base, encoders, mixers, sparse_coders, state_mixers, tasks, vectors
-from assay.contracts.shared import assert_loads_back
+from assay.contracts.shared import loads_back
 from assay.core.convert import option_types
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, registries
@@ -31,7 +31,7 @@ PINNED = {"dictionary": {"rows": 400}}
 
 def keeps_its_mask(method: Any) -> None:
     """The promises of an attention method, on a layer short enough for many draws."""
-    assert_loads_back(method)
+    loads_back(method)
     rng, time = stream(0, "drawn"), 40
     q, k, v = (torch.randn(2, heads, time, 4, generator=rng) for heads in (4, 2, 2))
     layer, later = Layer(q, k, v, index=8), torch.arange(time)[:, None, None] >= time - 5
@@ -68,7 +68,7 @@ CHEAP: dict[str, list[Callable[[Any], None]]] = {
         encoders.gives_one_code_per_sequence,
         encoders.codes_each_sequence_alone,
         encoders.is_finite,
-        encoders.loads_back,
+        loads_back,
     ],
     "mixers": [
         mixers.keeps_the_shape_for_any_length,
@@ -76,29 +76,29 @@ CHEAP: dict[str, list[Callable[[Any], None]]] = {
         steps_as_it_runs_in_parallel,
         mixers.carries_the_state_it_declares,
         mixers.mixes_each_sequence_alone,
-        mixers.loads_back,
+        loads_back,
     ],
     "sparse_coders": [
         sparse_coders.gives_a_code_per_row,
         sparse_coders.codes_each_row_alone,
         sparse_coders.gradients_are_those_of_the_loss,
         sparse_coders.keeps_models_apart,
-        sparse_coders.loads_back,
+        loads_back,
     ],
     "state_mixers": [
         state_mixers.keeps_the_shape,
         state_mixers.works_on_each_position_alone,
         state_mixers.is_finite_and_trains,
-        state_mixers.loads_back,
+        loads_back,
     ],
     "tasks": [
         tasks.gives_equal_batches_to_equal_generators,
         tasks.has_the_shape_it_says,
         tasks.is_finite,
         tasks.answers_each_sequence_alone,
-        tasks.loads_back,
+        loads_back,
     ],
-    "vectors": [vectors.has_three_parts_of_finite_rows, vectors.is_the_same_every_time, vectors.loads_back],
+    "vectors": [vectors.has_three_parts_of_finite_rows, vectors.is_the_same_every_time, loads_back],
 }
 PLUGINS = [(folder, name) for folder in CHEAP for name in registries()[folder].names() if name not in NEEDS_FILES]
 

@@ -23,7 +23,7 @@ def windows(out: Path) -> None:
         {"cluster": window.span, "inputs": window.inputs.tolist(), "targets": window.targets.tolist()}
         for window in windows_of(spans, context=256, bos=bos)
     ]
-    out.write_text(json.dumps({"gguf": str(smollm2.gguf()), "windows": found}))
+    out.write_text(json.dumps({"gguf": str(smollm2.CARRIED.fetch()), "windows": found}))
 
 
 def score(source: Path, out: Path) -> None:

@@ -6,7 +6,6 @@ import torch
 from assay.nn.attention import (
     causal_attention,
     divided,
-    last_attention,
     linear_attention,
     linear_attention_step,
     window_attention,
@@ -40,7 +39,7 @@ def test_causal_attention_is_the_loop_and_queries_share_keys_in_groups(kv_heads)
     q, k, v = drawn(7, kv_heads=kv_heads)
     o = causal_attention(q, k, v)
     torch.testing.assert_close(o, softmax_loop(q, k, v))
-    torch.testing.assert_close(last_attention(q[:, :, -1:], k, v), o[:, :, -1:])
+    torch.testing.assert_close(causal_attention(q[:, :, -1:], k, v), o[:, :, -1:])
     repeated = (x.repeat_interleave(4 // kv_heads, dim=1) for x in (k, v))
     torch.testing.assert_close(o, causal_attention(q, *repeated))
 

@@ -142,8 +142,8 @@ def test_rows_over_an_option_may_be_tuned(record):
     records = [
         record(shard=shard, lr=lr, metrics={"valid": lr, "test": shard + lr}) for shard in (0, 1) for lr in (0.1, 0.2)
     ]
-    (row,) = rows(records, over="shard", tune="lr", worth=lambda one: one.metrics["valid"])
-    assert row.values("test") == {0: 0.2, 1: 1.2} and row.rate == 0.2
+    (row,) = rows(records, over="shard", tune="lr", score=lambda one: one.metrics["valid"])
+    assert row.values("test") == {0: 0.2, 1: 1.2} and row.tuned_value == 0.2
 
 
 def test_failed_runs_have_rows_where_they_are_asked_for(record):

@@ -26,7 +26,7 @@ def test_a_ceiling_is_a_key_but_not_a_column():
 def test_json_rows_spell_intervals_out_and_never_hold_nan():
     section = Section("toy")
     section.table("scores", [{"a": Interval(0.5, 0.4, 0.6, 5), "b": math.nan, "c": Interval(math.inf, None, None, 1)}])
-    rows = section.json_rows(section.tables[0])
+    rows = section.tables[0].json_rows()
     assert rows == [
         {
             "a": {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 5},

@@ -44,7 +44,7 @@ def record(seed: int, lr: float, validation: float | None, test: float = 0.0, mi
 
 
 def tuned(records: list[Record]) -> list[Row]:
-    return rows(records, tune="optimizer.lr", worth=lambda one: float(one.metrics["curve"][-1]["accuracy"]))
+    return rows(records, tune="optimizer.lr", score=lambda one: float(one.metrics["curve"][-1]["accuracy"]))
 
 
 def test_a_seed_counts_with_the_rate_that_the_other_seeds_chose_and_with_its_test_score() -> None:
@@ -57,13 +57,13 @@ def test_a_seed_counts_with_the_rate_that_the_other_seeds_chose_and_with_its_tes
     )  # fmt: skip
     (row,) = found
     assert row.values("accuracy") == {0: 0.2, 1: 0.3, 2: 0.6}  # 1: .80 + .60 against .70 + .70, a tie: the smaller rate
-    assert row.rate == 3e-3 and row.at_the_edge
+    assert row.tuned_value == 3e-3 and row.at_the_edge
 
 
 def test_an_inner_rate_is_not_at_the_edge_and_one_rate_has_none() -> None:
     best = {1e-3: 0.1, 3e-3: 0.9, 1e-2: 0.2}
     (row,) = tuned([record(seed, rate, best[rate]) for seed in (0, 1) for rate in best])
-    assert row.rate == 3e-3 and not row.at_the_edge
+    assert row.tuned_value == 3e-3 and not row.at_the_edge
     (row,) = tuned([record(0, 1e-3, 0.5), record(1, 1e-3, 0.5)])
     assert not row.at_the_edge and len(row.tried) == 1
 
@@ -85,20 +85,20 @@ def test_a_rate_at_which_every_seed_diverged_still_counts_as_tried() -> None:
     (row,) = tuned([record(s, lr, 0.5 if lr < 1 else None) for s in (0, 1) for lr in (1e-3, 3e-3, 1e30)])
     assert sorted(row.tried) == [1e-3, 3e-3, 1e30] and row.diverged == 0
     (row,) = tuned([record(s, lr, lr if lr < 1 else None) for s in (0, 1) for lr in (1e-3, 3e-3, 1e30)])
-    assert row.rate == 3e-3 and not row.at_the_edge, "beyond it all is lost"
+    assert row.tuned_value == 3e-3 and not row.at_the_edge, "beyond it all is lost"
 
 
 def test_mixers_are_told_apart_and_a_lone_seed_chooses_for_itself() -> None:
     found = tuned([record(0, 1e-3, 0.2), record(0, 3e-3, 0.4), record(0, 1e-3, 0.9, mixer="attention")])
-    assert [row.rate for row in found] == [3e-3, 1e-3]
+    assert [row.tuned_value for row in found] == [3e-3, 1e-3]
     assert found[0].values("accuracy") == {0: 0.0}
 
 
 def test_a_setting_of_which_every_seed_diverged_stays_without_scores_and_without_a_rate() -> None:
     (row,) = tuned([record(seed, rate, None) for seed in (0, 1) for rate in (1e-3, 3e-3)])
     assert row.diverged == 2 and len(row.records) == 2 and not row.finished and not row.first
-    assert row.values("accuracy") == {} and row.interval("accuracy") is None and row.rate_words is None
+    assert row.values("accuracy") == {} and row.interval("accuracy") is None and row.tuned_words is None
     (crossed,) = tuned(
         [record(0, 1e-3, 0.5), record(0, 3e-3, None), record(1, 1e-3, None), record(1, 3e-3, 0.5)],
     )
-    assert crossed.diverged == 2 and crossed.rate_words == "0.001 (1/2) edge", "each was told a rate that lost it"
+    assert crossed.diverged == 2 and crossed.tuned_words == "0.001 (1/2) edge", "each was told a rate that lost it"

@@ -25,31 +25,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.budget import Budget, BudgetTooSmall, block_density, cache_density, density_of
+from assay.attention.budget import Budget as Budget
+from assay.attention.budget import BudgetTooSmall as BudgetTooSmall
+from assay.attention.budget import block_density as block_density
+from assay.attention.budget import cache_density as cache_density
+from assay.attention.budget import density_of as density_of
 from assay.attention.checks import expect
-from assay.attention.choosing import best, best_in_parts, highest
+from assay.attention.choosing import best as best  # the file of a method imports what it needs from here
+from assay.attention.choosing import best_in_parts as best_in_parts
+from assay.attention.choosing import highest as highest
 from assay.attention.layer import Layer, attention_weights
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
-
-__all__ = [
-    "BlockSelect",
-    "Budget",
-    "BudgetTooSmall",
-    "Evict",
-    "Method",
-    "Pattern",
-    "Prefix",
-    "Select",
-    "Step",
-    "best",
-    "best_in_parts",
-    "block_density",
-    "cache_density",
-    "density_of",
-    "highest",
-]
-"""The file of a method imports these names from here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +63,9 @@ class Method(Sized):
         return f"{self.label} ({self.departure})" if self.departure else self.label
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
-        """Return keys attended over keys in sight, under a causal mask; None if it depends on the data."""
-        raise NotImplementedError(f"{type(self).__name__}.expected_density")
+        """Return keys attended over keys in sight, under a causal mask; None if it depends on the data. By default it
+        is that of a full cache."""
+        return cache_density(time, budget.cache(time))
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
@@ -126,9 +114,6 @@ class Pattern(Method):
         if isinstance(seen, Tensor) and seen.shape == layer.causal.shape:  # the same for every sequence
             seen = seen.expand(layer.rows, -1, -1)
         return (expect(seen, self, "sees", shape, layer.q, mask=True) & layer.visible)[:, None]
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return cache_density(time, budget.cache(time))
 
     def cache(self, slots: int) -> tuple[int, int] | None:
         """Return how many first and latest keys its cache holds, if it holds nothing else: then positions can be
@@ -231,9 +216,6 @@ class Evict(Method):
                 f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
                 f"fewer than the {first} first and {latest} latest keys it always keeps."
             )
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return cache_density(time, budget.cache(time))
 
 
 @dataclass(frozen=True, kw_only=True)

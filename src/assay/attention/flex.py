@@ -22,8 +22,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention.layer import Layer
+from assay.core.on_use import Later
 from assay.nn.whole import has_kernels
 
+block_kernels: Any = Later("assay.attention.block_kernels")  # Triton, which is on CUDA alone
 BLOCK = 128
 """Queries and keys per block: the size that FlexAttention's CUDA kernels are made for."""
 
@@ -47,20 +49,15 @@ def compiled() -> Callable[..., Any]:
 
 
 def attention(layer: Layer, mask: Any) -> Float[Tensor, "rows heads time e"]:
+    from torch.nn.attention.flex_attention import flex_attention
+
     q, k, v = (x.contiguous() for x in (layer.q, layer.k, layer.v))
     options = {"block_mask": mask, "scale": layer.scale, "enable_gqa": layer.group > 1}
-    if not q.is_cuda:
-        return _plain()(q, k, v, **options)
+    if not q.is_cuda:  # uncompiled it is slow, but runs on every device
+        return flex_attention(q, k, v, **options)
     # One program per shape; beyond dynamo's limit of 8 it would run uncompiled, with every score in memory.
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
         return compiled()(q, k, v, **options)
-
-
-def _plain() -> Callable[..., Any]:
-    """Return FlexAttention uncompiled, which is slow but runs on every device."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention
 
 
 def takes_blocks(layer: Layer, size: int) -> bool:
@@ -73,8 +70,6 @@ def blocks_attention(
 ) -> Float[Tensor, "rows heads time e"]:
     """Compute attention to the chosen blocks of keys."""
     if _has_kernel(layer, size):
-        from assay.attention import block_kernels
-
         return block_kernels.attention(layer, *listed(chosen & _earlier(chosen)), size=size)
     return attention(layer, block_mask(chosen, size=size, time=layer.time))
 
@@ -83,16 +78,12 @@ def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block bl
     """Return the highest weight of any query of a block for any key of another; None without a kernel for it."""
     if not (usable(layer) and _has_kernel(layer, size)):
         return None
-    from assay.attention import block_kernels
-
     return block_kernels.weights(layer, size=size)
 
 
 def _has_kernel(layer: Layer, size: int) -> bool:
     if not _reads_by_copy_engine(layer.q.device):
         return False
-    from assay.attention import block_kernels
-
     return block_kernels.fits(layer, size)
 
 

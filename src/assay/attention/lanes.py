@@ -4,7 +4,7 @@ The rows of a layer are the sequences of the first lane, then those of the secon
 all lanes are replayed together; masks are made and used lane by lane, so that there is never more than one in memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -63,10 +63,8 @@ class Lane:
     @property
     def placed(self) -> Method:
         """Return the method; a Prefix method gets the lane's prefix in place of its own."""
-        return replace(self.method, prefix=self.prefix) if self._moves_prefix() else self.method  # type: ignore[call-arg]
-
-    def _moves_prefix(self) -> bool:
-        return isinstance(self.method, Prefix) and self.prefix > 0
+        moved = isinstance(self.method, Prefix) and self.prefix > 0
+        return replace(self.method, prefix=self.prefix) if moved else self.method  # type: ignore[call-arg]
 
     def in_cache(self, time: int) -> tuple[int, int] | None:
         """Return how many first and latest keys the cache holds, if it holds nothing else."""
@@ -98,24 +96,19 @@ def _is_dense(lane: Lane, time: int) -> bool:
 
 def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
     """Return a mask of the keys each query attends to."""
-    return torch.cat([mask.expand(-1, layer.q.shape[1], -1, -1) for _, mask in masks(lanes, layer)])
+    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
+    histories, masks = replayed(lanes, layer, given), []
+    for number, lane in enumerate(lanes):
+        part = layer[number * batch : (number + 1) * batch]
+        with asked(lane.method, given, part):
+            mask = lane_mask(lane, part, histories.get(number))
+        masks.append(mask.expand(-1, layer.q.shape[1], -1, -1))
+    return torch.cat(masks)
 
 
 def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -> Float[Tensor, " rows"]:
     """Return keys attended over keys in sight, for each sequence."""
     return kept.sum((1, 2, 3)) / (kept.shape[1] * layer.visible.sum((1, 2)))
-
-
-def masks(lanes: Sequence[Lane], layer: Layer) -> Iterator[tuple[slice, Bool[Tensor, "rows heads_or_1 query key"]]]:
-    """Yield the rows of each lane and the mask of what they attend to."""
-    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
-    histories = replayed(lanes, layer, given)
-    for number, lane in enumerate(lanes):
-        rows = slice(number * batch, (number + 1) * batch)
-        part = layer[rows]
-        with asked(lane.method, given, part):
-            mask = lane_mask(lane, part, histories.get(number))
-        yield rows, mask
 
 
 def replayed(

@@ -21,7 +21,7 @@ from assay.attention import graphed
 from assay.attention.base import Evict
 from assay.attention.checks import asked, look
 from assay.attention.layer import Layer
-from assay.attention.replay import QUERIES_AT_ONCE, Part, Slots
+from assay.attention.replay import QUERIES_AT_ONCE, Part, Slots, initial_score_of
 
 
 def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads query key"]:
@@ -48,7 +48,7 @@ def lifetimes(
         end = first + batch * len(list(same))
         parts.append(Part(method, layer[first:end], slice(first, end)))
         first = end
-    initial = torch.cat([part.initial_score() for part in parts])
+    initial = torch.cat([initial_score_of(part.method, part.layer) for part in parts])
     online = chunk == 1 and not prefix and layer.mask is None
     if online and (layer.q.is_cuda if graph is None else graph):
         graphed.replay(slots, parts, initial, at_once=QUERIES_AT_ONCE)

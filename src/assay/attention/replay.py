@@ -139,9 +139,6 @@ class Part:
         self.clock: Tensor | None = None
         self.asked = False
 
-    def initial_score(self) -> Float[Tensor, "rows kv_heads time"]:
-        return initial_score_of(self.method, self.layer)
-
     def update(
         self, first: Time, end: int | None, slots: Slots, present: Bool[Tensor, "rows kv_heads query slots"]
     ) -> None:

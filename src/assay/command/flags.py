@@ -30,7 +30,7 @@ CHOICE = re.compile(r"(?P<path>[a-z][a-z0-9_.-]*):(?P<word>.+)", re.DOTALL)
 class Option:
     """An option is a field that a command can set: a study's, one of a part of it, or the command's own."""
 
-    part: type[Any] | None
+    owner: type[Any] | None
     """The dataclass it belongs to; None for an unknown flag."""
     path: str
     hint: Any
@@ -80,42 +80,42 @@ class Option:
 class Line:
     """A line holds a parsed command line: the options in order with their words, and the unknown words."""
 
-    said: Sequence[tuple[Option, list[str]]]
-    lost: Sequence[str]
+    options: Sequence[tuple[Option, list[str]]]
+    unknown: Sequence[str]
     help: bool
 
-    def of(self, part: type[Any]) -> list[tuple[Option, list[str]]]:
+    def of(self, owner: type[Any]) -> list[tuple[Option, list[str]]]:
         """Returns the options of one dataclass, with their words."""
-        return [(option, words) for option, words in self.said if option.part is part]
+        return [(option, words) for option, words in self.options if option.owner is owner]
 
-    def given(self, part: type[Any], path: str) -> list[list[str]]:
+    def given(self, owner: type[Any], path: str) -> list[list[str]]:
         """Returns the words behind an option, for each time that it is named."""
-        return [words for option, words in self.of(part) if option.path == path]
+        return [words for option, words in self.of(owner) if option.path == path]
 
-    def values(self, part: type[Any]) -> dict[str, Any]:
+    def values(self, owner: type[Any]) -> dict[str, Any]:
         """Converts the options of one dataclass: dotted path -> value. A flag given twice has its last value."""
-        return {option.path: option.value(words) for option, words in self.of(part)}
+        return {option.path: option.value(words) for option, words in self.of(owner)}
 
 
 def read(words: Sequence[str], *parts: type[Any]) -> Line:
     """Reads a command line whose options are the fields of these dataclasses."""
     known = {option.path: option for part in reversed(parts) for option in options(part)}
     renamed = getattr(parts[0], "renamed", {})
-    said, lost = list[tuple[Option, list[str]]](), list[str]()
+    found, unknown = list[tuple[Option, list[str]]](), list[str]()
     for word in words:
-        option, values = said[-1] if said else (None, [])
+        option, values = found[-1] if found else (None, [])
         if word in HELP:
             continue
         if option and len(values) < option.counts[0] and not word.startswith("--"):  # even `--model model:answer`
             values.append(word)
         elif opened := _opened(word, known, renamed):
-            said.append(opened)
-            lost += [] if opened[0].part else [word.partition("=")[0]]
+            found.append(opened)
+            unknown += [] if opened[0].owner else [word.partition("=")[0]]
         elif option and option.takes(word, values):
             values.append(word)
         else:
-            lost.append(word.partition(":")[0])
-    return Line(said, lost, not HELP.isdisjoint(words))
+            unknown.append(word.partition(":")[0])
+    return Line(found, unknown, not HELP.isdisjoint(words))
 
 
 def _opened(word: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -> tuple[Option, list[str]] | None:
@@ -135,19 +135,19 @@ def _found(path: str, known: Mapping[str, Option], renamed: Mapping[str, str]) -
         return None if known[path].is_part else known[path]
     for option in known.values():
         if option.is_plugin and path.startswith(f"{option.path}."):
-            return Option(option.part, path, None)
+            return Option(option.owner, path, None)
     holder, dot, name = path.rpartition(".")
     switch = known.get(f"{holder}{dot}{name.removeprefix('no_')}")
     return replace(switch, negated=True) if switch and switch.hint is bool else None
 
 
-def options(cls: type[Any], prefix: str = "", part: type[Any] | None = None) -> Iterator[Option]:
+def options(cls: type[Any], prefix: str = "", owner: type[Any] | None = None) -> Iterator[Option]:
     """Yields every option of a dataclass and of its parts in declaration order; a part comes before its options."""
     for name, hint in option_types(cls).items():
-        option = Option(part or cls, f"{prefix}{name}", hint)
+        option = Option(owner or cls, f"{prefix}{name}", hint)
         yield option
         if option.is_part:
-            yield from options(hint, f"{option.path}.", option.part)
+            yield from options(hint, f"{option.path}.", option.owner)
 
 
 def plugin_options(cls: type[Any]) -> list[Option]:
@@ -176,7 +176,7 @@ def refuse_unknown(
         f"no flag '{word}'.{nearest(word, [*own, *flags])}"
         if word.startswith("--")
         else f"'{word}' is not known, or belongs to no flag.{nearest(word, words)}"
-        for word in line.lost
+        for word in line.unknown
     ]
     if said:
         raise UserError(f"{' '.join(said)} `{prog} --help` lists all flags.")

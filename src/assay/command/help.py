@@ -11,14 +11,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from assay.command.flags import flag_of, members, options, plugin_options
 from assay.core.plugin import Plugin, is_plugin_type
+from assay.core.study import Study
 from assay.core.words import printable, written
-
-if TYPE_CHECKING:
-    from assay.core.study import Study
+from assay.studies import studies
 
 WIDTH = 80
 """Columns of the output where there is no terminal."""
@@ -70,7 +69,7 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
     return texts
 
 
-def describe(study: "Study") -> str:
+def describe(study: Study) -> str:
     """Returns the head of a study's help: the question, and how presets, words and options are written."""
     cls = type(study)
     lines = [cls.question, f"Presets: {', '.join(cls.presets) or 'none'}; --preset NAME starts from one."]
@@ -94,33 +93,32 @@ def describe(study: "Study") -> str:
     return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
 
 
-def chosen_options(study: "Study") -> str:
+def chosen_options(study: Study) -> str:
     """Lists the flags of each plug-in that a study holds and their values: `task mqar: --task.vocab_size 256, ...`."""
     blocks = []
     for path, plugin in held_plugins(study):
         values = {f"--{path}.{option.name}": getattr(plugin, option.name) for option in fields(plugin)}
         flags = ", ".join(f"{flag} {_shown(value)}" for flag, value in values.items()) or "no options"
-        blocks.append(_wrapped(f"{path} {plugin.name}: {flags}"))
+        indent: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
+        blocks.append(textwrap.fill(f"{path} {plugin.name}: {flags}", _width(), break_on_hyphens=False, **indent))
     return "\n".join(["\noptions of the chosen plug-ins:", *blocks, ""]) if blocks else ""
 
 
-def held_plugins(study: "Study") -> list[tuple[str, Plugin]]:
+def held_plugins(study: Study) -> list[tuple[str, Plugin]]:
     """Returns (path, plug-in) for every plug-in that a study's options hold."""
     paths = [option.path for option in plugin_options(type(study))]
     return [(path, plugin) for path in paths for plugin in members(attrgetter(path)(study))]
 
 
-def other_words(study: "Study") -> tuple[list[str], list[str]]:
+def other_words(study: Study) -> tuple[list[str], list[str]]:
     """Returns flags that are not fields of the study, and words without a flag, that the user may have meant."""
-    from assay.studies import studies
-
     flags = [f"--{path}.{option.name}" for path, plugin in held_plugins(study) for option in fields(plugin)]
     flags += [flag.split()[0] for flag in study.shorthands] + [f"--{flag}" for flag in study.renamed]
     verbs = [name.removeprefix(f"{study.name}.") for name in studies.names() if name.startswith(f"{study.name}.")]
     return flags, [*verbs, *(option.path for option in plugin_options(type(study))), "wandb"]
 
 
-def print_choices(study: "Study") -> None:
+def print_choices(study: Study) -> None:
     """Prints a panel for each plug-in option, with every word that can be chosen."""
     width, lines = _width() - 4, list[str]()
     for option in plugin_options(type(study)):
@@ -182,10 +180,6 @@ def _default(held: Any) -> str:
 def _shown(value: Any) -> str:
     """Returns the value as it is typed after a flag; text needs no quotes there."""
     return printable(value if isinstance(value, str) else written(value)) or "''"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, _width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _width() -> int:

@@ -59,20 +59,13 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
 
 @contextmanager
 def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(
-        *columns, TextColumn("{task.fields[latest]}", markup=False), console=Console(stderr=True), transient=True
-    ) as bar:
+    left, latest = rich.TextColumn("left"), rich.TextColumn("{task.fields[latest]}", markup=False)
+    counted = rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
+    columns = *counted, left, rich.TimeRemainingColumn(), latest
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total, latest="")
         finished, partial = 0, dict[str, float]()
 
@@ -86,8 +79,8 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
                 finished += 1
                 partial.pop(event.run.id, None)
                 found = _found(event.record)
-            latest = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found}"
-            bar.update(task, completed=finished + sum(partial.values()), latest=latest.strip())
+            text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found}"
+            bar.update(task, completed=finished + sum(partial.values()), latest=text.strip())
 
         yield watch
 

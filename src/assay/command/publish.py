@@ -5,13 +5,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from assay.api import Results, Session
 from assay.command.progress import say
-
-if TYPE_CHECKING:
-    from assay.api import Results, Session
-    from assay.report.section import Section
+from assay.report.files import write_section
+from assay.report.section import Section, report_into
+from assay.report.text import render
 
 PIPED = 118
 """Columns of a table that is piped or redirected, unless COLUMNS says otherwise."""
@@ -21,10 +20,8 @@ NAMED = 4
 """Most requested files whose paths are printed once they are written."""
 
 
-def publish(session: "Session", results: "Results", *, as_json: bool, quiet: bool) -> int:
+def publish(session: Session, results: Results, *, as_json: bool, quiet: bool) -> int:
     """Prints a study's tables, writes its files, names its failures, and returns the exit code."""
-    from assay.report.section import Section, report_into
-
     study, out = session.plan.study, session.execution.out
     section = Section(study.name)
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
@@ -49,14 +46,11 @@ def publish(session: "Session", results: "Results", *, as_json: bool, quiet: boo
     return 1 if bad or results.errors else 0
 
 
-def show(section: "Section", folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:
+def show(section: Section, folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:
     """Writes a section's files into its folder and prints its tables."""
-    from assay.report.files import write_section
-    from assay.report.text import render
-
     files = write_section(section, folder) if section.tables else []
     if as_json:
-        tables = {table.name: section.json_rows(table) for table in section.tables}
+        tables = {table.name: table.json_rows() for table in section.tables}
         first = next(iter(tables.values()), [])
         found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
         print(json.dumps(found, allow_nan=False), flush=True)

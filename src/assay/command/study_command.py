@@ -8,21 +8,23 @@ from dataclasses import MISSING, dataclass, fields, replace
 from inspect import cleandoc
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from assay.api import Execution, Results, Session, combined_grid, configure, field_path, refuse_twice
 from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
 from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
 from assay.command.progress import say, shown
 from assay.command.publish import publish, show
 from assay.command.wandb_log import logged, require_wandb
+from assay.contracts.base import check as verdicts_of
+from assay.contracts.base import has_contract, made
 from assay.core.convert import construct, convert, nearest, option_types
 from assay.core.errors import UserError
+from assay.core.plan import assign, parse_grid
 from assay.core.plugin import registries
+from assay.core.study import Reading, Study
 from assay.core.words import printable, split, unwrapped
-
-if TYPE_CHECKING:
-    from assay.api import Execution, Results, Session
-    from assay.core.study import Reading, Study
+from assay.report.section import Section
 
 LONG = 600.0
 """Estimated seconds above which a command asks before it starts."""
@@ -68,10 +70,8 @@ class ReadingShell:
     """Print only the tables."""
 
 
-def run_reading(cls: type["Reading"], words: list[str]) -> int:
+def run_reading(cls: type[Reading], words: list[str]) -> int:
     """Runs a command that reads files, such as `assay modular similarity SWEEP`: it plans and stores nothing."""
-    from assay.report.section import Section
-
     prog, start = _prog(cls), _unset(cls)
     named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
     line = read(named, cls, ReadingShell)
@@ -90,7 +90,7 @@ def run_reading(cls: type["Reading"], words: list[str]) -> int:
     return 0
 
 
-def _unset(cls: type["Reading"]) -> "Reading":
+def _unset(cls: type[Reading]) -> Reading:
     """Returns a reading with its defaults, and MISSING where a value must be given."""
     made = object.__new__(cls)
     for field in fields(cls):
@@ -101,9 +101,6 @@ def _unset(cls: type["Reading"]) -> "Reading":
 
 def run_study(name: str, words: list[str]) -> int:
     """Runs a command line, or the several that it stands for, one after another."""
-    from assay.api import Execution
-    from assay.core.study import Reading
-
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
@@ -112,10 +109,8 @@ def run_study(name: str, words: list[str]) -> int:
     return max([_run_one(cls, read(each, cls, Shell, Execution)) for each in cls.commands(words)])
 
 
-def _refuse_contradictions(cls: type["Study"], line: Line) -> None:
+def _refuse_contradictions(cls: type[Study], line: Line) -> None:
     """Raises a UserError where two words set one option: one of them would be dropped silently."""
-    from assay.api import field_path, refuse_twice
-
     grid, named = _axes(line), {option.path for option, _ in line.of(cls)}
     chosen = {option.path: line.given(cls, option.path) for option in plugin_options(cls)}
     for option in plugin_options(cls):
@@ -135,18 +130,13 @@ def _refuse_contradictions(cls: type["Study"], line: Line) -> None:
 
 def _axes(line: Line) -> dict[str, list[str]]:
     """Returns the axes of all --grid flags together."""
-    from assay.core.plan import parse_grid
-
     grids = line.given(Shell, "grid")
     if grids and not any(grids):
         raise UserError("--grid names no axis: write --grid key=value1,value2 (or key=0..4), or leave it out.")
     return parse_grid(chain(*grids))
 
 
-def _run_one(cls: type["Study"], line: Line) -> int:
-    from assay.api import Execution, Session, configure
-    from assay.core.plan import assign
-
+def _run_one(cls: type[Study], line: Line) -> int:
     base = configure(cls, preset := _preset(line), {})
     parts = (base, Shell(), Execution())
     if line.help:
@@ -169,11 +159,8 @@ def _run_one(cls: type["Study"], line: Line) -> int:
     return publish(session, _compute(session, shell), as_json=shell.json, quiet=shell.quiet)
 
 
-def _configured(base: "Study", preset: str | None, line: Line) -> tuple["Study", Mapping[str, Sequence[Any]]]:
+def _configured(base: Study, preset: str | None, line: Line) -> tuple[Study, Mapping[str, Sequence[Any]]]:
     """Returns the study that a command line asks for and its grid, the user's on top of the preset's."""
-    from assay.api import combined_grid
-    from assay.core.plan import assign
-
     values = line.values(type(base))
     axes = combined_grid(type(base), preset, _axes(line), named=values)
     grid, rest = _below_axes(type(base), axes, values)
@@ -184,13 +171,13 @@ def _prog(cls: type[Any]) -> str:
     return f"assay {cls.name.replace('.', ' ')}"
 
 
-def _placed(execution: "Execution", *, cpu_only: bool) -> "Execution":
+def _placed(execution: Execution, *, cpu_only: bool) -> Execution:
     if cpu_only and execution.device not in ("auto", "cpu"):
         raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
     return replace(execution, device="cpu") if cpu_only else execution
 
 
-def _compute(session: "Session", shell: Shell) -> "Results":
+def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
     if session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet):
@@ -202,7 +189,7 @@ def _compute(session: "Session", shell: Shell) -> "Results":
         return session.compute(watch)
 
 
-def _ask(session: "Session") -> None:
+def _ask(session: Session) -> None:
     """Asks before runs that may take long, on a terminal only."""
     seconds = session.seconds_left()
     if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
@@ -211,10 +198,8 @@ def _ask(session: "Session") -> None:
             raise UserError("nothing was started.")
 
 
-def _print_help(base: "Study", line: Line, parts: Sequence[Any]) -> int:
+def _print_help(base: Study, line: Line, parts: Sequence[Any]) -> int:
     """Prints the flags, then the options of the plug-ins that the words beside --help choose."""
-    from assay.core.plan import assign
-
     chosen = {option.path: option.value(words) for option, words in line.of(type(base)) if option.is_plugin}
     about = chosen_options(assign(base, chosen))  # first, so that an unknown plug-in is an error, not help
     print_help(_prog(type(base)), describe(base), parts)
@@ -230,7 +215,7 @@ def _preset(line: Line) -> str | None:
 
 
 def _below_axes(
-    cls: type["Study"], grid: Mapping[str, Sequence[Any]], values: Mapping[str, Any]
+    cls: type[Study], grid: Mapping[str, Sequence[Any]], values: Mapping[str, Any]
 ) -> tuple[dict[str, Sequence[Any]], dict[str, Any]]:
     """Sets the options below an axis on every value of it that has them; returns the grid and the other options.
 
@@ -255,8 +240,6 @@ def _below_axes(
 
 
 def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
-    from assay.core.plan import assign
-
     changed = []
     for member in members(held):
         types = option_types(type(member))
@@ -264,15 +247,13 @@ def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
     return tuple(changed) if isinstance(held, tuple) else changed[0]
 
 
-def _self_test(study: "Study") -> int:
-    from assay.contracts.base import has_contract
-
+def _self_test(study: Study) -> int:
     folders = {id(registry): folder for folder, registry in registries().items()}
     parts = [(folders[id(part.registry)], part) for part in study.parts()]
     return max([print_verdicts(folder, part) for folder, part in parts if has_contract(folder)], default=0)
 
 
-def _print_plan(session: "Session", *, as_json: bool) -> int:
+def _print_plan(session: Session, *, as_json: bool) -> int:
     stored = {record.run.id for record in session.stored}
     rows = [{"id": run.id, "run": session.labels[run.id], "stored": run.id in stored} for run in session.plan.runs]
     if as_json:
@@ -288,9 +269,6 @@ def _print_plan(session: "Session", *, as_json: bool) -> int:
 
 def print_verdicts(folder: str, plugin: Any) -> int:
     """Prints a line per promise of a plug-in, given as such or as a word; returns 1 if one is broken."""
-    from assay.contracts.base import check as verdicts_of
-    from assay.contracts.base import made
-
     plugin, verdicts = made(folder, plugin) if isinstance(plugin, str) else (plugin, [])
     verdicts = verdicts or verdicts_of(folder, plugin)
     print(f"{folder}: {plugin if isinstance(plugin, str) else plugin.label}")

@@ -2,20 +2,25 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import get_args
 
+from assay.api import write_page
 from assay.command.findings import findings
 from assay.command.flags import Parser
 from assay.command.progress import say
 from assay.command.reproduce import reproduce
 from assay.command.study_command import print_verdicts, run_study
+from assay.contracts.base import has_contract
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.foreign import load_source, read_source
+from assay.core.plan import labels
 from assay.core.plugin import registries
 from assay.core.run import Record, Status
+from assay.core.store import Store
 from assay.core.words import printable
+from assay.report.record import render_record
 
 
 def _parser(verb: str, description: str) -> Parser:
@@ -43,8 +48,6 @@ def list_(words: list[str]) -> int:
 
 def check(words: list[str]) -> int:
     """Check whether plug-ins keep the promises of their folder: `assay check FILE` tries each in a file."""
-    from assay.contracts.base import has_contract
-
     kinds = ", ".join(folder for folder in registries() if has_contract(folder))
     parser = _parser("check", f"{check.__doc__} FILE NAME tries one of them, KIND NAME one that is known by its name.")
     parser.add_argument("kind", metavar="FILE|KIND", help=f"a Python file with plug-ins, or one of: {kinds}")
@@ -60,8 +63,6 @@ def check(words: list[str]) -> int:
 
 def _plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """Returns (folder, word) of the plug-ins in a file: all that have promises to keep, or those named."""
-    from assay.contracts.base import has_contract
-
     module = load_source(read_source(path)).__name__
     found = [(folder, e) for folder, known in registries().items() for e in known.entries() if e.module == module]
     spellings = {spelled: (folder, e.name) for folder, e in found for spelled in (e.name, *e.aliases)}
@@ -97,8 +98,6 @@ def show(words: list[str]) -> int:
             found = [record.to_json() for record in chosen]
             print(json.dumps(found[0] if args.id else found, indent=1))
             return 0
-        from assay.report.record import render_record
-
         named = _labels(store.summaries(chosen[0].run.study))  # a label tells a run from those of its study
         print(render_record(chosen[0], named.get(chosen[0].run.id, chosen[0].run.label)))
         return 0
@@ -151,7 +150,7 @@ def data(words: list[str]) -> int:
 
 
 def _list_data(*, as_json: bool) -> int:
-    from assay.data.sources import sources
+    from assay.data.sources import sources  # it brings http and ssl, which no other verb needs
 
     entries = sources().values()
     if as_json:
@@ -181,8 +180,6 @@ def report(words: list[str]) -> int:
     parser = _parser("report", report.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
-    from assay.api import write_page
-
     path, failed = write_page(args.out)
     print(path)
     return 1 if failed else 0
@@ -231,14 +228,10 @@ def _folder_name(kind: str) -> str:
 
 def _labels(stored: Sequence[Record]) -> dict[str, str]:
     """Returns labels by run id, which tell each run apart from everything stored."""
-    from assay.core.plan import labels
-
     return {key: printable(label) for key, label in labels([record.run for record in stored]).items()}
 
 
-def _store(out: str) -> Any:
-    from assay.core.store import Store
-
+def _store(out: str) -> Store:
     if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
     return Store(out)

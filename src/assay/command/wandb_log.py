@@ -86,7 +86,7 @@ class _Log:
 
     def _finish(self, record: Record) -> None:
         run = self.open(record.run)
-        numbers = {key: value for key, value in flat(dict(record.metrics)).items() if _is_number(value)}
+        numbers = {key: value for key, value in flat(dict(record.metrics)).items() if type(value) in (int, float)}
         run.summary.update(numbers)
         run.finish(exit_code=0 if record.status == "done" else 1)
         del self.running[record.run.id]
@@ -99,10 +99,6 @@ class _Log:
             except Exception as error:  # noqa: BLE001 - nor may it hide what ended the command
                 say(f"warning: Weights & Biases: {_line(error)}")
         self.running.clear()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _line(error: Exception) -> str:

@@ -15,7 +15,6 @@ from assay.attention.checks import expect, numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
 from assay.attention.replay import initial_score_of
-from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 
 TIME, LONG = 192, 320
@@ -141,11 +140,6 @@ def is_not_another_method_by_name(method: Method) -> None:
             warnings.warn(f"not compared with {name}, which is broken: {error}", stacklevel=2)
             continue
         assert not torch.equal(kept, other), f"the mask is that of {name}"
-
-
-def loads_back(method: Method) -> None:
-    """The JSON spec and the label lead back to an equal method."""
-    assert_loads_back(method)
 
 
 @cache

@@ -27,14 +27,18 @@ class Verdict:
 
 
 def promises(folder: str) -> list[Promise]:
-    """Return the public functions of contracts/<folder>.py, in the order they are written."""
+    """Return the public functions of contracts/<folder>.py in the order they are written, then what every plug-in
+    promises."""
     try:
         module = importlib.import_module(f"assay.contracts.{folder}")
     except ModuleNotFoundError:
         known = ", ".join(sorted(name for name in registries() if has_contract(name)))
         raise UserError(f"'{folder}' has no contract to check. Folders that have: {known}.") from None
+    from assay.contracts.shared import loads_back
+
     found = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
-    return sorted((f for f in found if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)
+    public = [f for f in found if not f.__name__.startswith("_")]
+    return [*sorted(public, key=lambda f: f.__code__.co_firstlineno), loads_back]
 
 
 def check(folder: str, plugin: Plugin) -> list[Verdict]:

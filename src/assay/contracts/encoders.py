@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.contracts.shared import assert_loads_back, assert_trains
+from assay.contracts.shared import assert_close, assert_trains
 from assay.encoders.base import Encoder
 from assay.nn.random import initialised_from, stream
 
@@ -33,13 +33,13 @@ def codes_each_sequence_alone(encoder: Encoder) -> None:
     """A sequence's code does not depend on the others of its batch, within 1e-5."""
     module, x = _module(encoder), _sequences(6)
     alone = torch.cat([module(row) for row in torch.split(x, 1)])
-    _assert_close(module(x), alone, 1e-5, "a batch of 6 and 6 batches of 1")
+    assert_close(module(x), alone, 1e-5, "a batch of 6 and 6 batches of 1")
 
 
 def is_the_same_twice(encoder: Encoder) -> None:
     """In evaluation mode the same input gives the same bits."""
     module, x = _module(encoder), _sequences(6)
-    _assert_close(module(x), module(x), 0.0, "two forward passes")
+    assert_close(module(x), module(x), 0.0, "two forward passes")
 
 
 def is_finite(encoder: Encoder) -> None:
@@ -69,7 +69,7 @@ def works_in_float64(encoder: Encoder) -> None:
     single = module(x)
     double = module.double()(x.double())
     assert double.dtype is torch.float64, f"float64 in gave {double.dtype} out"
-    _assert_close(double, single.double(), 1e-4, "float64 and float32")
+    assert_close(double, single.double(), 1e-4, "float64 and float32")
 
 
 def keeps_its_weights(encoder: Encoder) -> None:
@@ -81,11 +81,6 @@ def keeps_its_weights(encoder: Encoder) -> None:
     assert not changed, f"a forward pass changed {', '.join(changed)}"
 
 
-def loads_back(encoder: Encoder) -> None:
-    """The JSON spec and the label lead back to an equal encoder."""
-    assert_loads_back(encoder)
-
-
 def _module(encoder: Encoder, *, length: int = LENGTH, d_in: int = D_IN, d_code: int = D_CODE) -> nn.Module:
     with initialised_from(0, "contract", "init"):
         return encoder.build(length, d_in, d_code).eval()
@@ -93,9 +88,3 @@ def _module(encoder: Encoder, *, length: int = LENGTH, d_in: int = D_IN, d_code:
 
 def _sequences(batch: int) -> Float[Tensor, "batch time d_in"]:
     return torch.randn(batch, LENGTH, D_IN, generator=stream(0, "contract"))
-
-
-def _assert_close(one: Tensor, other: Tensor, tolerance: float, what: str) -> None:
-    assert one.shape == other.shape, f"{what} have shapes {tuple(one.shape)} and {tuple(other.shape)}"
-    gap = (one - other).abs().max().item()
-    assert gap <= tolerance, f"{what} differ by {gap:.2e}, more than {tolerance:.0e}"

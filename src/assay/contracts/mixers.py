@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.contracts.shared import assert_loads_back, assert_trains, training_reach
+from assay.contracts.shared import assert_close, assert_trains, training_reach
 from assay.mixers.base import Mixer, MixerModule, state_scalars
 from assay.nn.random import initialised_from, stream
 
@@ -43,8 +43,7 @@ def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
     """Token by token with the state gives what the parallel form gives, within 1e-5."""
     module, x = _module(mixer), _sequences(3)
     stepped, _ = _stepped(module, x)
-    worst = (module(x) - stepped).abs().max().item()
-    assert worst < 1e-5, f"the two forms differ by {worst:.1e}"
+    assert_close(module(x), stepped, 1e-5, "the two forms")
 
 
 def carries_the_state_it_declares(mixer: Mixer) -> None:
@@ -71,23 +70,16 @@ def works_in_float64_and_under_bf16_autocast(mixer: Mixer) -> None:
     assert torch.isfinite(half).all(), "bf16 autocast gave numbers that are not finite"
     relative = ((half - single).norm() / single.norm()).item()
     assert relative < 0.1, f"bf16 autocast is off by {relative:.2f} of the norm"
-    worst = (module.double()(x.double()) - single.double()).abs().max().item()
-    assert worst < 1e-4, f"float64 and float32 differ by {worst:.1e}"
+    assert_close(module.double()(x.double()), single.double(), 1e-4, "float64 and float32")
 
 
 def mixes_each_sequence_alone(mixer: Mixer) -> None:
     """A sequence's outputs do not depend on the others of its batch, within 1e-5; in training they have no gradient."""
     module, x = _module(mixer), _sequences(4)
     alone = torch.cat([module(row) for row in torch.split(x, 1)])
-    worst = (module(x) - alone).abs().max().item()
-    assert worst < 1e-5, f"a batch of 4 and 4 batches of 1 differ by {worst:.1e}"
+    assert_close(module(x), alone, 1e-5, "a batch of 4 and 4 batches of 1")
     reach = training_reach(module, x, lambda y: y[1])
     assert not reach[[0, 2, 3]].any(), "in training, a sequence's outputs depend on the others of its batch"
-
-
-def loads_back(mixer: Mixer) -> None:
-    """The JSON spec and the label lead back to an equal mixer."""
-    assert_loads_back(mixer)
 
 
 def _module(mixer: Mixer) -> MixerModule:

@@ -1,7 +1,7 @@
 """Several folders make these promises; their contracts call them."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,12 @@ from assay.core.convert import option_types
 from assay.core.plugin import Plugin, Registry
 from assay.core.run import canonical
 from assay.nn.random import stream
+
+
+def assert_close(one: Tensor, other: Tensor, tolerance: float, what: str) -> None:
+    assert one.shape == other.shape, f"{what} have shapes {tuple(one.shape)} and {tuple(other.shape)}"
+    gap = (one - other).abs().max().item()
+    assert gap <= tolerance, f"{what} differ by {gap:.2e}, more than {tolerance:.0e}"
 
 
 def assert_trains(module: nn.Module, output: Tensor) -> None:
@@ -57,8 +63,8 @@ VALUES: Mapping[type, Sequence[Any]] = {
 }
 
 
-def assert_loads_back(plugin: Plugin) -> None:
-    """The JSON spec and the label lead back to an equal plug-in; so they do with any value an option takes."""
+def loads_back(plugin: Plugin) -> None:
+    """The JSON spec and the label lead back to an equal plug-in, with any value that an option takes."""
     for changed in (plugin, *hostile(plugin)):
         kind, spec, label = plugin.registry.kind, changed.spec(), changed.label
         for made, source in ((plugin.registry.load(spec), spec), (plugin.registry.parse(label), label)):
@@ -66,10 +72,10 @@ def assert_loads_back(plugin: Plugin) -> None:
             assert made == changed and canonical(made.spec()) == canonical(spec), f"{source} is read as another {kind}"
 
 
-def hostile(plugin: Plugin) -> Iterator[Plugin]:
+def hostile(plugin: Plugin, values: Callable[[Any], Iterable[Any]] | None = None) -> Iterator[Plugin]:
     """Yield the plug-in with each option at values that are easily misread, except those it refuses."""
     for name, hint in option_types(type(plugin)).items():
-        for value in values_of(hint):
+        for value in (values or values_of)(hint):
             with suppress(Exception):
                 yield replace(plugin, **{name: value})
 
@@ -98,12 +104,6 @@ def _plugins_of(registry: Registry[Any]) -> Iterator[Plugin]:
         with suppress(Exception):  # a broken plug-in of someone else's is tested under its own name
             plain = registry[name]()
             yield plain
-            yield from itertools.islice((other for other in _flat_options(plain) if other != plain), 3)
-
-
-def _flat_options(plugin: Plugin) -> Iterator[Plugin]:
-    """Yield the plug-in changed in options that hold no plug-in: those would be changed in turn, without an end."""
-    for name, hint in option_types(type(plugin)).items():
-        for value in VALUES.get(hint, ()):
-            with suppress(Exception):
-                yield replace(plugin, **{name: value})
+            # Options that hold no plug-in alone: those would be changed in turn, without an end.
+            others = hostile(plain, lambda hint: VALUES.get(hint, ()))
+            yield from itertools.islice((other for other in others if other != plain), 3)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from assay.contracts.shared import assert_loads_back
 from assay.core.errors import UserError
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule, SparseCoder, TrainedCoder, pick, stack
@@ -135,11 +134,6 @@ def is_the_same_twice(coder: SparseCoder) -> None:
     """Fitted or initialised twice from one seed, it gives the same codes."""
     one, other = (_module(coder).encode(_rows(1)) for _ in range(2))
     assert torch.equal(one, other), "two builds differ"
-
-
-def loads_back(coder: SparseCoder) -> None:
-    """The JSON spec and the label lead back to an equal coder."""
-    assert_loads_back(coder)
 
 
 def _module(coder: SparseCoder) -> CoderModule:

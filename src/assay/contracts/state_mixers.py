@@ -2,7 +2,7 @@
 
 import torch
 
-from assay.contracts.shared import assert_loads_back, assert_trains, training_reach
+from assay.contracts.shared import assert_trains, training_reach
 from assay.nn.random import initialised_from, stream
 from assay.state_mixers.base import StateMixer
 
@@ -35,11 +35,6 @@ def is_finite_and_trains(mixer: StateMixer) -> None:
     y = module(_tokens(4, 8))
     assert torch.isfinite(y).all(), "outputs are not finite"
     assert_trains(module, y)
-
-
-def loads_back(mixer: StateMixer) -> None:
-    """The JSON spec and the label lead back to an equal state mixer."""
-    assert_loads_back(mixer)
 
 
 def _module(mixer: StateMixer) -> torch.nn.Module:

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from assay.contracts.shared import assert_loads_back
 from assay.nn.random import stream
 from assay.tasks.base import Batch, Task, Tokens, Vectors
 
@@ -100,11 +99,6 @@ def asks_after_each_example_where_it_says_so(task: Task) -> None:
         assert positions is not None, "by_examples, but there is one answer per sequence"
         assert (positions[:, 1:] > positions[:, :-1]).all(), "by_examples, but positions do not rise"
         assert (positions == positions[:1]).all(), "by_examples, but positions differ between sequences"
-
-
-def loads_back(task: Task) -> None:
-    """The JSON spec and the label lead back to an equal task."""
-    assert_loads_back(task)
 
 
 def _batch(task: Task, size: int) -> Batch:

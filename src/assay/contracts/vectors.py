@@ -2,7 +2,6 @@
 
 import torch
 
-from assay.contracts.shared import assert_loads_back
 from assay.vectors.base import VectorData
 
 
@@ -31,8 +30,3 @@ def keeps_its_parts_apart(data: VectorData) -> None:
     seen = {row.numpy().tobytes() for row in found.train.x}
     repeated = sum(row.numpy().tobytes() in seen for row in found.test.x)
     assert repeated <= 0.01 * len(found.test), f"{repeated} test rows are training rows"
-
-
-def loads_back(data: VectorData) -> None:
-    """The JSON spec and the label lead back to an equal data set."""
-    assert_loads_back(data)

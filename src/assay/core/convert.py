@@ -33,7 +33,9 @@ def convert(hint: Any, value: Any, *, what: str, exact: bool = False) -> Any:
     if hint is Any:
         return str(value) if isinstance(value, Word) else value
     if registry := getattr(hint, "registry", None):
-        return _plugin(hint, registry, value)
+        if isinstance(value, hint):
+            return value
+        return registry.parse(value) if isinstance(value, str) else registry.load(value)
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(args, value, what, exact=exact)
@@ -104,12 +106,6 @@ def expand(word: str) -> list[str]:
     if last - first >= LONGEST_RANGE:
         raise UserError(f"the range '{word}' has over {LONGEST_RANGE:,} values: write a shorter one.")
     return [str(number) for number in range(first, last + 1)]
-
-
-def _plugin(hint: Any, registry: Any, value: Any) -> Any:
-    if isinstance(value, hint):
-        return value
-    return registry.parse(value) if isinstance(value, str) else registry.load(value)
 
 
 def _union(options: tuple[Any, ...], value: Any, what: str, *, exact: bool) -> Any:

@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from assay.core.run import Run, canonical, flat
+from assay.core.run import Record, Run, canonical, flat, plugins_of
 
 NEAR = math.log(4.0)
 """Largest difference, as a logarithm over all sizes and counts together, at which one run's time predicts another's."""
@@ -23,17 +23,6 @@ SAMPLE = 5000
 """Most records of one kind that are compared: a random sample, since the store lists them by id, which is a hash."""
 COMPARED = 16
 """Sizes that one run is compared with, on either side of its own."""
-
-
-class Cost(Protocol):
-    """A record, or the summary of one."""
-
-    @property
-    def run(self) -> Run: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def cost(self) -> Mapping[str, Any]: ...
 
 
 class Kind(NamedTuple):
@@ -44,7 +33,7 @@ class Kind(NamedTuple):
     plugins: tuple[tuple[str, str], ...]
 
 
-def estimate(runs: Sequence[Run], records: Iterable[Cost], workers: int) -> float | None:
+def estimate(runs: Sequence[Run], records: Iterable[Record], workers: int) -> float | None:
     """Return wall seconds for `runs` on this kind of device; None if nothing stored is like one of them."""
     taken: dict[Kind, list[tuple[Run, float]]] = {}
     for record in records:
@@ -132,17 +121,7 @@ def _but(kind: Kind, path: str) -> list[tuple[str, str]]:
 
 
 def _kind(run: Run) -> Kind:
-    return Kind(run.study, run.numerics.device, tuple(sorted(_plugins(run.options))))
-
-
-def _plugins(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the outermost plug-ins among nested options, each under its path."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            if "name" in value:
-                yield f"{prefix}{key}", value["name"]
-            else:
-                yield from _plugins(value, f"{prefix}{key}.")
+    return Kind(run.study, run.numerics.device, tuple(sorted(plugins_of(run.options))))
 
 
 def _sizes(run: Run, shared: frozenset[str] | None) -> Sizes:

@@ -23,7 +23,6 @@ def guard(lines: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # a scheduler sends these to all processes of a job; the guard has to outlive them
+        # A scheduler sends these to all processes of a job; the guard has to outlive them.
+        signal.signal(number, signal.SIG_IGN)
     guard(sys.stdin)

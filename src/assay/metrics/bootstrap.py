@@ -61,18 +61,10 @@ def _difference(total: Sums, count: Sums, other_total: Sums, other_count: Sums, 
 
 
 def quantiles(values: Float[Tensor, " draws"], *levels: float) -> list[float]:
-    """Return what `torch.quantile` gives. That sorts all values; selecting those beside each level takes an eighth of
-    the time."""
+    """Return what `torch.quantile` gives. That sorts all values; numpy selects those beside each level."""
     import numpy as np
 
-    last = len(values) - 1
-    places = [level * last for level in torch.tensor(levels).double().tolist()]
-    beside = [(int(place), min(int(place) + 1, last)) for place in places]
-    ordered = torch.from_numpy(np.partition(values.numpy(), sorted({number for pair in beside for number in pair})))
-    return [
-        torch.lerp(ordered[below], ordered[above], place - below).item()
-        for place, (below, above) in zip(places, beside, strict=True)
-    ]
+    return np.quantile(values.numpy(), torch.tensor(levels).double().numpy()).tolist()
 
 
 def ratio_difference_p(

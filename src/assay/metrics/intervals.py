@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 from string import ascii_letters
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from assay.core.errors import UserError
+from assay.core.on_use import Later
 
+special: Any = Later("scipy.special")
 K = TypeVar("K", bound=Hashable)
 
 
@@ -42,9 +44,7 @@ def student_t(values: Sequence[float], level: float = 0.95) -> Interval:
     mean, n = fmean(values), len(values)
     if n == 1:
         return Interval(mean, None, None, n)
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(n - 1, (1 + level) / 2)) * _deviation(values, mean) / math.sqrt(n)
+    half = float(special.stdtrit(n - 1, (1 + level) / 2)) * _deviation(values, mean) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -57,9 +57,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """Return the score interval of a proportion (Wilson 1927): 5 of 5 is [.57, 1], not [1, 1]."""
     if not 0 <= successes <= n or n == 0:
         raise UserError(f"{successes} of {n} is not a proportion; count at least one run")
-    from scipy.special import ndtri
-
-    z, share = float(ndtri((1 + level) / 2)), successes / n
+    z, share = float(special.ndtri((1 + level) / 2)), successes / n
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     # At 0 of n and n of n the bound is exact; rounding would put the share one ulp outside.
@@ -82,9 +80,7 @@ def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
     mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
     if error == 0:
         return 0.0 if mean else 1.0
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(len(differences) - 1, -abs(mean) / error))
+    return 2 * float(special.stdtr(len(differences) - 1, -abs(mean) / error))
 
 
 def holm(p: Mapping[K, float]) -> dict[K, float]:

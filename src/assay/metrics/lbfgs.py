@@ -20,12 +20,14 @@ DECREASE = 1e-4
 STEEP, CHANGE = 1e-5, 1e-9
 """A problem ends once no entry of its gradient is above STEEP, or its value or point change by at most CHANGE."""
 
+Points = Float[Tensor, "problems size"]
+Numbers = Float[Tensor, " problems"]
+Pairs = Float[Tensor, "problems pairs size"]
+
 
 @runtime_checkable
 class Objective(Protocol):
-    def __call__(
-        self, x: Float[Tensor, "problems size"]
-    ) -> tuple[Float[Tensor, " problems"], Float[Tensor, "problems size"]]:
+    def __call__(self, x: Points) -> tuple[Numbers, Points]:
         """Return values and gradients."""
 
     def only(self, places: Int[Tensor, " some"]) -> "Objective":
@@ -37,21 +39,19 @@ class _State(NamedTuple):
     last, zeros where there is none."""
 
     place: Int[Tensor, " problems"]
-    x: Float[Tensor, "problems size"]
-    value: Float[Tensor, " problems"]
-    gradient: Float[Tensor, "problems size"]
-    step: Float[Tensor, " problems"]
-    moves: Float[Tensor, "problems pairs size"]
-    turns: Float[Tensor, "problems pairs size"]
+    x: Points
+    value: Numbers
+    gradient: Points
+    step: Numbers
+    moves: Pairs
+    turns: Pairs
 
     def only(self, places: Int[Tensor, " some"]) -> "_State":
         return _State(*(part[places] for part in self))
 
 
 @torch.no_grad()
-def minimise(
-    objective: Objective, start: Float[Tensor, "problems size"], evaluations: int
-) -> Float[Tensor, "problems size"]:
+def minimise(objective: Objective, start: Points, evaluations: int) -> Points:
     """Return the minima, or the points reached after so many evaluations."""
     found = start.clone()
     value, gradient = objective(start)
@@ -103,11 +103,7 @@ def _tried(objective: Objective, state: _State) -> tuple[_State, Bool[Tensor, " 
     return after, (_largest(after.gradient) <= STEEP) | still
 
 
-def _curved(
-    moves: Float[Tensor, "problems pairs size"],
-    turns: Float[Tensor, "problems pairs size"],
-    gradient: Float[Tensor, "problems size"],
-) -> Float[Tensor, "problems size"]:
+def _curved(moves: Pairs, turns: Pairs, gradient: Points) -> Points:
     """Return the gradient times the pairs' inverse Hessian; without a pair, the gradient at length 1."""
     met, turned = moves @ turns.mT, turns @ turns.mT
     along = met.diagonal(dim1=1, dim2=2)[:, :, None]
@@ -122,5 +118,5 @@ def _curved(
     return (scale * (column - turns.mT @ a) + moves.mT @ b)[:, :, 0]
 
 
-def _largest(x: Float[Tensor, "problems size"]) -> Float[Tensor, " problems"]:
+def _largest(x: Points) -> Numbers:
     return x.abs().amax(dim=1)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import SoftmaxHeads
-from assay.nn.attention import HeadProjections, causal_attention, last_attention
+from assay.nn.attention import HeadProjections, causal_attention
+from assay.nn.axes import Token, Tokens
 from assay.nn.rotary import rotate
 
 Cache = tuple[Tensor, Tensor]
@@ -43,7 +43,7 @@ class CachedAttention(MixerModule):
         super().__init__()
         self.heads, self.rotary = heads, rotary
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         q, k, v = self.heads.split(x)
         if self.rotary:
             q, k = rotate(q), rotate(k)
@@ -52,11 +52,11 @@ class CachedAttention(MixerModule):
     def init_state(self, batch: int) -> Cache:
         return self.heads.empty_cache(batch)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: Cache) -> tuple[Float[Tensor, "batch d_model"], Cache]:
+    def step(self, x: Token, state: Cache) -> tuple[Token, Cache]:
         q, k, v = self.heads.split(x[:, None])
         keys, values = state
         if self.rotary:  # keys are cached after rotation, so the cache's length is the position
             q, k = (rotate(part, start=keys.shape[2]) for part in (q, k))
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
-        y = self.heads.merge(last_attention(q, keys, values))
+        y = self.heads.merge(causal_attention(q, keys, values))
         return rearrange(y, "b 1 d -> b d"), (keys, values)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 from assay.mixers import mixers
+from assay.nn.axes import Token, Tokens
 from assay.nn.convolution import ShortConvolution
 
 State = Any
@@ -26,14 +26,14 @@ class MixerModule(nn.Module):
     depth: int = 0
     """Index of this mixer in the model, set by the model: random draws should differ between layers."""
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
     def init_state(self, batch: int) -> State:
         """Return the state before the first token, on the module's device and in its dtype."""
         raise NotImplementedError(f"{type(self).__name__}.init_state")
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: State) -> tuple[Float[Tensor, "batch d_model"], State]:
+    def step(self, x: Token, state: State) -> tuple[Token, State]:
         """Process one token; feeding a sequence token by token gives what `forward` gives."""
         raise NotImplementedError(f"{type(self).__name__}.step")
 
@@ -85,13 +85,13 @@ class Convolved(MixerModule):
         super().__init__()
         self.core, self.convolution = core, ShortConvolution(d_model, kernel)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         return self.core(x + self.convolution(x))
 
     def init_state(self, batch: int) -> State:
         return self.convolution.init_state(batch), self.core.init_state(batch)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: State) -> tuple[Float[Tensor, "batch d_model"], State]:
+    def step(self, x: Token, state: State) -> tuple[Token, State]:
         seen, carried = state
         shifted, seen = self.convolution.step(x, seen)
         y, carried = self.core.step(x + shifted, carried)

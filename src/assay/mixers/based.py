@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
@@ -27,6 +26,7 @@ from assay.nn.attention import (
     linear_attention_step,
     with_ones,
 )
+from assay.nn.axes import Memory, Token, Tokens
 from assay.nn.feature_maps import Taylor
 
 
@@ -60,23 +60,21 @@ class TaylorMemory(MixerModule):
         super().__init__()
         self.heads, self.taylor = heads, Taylor(heads.key_dim)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         q, k, v = self._written(x)
         o = linear_attention(q, k, v, kernel=self.taylor.kernel, features=self.taylor)
         return self.heads.merge(divided(o))
 
-    def init_state(self, batch: int) -> Float[Tensor, "batch heads f e"]:
+    def init_state(self, batch: int) -> Memory:
         shape = batch, self.heads.heads, self.taylor.dim_out, self.heads.value_dim + 1
         return self.heads.out.weight.new_zeros(shape)
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads f e"]
-    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads f e"]]:
+    def step(self, x: Token, state: Memory) -> tuple[Token, Memory]:
         q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
         o, state = linear_attention_step(self.taylor(q), self.taylor(k), v, state)
         y = self.heads.merge(rearrange(divided(o), "b h e -> b h 1 e"))
         return rearrange(y, "b 1 d -> b d"), state
 
-    def _written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _written(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.heads.split(x)
         return q * self.heads.key_dim**-0.5, k, with_ones(v)

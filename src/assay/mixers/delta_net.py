@@ -16,18 +16,14 @@ Differs from the paper (the layer of Yang et al. 2024):
 
 from dataclasses import dataclass
 
-import torch
-from einops import rearrange
-from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch import nn
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import DeltaHeads
+from assay.mixers.heads import DeltaHeads, DeltaMemory
 from assay.nn.attention import HeadProjections
+from assay.nn.axes import Read, Tokens
 from assay.nn.norm import Norm
-from assay.nn.scan import DeltaRecurrence, unit
 
 
 @mixers.register("delta_net")
@@ -42,19 +38,12 @@ class DeltaNet(DeltaHeads):
         return OverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 
 
-class OverwritingMemory(DeltaRecurrence, MixerModule):
+class OverwritingMemory(DeltaMemory):
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
         super().__init__(heads)
         self.beta_max = beta_max
         self.beta = nn.Linear(d_model, heads.heads, bias=False)
         self.norm = Norm(heads.value_dim)
 
-    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
-        q, k, v = self.heads.split(x)
-        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
-        return unit(silu(q)) * self.heads.key_dim**-0.5, unit(silu(k)), v, rearrange(beta, "b t h -> b h t")
-
-    def read(
-        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
-    ) -> Float[Tensor, "batch time d_model"]:
+    def read(self, o: Read, x: Tokens) -> Tokens:
         return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))

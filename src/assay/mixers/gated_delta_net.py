@@ -17,18 +17,15 @@ Differs from the paper:
 
 from dataclasses import dataclass
 
-import torch
-from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import DeltaHeads
+from assay.mixers.heads import DeltaHeads, DeltaMemory, GatedReading
 from assay.nn.attention import HeadProjections
+from assay.nn.axes import Tokens
 from assay.nn.norm import Norm
-from assay.nn.scan import DeltaRecurrence, SelectiveDecay, unit
+from assay.nn.scan import SelectiveDecay
 
 
 @mixers.register("gated_delta_net")
@@ -43,7 +40,7 @@ class GatedDeltaNet(DeltaHeads):
         return GatedOverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 
 
-class GatedOverwritingMemory(DeltaRecurrence, MixerModule):
+class GatedOverwritingMemory(GatedReading, DeltaMemory):
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
         super().__init__(heads)
         self.beta_max = beta_max
@@ -52,15 +49,6 @@ class GatedOverwritingMemory(DeltaRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim)
 
-    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
-        q, k, v = self.heads.split(x)
-        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
+    def written(self, x: Tokens) -> tuple[Tensor, ...]:
         _, log_decay = self.decay(x)
-        q, k = unit(silu(q)) * self.heads.key_dim**-0.5, unit(silu(k))
-        return q, k, v, rearrange(beta, "b t h -> b h t"), log_decay
-
-    def read(
-        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
-    ) -> Float[Tensor, "batch time d_model"]:
-        gate = rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
-        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)
+        return *super().written(x), log_decay

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, silu
+from torch.nn.functional import logsigmoid
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import MatrixHeads
+from assay.mixers.heads import GatedReading, MatrixHeads
 from assay.nn.attention import HeadProjections
+from assay.nn.axes import Tokens
 from assay.nn.norm import Norm
 from assay.nn.scan import OuterRecurrence
 
@@ -49,7 +49,7 @@ class GatedLinearAttn(MatrixHeads):
         return GatedMemory(self.projections(d_model), d_model, rank=self.gate_low_rank, normalizer=self.gate_normalizer)
 
 
-class GatedMemory(OuterRecurrence, MixerModule):
+class GatedMemory(GatedReading, OuterRecurrence, MixerModule):
     def __init__(self, heads: HeadProjections, d_model: int, *, rank: int, normalizer: float) -> None:
         super().__init__(heads)
         self.normalizer = normalizer
@@ -58,14 +58,8 @@ class GatedMemory(OuterRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim)
 
-    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+    def written(self, x: Tokens) -> tuple[Tensor, ...]:
         q, k, v = self.heads.split(x)
         # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
         decay = logsigmoid(self.decay(x).to(self.norm.weight.dtype)) / self.normalizer
         return q * self.heads.key_dim**-0.5, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)
-
-    def read(
-        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
-    ) -> Float[Tensor, "batch time d_model"]:
-        gate = rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
-        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)

@@ -18,6 +18,7 @@ from torch.nn.functional import linear
 
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
+from assay.nn.axes import Token, Tokens
 from assay.nn.scan import in_float32
 
 
@@ -43,15 +44,13 @@ class GatedUnit(MixerModule):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(d_model**-0.5), d_model**-0.5)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         return run(self.input(x), self.init_state(len(x)), self.recurrent.weight, self.recurrent.bias)
 
-    def init_state(self, batch: int) -> Float[Tensor, "batch d_model"]:
+    def init_state(self, batch: int) -> Token:
         return self.recurrent.weight.new_zeros(batch, self.recurrent.in_features)
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch d_model"]
-    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch d_model"]]:
+    def step(self, x: Token, state: Token) -> tuple[Token, Token]:
         h = run(self.input(x[:, None]), state, self.recurrent.weight, self.recurrent.bias).squeeze(1)
         return h, h
 
@@ -59,10 +58,10 @@ class GatedUnit(MixerModule):
 @in_float32
 def run(
     driven: Float[Tensor, "batch time gates"],
-    h: Float[Tensor, "batch d_model"],
+    h: Token,
     weight: Float[Tensor, "gates d_model"],
     bias: Float[Tensor, " gates"],
-) -> Float[Tensor, "batch time d_model"]:
+) -> Tokens:
     """Return the states after each token; `driven` holds the inputs of the three gates. Few and wide operations per
     step: on a GPU each is a launch."""
     width, states = h.shape[-1], []

@@ -1,11 +1,19 @@
-"""Mixers with heads share these options: softmax attention, and recurrences with a matrix per head."""
+"""Mixers with heads share these options, and recurrences with a matrix per head these ways to write and read it."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
 from assay.core.errors import UserError
-from assay.mixers.base import Mixer
+from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.axes import Read, Tokens
+from assay.nn.norm import Norm
+from assay.nn.scan import DeltaRecurrence, Recurrence, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +85,8 @@ class MatrixHeads(Mixer):
         return head_dim(int(self.expand_v * d_model), self.num_heads)
 
     def projections(self, d_model: int) -> HeadProjections:
-        return HeadProjections(
-            d_model,
-            heads=self.num_heads,
-            kv_heads=self.num_heads,
-            key_dim=self.key_dim(d_model),
-            value_dim=self.value_dim(d_model),
-        )
+        sizes = {"key_dim": self.key_dim(d_model), "value_dim": self.value_dim(d_model)}
+        return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.num_heads, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +100,27 @@ class DeltaHeads(MatrixHeads):
         super().__post_init__()
         if not 0 < self.beta_max <= 2:
             raise UserError(f"{self}: beta_max must be above 0 and at most 2, beyond which the state grows.")
+
+
+class DeltaMemory(DeltaRecurrence, MixerModule):
+    """Writes by the delta rule: q, k = swish(W x) / |swish(W x)|, b_t = beta_max * sigmoid(W_b x_t)."""
+
+    beta_max: float
+    beta: nn.Linear
+    norm: Norm
+
+    def written(self, x: Tokens) -> tuple[Tensor, ...]:
+        q, k, v = self.heads.split(x)
+        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
+        return unit(silu(q)) * self.heads.key_dim**-0.5, unit(silu(k)), v, rearrange(beta, "b t h -> b h t")
+
+
+class GatedReading(Recurrence):
+    """Reads y = W_o (RMSNorm(o) * swish(W_g x)), the norm head by head."""
+
+    gate: nn.Linear
+    norm: Norm
+
+    def read(self, o: Read, x: Tokens) -> Tokens:
+        gate = rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
+        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule, State
+from assay.nn.axes import Token, Tokens
 from assay.nn.norm import Norm
 
 
@@ -57,7 +57,7 @@ class InSequence(MixerModule):
         self.members: Sequence[MixerModule] = nn.ModuleList(members)  # type: ignore[assignment]
         self.norms = nn.ModuleList(Norm(d_model) for _ in members)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         found = torch.zeros_like(x)
         for norm, member in zip(self.norms, self.members, strict=True):
             found = found + member(norm(x + found))
@@ -66,7 +66,7 @@ class InSequence(MixerModule):
     def init_state(self, batch: int) -> State:
         return tuple(member.init_state(batch) for member in self.members)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: State) -> tuple[Float[Tensor, "batch d_model"], State]:
+    def step(self, x: Token, state: State) -> tuple[Token, State]:
         found, states = torch.zeros_like(x), []
         for norm, member, carried in zip(self.norms, self.members, state, strict=True):
             y, carried = member.step(norm(x + found), carried)

@@ -15,35 +15,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
-from assay.nn.attention import (
-    HeadProjections,
-    divided,
-    head_dim,
-    linear_attention,
-    linear_attention_step,
-    with_ones,
-)
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import MatrixHeads
+from assay.nn.attention import HeadProjections, divided, linear_attention, linear_attention_step, with_ones
+from assay.nn.axes import Memory, Read, Token, Tokens
 from assay.nn.feature_maps import FEATURE_MAPS, FeatureMap, FeatureMapName
 from assay.nn.norm import Norm
 
 
 @mixers.register("linear_attention")
 @dataclass(frozen=True, kw_only=True)
-class LinearAttention(Mixer):
+class LinearAttention(MatrixHeads):
     """Attention with a feature map in place of the exponential: a state of one matrix per head."""
 
     ordered: ClassVar[bool] = False
 
     num_heads: int = 8
-    expand_k: float = 1.0
-    """Channels of all queries (and of all keys) as a multiple of d_model."""
-    expand_v: float = 1.0
     feature_map: FeatureMapName = "elementwise_product"
     normalize: bool = False
     """Divide by the sum of the weights, which then must not be negative."""
@@ -52,8 +43,6 @@ class LinearAttention(Mixer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.expand_k <= 0 or self.expand_v <= 0:
-            raise UserError(f"linear_attention: expand_k={self.expand_k} and expand_v={self.expand_v} must be above 0.")
         if self.normalize and FEATURE_MAPS[self.feature_map].signed:
             fit = ", ".join(name for name, kind in FEATURE_MAPS.items() if not kind.signed)
             raise UserError(
@@ -62,22 +51,14 @@ class LinearAttention(Mixer):
             )
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        heads = HeadProjections(
-            d_model,
-            heads=self.num_heads,
-            kv_heads=self.num_heads,
-            key_dim=head_dim(int(self.expand_k * d_model), self.num_heads),
-            value_dim=head_dim(int(self.expand_v * d_model), self.num_heads),
-        )
+        heads = self.projections(d_model)
         query_map = FEATURE_MAPS[self.feature_map](heads.key_dim)
         key_map = query_map if self.tie_qk else FEATURE_MAPS[self.feature_map](heads.key_dim)
         return MatrixMemory(heads, query_map, key_map, normalize=self.normalize)
 
     def core_state(self, d_model: int, length: int) -> int:
-        key_dim = head_dim(int(self.expand_k * d_model), self.num_heads)
-        value_dim = head_dim(int(self.expand_v * d_model), self.num_heads)
-        features = FEATURE_MAPS[self.feature_map].features(key_dim)
-        return self.num_heads * features * (value_dim + self.normalize)
+        features = FEATURE_MAPS[self.feature_map].features(self.key_dim(d_model))
+        return self.num_heads * features * (self.value_dim(d_model) + self.normalize)
 
 
 class MatrixMemory(MixerModule):
@@ -86,26 +67,24 @@ class MatrixMemory(MixerModule):
         self.heads, self.query_map, self.key_map, self.normalize = heads, query_map, key_map, normalize
         self.norm = Norm(heads.value_dim)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         return self._read(linear_attention(*self._written(x)))
 
-    def init_state(self, batch: int) -> Float[Tensor, "batch heads f e"]:
+    def init_state(self, batch: int) -> Memory:
         shape = batch, self.heads.heads, self.key_map.dim_out, self.heads.value_dim + self.normalize
         return self.heads.out.weight.new_zeros(shape)
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads f e"]
-    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads f e"]]:
+    def step(self, x: Token, state: Memory) -> tuple[Token, Memory]:
         q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
         o, state = linear_attention_step(q, k, v, state)
         return rearrange(self._read(rearrange(o, "b h e -> b h 1 e")), "b 1 d -> b d"), state
 
-    def _written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _written(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.heads.split(x)
         q, k = self.query_map(q), self.key_map(k)
         return q * self.heads.key_dim**-0.5, k, with_ones(v) if self.normalize else v
 
-    def _read(self, o: Float[Tensor, "batch heads time e"]) -> Float[Tensor, "batch time d_model"]:
+    def _read(self, o: Read) -> Tokens:
         o = divided(o) if self.normalize else o
         # Norms are taken in the weights' precision, also under autocast.
         return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))

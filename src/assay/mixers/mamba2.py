@@ -25,8 +25,9 @@ from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import head_dim
+from assay.nn.axes import Read, Token, Tokens
 from assay.nn.norm import Norm
-from assay.nn.scan import SelectiveDecay, outer_loop, outer_scan
+from assay.nn.scan import MatrixState, SelectiveDecay, outer_loop, outer_scan
 
 
 @mixers.register("mamba2")
@@ -68,24 +69,20 @@ class StateSpace(MixerModule):
         self.norm = Norm(heads * width)
         self.out = nn.Linear(heads * width, d_model, bias=False)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         z, u, written = self._written(x)
         o, _ = outer_scan(*written)
         return self._read(o, u, z)
 
-    def init_state(self, batch: int) -> Float[Tensor, "batch heads d_state d"]:
+    def init_state(self, batch: int) -> MatrixState:
         return self.out.weight.new_zeros(batch, *self.state_shape)
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads d_state d"]
-    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads d_state d"]]:
+    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
         z, u, written = self._written(x[:, None])
         o, state = outer_loop(*written, state=state)
         return self._read(o, u, z).squeeze(1), state
 
-    def _written(
-        self, x: Float[Tensor, "batch time d_model"]
-    ) -> tuple[Float[Tensor, "batch time e"], Float[Tensor, "batch heads time d"], tuple[Tensor, ...]]:
+    def _written(self, x: Tokens) -> tuple[Float[Tensor, "batch time width"], Read, tuple[Tensor, ...]]:
         """Return the gate, the heads' inputs, and the arguments of the scan."""
         z, *parts = self.project(x).split(self.sizes, dim=-1)
         u, b, c = map(silu, parts)
@@ -93,11 +90,6 @@ class StateSpace(MixerModule):
         dt, log_decay = self.decay(x)
         return z, u, (c[:, None], b[:, None], dt[..., None] * u, log_decay)
 
-    def _read(
-        self,
-        o: Float[Tensor, "batch heads time d"],
-        u: Float[Tensor, "batch heads time d"],
-        z: Float[Tensor, "batch time e"],
-    ) -> Float[Tensor, "batch time d_model"]:
+    def _read(self, o: Read, u: Read, z: Float[Tensor, "batch time width"]) -> Tokens:
         o = rearrange(o + self.skip[:, None, None] * u, "b h t d -> b t (h d)")
         return self.out(self.norm(o.to(self.norm.weight.dtype) * silu(z)))

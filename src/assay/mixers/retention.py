@@ -24,8 +24,9 @@ from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import MatrixHeads
 from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.axes import Token, Tokens
 from assay.nn.rotary import rotate
-from assay.nn.scan import OuterRecurrence
+from assay.nn.scan import MatrixState, OuterRecurrence
 
 
 @mixers.register("retention")
@@ -48,22 +49,18 @@ class FadingMemory(OuterRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = nn.GroupNorm(heads.heads, heads.heads * heads.value_dim, eps=1e-6)
 
-    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+    def written(self, x: Tokens) -> tuple[Tensor, ...]:
         q, k, v = self.heads.split(x)
         h = torch.arange(self.heads.heads, dtype=self.norm.weight.dtype, device=x.device)
         log_decay = torch.log1p(-torch.exp2(-5 - h))[:, None].expand(*v.shape[:3])
         return rotate(q * self.heads.key_dim**-0.5), rotate(k), v, log_decay
 
-    def read(
-        self, o: Float[Tensor, "batch heads time d"], x: Float[Tensor, "batch time d_model"]
-    ) -> Float[Tensor, "batch time d_model"]:
+    def read(self, o: Float[Tensor, "batch heads time d"], x: Tokens) -> Tokens:
         tokens = rearrange(o.to(self.norm.weight.dtype), "b h t d -> (b t) (h d)")
         normed = rearrange(self.norm(tokens), "(b t) d -> b t d", b=len(x))
         return self.heads.out(normed * silu(self.gate(x)))
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: Float[Tensor, "batch heads d_key d_value"]
-    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch heads d_key d_value"]]:
+    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
         keys = rearrange(state, "b h k v -> b h v 1 k")
         # A single token is at position 0 and not rotated; instead the state is, by one token back.
         return super().step(x, rearrange(rotate(keys, start=-1), "b h v 1 k -> b h k v"))

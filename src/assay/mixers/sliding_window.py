@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import SoftmaxHeads
-from assay.nn.attention import HeadProjections, last_attention, window_attention
+from assay.nn.attention import HeadProjections, causal_attention, window_attention
+from assay.nn.axes import Token, Tokens
 from assay.nn.rotary import rotate
 
 Cache = tuple[Tensor, Tensor]
@@ -44,19 +44,19 @@ class WindowAttention(MixerModule):
         super().__init__()
         self.heads, self.window, self.rotary = heads, window, rotary
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         o = window_attention(*self.heads.split(x), window=self.window, rotary=self.rotary)
         return self.heads.merge(o)
 
     def init_state(self, batch: int) -> Cache:
         return self.heads.empty_cache(batch)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: Cache) -> tuple[Float[Tensor, "batch d_model"], Cache]:
+    def step(self, x: Token, state: Cache) -> tuple[Token, Cache]:
         q, k, v = self.heads.split(x[:, None])
         keys, values = (torch.cat([old, new], dim=2) for old, new in zip(state, (k, v), strict=True))
         first = max(0, keys.shape[2] - self.window + 1)
         state = keys[:, :, first:], values[:, :, first:]
         if self.rotary:  # keys are cached unrotated and rotated by their place in the window: only distances matter
             q, keys = rotate(q, start=keys.shape[2] - 1), rotate(keys)
-        y = self.heads.merge(last_attention(q, keys, values))
+        y = self.heads.merge(causal_attention(q, keys, values))
         return rearrange(y, "b 1 d -> b d"), state

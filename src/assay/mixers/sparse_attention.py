@@ -29,13 +29,11 @@ from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import SoftmaxHeads
 from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.axes import Keys, Queries, Token, Tokens, Values
 from assay.nn.rotary import rotate
 
-Queries = Float[Tensor, "batch heads query d"]
-Keys = Float[Tensor, "batch kv_heads key d"]
-Values = Float[Tensor, "batch kv_heads key e"]
-Scores = Float[Tensor, "batch kv_heads key"]
-Kept = Bool[Tensor, "batch #heads query key"]
+Scores = Float[Tensor, "batch kv_heads time"]
+Kept = Bool[Tensor, "batch #heads query time"]
 
 
 @mixers.register("sparse_attention")
@@ -95,11 +93,11 @@ class MethodAttention(MixerModule):
         super().__init__()
         self.heads, self.method, self.budget, self.rotary = heads, method, budget, rotary
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         q, k, v = self.turned(x, 0)
         return self.heads.merge(_attention(q, k, v, self.kept(q, k, v)))
 
-    def turned(self, x: Float[Tensor, "batch time d_model"], start: int) -> tuple[Queries, Keys, Values]:
+    def turned(self, x: Tokens, start: int) -> tuple[Queries, Keys, Values]:
         q, k, v = self.heads.split(x)
         return (rotate(q, start=start), rotate(k, start=start), v) if self.rotary else (q, k, v)
 
@@ -127,7 +125,7 @@ class SelectingAttention(MethodAttention):
     def recalls(self) -> bool:
         return bool(self.method.recalls_queries)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
+    def step(self, x: Token, state: Any) -> tuple[Token, Any]:
         q, k, v = self.turned(x[:, None], state[0].shape[2])
         keys, values = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
         queries = torch.cat([state[2], q], dim=2) if self.recalls else q.expand(-1, -1, keys.shape[2], -1)
@@ -143,7 +141,7 @@ class PatternAttention(MethodAttention):
         keys, values = self.heads.empty_cache(batch)
         return keys, values, keys.new_zeros(batch, 0), keys.new_zeros(batch, 1)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
+    def step(self, x: Token, state: Any) -> tuple[Token, Any]:
         keys, values, places, clock = state
         t = int(clock[0, 0])
         q, k, v = self.turned(x[:, None], t)
@@ -162,7 +160,7 @@ class EvictingAttention(MethodAttention):
         keys, values = self.heads.empty_cache(batch)
         return keys, values, keys[..., 0], keys[..., 0], keys.new_zeros(batch, 1)
 
-    def step(self, x: Float[Tensor, "batch d_model"], state: Any) -> tuple[Float[Tensor, "batch d_model"], Any]:
+    def step(self, x: Token, state: Any) -> tuple[Token, Any]:
         keys, values, score, places, clock = state
         t = int(clock[0, 0])
         q, k, v = self.turned(x[:, None], t)

@@ -8,7 +8,7 @@ models are bound by memory.
 """
 
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import torch
@@ -25,6 +25,9 @@ from assay.nn.shapes import built_for_shapes, parameter_count
 from assay.state_mixers import state_mixers
 from assay.state_mixers.base import StateMixer
 from assay.tasks.base import TaskShape, Tokens
+
+Scored = Int[Tensor, "batch scored"] | None
+"""The positions at which answers are read; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +71,9 @@ class SequenceModel:
                 f"model.layer_params={self.layer_params} is met by the width of the state mixer, and "
                 f"{self.state_mixer} has none. Choose mlp, glu, swiglu or bilinear."
             )
-        narrow, wide = (
-            _layer_parameters(self._with_inner(inner), length, expected=self.layer_params) for inner in (1, 2)
-        )
+        expected = max(self.layer_params, self.model_dim**2)
+        layers = (self._with_inner(inner) for inner in (1, 2))
+        narrow, wide = (parameter_count(partial(Layer, layer, length), expected=expected) for layer in layers)
         inner = max(1, round(1 + (self.layer_params - narrow) / (wide - narrow)))
         met = narrow + (inner - 1) * (wide - narrow)
         if abs(met - self.layer_params) > 0.02 * self.layer_params:
@@ -97,7 +100,7 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList(Norm(model.model_dim) for _ in range(2))
 
     def forward(
-        self, h: Float[Tensor, "batch time d_model"], positions: Int[Tensor, "batch scored"] | None = None
+        self, h: Float[Tensor, "batch time d_model"], positions: Scored = None
     ) -> Float[Tensor, "batch _ d_model"]:
         """Compute every position, or only `positions`: state mixers work on each alone."""
         h = h + self.mixer(self.norms[0](h))
@@ -110,10 +113,6 @@ class Layer(nn.Module):
 def _check(model: SequenceModel, shape: TaskShape) -> None:
     """Raise the UserError that building one layer raises. Cached, since the points of a grid share their models."""
     built_for_shapes(lambda: replace(model, num_layers=1).build(shape))
-
-
-def _layer_parameters(model: SequenceModel, length: int, *, expected: int) -> int:
-    return parameter_count(lambda: Layer(model, length), expected=max(expected, model.model_dim**2))
 
 
 class SequenceModule(nn.Module):
@@ -136,9 +135,7 @@ class SequenceModule(nn.Module):
             )
         self.head = None if model.tied else nn.Linear(width, self.outputs, bias=False)
 
-    def hidden(
-        self, inputs: Tensor, positions: Int[Tensor, "batch scored"] | None
-    ) -> Float[Tensor, "batch scored d_model"]:
+    def hidden(self, inputs: Tensor, positions: Scored) -> Float[Tensor, "batch scored d_model"]:
         h = self.embed(inputs)
         if self.position is not None:
             h = h + self.position[: inputs.shape[1]]
@@ -149,9 +146,7 @@ class SequenceModule(nn.Module):
             h = layer(h)
         return self.norm(last(h, positions))
 
-    def forward(
-        self, inputs: Tensor, positions: Int[Tensor, "batch scored"] | None = None
-    ) -> Float[Tensor, "batch scored outputs"]:
+    def forward(self, inputs: Tensor, positions: Scored = None) -> Float[Tensor, "batch scored outputs"]:
         """Return answers at `positions`, or at every position."""
         h = self.hidden(inputs, positions)
         if self.head is None:

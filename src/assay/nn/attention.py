@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from assay.nn.axes import Keys, Memory, Queries, Read, Tokens, Values
 from assay.nn.rotary import rotate
 from assay.nn.whole import whole
 
@@ -26,21 +27,12 @@ class HeadProjections(nn.Module):
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.out = nn.Linear(heads * value_dim, d_model, bias=False)
 
-    def split(
-        self, x: Float[Tensor, "batch time d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch heads time d"],
-        Float[Tensor, "batch kv_heads time d"],
-        Float[Tensor, "batch kv_heads time e"],
-    ]:
-        q, k, v = self.qkv(x).split(self.sizes, dim=-1)
-        return (
-            rearrange(q, "b t (h d) -> b h t d", h=self.heads),
-            rearrange(k, "b t (h d) -> b h t d", h=self.kv_heads),
-            rearrange(v, "b t (h e) -> b h t e", h=self.kv_heads),
-        )
+    def split(self, x: Tokens) -> tuple[Queries, Keys, Values]:
+        parts = zip(self.qkv(x).split(self.sizes, dim=-1), (self.heads, self.kv_heads, self.kv_heads), strict=True)
+        q, k, v = (rearrange(part, "b t (h d) -> b h t d", h=heads) for part, heads in parts)
+        return q, k, v
 
-    def merge(self, o: Float[Tensor, "batch heads time e"]) -> Float[Tensor, "batch time d_model"]:
+    def merge(self, o: Read) -> Tokens:
         return self.out(rearrange(o, "b h t e -> b t (h e)"))
 
     def empty_cache(self, batch: int) -> tuple[Float[Tensor, "batch heads 0 d"], Float[Tensor, "batch heads 0 e"]]:
@@ -54,27 +46,12 @@ def head_dim(width: int, heads: int) -> int:
     return max(1, width // heads)
 
 
-def causal_attention(
-    q: Float[Tensor, "batch heads time d"],
-    k: Float[Tensor, "batch kv_heads time d"],
-    v: Float[Tensor, "batch kv_heads time e"],
-) -> Float[Tensor, "batch heads time e"]:
-    """softmax(q k^T / sqrt(d)) v over the past and the present; query heads share keys in groups."""
+def causal_attention(q: Queries, k: Keys, v: Values) -> Float[Tensor, "batch heads query e"]:
+    """softmax(q k^T / sqrt(d)) v over the past and the present; query heads share keys in groups. A query alone is the
+    last one, and sees every key."""
     k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
-    return _fused_attention(q, k, v, causal=True)
+    causal = q.shape[2] == k.shape[2]
 
-
-def last_attention(
-    q: Float[Tensor, "batch heads 1 d"],
-    k: Float[Tensor, "batch kv_heads time d"],
-    v: Float[Tensor, "batch kv_heads time e"],
-) -> Float[Tensor, "batch heads 1 e"]:
-    """Return the last row of `causal_attention`: one query, which sees every key."""
-    k, v = (_for_each_query_head(x, q.shape[1]) for x in (k, v))
-    return _fused_attention(q, k, v, causal=False)
-
-
-def _fused_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
     # On a CPU the fused kernel leaves prefixes the same bits, and takes .4-.7 of the time of the written-out form.
     def alone(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -85,14 +62,7 @@ def _fused_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor
     return whole(alone, together, q, k, v)
 
 
-def window_attention(
-    q: Float[Tensor, "batch heads time d"],
-    k: Float[Tensor, "batch kv_heads time d"],
-    v: Float[Tensor, "batch kv_heads time e"],
-    *,
-    window: int,
-    rotary: bool = False,
-) -> Float[Tensor, "batch heads time e"]:
+def window_attention(q: Queries, k: Keys, v: Values, *, window: int, rotary: bool = False) -> Read:
     """`causal_attention` to the last `window` tokens, the present one included, at a cost of 2 window per token.
 
     Time is cut into blocks of `window`: a block's queries see that block and the one before, and nothing earlier.
@@ -115,14 +85,14 @@ def _itself(x: Tensor) -> Tensor:
 
 
 def linear_attention(
-    q: Float[Tensor, "batch heads time d"],
+    q: Queries,
     k: Float[Tensor, "batch heads time d"],
-    v: Float[Tensor, "batch heads time e"],
+    v: Read,
     *,
     kernel: Callable[[Tensor], Tensor] = _itself,
     features: Callable[[Tensor], Tensor] = _itself,
     chunk: int = 64,
-) -> Float[Tensor, "batch heads time e"]:
+) -> Read:
     """o_t = sum_{s <= t} kernel(q_t . k_s) v_s, where kernel(q . k) = features(q) . features(k), the dot product itself
     if not given. In chunks: the kernel is applied within one, and between them the sum of features(k) v^T is carried.
     """
@@ -142,8 +112,8 @@ def linear_attention_step(
     q: Float[Tensor, "batch heads f"],
     k: Float[Tensor, "batch heads f"],
     v: Float[Tensor, "batch heads e"],
-    carried: Float[Tensor, "batch heads f e"],
-) -> tuple[Float[Tensor, "batch heads e"], Float[Tensor, "batch heads f e"]]:
+    carried: Memory,
+) -> tuple[Float[Tensor, "batch heads e"], Memory]:
     """One token of `linear_attention`: S <- S + k v^T, o = S^T q."""
     carried = carried + k[..., :, None] * v[..., None, :]
     return rearrange(q[..., None, :] @ carried, "b h 1 e -> b h e"), carried

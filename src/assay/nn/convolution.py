@@ -5,6 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from assay.nn.axes import Token, Tokens
+
 
 class ShortConvolution(nn.Module):
     """y_t = sum_{i<kernel} w_i x_{t-kernel+1+i}, channel by channel: the last weight is the present token's. Zeros
@@ -16,7 +18,7 @@ class ShortConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_model, kernel))
         nn.init.uniform_(self.weight, -(kernel**-0.5), kernel**-0.5)
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         # A few shifted products are faster on a CPU than a depthwise convolution and its gradient.
         padded, time = pad(x, (0, 0, self.kernel - 1, 0)), x.shape[1]
         return sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))
@@ -25,7 +27,7 @@ class ShortConvolution(nn.Module):
         return self.weight.new_zeros(batch, self.kernel - 1, len(self.weight))
 
     def step(
-        self, x: Float[Tensor, "batch d_model"], seen: Float[Tensor, "batch seen d_model"]
-    ) -> tuple[Float[Tensor, "batch d_model"], Float[Tensor, "batch seen d_model"]]:
+        self, x: Token, seen: Float[Tensor, "batch seen d_model"]
+    ) -> tuple[Token, Float[Tensor, "batch seen d_model"]]:
         window = torch.cat([seen, x[:, None]], dim=1)
         return torch.einsum("btd,dt->bd", window, self.weight), window[:, 1:]

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from assay.core.errors import UserError
-from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
+from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 SMALLEST_HEAD = 16
 """Triton multiplies no smaller matrices."""
@@ -43,15 +43,7 @@ def check(device: str) -> None:
         raise UserError(f"--backend fla needs flash-linear-attention: pip install 'assay-bench[fla]', {INSTEAD}")
 
 
-def outer_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    log_decay: PerHead | PerChannel,
-    *,
-    state: MatrixState | None = None,
-    scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+def outer_scan(q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0) -> Scanned:
     """Return what `scan.outer_loop` gives, to TF32 or bf16 precision."""
     if log_decay.ndim == 4:
         return _run("gla", q, k, v, state, scale, g=log_decay)
@@ -60,15 +52,9 @@ def outer_scan(
 
 
 def delta_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    beta: PerHead,
-    log_decay: PerHead | None = None,
-    *,
-    state: MatrixState | None = None,
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerHead | None = None, *, state: Start = None,
     scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+) -> Scanned:  # fmt: skip
     """Return what `scan.delta_loop` gives, to TF32 or bf16 precision."""
     if k.shape[-1] > LARGEST_DELTA_KEY:
         raise UserError(
@@ -83,9 +69,7 @@ def delta_scan(
     return _run("delta_rule", q, k, v, state, scale, beta=beta)
 
 
-def _run(
-    op: str, q: Keys, k: Keys, v: Values, state: MatrixState | None, scale: float, **gates: PerHead | PerChannel
-) -> tuple[Values, MatrixState]:
+def _run(op: str, q: Keys, k: Keys, v: Values, state: Start, scale: float, **gates: Decay) -> Scanned:
     """Call a kernel in its layout, (batch, time, heads, ...), with our scale: its default is attention's."""
     dtype, kernel = _precision(q, k, v), f"chunk_{op}"
     _refuse_sizes(kernel, k.shape[-1], v.shape[-1])

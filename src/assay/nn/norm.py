@@ -1,11 +1,15 @@
 """Root-mean-square normalisation (Zhang and Sennrich 2019) keeps the dtype of its input."""
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
+from assay.core.on_use import Later
 from assay.nn.whole import has_kernels, whole
 
+kernels: Any = Later("assay.nn.kernels")  # Triton, which is on CUDA alone
 EPS = 1e-6
 
 
@@ -25,7 +29,5 @@ def _alone(x: Float[Tensor, "*batch d"], gains: Float[Tensor, " d"]) -> Float[Te
 
 def _together(x: Float[Tensor, "models *batch d"], gains: Float[Tensor, "models d"]) -> Tensor:
     if has_kernels(x.device):
-        from assay.nn import kernels
-
         return kernels.rms_norm(x, gains, EPS)
     return rms_norm(x, x.shape[-1:], eps=EPS) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from assay.nn.attention import HeadProjections
+from assay.nn.axes import Token, Tokens
 from assay.nn.random import for_shapes_alone
 
 CHUNK = 64
@@ -35,6 +36,11 @@ Values = Float[Tensor, "batch heads time d_value"]
 PerHead = Float[Tensor, "batch heads time"]
 PerChannel = Float[Tensor, "batch heads time d_key"]
 MatrixState = Float[Tensor, "batch heads d_key d_value"]
+Decay = PerHead | PerChannel
+Start = MatrixState | None
+"""The state before the first token; None: zeros."""
+Scanned = tuple[Values, MatrixState]
+"""What is read at each token, and the state after the last."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,15 +79,7 @@ def unit(x: Float[Tensor, "*axes d"]) -> Float[Tensor, "*axes d"]:
 
 
 @in_float32
-def outer_loop(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    log_decay: PerHead | PerChannel,
-    *,
-    state: MatrixState | None = None,
-    scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+def outer_loop(q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0) -> Scanned:
     """S_t = diag(a_t) S_{t-1} + k_t v_t^T, o_t = scale * S_t^T q_t, one token after another."""
     s = _zero_state(k, v) if state is None else state
     decay = torch.exp(log_decay if log_decay.ndim == 4 else log_decay[..., None])
@@ -95,15 +93,8 @@ def outer_loop(
 @by_backend
 @in_float32
 def outer_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    log_decay: PerHead | PerChannel,
-    *,
-    state: MatrixState | None = None,
-    scale: float = 1.0,
-    chunk: int = CHUNK,
-) -> tuple[Values, MatrixState]:
+    q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0, chunk: int = CHUNK
+) -> Scanned:
     """Return what `outer_loop` gives, computed chunk by chunk."""
     time = v.shape[2]
     q, k, v, log_decay = _in_chunks(scale * q, k, v, log_decay, chunk=chunk)
@@ -121,15 +112,9 @@ def outer_scan(
 
 @in_float32
 def delta_loop(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    beta: PerHead,
-    log_decay: PerHead | None = None,
-    *,
-    state: MatrixState | None = None,
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerHead | None = None, *, state: Start = None,
     scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+) -> Scanned:  # fmt: skip
     """Decay S, read the value stored under k_t, and write the share b_t of its difference to v_t."""
     s = _zero_state(k, v) if state is None else state
     decay = torch.ones_like(beta) if log_decay is None else torch.exp(log_decay)
@@ -145,16 +130,9 @@ def delta_loop(
 @by_backend
 @in_float32
 def delta_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    beta: PerHead,
-    log_decay: PerHead | None = None,
-    *,
-    state: MatrixState | None = None,
-    scale: float = 1.0,
-    chunk: int = CHUNK,
-) -> tuple[Values, MatrixState]:
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerHead | None = None, *, state: Start = None,
+    scale: float = 1.0, chunk: int = CHUNK,
+) -> Scanned:  # fmt: skip
     """Return what `delta_loop` gives, computed chunk by chunk.
 
     With u_t = b_t (v_t - a_t S_{t-1}^T k_t) the rule is the outer recurrence S_t = a_t S_{t-1} + k_t u_t^T. Inside a
@@ -191,13 +169,13 @@ class Recurrence(nn.Module):
         super().__init__()
         self.heads = heads
 
-    def written(self, x: Float[Tensor, "batch time d_model"]) -> tuple[Tensor, ...]:
+    def written(self, x: Tokens) -> tuple[Tensor, ...]:
         raise NotImplementedError(f"{type(self).__name__}.written")
 
-    def read(self, o: Values, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def read(self, o: Values, x: Tokens) -> Tokens:
         raise NotImplementedError(f"{type(self).__name__}.read")
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> Float[Tensor, "batch time d_model"]:
+    def forward(self, x: Tokens) -> Tokens:
         o, _ = self.scan(*self.written(x))
         return self.read(o, x)
 
@@ -205,9 +183,7 @@ class Recurrence(nn.Module):
         heads = self.heads
         return heads.out.weight.new_zeros(batch, heads.heads, heads.key_dim, heads.value_dim)
 
-    def step(
-        self, x: Float[Tensor, "batch d_model"], state: MatrixState
-    ) -> tuple[Float[Tensor, "batch d_model"], MatrixState]:
+    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
         token = x[:, None]
         o, state = self.loop(*self.written(token), state=state)
         return self.read(o, token).squeeze(1), state
@@ -237,7 +213,7 @@ class SelectiveDecay(nn.Module):
         self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
 
-    def forward(self, x: Float[Tensor, "batch time d_model"]) -> tuple[PerHead, PerHead]:
+    def forward(self, x: Tokens) -> tuple[PerHead, PerHead]:
         """Return dt and log a."""
         dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
         return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")

@@ -16,6 +16,7 @@ from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
+from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
@@ -23,6 +24,8 @@ from assay.report.thinning import thinned
 
 if TYPE_CHECKING:
     import altair as alt
+else:
+    alt = Later("altair")
 
 Row = Mapping[str, Any]
 LINES = (320, 200)
@@ -51,8 +54,6 @@ def interval_lines(
     x: str,
     y: str,
     series: str,
-    low: str = "low",
-    high: str = "high",
     dots: Iterable[Row] = (),
     references: Mapping[str, float] | None = None,
     title: str = "",
@@ -63,10 +64,8 @@ def interval_lines(
 ) -> "alt.LayerChart":
     """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
     A stepped line keeps its value until the next point."""
-    import altair as alt
-
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
-    points = [_point(row, y, low, high) | {"x": row[x], "series": str(row[series])} for row in drawn]
+    points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
     names = _names(points)
     pick = alt.selection_point(fields=["series"], bind="legend")
@@ -104,7 +103,7 @@ def interval_lines(
         *_references(references or {}, points, along="y"),
     ]
     size = {"width": LINES[0], "height": LINES[1]}
-    return _layered(layers, pick, zoom, **size, **_title(title), **_described(left_out))
+    return _layered(layers, pick, zoom, **size, **_texts(title, left_out))
 
 
 @without_validation
@@ -114,8 +113,6 @@ def interval_bars(
     label: str,
     value: str,
     series: str = "",
-    low: str = "low",
-    high: str = "high",
     dots: Iterable[Row] = (),
     references: Mapping[str, float] | None = None,
     title: str = "",
@@ -124,11 +121,9 @@ def interval_bars(
     """Draw a horizontal bar per label, so that long names stay readable; with `series`, a group of bars per label.
 
     The interval is the line in the upper half of a bar, the seeds are the dots in the lower."""
-    import altair as alt
-
     group = series or label
     drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
-    points = [_point(row, value, low, high) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
+    points = [_point(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
     single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
     names = _names(points)
     upright = alt.Y(
@@ -151,7 +146,7 @@ def interval_bars(
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
-    return _layered(layers, width=BARS, height=step, **_title(title), **_described(left_out))
+    return _layered(layers, width=BARS, height=step, **_texts(title, left_out))
 
 
 @without_validation
@@ -169,8 +164,6 @@ def heatmap(
     y_order: Sequence[Any] | None = None,
 ) -> "alt.Chart":
     """Draw a coloured cell per row; both axes in the order in which their values come, unless one is given."""
-    import altair as alt
-
     cells = [{"x": row[x], "y": row[y], "v": _short(row[value])} for row in rows]
     across, down = (
         list(order) if order is not None else list(dict.fromkeys(cell[key] for cell in cells))
@@ -186,7 +179,7 @@ def heatmap(
         color=alt.Color(field="v", type="quantitative", scale=scale, legend=legend),
         tooltip=[_nominal("x", x_title or x), _nominal("y", y_title or y), _nominal("v", value)],
     )
-    return encoded.properties(width=HEAT, height=HEAT, **_title(title))
+    return encoded.properties(width=HEAT, height=HEAT, **_texts(title))
 
 
 def _short(value: Any) -> float | None:
@@ -197,20 +190,18 @@ def _short(value: Any) -> float | None:
 
 def _sparse(values: Sequence[Any]) -> "alt.Axis":
     """Label at most a dozen values, evenly spaced."""
-    import altair as alt
-
     step = max(1, -(-len(values) // 12))
     return alt.Axis(values=list(values[::step]), labelAngle=0, labelFlush=False)
 
 
-def _point(row: Row, key: str, low: str, high: str) -> dict[str, Any]:
+def _point(row: Row, key: str) -> dict[str, Any]:
     """The mean and its bounds under fixed names, and the bounds as a word for the tooltip. A value that is a function
     is called only here, so that intervals of rows that are not drawn cost nothing."""
     value = row[key]() if callable(row[key]) else row[key]
     if isinstance(value, Interval):
         point = {"y": value.mean, "low": value.low, "high": value.high, "n": value.n}
     else:
-        point = {"y": value, "low": row.get(low), "high": row.get(high), "n": row.get("n")}
+        point = {"y": value, "low": row.get("low"), "high": row.get("high"), "n": row.get("n")}
     point = finite(point)[0]
     if point["low"] is None or point["high"] is None:
         return point | {"low": None, "high": None, "interval": "-"}
@@ -224,8 +215,6 @@ def _seed(row: Row, key: str) -> dict[str, Any]:
 def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properties: Any) -> "alt.LayerChart":
     """Layer charts without the empty ones, of whose infinite extent Vega warns. All properties are set at once: Altair
     copies every layer several times whenever one is changed."""
-    import altair as alt
-
     shown = [layer for layer in layers if layer.data["values"]]
     if params and shown:
         shown[0] = shown[0].add_params(*params)
@@ -234,8 +223,6 @@ def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properti
 
 def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityValue":
     """The opacity of the series picked in the legend, and of the others; faster than `alt.condition`, a dict."""
-    import altair as alt
-
     return alt.OpacityValue(other, condition={"param": pick.name, "value": chosen})
 
 
@@ -245,46 +232,33 @@ def _names(points: Sequence[Row]) -> list[str]:
 
 
 def _data(values: Sequence[Row]) -> "alt.InlineData":
-    import altair as alt
-
     # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
     return alt.InlineData(values=tuple(values))
 
 
-def _title(title: str) -> dict[str, str]:
-    return {"title": title} if title else {}
-
-
-def _described(note: str) -> dict[str, str]:
-    return {"description": note} if note else {}
+def _texts(title: str, note: str = "") -> dict[str, str]:
+    """The texts of a chart that has them: Altair would write empty ones too."""
+    return {key: text for key, text in (("title", title), ("description", note)) if text}
 
 
 def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":
-    import altair as alt
-
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(PALETTE), len(names))))
     return alt.Color(field=SERIES, type="nominal", scale=scale, legend=_legend(names) if legend else None)
 
 
 def _shape(names: Sequence[str]) -> "alt.Shape":
-    import altair as alt
-
     scale = alt.Scale(domain=list(names), range=list(islice(cycle(SHAPES), len(names))))
     return alt.Shape(field=SERIES, type="nominal", scale=scale, legend=_legend(names))
 
 
 def _legend(names: Sequence[str]) -> "alt.Legend":
     """A legend of as many columns as fit under the plot, at about 7 pixels a letter and 30 for the symbol."""
-    import altair as alt
-
     widest = max((len(name) for name in names), default=1) * 7 + 30
     return alt.Legend(title=None, symbolOpacity=1, columns=max(1, min(4, LINES[0] // widest)))
 
 
 def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
     """Draw intervals as a band, or as bars where there is only one x, at which a band has no width."""
-    import altair as alt
-
     bounded = [point for point in points if point["low"] is not None]
     chart = alt.Chart(_data(bounded))
     wide = len({point["x"] for point in bounded}) > 1
@@ -293,16 +267,12 @@ def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
 
 def _measured(points: Sequence[Row]) -> "alt.Axis":
     """Put ticks at the measured x, unless there are too many."""
-    import altair as alt
-
     values = sorted({point["x"] for point in points})
     return alt.Axis(values=values, labelOverlap="greedy") if len(values) <= TICKS else alt.Axis(labelOverlap="greedy")
 
 
 def _references(references: Mapping[str, float], points: Sequence[Row], *, along: str) -> list["alt.Chart"]:
     """Draw a dashed line per reference (the ceiling, the floor), with its name on the side where the data is."""
-    import altair as alt
-
     field = alt.Y if along == "y" else alt.X
     place = {along: field(field="y", type="quantitative")}
     edge = {"x": alt.value("width")} if along == "y" else {"y": alt.value(0)}
@@ -335,13 +305,9 @@ def _seed_tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
 
 
 def _tooltip_head(x_title: str, y_title: str) -> list["alt.Tooltip"]:
-    import altair as alt
-
     where = [_nominal("series", "series"), _nominal("x", x_title)] if x_title else [_nominal("label", "row")]
     return [*where, alt.Tooltip(field="y", type="quantitative", title=y_title, format=".3g")]
 
 
 def _nominal(field: str, title: str) -> "alt.Tooltip":
-    import altair as alt
-
     return alt.Tooltip(field=field, type="nominal", title=title)

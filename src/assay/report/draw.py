@@ -51,17 +51,14 @@ def table(
 ) -> None:
     """Report a line per row: its names, its setting and the columns; then the `extra` lines, such as untrained
     references. Columns without any value are left out."""
-    made = [{**row.names, **row.setting, **_cells(row, columns)} for row in found]
+    cells = [{key: value for column in columns for key, value in column.of(row).items()} for row in found]
+    made = [{**row.names, **row.setting, **own} for row, own in zip(found, cells, strict=True)]
     keep = {column.title for column in columns if column.always}
     shown = filled([*made, *extra], keep=keep)
     formats = {column.title: column.format for column in columns if column.format}
     if shown:
         told = [column.note for column in columns if column.note and column.title in shown[0]]
         out.table(name, shown, formats=formats, note=" ".join([note, *told]) if told else note)
-
-
-def _cells(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
-    return {key: value for column in columns for key, value in column.of(row).items()}
 
 
 def filled(found: Sequence[Mapping[str, Any]], *, keep: Iterable[str] = ()) -> list[dict[str, Any]]:

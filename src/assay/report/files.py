@@ -9,7 +9,7 @@ only plain files of this folder are removed.
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,36 +94,34 @@ def _utf8(text: str) -> bytes:
 
 def _pictures(chart: Chart, folder: Path) -> Iterator[tuple[str, bytes]]:
     """Draw a chart unless its spec is unchanged on disk, since drawing takes a second; the spec is written last."""
-    import vl_convert
-
     names = f"{chart.name}.pdf", f"{chart.name}.png", f"{chart.name}.vl.json"
     spec = json.dumps(chart.spec, sort_keys=True).encode()
     there = [data for name in names if (data := _there(folder / name)) is not None]
-    if len(there) == len(names) and there[-1] == spec:
-        yield from zip(names, there, strict=True)
-        return
-
-    options: dict[str, Any] = {"vl_version": vegalite_version(), "allowed_base_urls": list[str]()}
-    drawn = [vl_convert.vegalite_to_pdf(chart.spec, **options)]
-    drawn += [vl_convert.vegalite_to_png(chart.spec, scale=PNG_SCALE, **options)]
-    yield from zip(names, [*drawn, spec], strict=True)  # all of a chart, or nothing of it
+    if len(there) < len(names) or there[-1] != spec:
+        there = [_drawn(chart.spec, ".pdf"), _drawn(chart.spec, ".png"), spec]  # all of a chart, or nothing of it
+    yield from zip(names, there, strict=True)
 
 
 def drawn(chart: Any, suffix: str) -> bytes:
     """Draw an Altair chart in the house style as .pdf, .png or .svg, for a file that the user named."""
-    import vl_convert
-
-    draws: dict[str, Callable[..., bytes]] = {
-        ".pdf": vl_convert.vegalite_to_pdf,
-        ".png": lambda spec, **rest: vl_convert.vegalite_to_png(spec, scale=PNG_SCALE, **rest),
-        ".svg": lambda spec, **rest: vl_convert.vegalite_to_svg(spec, **rest).encode(),
-    }
-    if suffix not in draws:
-        raise UserError(f"a figure cannot end in '{suffix}': name it .pdf, .png or .svg.")
     try:
-        return draws[suffix](house_spec(chart), vl_version=vegalite_version(), allowed_base_urls=list[str]())
+        return _drawn(house_spec(chart), suffix)
     except (ValueError, RuntimeError) as error:  # raised by vl-convert
         raise UserError(f"the figure cannot be drawn: {reason(error)}.") from None
+
+
+def _drawn(spec: dict[str, Any], suffix: str) -> bytes:
+    import vl_convert
+
+    options: dict[str, Any] = {"vl_version": vegalite_version(), "allowed_base_urls": list[str]()}
+    match suffix:
+        case ".pdf":
+            return vl_convert.vegalite_to_pdf(spec, **options)
+        case ".png":
+            return vl_convert.vegalite_to_png(spec, scale=PNG_SCALE, **options)
+        case ".svg":
+            return vl_convert.vegalite_to_svg(spec, **options).encode()
+    raise UserError(f"a figure cannot end in '{suffix}': name it .pdf, .png or .svg.")
 
 
 def _write(path: Path, data: bytes) -> Path:

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from assay.core.on_use import Later
+
 if TYPE_CHECKING:
     import altair as alt
+else:
+    alt = Later("altair")
 
 BLUE, WHITE, RED = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([178, 24, 43])
 """The ends and the middle of the diverging scale."""
@@ -51,8 +55,6 @@ def tiled(images: np.ndarray, columns: int, *, gap: int = 1) -> np.ndarray:
 
 def picture(pixels: np.ndarray, *, title: str = "", size: int = 180) -> "alt.Chart":
     """A picture as a chart, `size` wide, its pixels kept sharp."""
-    import altair as alt
-
     factor = max(1, math.ceil(2 * size / pixels.shape[1]))  # renderers blur what they enlarge
     sharp = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
     height = round(size * pixels.shape[0] / pixels.shape[1])
@@ -67,7 +69,5 @@ def picture(pixels: np.ndarray, *, title: str = "", size: int = 180) -> "alt.Cha
 
 def pictures(named: Sequence[tuple[str, np.ndarray]], *, columns: int = 4, size: int = 180) -> "alt.VConcatChart":
     """Titled pictures in rows."""
-    import altair as alt
-
     charts = [picture(pixels, title=title, size=size) for title, pixels in named]
     return alt.vconcat(*(alt.hconcat(*charts[i : i + columns]) for i in range(0, len(charts), columns)))

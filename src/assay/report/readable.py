@@ -4,19 +4,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from assay.core.errors import UserError
-
-if TYPE_CHECKING:
-    from assay.core.run import Record
+from assay.core.run import Record
 
 Made = TypeVar("Made")
 NAMED = 3
 """Most runs that a warning names; it counts the rest."""
 
 
-def without_odd(report: "Callable[[Sequence[Record]], Made]", records: "Sequence[Record]") -> Made | None:
+def without_odd(report: Callable[[Sequence[Record]], Made], records: Sequence[Record]) -> Made | None:
     """Report the records that can be read, where not all can; a warning names the others. None: they cannot be told
     apart, or nothing is left."""
     odd = _odd(report, records)
@@ -33,7 +31,7 @@ def without_odd(report: "Callable[[Sequence[Record]], Made]", records: "Sequence
     return report(left)
 
 
-def problem_with(report: "Callable[[Sequence[Record]], object]", records: "Sequence[Record]") -> str | None:
+def problem_with(report: Callable[[Sequence[Record]], object], records: Sequence[Record]) -> str | None:
     """Return why these records cannot be reported. None: they can, or the study raises a UserError of its own."""
     try:
         report(records)
@@ -50,7 +48,7 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 
 
-def _odd(report: "Callable[[Sequence[Record]], object]", records: "Sequence[Record]") -> "list[Record]":
+def _odd(report: Callable[[Sequence[Record]], object], records: Sequence[Record]) -> list[Record]:
     """Find the records that cannot be reported even alone, by bisection: a store may have many records, and few odd
     ones."""
     if len(records) == 1:

@@ -1,6 +1,6 @@
 """A row is one line of a table: the runs of one setting, pooled over seeds.
 
-    rows(records, names={"mixer": "model.seq_mixer"}, tune="optimizer.lr", worth=validation)
+    rows(records, names={"mixer": "model.seq_mixer"}, tune="optimizer.lr", score=validation)
 
     label          setting            records (one per seed, each at its chosen rate)
     gru            {"noise": 0.1}     seed 0, seed 1, seed 2
@@ -17,9 +17,9 @@ from functools import cached_property, reduce
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.run import Numerics, Record, Run, Status, canonical
+from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, student_t
-from assay.report.tuning import Tried, Worth, at_the_edge, leave_one_out, most_common
+from assay.report.tuning import Score, Tried, at_the_edge, leave_one_out, most_common
 
 Name = str | Callable[[Record], Any]
 """The path of a plug-in among the options, or a function that gives a record's name or plug-in spec."""
@@ -118,7 +118,7 @@ class Row:
         return tuple(option(record.run.options, self.tune) for record in self.records)
 
     @property
-    def rate(self) -> Any:
+    def tuned_value(self) -> Any:
         """The tuned value that most seeds count with; of equals, the lowest."""
         return most_common(self.chosen)
 
@@ -128,14 +128,14 @@ class Row:
         return at_the_edge(self.chosen, self.tried)
 
     @property
-    def rate_words(self) -> str | None:
+    def tuned_words(self) -> str | None:
         """The tuned value that most seeds count with, how many that are if not all, and whether one is at the edge of
         those tried: `0.003 (2/3) edge`. None where no run at any value finished, and so none was chosen."""
         if not any(record.status == "done" for by_seed in self.tried.values() for record in by_seed.values()):
             return None
-        count = self.chosen.count(self.rate)
+        count = self.chosen.count(self.tuned_value)
         share = "" if count == self.n else f" ({count}/{self.n})"
-        return f"{self.rate:g}{share}" + (" edge" if self.at_the_edge else "")
+        return f"{self.tuned_value:g}{share}" + (" edge" if self.at_the_edge else "")
 
 
 def rows(
@@ -143,7 +143,7 @@ def rows(
     *,
     names: Mapping[str, Name] | None = None,
     tune: str = "",
-    worth: Worth | None = None,
+    score: Score | None = None,
     over: str = SEED,
     status: Collection[Status] = ("done", "diverged"),
     columns: Sequence[str] | None = None,
@@ -152,13 +152,13 @@ def rows(
     """Pool runs of the given statuses into a row per setting, in the order they come.
 
     A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
-    the option chosen per seed, by `worth` on validation. `over` is an option to pool over instead of the seed; `status`
+    the option chosen per seed, by `score` on validation. `over` is an option to pool over instead of the seed; `status`
     may let failed runs in, which have an error and no metrics. `columns` says which options make the settings, instead
     of those in which the rows differ; `ignore` names options not shown as settings, since a name shows them."""
     names = names or {}
     wanted = [record for record in records if record.status in status]
     pooled_paths = [path for path in (tune, over) if path not in ("", SEED)]
-    found = [_pooled(group, tune, worth, over) for group in _groups(wanted, pooled_paths, over)]
+    found = [_pooled(group, tune, score, over) for group in _groups(wanted, pooled_paths, over)]
     titles = {title: _words(found, name) for title, name in names.items()}
     paths = [name for name in names.values() if isinstance(name, str)]
     settings = varying(found, ignore=[*paths, *ignore, *pooled_paths])
@@ -187,7 +187,7 @@ def _groups(records: Sequence[Record], pooled_paths: Sequence[str], over: str) -
     keys: dict[tuple[int | None, ...], str] = {}
     for record in records:
         run, seed = record.run, None if over == SEED else record.run.seed
-        objects = (seed, *(id(each) for each in _identity(run)))
+        objects = (seed, *(id(each) for each in (run.study, run.options, run.versions, run.numerics)))
         if objects not in keys:
             options = reduce(_without, pooled_paths, dict(run.options))
             keys[objects] = canonical(run.to_json() | {"options": options, "seed": seed})
@@ -196,14 +196,14 @@ def _groups(records: Sequence[Record], pooled_paths: Sequence[str], over: str) -
     return [list(group.values()) for group in groups.values()]
 
 
-def _pooled(group: Sequence[Record], tune: str, worth: Worth | None, over: str) -> Row:
+def _pooled(group: Sequence[Record], tune: str, score: Score | None, over: str) -> Row:
     if not tune:
         return Row(tuple(group), over=over)
-    assert worth is not None, f"tuning {tune} needs what it is chosen by"
+    assert score is not None, f"tuning {tune} needs what it is chosen by"
     tried: dict[Any, dict[Any, Record]] = {}
     for record in group:
         tried.setdefault(option(record.run.options, tune), {})[pooled_key(record, over)] = record
-    return Row(tuple(leave_one_out(tried, worth).values()), tune=tune, tried=tried, over=over)
+    return Row(tuple(leave_one_out(tried, score).values()), tune=tune, tried=tried, over=over)
 
 
 def _words(found: Sequence[Row], name: Name) -> list[str]:
@@ -330,8 +330,3 @@ def _differ(values: Sequence[Any]) -> bool:
 def _difference(one: Numerics, other: Numerics) -> str:
     left, right = asdict(one), asdict(other)
     return ", ".join(f"{name} {left[name]} and {right[name]}" for name in left if left[name] != right[name])
-
-
-def _identity(run: Run) -> tuple[Any, ...]:
-    """Everything that decides a run's numbers, except its seed."""
-    return run.study, run.options, run.versions, run.numerics

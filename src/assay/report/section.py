@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.run import finite
+from assay.core.run import Record, finite
+from assay.core.study import Study
 from assay.metrics.intervals import Interval
 from assay.report.readable import described, without_odd
 from assay.report.style import Looks, house_spec, notes
-
-if TYPE_CHECKING:
-    from assay.core.run import Record
-    from assay.core.study import Study
 
 CEILING = "_ceiling"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -55,13 +52,15 @@ class Table:
         return tuple(key for key in self.keys if not (key.endswith(CEILING) and key.removesuffix(CEILING) in self.keys))
 
     def json_rows(self) -> list[dict[str, Any]]:
+        """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
         return [{key: _json(value) for key, value in row.items()} for row in self.rows]
 
     def csv(self) -> str:
         """Write CSV: a column X of intervals becomes X, X_low, X_high, X_n. Text that a spreadsheet would run as a
         formula begins with an apostrophe, which spreadsheets read as "this is text"; numbers stay numbers."""
         spread = {key for row in self.rows for key, value in row.items() if isinstance(value, Interval)}
-        header = [name for key in self.keys for name in (_spread_names(key) if key in spread else (key,))]
+        suffixes = {key: ("", "_low", "_high", "_n") if key in spread else ("",) for key in self.keys}
+        header = [f"{key}{suffix}" for key in self.keys for suffix in suffixes[key]]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([_text(name) for name in header])
@@ -123,10 +122,6 @@ class Section:
     def file(self, path: Path, data: bytes) -> None:
         self.files.append((path, data))
 
-    def json_rows(self, table: Table) -> list[dict[str, Any]]:
-        """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
-        return table.json_rows()
-
 
 def _check_name(name: str, taken: Sequence[str]) -> None:
     """Raise for a name that is taken, or that cannot be a file name."""
@@ -140,10 +135,6 @@ def _json(value: Value) -> Any:
     if isinstance(value, Interval):
         value = {"mean": value.mean, "low": value.low, "high": value.high, "n": value.n}  # type: ignore[assignment]
     return finite(value)[0]
-
-
-def _spread_names(key: str) -> tuple[str, ...]:
-    return key, f"{key}_low", f"{key}_high", f"{key}_n"
 
 
 def _csv(value: Value, *, spread: bool) -> list[Any]:
@@ -161,7 +152,7 @@ def _text(item: Any) -> Any:
     return item if NUMBER.fullmatch(item) else f"'{item}"
 
 
-def report_into(section: Section, study: "Study", records: "Sequence[Record]") -> str | None:
+def report_into(section: Section, study: Study, records: Sequence[Record]) -> str | None:
     """Let a study report its records; return why it could not, or None. Records of an edited or foreign store whose
     options or metrics have another shape are left out with a warning. A study's own UserError is raised."""
     try:
@@ -172,7 +163,7 @@ def report_into(section: Section, study: "Study", records: "Sequence[Record]") -
     except Exception as error:  # noqa: BLE001 - a study's report may raise anything
         problem = described(error)
 
-    def report(some: "Sequence[Record]") -> Section:
+    def report(some: Sequence[Record]) -> Section:
         made = Section(section.study)
         study.report(some, made)
         return made

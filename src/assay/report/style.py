@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from assay.core.on_use import Later
+
+alt: Any = Later("altair")
 SERIES = "series"
 """The field of a chart's data that decides colour and shape."""
 LEFT_OUT = "Drawn: "
@@ -154,6 +157,4 @@ def _series_scales(spec: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def vegalite_version() -> str:
     """The Vega-Lite that Altair writes for, as vl-convert names it: "6.4"."""
-    import altair as alt
-
     return str(alt.SCHEMA_VERSION).removeprefix("v").rpartition(".")[0]

@@ -90,12 +90,13 @@ def _span(columns: list[list[str]]) -> int:
 def shown(table: Table, row: Mapping[str, Value], column: str) -> Shown:
     """Format one cell: the value, its interval and its ceiling."""
     form = table.formats.get(column, "")
-    value, ceiling = row[column], row.get(column + CEILING)
+    value, best = row[column], row.get(column + CEILING)
+    ceiling = best.mean if isinstance(best, Interval) else best
     if isinstance(value, Interval):
         text, spread = _number(value.mean, form), _spread(value, form)
     else:
         text, spread = _number(value, form), ""
-    return Shown(text, spread, "" if ceiling is None or text == MISSING else f"/{_number(_mean(ceiling), form)}")
+    return Shown(text, spread, "" if ceiling is None or text == MISSING else f"/{_number(ceiling, form)}")
 
 
 def _number(value: str | int | float | None, form: str) -> str:
@@ -124,7 +125,3 @@ def _spread(interval: Interval, form: str) -> str:
     if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-12):
         return f"±{_number(above, form)}"
     return f"[{_number(low, form)}, {_number(high, form)}]"
-
-
-def _mean(value: Value) -> str | int | float | None:
-    return value.mean if isinstance(value, Interval) else value

@@ -17,19 +17,19 @@ from typing import Any
 
 from assay.core.run import Record
 
-Worth = Callable[[Record], float]
+Score = Callable[[Record], float]
 """A finished record's score on validation: larger is better."""
 Tried = Mapping[Any, Mapping[int, Record]]
 """Records by the tuned option's value and by seed."""
 
 
-def leave_one_out(tried: Tried, worth: Worth) -> dict[int, Record]:
+def leave_one_out(tried: Tried, score: Score) -> dict[int, Record]:
     """Choose each seed's record at the rate that the other seeds chose; of equals, the lowest rate."""
     seeds = sorted({seed for by_seed in tried.values() for seed in by_seed})
     rates = sorted(tried, key=lambda rate: rate or 0)
     # A rate that a seed lost, or was not tried at, is the worst for it.
     scores = {
-        rate: [worth(r) if (r := tried[rate].get(seed)) and r.status == "done" else -math.inf for seed in seeds]
+        rate: [score(r) if (r := tried[rate].get(seed)) and r.status == "done" else -math.inf for seed in seeds]
         for rate in rates
     }
     chosen = {}

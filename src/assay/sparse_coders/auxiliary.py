@@ -11,10 +11,9 @@ counts tokens (10 million of them).
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from assay.sparse_coders.base import DecoderModule
+from assay.sparse_coders.base import Codes, DecoderModule, Guesses, PerModel, Rows, Terms
 
 
 class RevivingModule(DecoderModule):
@@ -22,17 +21,24 @@ class RevivingModule(DecoderModule):
 
     silent: Tensor
 
+    def batch_code(self, z: Codes) -> Codes:
+        """Code a training batch from its pre-activations."""
+        raise NotImplementedError(f"{type(self).__name__}.batch_code")
+
     def __init__(self, models: int, d_in: int, d_code: int, *, auxk: float, dead_after: int) -> None:
         super().__init__(models, d_in, d_code)
         self.auxk, self.dead_after = auxk, dead_after
         self.register_buffer("silent", torch.zeros(models, d_code))
 
-    def auxiliary(
-        self,
-        z: Float[Tensor, "models batch d_code"],
-        a: Float[Tensor, "models batch d_code"],
-        error: Float[Tensor, "models batch d_in"],
-    ) -> Float[Tensor, " models"]:
+    def loss(self, x: Rows) -> Terms:
+        z = self.preactivations(x)
+        a = self.batch_code(z)
+        error = self.residual(x, self.decode(a))
+        mse = error.square().sum(dim=2).mean(dim=1)
+        aux = self.auxiliary(z, a, error)
+        return {"total": mse + self.auxk * aux, "mse": mse, "aux": aux}
+
+    def auxiliary(self, z: Codes, a: Codes, error: Guesses) -> PerModel:
         """Compute the error that silent units fail to explain, weighted by their number; also counts silent steps.
         There is no branch on how many are silent, so the host never waits for the device."""
         with torch.no_grad():

@@ -21,7 +21,12 @@ from assay.core.plugin import Registry, Sized
 from assay.nn.random import initialised_from
 from assay.sparse_coders import sparse_coders
 
-Terms = Mapping[str, Float[Tensor, " models"]]
+Rows = Float[Tensor, "groups batch d_in"]
+Codes = Float[Tensor, "models batch d_code"]
+Guesses = Float[Tensor, "models batch d_in"]
+Directions = Float[Tensor, "models d_code d_in"]
+PerModel = Float[Tensor, " models"]
+Terms = Mapping[str, PerModel]
 """A loss by its terms; `total` is minimised."""
 VECTOR = 32
 """Most numbers that a vector loop takes at a time (two vectors of 512 bits)."""
@@ -34,18 +39,18 @@ class CoderModule(nn.Module):
         super().__init__()
         self.models, self.d_in, self.d_code = models, d_in, d_code
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         """Code each row, from that row alone."""
         raise NotImplementedError(f"{type(self).__name__}.encode")
 
-    def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
+    def decode(self, code: Codes) -> Guesses:
         raise UserError("this coder has no decoder of its own: fit one to its codes (metrics.sparsity.ridge_decoder).")
 
     @property
     def has_decoder(self) -> bool:
         return type(self).decode is not CoderModule.decode
 
-    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+    def directions(self) -> Directions:
         """The direction of each unit in the input: its row of the decoder, or of the encoder where there is none."""
         raise NotImplementedError(f"{type(self).__name__}.directions")
 
@@ -59,13 +64,13 @@ class CoderModule(nn.Module):
         """Whether a CUDA graph can hold a step; not with solvers that branch on the host."""
         return True
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         """Compute the loss of the training batch, model by model, on the code that `encode` gives: with a decoder,
         `mse` is the squared error of that code; without one, the loss depends on x only through the code, and on all
         of it. May change buffers (who fired when), never parameters."""
         raise NotImplementedError(f"{type(self).__name__}.loss")
 
-    def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def gradient(self, x: Rows) -> Terms:
         """Compute the loss, and write its gradient to every parameter's existing `.grad`."""
         with torch.enable_grad():
             terms = self.loss(x)
@@ -103,10 +108,10 @@ class EncoderModule(CoderModule):
         layer = nn.Linear(self.d_in, self.d_code)
         return {"W_enc": layer.weight, "b_enc": layer.bias}
 
-    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+    def directions(self) -> Directions:
         return self.W_enc.detach()
 
-    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def preactivations(self, x: Rows) -> Codes:
         return project(x, self.W_enc, self.b_enc)
 
 
@@ -129,25 +134,21 @@ class DecoderModule(EncoderModule):
         gain = min(1.0, 2 * self.d_in / self.d_code) if self.half_fires else 1.0
         return {"W_enc": rows * gain, "b_enc": torch.zeros(self.d_code), "W_dec": rows, "b_dec": mean}
 
-    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def preactivations(self, x: Rows) -> Codes:
         # W (x - b_dec) + b_enc, with b_dec moved into the bias, so that the batch is still one product.
         return project(x, self.W_enc, self.b_enc - torch.einsum("mkd,md->mk", self.W_enc, self.b_dec))
 
-    def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
+    def decode(self, code: Codes) -> Guesses:
         return torch.baddbmm(self.b_dec[:, None], code, self.W_dec)
 
-    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+    def directions(self) -> Directions:
         return self.W_dec.detach()
 
-    def reconstruction_error(
-        self, x: Float[Tensor, "groups batch d_in"], guess: Float[Tensor, "models batch d_in"]
-    ) -> Float[Tensor, " models"]:
+    def reconstruction_error(self, x: Rows, guess: Guesses) -> PerModel:
         """|x - guess|^2, summed over inputs and averaged over rows."""
         return self.residual(x, guess).square().sum(dim=2).mean(dim=1)
 
-    def residual(
-        self, x: Float[Tensor, "groups batch d_in"], guess: Float[Tensor, "models batch d_in"]
-    ) -> Float[Tensor, "models batch d_in"]:
+    def residual(self, x: Rows, guess: Guesses) -> Guesses:
         grouped = rearrange(guess, "(g m) b d -> g m b d", g=len(x))
         return rearrange(x[:, None] - grouped, "g m b d -> (g m) b d")
 
@@ -169,11 +170,11 @@ class FittedModule(CoderModule):
         self.register_buffer("W_enc", W[None])
         self.register_buffer("b_enc", b[None])
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         z = project(x, self.W_enc, self.b_enc)
         return z.relu() if self.rectified else z
 
-    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+    def directions(self) -> Directions:
         return self.W_enc
 
 
@@ -274,11 +275,7 @@ def pick(coder: TrainedCoder, module: CoderModule, place: int) -> CoderModule:
     return alone
 
 
-def project(
-    x: Float[Tensor, "groups batch d_in"],
-    weight: Float[Tensor, "models d_code d_in"],
-    bias: Float[Tensor, "models d_code"],
-) -> Float[Tensor, "models batch d_code"]:
+def project(x: Rows, weight: Directions, bias: Float[Tensor, "models d_code"]) -> Codes:
     """weight x + bias, one product per group."""
     stacked = rearrange(weight, "(g m) k d -> g (m k) d", g=len(x))
     z = torch.bmm(x, stacked.mT)

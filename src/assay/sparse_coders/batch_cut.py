@@ -9,12 +9,11 @@ from typing import ClassVar
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
 from assay.sparse_coders.auxiliary import RevivingModule
-from assay.sparse_coders.base import CountedCoder
+from assay.sparse_coders.base import Codes, CountedCoder, PerModel, Rows
 
 
 class BatchCut(RevivingModule):
@@ -39,11 +38,11 @@ class BatchCut(RevivingModule):
         self.register_buffer("k", k)
         self.register_buffer("threshold", torch.full((models,), -1.0))
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         z = relu(self.preactivations(x))
         return z * (z > self.threshold[:, None, None])
 
-    def batch_code(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
+    def batch_code(self, z: Codes) -> Codes:
         """Code a training batch from its pre-activations, cut by the batch; updates the threshold."""
         rows = z.shape[1]
         flat = rearrange(relu(z), "m b k -> m (b k)")
@@ -53,7 +52,7 @@ class BatchCut(RevivingModule):
             self._follow(torch.where(kept > 0, kept, torch.inf).amin(dim=1))
         return rearrange(torch.zeros_like(flat).scatter(1, places, kept), "m (b k) -> m b k", b=rows)
 
-    def _follow(self, least: Float[Tensor, " models"]) -> None:
+    def _follow(self, least: PerModel) -> None:
         """Update the threshold's moving average from the first batch on; skips batches without active units."""
         moved = torch.where(self.threshold < 0, least, torch.lerp(self.threshold, least, self.threshold_rate))
         self.threshold.copy_(torch.where(least.isfinite(), moved, self.threshold))

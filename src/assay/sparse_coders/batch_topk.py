@@ -13,22 +13,8 @@ at 0; the gradient of decoder rows along themselves is not removed.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
-
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import Terms
 from assay.sparse_coders.batch_cut import BatchCut, BatchCutCoder
-
-
-class Module(BatchCut):
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        z = self.preactivations(x)
-        a = self.batch_code(z)
-        error = self.residual(x, self.decode(a))
-        mse = error.square().sum(dim=2).mean(dim=1)
-        aux = self.auxiliary(z, a, error)
-        return {"total": mse + self.auxk * aux, "mse": mse, "aux": aux}
 
 
 @sparse_coders.register("batch_topk")
@@ -37,4 +23,4 @@ class BatchTopK(BatchCutCoder):
     """A batch keeps its k x rows largest units; rows alone are cut at the average threshold."""
 
     version: ClassVar[int] = 2
-    module: ClassVar = Module
+    module: ClassVar = BatchCut

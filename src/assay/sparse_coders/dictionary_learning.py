@@ -18,7 +18,7 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.core.seeds import derive
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import CoderModule, FittedCoder
+from assay.sparse_coders.base import CoderModule, Codes, Directions, FittedCoder, Guesses, Rows
 
 
 class Module(CoderModule):
@@ -31,7 +31,7 @@ class Module(CoderModule):
         self.register_buffer("atoms", atoms[None])
         self.register_buffer("mean", mean[None])
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         """Code by matching pursuit: k times choose the atom nearest to the residual and refit all chosen ones."""
         from sklearn.decomposition import sparse_encode
 
@@ -40,10 +40,10 @@ class Module(CoderModule):
         code = sparse_encode(rows.double().cpu().numpy(), atoms, algorithm="omp", n_nonzero_coefs=self.k)
         return torch.from_numpy(code).to(x)[None]
 
-    def decode(self, code: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_in"]:
+    def decode(self, code: Codes) -> Guesses:
         return code @ self.atoms + self.mean[:, None]
 
-    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+    def directions(self) -> Directions:
         return self.atoms
 
 

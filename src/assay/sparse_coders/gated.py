@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
+from assay.sparse_coders.base import Codes, DecoderModule, Rows, Terms, TrainedCoder, steady
 
 
 class Module(DecoderModule):
@@ -34,14 +34,14 @@ class Module(DecoderModule):
     def fresh(self, mean: Float[Tensor, " d_in"]) -> dict[str, Tensor]:
         return {**super().fresh(mean), "r_mag": torch.zeros(self.d_code), "b_mag": torch.zeros(self.d_code)}
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         return self._code(self.preactivations(x))
 
-    def _code(self, gate: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
+    def _code(self, gate: Codes) -> Codes:
         size = steady(torch.exp, self.r_mag)[:, None] * (gate - self.b_enc[:, None]) + self.b_mag[:, None]
         return (gate > 0) * relu(size)
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         gate = self.preactivations(x)
         mse = self.reconstruction_error(x, self.decode(self._code(gate)))
         opened = relu(gate)

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, steady
+from assay.sparse_coders.base import Codes, DecoderModule, Rows, Terms, TrainedCoder, steady
 
 
 class Step(torch.autograd.Function):
@@ -72,11 +72,11 @@ class Module(DecoderModule):
     def threshold(self) -> Float[Tensor, "models d_code"]:
         return steady(torch.exp, self.log_threshold)
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         z = self.preactivations(x)
         return z * (z > self.threshold[:, None])
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         z, t = self.preactivations(x), self.threshold[:, None]
         a: Tensor = Jump.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
         fired: Tensor = Step.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]

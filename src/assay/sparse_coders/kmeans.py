@@ -17,7 +17,7 @@ from torch import Tensor
 
 from assay.core.seeds import derive
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import CoderModule, FittedCoder
+from assay.sparse_coders.base import CoderModule, Codes, Directions, FittedCoder, Rows
 
 
 class Module(CoderModule):
@@ -28,7 +28,7 @@ class Module(CoderModule):
         self.code = code
         self.register_buffer("centres", centres[None])
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         rows, centres = rearrange(x, "1 b d -> b d"), self.centres[0]
         # In float64: the matrix form cancels for rows near a centre, in float32 by an amount that depends on how many
         # rows there are.
@@ -40,7 +40,7 @@ class Module(CoderModule):
             found = (distance.mean(dim=1, keepdim=True) - distance).relu()
         return found.to(x.dtype)[None]
 
-    def directions(self) -> Float[Tensor, "models d_code d_in"]:
+    def directions(self) -> Directions:
         return self.centres
 
 

@@ -2,10 +2,10 @@
 
     lambda_lse LSE + lambda_var VAR + lambda_tc TC + lambda_wr WR           (assay.nn.infomax has the terms)
 
-Ablations A-D of the paper are its weights: `ABLATIONS`. Two things the paper leaves open are options here. `scale`: VAR
-falls for ever as W grows; `unit_norm` codes with W's rows over their norms, `hinge` asks for a deviation of 1 and no
-more (VICReg). `decorrelation`: `logdet` is -log det of the shrunk correlation matrix, which sees more than pairs; it
-needs a batch of 4 units at least, below which the matrix is mostly sampling noise.
+Ablations A-D of the paper are its weights (studies/sae/config/ablation.yaml). Two things the paper leaves open are
+options here. `scale`: VAR falls for ever as W grows; `unit_norm` codes with W's rows over their norms, `hinge` asks for
+a deviation of 1 and no more (VICReg). `decorrelation`: `logdet` is -log det of the shrunk correlation matrix, which
+sees more than pairs; it needs a batch of 4 units at least, below which the matrix is mostly sampling noise.
 
 As in the spec. LSE is a sum over the batch, as its code has it, where the paper writes it for one row; `scale` and
 `decorrelation` are ours, and off by default.
@@ -23,7 +23,7 @@ from torch.nn.functional import normalize, relu, softplus
 from assay.core.errors import UserError
 from assay.nn import infomax
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import EncoderModule, Terms, TrainedCoder, project, steady
+from assay.sparse_coders.base import Codes, Directions, EncoderModule, Rows, Terms, TrainedCoder, project, steady
 
 Activation = Literal["relu", "identity", "softplus"]
 SHRINKAGE = 0.1
@@ -60,13 +60,13 @@ class Module(EncoderModule):
     def graphable(self) -> bool:
         return self.decorrelation != "logdet"
 
-    def preactivations(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def preactivations(self, x: Rows) -> Codes:
         return project(x, self._rows(), self.b_enc)
 
-    def _rows(self) -> Float[Tensor, "models d_code d_in"]:
+    def _rows(self) -> Directions:
         return normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         z = self.preactivations(x)
         match self.activation:
             case "relu":
@@ -76,7 +76,7 @@ class Module(EncoderModule):
             case "identity":
                 return z
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         a = self.encode(x)
         hinged = self.scale == "hinge"
         var = relu(1 - (a.var(dim=1) + self.eps).sqrt()).sum(dim=1) if hinged else infomax.variance(a, self.eps)
@@ -89,7 +89,7 @@ class Module(EncoderModule):
         return {"total": total, **terms}
 
     @torch.no_grad()
-    def gradient(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def gradient(self, x: Rows) -> Terms:
         """By hand: VAR and TC together are one K x K matrix A applied to the centred activations c,
 
             d/da = lambda_lse r + A c,   A_ij = 4 lambda_tc / (B-1) corr_ij / (s_i s_j)                  (i != j)
@@ -189,12 +189,3 @@ class LseInfomax(TrainedCoder):
             )
         if batch < 2:
             raise UserError(f"{self.label}: variances need a batch of at least 2, not {batch}.")
-
-
-ABLATIONS = {
-    "lse_only": LseInfomax(lambda_var=0.0, lambda_tc=0.0),
-    "lse_var": LseInfomax(lambda_tc=0.0),
-    "lse_var_tc": LseInfomax(),
-    "var_tc_only": LseInfomax(lambda_lse=0.0),
-}
-"""A, B, C and D of the paper."""

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import Terms
+from assay.sparse_coders.base import Rows, Terms
 from assay.sparse_coders.batch_cut import BatchCut, BatchCutCoder
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -29,7 +27,7 @@ class Module(BatchCut):
         super().__init__(models, d_in, d_code, **options)
         self.prefixes = sorted({max(1, round(share * d_code)) for share in SHARES})
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         z = self.preactivations(x)
         a = self.batch_code(z)
         error = self.residual(x, self.b_dec[:, None].expand(-1, a.shape[1], -1))

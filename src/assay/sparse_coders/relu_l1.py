@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import DecoderModule, Terms, TrainedCoder, project
+from assay.sparse_coders.base import Codes, DecoderModule, Rows, Terms, TrainedCoder, project
 
 
 class Module(DecoderModule):
@@ -40,10 +40,10 @@ class Module(DecoderModule):
         encoder, decoder = nn.Linear(self.d_in, self.d_code), nn.Linear(self.d_code, self.d_in)
         return {"W_enc": encoder.weight, "b_enc": encoder.bias, "W_dec": decoder.weight.T, "b_dec": decoder.bias}
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
+    def encode(self, x: Rows) -> Codes:
         return relu(self.preactivations(x) if self.form == "norm_weighted" else project(x, self.W_enc, self.b_enc))
 
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
+    def loss(self, x: Rows) -> Terms:
         a = self.encode(x)
         mse = self.reconstruction_error(x, self.decode(a))
         if self.form == "norm_weighted":

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import relu
 
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.auxiliary import RevivingModule
-from assay.sparse_coders.base import CountedCoder, Terms
+from assay.sparse_coders.base import Codes, CountedCoder, Rows
 
 
 class Module(RevivingModule):
@@ -33,21 +32,13 @@ class Module(RevivingModule):
         self.most = int(k.max())
         self.register_buffer("k", k)
 
-    def encode(self, x: Float[Tensor, "groups batch d_in"]) -> Float[Tensor, "models batch d_code"]:
-        return self._kept(relu(self.preactivations(x)))
+    def encode(self, x: Rows) -> Codes:
+        return self.batch_code(self.preactivations(x))
 
-    def _kept(self, z: Float[Tensor, "models batch d_code"]) -> Float[Tensor, "models batch d_code"]:
-        values, units = z.topk(self.most, dim=2)
+    def batch_code(self, z: Codes) -> Codes:
+        values, units = relu(z).topk(self.most, dim=2)
         mine = torch.arange(self.most, device=z.device) < self.k[:, None, None]
         return torch.zeros_like(z).scatter(2, units, values * mine)
-
-    def loss(self, x: Float[Tensor, "groups batch d_in"]) -> Terms:
-        z = self.preactivations(x)
-        a = self._kept(relu(z))
-        error = self.residual(x, self.decode(a))
-        mse = error.square().sum(dim=2).mean(dim=1)
-        aux = self.auxiliary(z, a, error)
-        return {"total": mse + self.auxk * aux, "mse": mse, "aux": aux}
 
 
 @sparse_coders.register("topk")

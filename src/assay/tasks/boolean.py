@@ -35,7 +35,7 @@ from torch import Tensor
 
 from assay.tasks import tasks
 from assay.tasks.base import Batch
-from assay.tasks.pairs import PairTask, before, interleave, separate
+from assay.tasks.pairs import PairTask, X, Y, before, interleave, separate
 from assay.tasks.subsets import distinct
 
 OVERWRITTEN = 0.35
@@ -67,15 +67,10 @@ class Boolean(PairTask):
         size = (batch, self.input_seq_len, self.input_dim)
         x = 1 - 2 * torch.randint(2, size, generator=rng, device=rng.device).float()
         match self.boolean_type:
-            case "conjunction":
-                x, holds = self._some_conjunction(x, clauses=1, rng=rng)
-            case "dnf3":
-                x, holds = self._some_conjunction(x, clauses=3, rng=rng)
-            case "disjunction":  # false where the conjunction of the opposite literals is true
-                x, fails = self._some_conjunction(x, clauses=1, rng=rng)
-                holds = ~fails
-            case "cnf3":
-                x, fails = self._some_conjunction(x, clauses=3, rng=rng)
+            case "conjunction" | "dnf3":
+                x, holds = self._some_conjunction(x, clauses=3 if self.boolean_type == "dnf3" else 1, rng=rng)
+            case "disjunction" | "cnf3":  # false where a conjunction of the opposite literals is true
+                x, fails = self._some_conjunction(x, clauses=3 if self.boolean_type == "cnf3" else 1, rng=rng)
                 holds = ~fails
             case "int_halfspace":
                 w = torch.randint(-3, 4, (batch, self.input_dim), generator=rng, device=rng.device).float()
@@ -96,9 +91,7 @@ class Boolean(PairTask):
         label = holds.float()
         return interleave(x, 2 * label - 1, targets=label)
 
-    def _some_conjunction(
-        self, x: Float[Tensor, "batch pairs d"], *, clauses: int, rng: torch.Generator
-    ) -> tuple[Float[Tensor, "batch pairs d"], Bool[Tensor, "batch pairs"]]:
+    def _some_conjunction(self, x: X, *, clauses: int, rng: torch.Generator) -> tuple[X, Bool[Tensor, "batch pairs"]]:
         """Return x, some rows overwritten to fulfil a clause, and whether they fulfil one of as many random clauses."""
         literals = self._literals((len(x), clauses), 0.3 if clauses == 1 else 0.2, rng)
         overwritten = torch.rand(x.shape[:2], generator=rng, device=rng.device) < OVERWRITTEN
@@ -116,7 +109,7 @@ class Boolean(PairTask):
         chosen = (uniform < rate) | (uniform == uniform.amin(-1, keepdim=True))
         return chosen * (1 - 2 * torch.randint(2, size, generator=rng, device=rng.device).float())
 
-    def oracle(self, batch: Batch) -> Float[Tensor, "batch pairs"]:
+    def oracle(self, batch: Batch) -> Y:
         """Return P(y_i = 1 | the pairs before, x_i) for the parities: the share of the functions consistent so far that
         say 1. For parity 0, 1/2 or 1, by elimination modulo 2; for sparse_parity by trying all subsets, if they are at
         most 5000. For every other family the generating function's own label, a bound that no learner can reach at the
@@ -134,14 +127,12 @@ class Boolean(PairTask):
         return {"majority": majority(separate(batch)[1])}
 
 
-def majority(y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
+def majority(y: Y) -> Y:
     """Return the label, 0 or 1, of most of the pairs before; 1/2 where there is none."""
     return (1 + torch.sign(before(y.cumsum(1)))) / 2
 
 
-def subset_posterior(
-    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], subsets: Int[Tensor, "subsets k"]
-) -> Float[Tensor, "batch pairs"]:
+def subset_posterior(x: X, y: Y, subsets: Int[Tensor, "subsets k"]) -> Y:
     """Return the share, among the subsets whose parity explains the pairs before, of those that say 1."""
     says = x[:, :, subsets[:, 0]]
     for column in subsets.unbind(1)[1:]:
@@ -151,9 +142,7 @@ def subset_posterior(
     return (consistent * (says > 0)).sum(-1) / consistent.sum(-1)
 
 
-def parity_posterior(
-    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]
-) -> Float[Tensor, "batch pairs"]:
+def parity_posterior(x: X, y: Y) -> Y:
     """Return the posterior by elimination: signs are bits and products are sums modulo 2. Where x_i is a sum of earlier
     x, y_i is the sum of their labels; otherwise half of the subsets that are left say 1."""
     bits = torch.cat((x, rearrange(y, "b n -> b n 1")), dim=-1) < 0
@@ -174,6 +163,6 @@ def parity_posterior(
     return torch.stack(answers, dim=1)
 
 
-def _product(x: Float[Tensor, "batch pairs d"], chosen: Bool[Tensor, "batch d"]) -> Bool[Tensor, "batch pairs"]:
+def _product(x: X, chosen: Bool[Tensor, "batch d"]) -> Bool[Tensor, "batch pairs"]:
     """Return whether the product of the chosen coordinates is +1."""
     return torch.where(rearrange(chosen, "b d -> b 1 d"), x, 1.0).prod(-1) > 0

@@ -34,6 +34,10 @@ NOISE_FLOOR = 1e-4  # for the oracle: noise=0 is a limit, not a division by zero
 ROWS = 512  # rows the oracle solves at once: 512 rows x 512 draws x 6 features in float64 are 13 MB
 FREEDOM = 5  # of the Student t draws: heavy tails cover a posterior wider than its curvature says
 
+Factors = Float[Tensor, "batch factors"]
+Features = Float[Tensor, "batch features"]
+Mixing = Float[Tensor, "factors features"]
+
 
 @tasks.register("hybrid")
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +134,7 @@ class Hybrid(BlockTask):
         return torch.cat(means).to(batch.targets.dtype)
 
 
-def posterior_mean(
-    y: Float[Tensor, "batch features"], mixing: Float[Tensor, "factors features"], sigma: float, *, draws: int = 512
-) -> Float[Tensor, "batch factors"]:
+def posterior_mean(y: Features, mixing: Mixing, sigma: float, *, draws: int = 512) -> Factors:
     """Return E[g | y] for g ~ N(0, I), y = tanh(g mixing) + N(0, sigma^2): self-normalised importance sampling around
     the mode. The draws are fixed, antithetic and shared by the rows, so the answer is a function of the arguments."""
     mode = posterior_mode(y, mixing, sigma)
@@ -146,9 +148,7 @@ def posterior_mean(
     return torch.einsum("bn,bnr->br", torch.softmax(log_weight, dim=-1), g)
 
 
-def posterior_mode(
-    y: Float[Tensor, "batch features"], mixing: Float[Tensor, "factors features"], sigma: float, *, steps: int = 40
-) -> Float[Tensor, "batch factors"]:
+def posterior_mode(y: Features, mixing: Mixing, sigma: float, *, steps: int = 40) -> Factors:
     """Return argmax of p(g | y) by Gauss-Newton, each row with its own damping, which falls after a step downhill."""
     g = y.new_zeros(len(y), len(mixing))
     energy = _energy(g, y, mixing, sigma)
@@ -166,10 +166,7 @@ def posterior_mode(
 
 
 def _energy(
-    g: Float[Tensor, "*rows factors"],
-    y: Float[Tensor, "*rows_y features"],
-    mixing: Float[Tensor, "factors features"],
-    sigma: float,
+    g: Float[Tensor, "*rows factors"], y: Float[Tensor, "*rows_y features"], mixing: Mixing, sigma: float
 ) -> Float[Tensor, "*rows"]:
     """Return -log p(g | y) up to a constant."""
     residual = (y - torch.tanh(g @ mixing)) / sigma
@@ -177,11 +174,8 @@ def _energy(
 
 
 def _gradient_and_precision(
-    g: Float[Tensor, "batch factors"],
-    y: Float[Tensor, "batch features"],
-    mixing: Float[Tensor, "factors features"],
-    sigma: float,
-) -> tuple[Float[Tensor, "batch factors"], Float[Tensor, "batch factors factors"]]:
+    g: Factors, y: Features, mixing: Mixing, sigma: float
+) -> tuple[Factors, Float[Tensor, "batch factors factors"]]:
     """Return the energy's gradient and the Gauss-Newton form of its Hessian, I + J^T J / sigma^2."""
     features = torch.tanh(g @ mixing)
     jacobian = mixing * rearrange((1 - features.square()) / sigma, "b f -> b 1 f")

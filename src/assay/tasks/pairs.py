@@ -12,6 +12,9 @@ from torch import Tensor
 
 from assay.tasks.base import Batch, Task, TaskShape, Vectors
 
+X = Float[Tensor, "batch pairs d"]
+Y = Float[Tensor, "batch pairs"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairTask(Task):
@@ -30,9 +33,7 @@ class PairTask(Task):
         return TaskShape(inputs=Vectors(self.input_dim), outputs=Vectors(1), length=2 * self.input_seq_len)
 
 
-def interleave(
-    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], targets: Float[Tensor, "batch pairs"]
-) -> Batch:
+def interleave(x: X, y: Y, targets: Y) -> Batch:
     """Return the batch of these pairs; `y` is what the sequence shows, `targets` what is asked for."""
     batch, pairs, d = x.shape
     inputs = x.new_zeros(batch, 2 * pairs, d)
@@ -42,7 +43,7 @@ def interleave(
     return Batch(inputs=inputs, targets=targets, positions=positions)
 
 
-def separate(batch: Batch) -> tuple[Float[Tensor, "batch pairs d"], Float[Tensor, "batch pairs"]]:
+def separate(batch: Batch) -> tuple[X, Y]:
     """Return the x and the y that a batch shows."""
     return batch.inputs[:, 0::2], batch.inputs[:, 1::2, 0]
 

@@ -28,14 +28,14 @@ from torch import Tensor
 
 from assay.tasks import tasks
 from assay.tasks.base import Batch
-from assay.tasks.pairs import PairTask, before, interleave, separate
+from assay.tasks.pairs import PairTask, X, Y, before, interleave, separate
 from assay.tasks.subsets import distinct
 
 # A ridge that stands for none: the minimum-norm solution to about 1e-5, far above the rounding of float64.
 LEAST = 1e-9
 ROWS = 128  # sequences solved at once: 128 x 40 Gram matrices of 20 x 20 in float64 are 16 MB
 
-Pairs = Callable[[Float[Tensor, "batch pairs d"], Float[Tensor, "batch pairs"]], Float[Tensor, "batch pairs"]]
+Predictor = Callable[[X, Y], Y]
 
 
 @tasks.register("regression")
@@ -110,7 +110,7 @@ class Regression(PairTask):
         variance = self.scale**2 * self.input_dim + self.noise_std**2
         return math.sqrt(self.input_dim / variance) if self.renormalize_noisy else 1.0
 
-    def oracle(self, batch: Batch) -> Float[Tensor, "batch pairs"]:
+    def oracle(self, batch: Batch) -> Y:
         """Return E[y_i | the pairs before, x_i]: minimum-norm least squares on x (linear), on x^2 (quadratic) or on the
         pairs that are not outliers, which are recognisable (outlier); ridge at the noise's own penalty (noisy). For
         sparse_linear the lasso, the best that is cheap, which is no bound: trying all supports would know w after
@@ -138,14 +138,12 @@ class Regression(PairTask):
         return {name: predict(x, y) for name, predict in PREDICTORS.items()}
 
 
-def ols(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
+def ols(x: X, y: Y) -> Y:
     """Predict by least squares on the pairs before, of minimum norm while they are fewer than d."""
     return ridge(x, y, penalty=0.0)
 
 
-def ridge(
-    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], *, penalty: float = 1.0
-) -> Float[Tensor, "batch pairs"]:
+def ridge(x: X, y: Y, *, penalty: float = 1.0) -> Y:
     """Return x_i.w for the w that minimises |y - x w|^2 + penalty |w|^2 over the pairs before i."""
     answers = []
     for rows, labels in zip(x.split(ROWS), y.split(ROWS), strict=True):
@@ -156,9 +154,7 @@ def ridge(
     return torch.cat(answers)
 
 
-def lasso(
-    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"], *, alpha: float = 0.01, steps: int = 200
-) -> Float[Tensor, "batch pairs"]:
+def lasso(x: X, y: Y, *, alpha: float = 0.01, steps: int = 200) -> Y:
     """Return x_i.w for the w that minimises |y - x w|^2 / (2 i) + alpha |w|_1 over the i pairs before: proximal
     gradient steps with momentum (FISTA) from 0, on all prefixes together."""
     given, pairs = x, x.shape[1]
@@ -180,14 +176,14 @@ def lasso(
     return _predict(w, given)
 
 
-def averaging(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
+def averaging(x: X, y: Y) -> Y:
     """Return x_i.w for w the mean of y x over the pairs before: least squares with the identity for Gram matrix."""
     count = torch.arange(x.shape[1], device=x.device).clamp(min=1).to(x)
     w = before((x * rearrange(y, "b n -> b n 1")).cumsum(1)) / rearrange(count, "n -> n 1")
     return _predict(w, x)
 
 
-def knn3(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> Float[Tensor, "batch pairs"]:
+def knn3(x: X, y: Y) -> Y:
     """Return the mean y of the three nearest x before; of all while there are fewer, and 0 for the first."""
     pairs = x.shape[1]
     earlier = torch.ones(pairs, pairs, dtype=torch.bool, device=x.device).tril(-1)
@@ -198,21 +194,19 @@ def knn3(x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]) -> 
     return (values * real).sum(-1) / real.sum(-1).clamp(min=1)
 
 
-PREDICTORS: dict[str, Pairs] = {"ols": ols, "ridge": ridge, "lasso": lasso, "averaging": averaging, "knn3": knn3}
+PREDICTORS: dict[str, Predictor] = {"ols": ols, "ridge": ridge, "lasso": lasso, "averaging": averaging, "knn3": knn3}
 
 
-def _apply(w: Float[Tensor, "batch d"], x: Float[Tensor, "batch pairs d"]) -> Float[Tensor, "batch pairs"]:
+def _apply(w: Float[Tensor, "batch d"], x: X) -> Y:
     return torch.einsum("bd,bnd->bn", w, x)
 
 
-def _predict(w: Float[Tensor, "batch pairs d"], x: Float[Tensor, "batch pairs d"]) -> Float[Tensor, "batch pairs"]:
+def _predict(w: X, x: X) -> Y:
     """Return each pair's own w applied to its own x."""
     return torch.einsum("bnd,bnd->bn", w, x.to(w)).to(x)
 
 
-def _moments(
-    x: Float[Tensor, "batch pairs d"], y: Float[Tensor, "batch pairs"]
-) -> tuple[Float[Tensor, "batch pairs d d"], Float[Tensor, "batch pairs d"]]:
+def _moments(x: X, y: Y) -> tuple[Float[Tensor, "batch pairs d d"], X]:
     """Return the sums of x x^T and of y x over the pairs before each, in float64."""
     x, y = x.double(), y.double()
     gram = torch.einsum("bni,bnj->bnij", x, x).cumsum(1)

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.models.sequence import SequenceModule
+from assay.nn.norm import kernels
 from assay.nn.whole import has_kernels, kept_whole
 from assay.tasks.base import Batch, Task
 from assay.train.adamw import AdamW
@@ -53,8 +54,6 @@ class Bank(Trainer):
         self.whole = nullcontext if compile else kept_whole  # compiled code is fused anyway
         self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy
         if has_kernels(device) and not compile:
-            from assay.nn import kernels
-
             self.cross_entropy = kernels.cross_entropy
         narrow = {id(p) for m in self.template.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
         decaying = decays(self.template)

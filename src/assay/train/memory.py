@@ -24,7 +24,7 @@ from assay.core.errors import UserError
 from assay.core.executors.base import Executor
 from assay.core.memory import free_addresses, free_memory
 from assay.core.plugin import registries
-from assay.core.run import Run
+from assay.core.run import Run, flat
 from assay.core.study import Study
 
 Need = Mapping[str, int]
@@ -118,7 +118,7 @@ def _flag(study: Study, path: str) -> str:
 def to_lower(run: Run, free: int) -> tuple[str, int, int | None]:
     """The option whose lowering alone makes the run fit with the fewest divisions by four: its path, its value and one
     that fits. Where no option alone does, the one that weighs most."""
-    sizes = {path: value for path, value in _numbers(run.options) if value > 1}
+    sizes = {path: value for path, value in flat(dict(run.options)).items() if type(value) is int and value > 1}
     for steps in range(1, 1 + max(value.bit_length() for value in sizes.values()) // 2):
         found = sorted(_lowered(run, {path: value >> 2 * steps for path, value in sizes.items()}))
         if found and found[0][0] <= free:
@@ -134,15 +134,6 @@ def _lowered(run: Run, sizes: Mapping[str, int]) -> Iterator[tuple[int, str, int
         with suppress(UserError):  # a size that the other options rule out
             if value:
                 yield sum(need_of(_changed(run, path, value)).values()), path, value
-
-
-def _numbers(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the integers among nested options, under dotted paths."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield f"{prefix}{key}", value
 
 
 def _changed(run: Run, path: str, value: int) -> Run:

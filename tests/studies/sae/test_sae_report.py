@@ -73,13 +73,13 @@ def test_at_equal_l0_the_rate_is_chosen_there_and_not_by_how_dense_its_codes_are
     low = {"topk:k=8": (16.0, 0.40), "topk:k=16": (32.0, 0.20)}
     high = {"topk:k=8": (8.0, 0.45), "topk:k=16": (16.0, 0.30), "topk:k=32": (32.0, 0.10)}
     found = [r for seed in range(3) for r in levels(low, seed, 1e-3) + levels(high, seed, 3e-3)]
-    assert {row.names["coder"]: row.rate for row in chosen(found)} == {
+    assert {row.names["coder"]: row.tuned_value for row in chosen(found)} == {
         "topk": 1e-3,
         "topk:k=16": 1e-3,
         "topk:k=32": 3e-3,
     }
     there = at_equal_l0(chosen(found), 16.0)["topk"]
-    assert there.rate == 3e-3 and there.values("fvu") == {seed: pytest.approx(0.3) for seed in range(3)}
+    assert there.tuned_value == 3e-3 and there.values("fvu") == {seed: pytest.approx(0.3) for seed in range(3)}
     assert there.at_the_edge and rate_shown(there) == "0.003*", "of two rates each is at an edge"
 
 
@@ -111,11 +111,11 @@ def test_the_rate_with_the_least_validation_error_is_reported_and_edges_are_mark
     rates = {1e-4: 0.5, 1e-3: 0.3, 1e-2: 0.4}
     records = [record("topk:k=2", s, lr, validation_fvu=v + s / 100, fvu=v) for lr, v in rates.items() for s in (0, 1)]
     (found,) = chosen(records)
-    assert found.rate == 1e-3 and not found.at_the_edge and found.label == "topk"
+    assert found.tuned_value == 1e-3 and not found.at_the_edge and found.label == "topk"
     (edge,) = chosen(
         [r for r in records if r.run.options["lr"] != 1e-4] + [record("topk:k=2", 0, 1e-1, validation_fvu=0.9)]
     )
-    assert edge.rate == 1e-3 and edge.at_the_edge
+    assert edge.tuned_value == 1e-3 and edge.at_the_edge
 
 
 def test_levels_of_one_coder_are_one_family_and_other_options_are_not() -> None:
@@ -140,7 +140,7 @@ def test_a_rate_that_few_seeds_survive_is_not_chosen_for_how_well_they_did() -> 
         diverged("topk:k=2", s, 1e-1) for s in (1, 2, 3)
     ]
     (found,) = chosen(safe + wild)
-    assert found.rate == 1e-3 and len(found.finished) == 4 and found.diverged == 0
+    assert found.tuned_value == 1e-3 and len(found.finished) == 4 and found.diverged == 0
     assert found.at_the_edge, "of two rates each is at an edge"
 
 

@@ -12,7 +12,12 @@ from assay.core.plugin import Plugin, Registry
 from assay.core.time_limit import RunTimeoutError
 
 Emit = Callable[[Any], None]
+Work = Callable[[Any, Emit], None]
+"""Does a job, and sends messages."""
+Receive = Callable[[Any, Any], None]
+"""Gets a job and a message of it."""
 Limit = Callable[[Any], float | None]
+"""Gives a job's time limit in seconds."""
 
 GRACE = 10.0
 """Seconds from the interruption of a job at its time limit to the end of its worker, if that did not stop it."""
@@ -61,14 +66,7 @@ class Executor(Plugin):
         """Return how many jobs it can work on at once."""
         return self.workers or len(self.gpus) or os.cpu_count() or 1
 
-    def run(
-        self,
-        fn: Callable[[Any, Emit], None],
-        jobs: Iterable[Any],
-        emit: Callable[[Any, Any], None],
-        *,
-        limit: Limit = lambda job: None,
-    ) -> None:
+    def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
         raise NotImplementedError(f"{type(self).__name__}.run")
 
 
@@ -78,7 +76,7 @@ def device_name(index: int) -> str:
     return visible.split(",")[index] if visible else str(index)
 
 
-def call(fn: Callable[[Any, Emit], None], job: Any, emit: Emit) -> Ended:
+def call(fn: Work, job: Any, emit: Emit) -> Ended:
     """Run one job here; an exception becomes text, since exceptions do not always survive a pipe. Once this returns,
     the job sends nothing more: a thread it left behind could otherwise send after its end, or into the next job."""
     lock, is_over = threading.RLock(), False

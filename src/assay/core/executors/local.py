@@ -21,7 +21,7 @@ from typing import Any
 
 from assay.core import guard
 from assay.core.executors import executors
-from assay.core.executors.base import GRACE, TICK, Began, Emit, Ended, Executor, Limit, device_name
+from assay.core.executors.base import GRACE, TICK, Began, Ended, Executor, Limit, Receive, Work, device_name
 from assay.core.pipe import Pipe
 
 
@@ -30,14 +30,7 @@ from assay.core.pipe import Pipe
 class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
-    def run(
-        self,
-        fn: Callable[[Any, Emit], None],
-        jobs: Iterable[Any],
-        emit: Callable[[Any, Any], None],
-        *,
-        limit: Limit = lambda job: None,
-    ) -> None:
+    def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
         pool = _Pool(fn, self.slots(), self.gpus)
         queue, again = iter(jobs), deque[tuple[Any, int]]()
 

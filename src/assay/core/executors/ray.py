@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from assay.core.environment import environment_kept
 from assay.core.errors import UserError
 from assay.core.executors import executors
-from assay.core.executors.base import GRACE, TICK, Began, Emit, Ended, Executor, Limit, call, device_name
+from assay.core.executors.base import GRACE, TICK, Began, Ended, Executor, Limit, Receive, Work, call, device_name
 
 LOOPBACK = ("127.0.0.1", "::1")
 
@@ -48,14 +48,7 @@ class Ray(Executor):
             warnings.warn(f"the Ray cluster has no {scarce} now: jobs wait until a node with one joins", stacklevel=2)
         return max(1, int(found.get(scarce, 0)))
 
-    def run(
-        self,
-        fn: Callable[[Any, Emit], None],
-        jobs: Iterable[Any],
-        emit: Callable[[Any, Any], None],
-        *,
-        limit: Limit = lambda job: None,
-    ) -> None:
+    def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
         with self.connected() as ray:
             room = self.workers or 2 * self.slots()
             queue = iter(jobs)

@@ -3,12 +3,12 @@
 There is no other process to kill a job that ignores its time limit.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from assay.core.executors import executors
-from assay.core.executors.base import Began, Emit, Executor, Limit, call
+from assay.core.executors.base import Began, Executor, Limit, Receive, Work, call
 
 
 @executors.register("serial")
@@ -19,14 +19,7 @@ class Serial(Executor):
     def slots(self) -> int:
         return 1
 
-    def run(
-        self,
-        fn: Callable[[Any, Emit], None],
-        jobs: Iterable[Any],
-        emit: Callable[[Any, Any], None],
-        *,
-        limit: Limit = lambda job: None,
-    ) -> None:
+    def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
         for job in jobs:
             refused: list[BaseException] = []
 

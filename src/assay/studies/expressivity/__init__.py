@@ -1,32 +1,12 @@
-"""The names a user's own file imports; each is loaded on first use (PEP 562), so listing studies stays instant."""
+"""The names a user's own file imports, each loaded on first use (PEP 562), so that listing studies stays instant."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch.nn.functional as F
-    from torch import nn
-
-    from assay.studies.expressivity.spec.config import Config
-    from assay.studies.expressivity.spec.generator import HybridGenerator
-    from assay.studies.expressivity.spec.registration import register
-    from assay.studies.expressivity.spec.tester import ExpressivityTester
-
-__all__ = ["Config", "ExpressivityTester", "F", "HybridGenerator", "nn", "register"]
+from assay.core.on_use import on_use
 
 _HOME = {
-    "Config": "assay.studies.expressivity.spec.config",
-    "ExpressivityTester": "assay.studies.expressivity.spec.tester",
-    "HybridGenerator": "assay.studies.expressivity.spec.generator",
-    "register": "assay.studies.expressivity.spec.registration",
+    "spec.config": ("Config",),
+    "spec.generator": ("HybridGenerator",),
+    "spec.registration": ("F", "nn", "register"),
+    "spec.tester": ("ExpressivityTester",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name == "nn":
-        return importlib.import_module("torch.nn")
-    if name == "F":
-        return importlib.import_module("torch.nn.functional")
-    if name not in _HOME:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__, __dir__ = on_use(__name__, _HOME)

@@ -15,6 +15,7 @@ from assay.nn.random import initialised_from
 from assay.studies import studies
 from assay.studies.expressivity.memory import memory
 from assay.studies.expressivity.references import REFERENCES, Reference
+from assay.studies.expressivity.report import report as write_report
 from assay.studies.expressivity.spec.config import Config, Setup
 from assay.studies.expressivity.spec.registration import STANDARD, ModuleEncoder, testers
 from assay.train.device import activate
@@ -87,9 +88,7 @@ class Expressivity(Setup, Study):
                 yield _measure(run, ctx, device.type)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.expressivity.report import report
-
-        report(records, out)
+        write_report(records, out)
 
     def _sized(self, encoder: Encoder) -> Encoder:
         if self.budget is None:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 from assay.core.run import Record
@@ -31,7 +32,8 @@ LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
 RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
 MARGIN = 0.05
 FORMATS = {"sv_min": ".2e", "sv_median": ".2e"}
-NOT_COLUMNS = {"enc_params", "flops_per_token", "R2_1.00", "participation"}
+SIZE = "enc_params"
+NOT_COLUMNS = {SIZE, "flops_per_token", "R2_1.00", "participation"}
 """Metrics that are shown under another name, or not at all."""
 
 
@@ -41,12 +43,13 @@ def report(records: Sequence[Record], out: Report) -> None:
     _ranking(found, out)
     for suffix, own in per_setting(found, out):
         lines(
-            out, f"r2_by_share{suffix}", own, _by_share, series=_label, x_title="share of the code kept (%)",
-            y_title="held-out R²", caption="What a random share of the code still says about the global factors.",
+            out, f"r2_by_share{suffix}", own, _by_share, series=attrgetter("label"), y_title="held-out R²",
+            x_title="share of the code kept (%)",
+            caption="What a random share of the code still says about the global factors.",
         )  # fmt: skip
         lines(
-            out, f"r2_by_components{suffix}", own, _by_components, series=_label, x_title="principal components k",
-            log_x=True, y_title="held-out R²",
+            out, f"r2_by_components{suffix}", own, _by_components, series=attrgetter("label"), log_x=True,
+            x_title="principal components k", y_title="held-out R²",
             caption="The same from its top k principal components: free of rotation.",
         )  # fmt: skip
         trained = [row for row in own if row.values("RetrieveR2_trained")]
@@ -64,7 +67,8 @@ def _rows(records: Sequence[Record]) -> list[Row]:
     found = rows(records, names={"Model": _name}, ignore=["model"])
     found = [_with_version(row) for row in found]
     order = {where: place for place, where in enumerate(by_setting(found))}
-    return sorted(found, key=lambda row: (order[row.where], _rank(row), row.label))
+    last = {name: place for place, name in enumerate(REFERENCES, start=1)}
+    return sorted(found, key=lambda row: (order[row.where], last.get(row.options["model"]["name"], 0), row.label))
 
 
 def _name(record: Record) -> str:
@@ -81,16 +85,8 @@ def _with_version(row: Row) -> Row:
     return replace(row, names={"Model": name}, label=name, setting=setting)
 
 
-def _label(row: Row) -> str:
-    return row.label
-
-
 def _is_reference(row: Row) -> bool:
     return row.options["model"]["name"] in REFERENCES
-
-
-def _rank(row: Row) -> int:
-    return 1 + REFERENCES.index(row.options["model"]["name"]) if _is_reference(row) else 0
 
 
 def setup(row: Row) -> Setup:
@@ -116,21 +112,22 @@ def _columns(found: Sequence[Row]) -> list[Column]:
         return Column(title, metric, FORMATS.get(title, ""), ceiling=ceiling, always=title not in OPTIONAL)
 
     return [
-        Column("k-params", lambda row: _thousands(row.first.get("enc_params")), ".1f", always=True),
-        # The median CPU time: the first run of a worker pays for its imports, and wall time depends on other processes.
-        Column("sec/run", lambda row: _median([r.cost["cpu_seconds"] for r in row.finished]), ".2f", always=True),
+        Column(
+            "k-params",
+            lambda row: row.first["enc_params"] / 1000 if "enc_params" in row.first else None,
+            ".1f",
+            always=True,
+        ),
+        Column("sec/run", _seconds, ".2f", always=True),
         *(column(title, metric) for title, metric in SCORES.items()),
         Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".0f"),
         *(Column(name, name) for name in _extra_metrics(found)),
     ]
 
 
-def _thousands(value: float | None) -> float | None:
-    return None if value is None else value / 1000
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _seconds(row: Row) -> float | None:
+    """The median CPU time: the first run of a worker pays for its imports, and wall time depends on other processes."""
+    return statistics.median(record.cost["cpu_seconds"] for record in row.finished) if row.finished else None
 
 
 def _extra_metrics(found: Sequence[Row]) -> list[str]:

@@ -54,7 +54,7 @@ def _report(found: Sequence[Row], name: str, what: str, out: Report) -> None:
         Column("bits/state scalar", _bits_per_scalar, ".3f", always=True),
         Column("k-layer params", lambda row: row.first["layer_params"] / 1000 if row.first else None, always=True),
         Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
-        Column("lr", lambda row: row.rate_words, always=True),
+        Column("lr", lambda row: row.tuned_words, always=True),
     )
     best_first = sorted(found, key=lambda row: -fmean(_bits(row).values()) if row.first else float("inf"))
     table(out, f"capacity_{name}", best_first, columns, note=f"Mixers {what}. {NOTE}")

@@ -31,9 +31,12 @@ from assay.core.foreign import Source, load_source, loaded_sources, read_source
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
 from assay.nn.random import initialised_from, stream
+from assay.report.draw import table
+from assay.report.rows import rows
 from assay.studies import studies
 from assay.studies.icl.memory import memory
 from assay.studies.icl.references import score_references
+from assay.studies.icl.report import SCORES, reference_lines
 from assay.studies.icl.scoring import Answer, score
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, Tokens
@@ -87,10 +90,6 @@ class Eval(Study):
                 yield score_references(run, device) if run.options["model"] is None else score_model(run, device)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.report.draw import table
-        from assay.report.rows import rows
-        from assay.studies.icl.report import SCORES, reference_lines
-
         models = [record for record in records if record.run.options["model"] is not None]
         found = rows(models, names={"task": "task", "model": _short}, ignore=["model"])
         references = rows([record for record in records if record.run.options["model"] is None])

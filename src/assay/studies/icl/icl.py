@@ -13,6 +13,7 @@ from assay.studies import studies
 from assay.studies.icl.memory import memory
 from assay.studies.icl.presets import PRESETS
 from assay.studies.icl.references import score_references
+from assay.studies.icl.report import report as write_report
 from assay.studies.icl.training import train_and_score
 from assay.tasks import tasks
 from assay.tasks.base import Task
@@ -77,6 +78,4 @@ class InContext(Study):
                 yield from train_and_score(runs, ctx, device)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.icl.report import report
-
-        report(records, out)
+        write_report(records, out)

@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import Interval, student_t, wilson
+from assay.metrics.intervals import student_t, wilson
 from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, labels, rows
 from assay.studies.icl.capacity import capacity
@@ -33,7 +33,7 @@ SCORES = (
     Column("mse", "mse", ".4f"),
 )
 COLUMNS = (
-    Column("lr", lambda row: row.rate_words if len(row.tried) > 1 else None, "g"),
+    Column("lr", lambda row: row.tuned_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
     Column("unseen keys", "unseen_accuracy"),
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
@@ -78,7 +78,7 @@ def report(records: Sequence[Record], out: Report) -> None:
 def trained(records: Iterable[Record]) -> list[Row]:
     """A row per trained model, each seed at the learning rate that the other seeds chose on validation."""
     models = [record for record in records if record.run.options.get("model") is not None]
-    return rows(models, names=NAMES, tune="optimizer.lr", worth=validation)
+    return rows(models, names=NAMES, tune="optimizer.lr", score=validation)
 
 
 def validation(record: Record) -> float:
@@ -105,14 +105,11 @@ def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, 
     """A line for each predictor of each task, its name in parentheses under the column `title`."""
     asked = labels([row.options["task"] for row in references])
     return [
-        {"task": task, title: f"({name})", **_reference_scores(row, name)}
+        {"task": task, title: f"({name})"}
+        | {column.title: row.interval("references", name, str(column.value)) for column in SCORES}
         for task, row in zip(asked, references, strict=True)
         for name in row.records[0].metrics["references"]
     ]
-
-
-def _reference_scores(row: Row, name: str) -> dict[str, Interval | None]:
-    return {column.title: row.interval("references", name, str(column.value)) for column in SCORES}
 
 
 def _rates(found: Sequence[Row], out: Report) -> None:

@@ -42,7 +42,7 @@ def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.G
 
 
 def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Totals:
-    quality = _squared_error(answers, batch) if task.loss == "mse" else _right(task, answers, batch).float()
+    quality = (answers.squeeze(-1) - batch.targets) ** 2 if task.loss == "mse" else _right(task, answers, batch).float()
     sums = {
         "loss": answer_losses(task, answers, batch).mean() * len(quality),
         "quality": quality.sum(0),
@@ -60,10 +60,6 @@ def _right(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: B
     if task.loss == "cross_entropy":
         return answers.argmax(-1) == batch.targets
     return (answers.squeeze(-1) > 0) == (batch.targets > 0.5)
-
-
-def _squared_error(answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Float[Tensor, "batch answers"]:
-    return (answers.squeeze(-1) - batch.targets) ** 2
 
 
 def _means(task: Task, totals: Totals) -> dict[str, Any]:

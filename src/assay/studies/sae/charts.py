@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.core.run import Record
+from assay.core.on_use import Later
 from assay.metrics.intervals import student_t
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.images import diverging, picture, pictures, tiled
+from assay.report.rows import Row
+from assay.studies.sae.fitting import weights
 
+alt: Any = Later("altair")
 Numbers = Mapping[str, Any]
 """One seed's entry in a JSON file."""
 
 
 def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
     """Gradient against responsibility, at the energies and, beside it, at the input of the ReLU."""
-    import altair as alt
-
     step = max(1, len(points["r"]) // most)
     panels = []
     for key, title in (("a", "at the energies a"), ("z", "at z, through the ReLU")):
@@ -40,13 +41,14 @@ def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
 
 def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
     """Similarities of units, a panel for each configuration; dead and redundant units on scales of their own."""
-    import altair as alt
-
     first: dict[str, np.ndarray] = {}
     for entry in results:
         first.setdefault(entry["config_name"], np.array(entry["feature_similarity"]))
     matrices = pictures([(name, diverging(matrix, 1.0)) for name, matrix in first.items()], columns=4, size=150)
-    runs = {name: [_metrics(entry) for entry in results if entry["config_name"] == name] for name in first}
+    runs = {
+        name: [{"seed": one.get("seed"), **one["final_metrics"]} for one in results if one["config_name"] == name]
+        for name in first
+    }
     titles = {"dead_units": "dead units (variance below 0.01)", "redundancy_score": "redundancy"}
     bars = [_bars(_by_name(runs), metric, label="name", value_title=title) for metric, title in titles.items()]
     return alt.vconcat(matrices, alt.hconcat(*bars).resolve_scale(color="independent"))
@@ -54,8 +56,6 @@ def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
 
 def benchmark_chart(results: Mapping[str, Any]) -> Any:
     """Probe accuracy, reconstruction, active units and parameters, a panel each."""
-    import altair as alt
-
     runs: Mapping[str, Sequence[Numbers]] = results["per_seed"]
     titles = {
         "linear_probe_accuracy": "probe accuracy",
@@ -75,8 +75,6 @@ def benchmark_chart(results: Mapping[str, Any]) -> Any:
 
 def loss_chart(results: Mapping[str, Any]) -> Any:
     """A panel per optimizer, a line per rate."""
-    import altair as alt
-
     panels = []
     for optimizer in dict.fromkeys(entry["optimizer"] for entry in results["sweep"]):
         rows = []
@@ -111,21 +109,24 @@ def _by_name(runs: Mapping[str, Sequence[Numbers]]) -> list[tuple[dict[str, str]
     return [({"name": name}, own) for name, own in runs.items() if own]
 
 
-def _metrics(entry: Numbers) -> Numbers:
-    return {"seed": entry.get("seed"), **entry["final_metrics"]}
-
-
 def feature_grid(W: np.ndarray, columns: int = 8) -> Any | None:
     """The rows of W as images, if they are square."""
     side = round(W.shape[1] ** 0.5)
     return picture(tiled(W.reshape(-1, side, side), columns), size=480) if side * side == W.shape[1] else None
 
 
-def spec_checkpoints(folder: Path, found: Sequence[tuple[str, Record]]) -> Iterator[tuple[Path, bytes]]:
-    """`<name>_seed<n>/model.pt`: the state dict of the spec's Encoder or StandardSAE."""
-    from assay.studies.sae.fitting import weights
+FIGURES: Mapping[str, Callable[[Any], Any]] = {
+    "fig2_ablation": ablation_chart,
+    "fig3_benchmark": benchmark_chart,
+    "fig4a_loss": loss_chart,
+    "fig4b_convergence": convergence_chart,
+}
+"""The figures that are drawn from the spec's JSON files."""
 
-    for name, record in found:
+
+def spec_checkpoints(folder: Path, found: Sequence[Row]) -> Iterator[tuple[Path, bytes]]:
+    """`<name>_seed<n>/model.pt`: the state dict of the spec's Encoder or StandardSAE."""
+    for name, record in ((row.label, record) for row in found for record in row.records):
         kept, coder = weights(record), record.run.options["coder"]
         if coder["name"] == "lse_infomax" and "W_enc" in kept:
             state = {"linear.weight": kept["W_enc"], "linear.bias": kept["b_enc"]}

@@ -38,7 +38,7 @@ def chosen(records: Sequence[Record]) -> list[Row]:
     has the level too.
 
     Without validation rows there is nothing to choose by, and every rate is a row of its own."""
-    found = rows(records, names={"coder": _name}, tune="lr", worth=validation, ignore=["coder"])
+    found = rows(records, names={"coder": _name}, tune="lr", score=validation, ignore=["coder"])
     # Coders fitted at once may differ in what no setting shows (width, version): the last one is kept.
     once = {(canonical(row.options["coder"]), row.where): row for row in _of_trained(found)}
     levels = [replace(level, label=_curve(level)) for row in once.values() for level in _by_rate(row)]
@@ -64,7 +64,7 @@ def is_trained(row: Row) -> bool:
 
 def rate_shown(row: Row) -> str | None:
     """The rate of most seeds, with a star where any seed's is at the edge of those tried."""
-    return None if row.rate is None else f"{row.rate:g}{'*' if row.at_the_edge else ''}"
+    return None if row.tuned_value is None else f"{row.tuned_value:g}{'*' if row.at_the_edge else ''}"
 
 
 def beside_every_recipe(found: Sequence[Row]) -> list[Row]:

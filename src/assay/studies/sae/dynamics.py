@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 from assay.core.run import Record, Run
 from assay.core.study import Report
-from assay.metrics.intervals import student_t
+from assay.metrics.intervals import Interval, student_t
 from assay.studies import studies
+from assay.studies.sae.charts import convergence_chart, loss_chart
 from assay.studies.sae.config import Config
 from assay.studies.sae.verb import FromConfig, as_json
 
@@ -31,6 +32,10 @@ NOTE = (
     "the loss against ln(epoch), least squares over the last two thirds, over the number of units; -1 is what weights "
     "that grow as |w|^2 ~ lr t would give (SGD), and down to -2 what |w| ~ lr t would (Adam), if nothing else moved."
 )
+COLUMNS = {
+    "final loss": "final_loss", "convergence epoch": "convergence_epoch", "slope / K": "slope_per_unit",
+    "probe": "probe_accuracy",
+}  # fmt: skip
 FORMATS = {"lr": "g", "final loss": ".1f", "convergence epoch": ".0f", "slope / K": ".2f", "probe": ".4f"}
 
 
@@ -42,7 +47,6 @@ class Dynamics(FromConfig):
     question: ClassVar[str] = "How does the decoder-free loss fall, and does it ever stop?"
 
     config: str = "dynamics"
-    """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/dynamics")
     """Folder for dynamics_results.json and the figures."""
 
@@ -60,24 +64,12 @@ class Dynamics(FromConfig):
         ]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.charts import convergence_chart, loss_chart
-
         results = self.results(records)
-        rows = []
-        for entry in results["sweep"]:
-            runs = entry["runs"]
-            rows.append(
-                {
-                    "optimizer": entry["optimizer"],
-                    "lr": entry["lr"],
-                    "final loss": student_t([run["final_loss"] for run in runs]),
-                    "convergence epoch": student_t([float(run["convergence_epoch"]) for run in runs]),
-                    "slope / K": student_t([run["slope_per_unit"] for run in runs]),
-                    "probe": student_t([p for r in runs if (p := r["probe_accuracy"]) is not None])
-                    if runs[0]["probe_accuracy"] is not None
-                    else None,
-                }
-            )
+        rows = [
+            {key: entry[key] for key in ("optimizer", "lr")}
+            | {title: _pooled(entry["runs"], key) for title, key in COLUMNS.items()}
+            for entry in results["sweep"]
+        ]
         out.table("dynamics", rows, formats=FORMATS, note=NOTE)
         out.file(self.output_dir / "dynamics_results.json", as_json(results))
         self.figure(out, "fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
@@ -88,7 +80,8 @@ class Dynamics(FromConfig):
         """The spec's dynamics_results.json."""
         config, sweep = self.loaded(), []
         for optimizer, rate in self.axes(config):
-            mine = [r for r in records if r.status == "done" and _is(r, optimizer, rate)]
+            done = [(r, r.run.options) for r in records if r.status == "done"]
+            mine = [r for r, own in done if own["recipe"]["optimizer"] == optimizer and own["lr"] == rate]
             if mine:
                 runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
                 sweep.append({"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)})
@@ -113,8 +106,9 @@ def log_slope(losses: Sequence[float]) -> float:
     return sum((a - x) * (b - y) for a, b in points) / spread if spread else 0.0
 
 
-def _is(record: Record, optimizer: str, rate: float) -> bool:
-    return record.run.options["recipe"]["optimizer"] == optimizer and record.run.options["lr"] == rate
+def _pooled(runs: Sequence[dict[str, Any]], key: str) -> Interval | None:
+    values = [float(run[key]) for run in runs if run[key] is not None]
+    return student_t(values) if values else None
 
 
 def _run(record: Record) -> dict[str, Any]:

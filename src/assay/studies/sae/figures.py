@@ -22,21 +22,15 @@ from assay.core.files import is_there, read_file, reason
 from assay.core.study import Reading, Report
 from assay.report.files import drawn
 from assay.studies import studies
-from assay.studies.sae.charts import (
-    ablation_chart,
-    benchmark_chart,
-    convergence_chart,
-    feature_grid,
-    loss_chart,
-    theorem_chart,
-)
+from assay.studies.sae.charts import FIGURES, feature_grid, theorem_chart
 from assay.studies.sae.gradients import measured
 
 FILES = {
-    "2": "ablation/ablation_results.json",
-    "3": "benchmark/benchmark_results.json",
-    "4": "dynamics/dynamics_results.json",
+    "2": ("ablation/ablation_results.json", ("fig2_ablation",)),
+    "3": ("benchmark/benchmark_results.json", ("fig3_benchmark",)),
+    "4": ("dynamics/dynamics_results.json", ("fig4a_loss", "fig4b_convergence")),
 }
+"""The spec's files, and the figures that are drawn from each."""
 
 GRIDS = {
     "5": ("fig5_features", ("linear.weight",), ("lse_var_tc", "ours")),
@@ -77,10 +71,10 @@ class Figures(Reading):
         if self.figure in ("all", "1"):
             sizes = {"batch_size": 64, "input_dim": 784, "hidden_dim": 64, "activation": "relu"}
             charts["fig1_theorem"] = theorem_chart(measured(sizes, 42, torch.device("cpu"))[1])
-        for number, file in FILES.items():
+        for number, (file, names) in FILES.items():
             if self.figure in ("all", number) and (found := self._read(file)) is not None:
                 try:
-                    charts |= _of_file(number, found)
+                    charts |= {name: FIGURES[name](found) for name in names}
                 except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
                     path = self.results_dir / file
                     raise UserError(
@@ -126,13 +120,3 @@ class Figures(Reading):
                     grid = feature_grid(units[key].detach().float().numpy())
                     found |= {} if grid is None else {name: grid}
         return found
-
-
-def _of_file(number: str, found: Any) -> dict[str, Any]:
-    match number:
-        case "2":
-            return {"fig2_ablation": ablation_chart(found)}
-        case "3":
-            return {"fig3_benchmark": benchmark_chart(found)}
-        case _:
-            return {"fig4a_loss": loss_chart(found), "fig4b_convergence": convergence_chart(found)}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import safetensors.torch
-import torch
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
@@ -70,7 +69,8 @@ class Theorem(Study):
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
             for run in runs:
-                yield _outcome(run, device)
+                metrics, points = measured(run.options, run.seed, device)
+                yield Outcome(run, metrics, {}, {POINTS: safetensors.torch.save(points)})
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         rows = [
@@ -90,8 +90,3 @@ class Theorem(Study):
         chart = theorem_chart(saved_tensors(records[0], POINTS))
         out.chart("fig1_theorem", chart, caption="Gradient against responsibility; the line is y = x.")
         out.file(self.output, drawn(chart, self.output.suffix))
-
-
-def _outcome(run: Run, device: torch.device) -> Outcome:
-    metrics, points = measured(run.options, run.seed, device)
-    return Outcome(run, metrics, {}, {POINTS: safetensors.torch.save(points)})

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, finite
 from assay.core.study import Report, Study
+from assay.report.files import drawn
+from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
+from assay.studies.sae.charts import FIGURES, spec_checkpoints
 from assay.studies.sae.config import Config, load_config
 from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in, missing_data
 from assay.vectors.base import VectorData
@@ -44,8 +47,6 @@ class FromConfig(Study):
 
     def figure(self, out: Report, name: str, chart: Any, *, caption: str) -> None:
         """Write a figure beside the JSON file, as the spec's scripts do, and with the study's charts."""
-        from assay.report.files import drawn
-
         out.chart(name, chart, caption=caption)
         out.file(self.output_dir / f"{name}.pdf", drawn(chart, ".pdf"))
 
@@ -96,18 +97,33 @@ class FromConfig(Study):
         return coder_run(coded, coder, seed=seed, d_code=config.hidden_dim, lr=rate, recipe=recipe)
 
 
-def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, Record]]:
-    """Pair records with the name that a config gave their coder, in the config's order, then by seed."""
-    done = sorted((r for r in records if r.status == "done"), key=lambda record: record.run.seed)
-    return [(name, r) for name, coder in coders.items() for r in done if r.run.options["coder"] == coder.spec()]
+@dataclass(frozen=True, kw_only=True)
+class Comparison(FromConfig):
+    """A verb that compares the coders a config names, each with the same seeds."""
 
+    def coders(self) -> Mapping[str, SparseCoder]:
+        """Return the coders by the names that the config gives them."""
+        raise NotImplementedError(f"{type(self).__name__}.coders")
 
-def by_name(records: Sequence[Record], coders: dict[str, Any]) -> dict[str, list[Record]]:
-    """Group records by the name that a config gave their coder."""
-    groups: dict[str, list[Record]] = {}
-    for name, record in named(records, coders):
-        groups.setdefault(name, []).append(record)
-    return groups
+    def plan(self) -> list[Run]:
+        config, coders = self.loaded(), self.coders()
+        return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in coders.values()]
+
+    def rows(self, records: Sequence[Record], title: str) -> list[Row]:
+        """Return a row per coder in the config's order, its runs by seed; the names stand under `title`."""
+        done = sorted((r for r in records if r.status == "done"), key=lambda record: record.run.seed)
+        own = {
+            name: tuple(r for r in done if r.run.options["coder"] == coder.spec())
+            for name, coder in self.coders().items()
+        }
+        return [Row(found, names={title: name}, label=name) for name, found in own.items() if found]
+
+    def write(self, out: Report, found: Sequence[Row], results: Any, *, json: str, figure: str, caption: str) -> None:
+        """Write the spec's JSON file, its figure, drawn from that file, and its checkpoints."""
+        out.file(self.output_dir / json, as_json(results))
+        self.figure(out, figure, FIGURES[figure](results), caption=caption)
+        for path, data in spec_checkpoints(self.output_dir / "checkpoints", found):
+            out.file(path, data)
 
 
 def as_json(value: Any) -> bytes:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import torch.nn.functional as F  # noqa: F401 - the spec imports it beside `register`
 from torch import nn
 
 from assay.core.plugin import Plugin, Registry

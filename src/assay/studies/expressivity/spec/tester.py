@@ -35,7 +35,8 @@ from assay.train.loop import descend
 SHARES = (1.0, 0.75, 0.5, 0.25)
 NCE_BLOCK = 1024
 
-Probe = Callable[[nn.Module | Reference], dict[str, Any]]
+Subject = nn.Module | Reference
+Probe = Callable[[Subject], dict[str, Any]]
 
 
 class PooledModule(nn.Module):
@@ -61,7 +62,7 @@ class ExpressivityTester:
         self._splits: dict[int, Split] = {}
         self.watch: Callable[[int, int, dict[str, Any]], None] = lambda done, total, metrics: None
 
-    def evaluate(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def evaluate(self, enc: Subject) -> dict[str, Any]:
         """The spec's scores by name (`R2`, `R2_0.75`, `R2_0.75_ctx1`, `NCE_bits`, `RetrieveR2`, ...) and ours."""
         start = time.perf_counter()
         self._splits.clear()
@@ -83,7 +84,7 @@ class ExpressivityTester:
         wanted += [self.jacobian] if self.cfg.jac_points and not self.cfg.fast else []
         return [*wanted, self.size]
 
-    def size(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def size(self, enc: Subject) -> dict[str, Any]:
         if isinstance(enc, Reference):
             return {}
         return {
@@ -91,7 +92,7 @@ class ExpressivityTester:
             "flops_per_token": flops_per_token(enc, self.cfg.L, self.cfg.D_in),
         }
 
-    def compression(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def compression(self, enc: Subject) -> dict[str, Any]:
         """Held-out ridge R2 of the global factors, from random shares of the code and from its top components."""
         cfg, out, curves = self.cfg, dict[str, Any](), []
         for context in CONTEXTS:
@@ -105,21 +106,19 @@ class ExpressivityTester:
         whole = means.pop("R2_1.00")
         return {"R2": whole} | means | {"R2_1.00": whole} | out
 
-    def information(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def information(self, enc: Subject) -> dict[str, Any]:
         """Lower bounds on the bits that the code holds about the global factors."""
         split = self.context_split(enc, 0)
         return {"NCE_bits": nce_bits(split, NCE_BLOCK), "BA_bits": barber_agakov_bits(split)}
 
-    def retrieval(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def retrieval(self, enc: Subject) -> dict[str, Any]:
         """Train a small head on the frozen encoder."""
         cfg, task = self.cfg, self.generator.retrieval
         split = self.split(enc, task, self.generator.lookups, fit=CACHED_LOOKUPS * cfg.batch_eval)
-        score = head_r2(
-            split, hidden=2 * cfg.retr_hid, steps=cfg.head_steps, batch=cfg.batch_train, lr=1e-3, seed=cfg.seed
-        )
-        return {"RetrieveR2": score}
+        sizes = {"hidden": 2 * cfg.retr_hid, "steps": cfg.head_steps, "batch": cfg.batch_train}
+        return {"RetrieveR2": head_r2(split, **sizes, lr=1e-3, seed=cfg.seed)}
 
-    def retrieval_trained(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def retrieval_trained(self, enc: Subject) -> dict[str, Any]:
         """Train a copy of the encoder and a head end to end, with the same budget for every encoder."""
         if isinstance(enc, Reference):
             return {}
@@ -127,24 +126,20 @@ class ExpressivityTester:
         with initialised_from(cfg.seed, "lookup head"):
             hidden = 2 * cfg.retr_hid
             head = nn.Sequential(nn.Linear(cfg.D_z, hidden), nn.ReLU(), nn.Linear(hidden, cfg.V_dim))
-        score = self.trained_r2(
-            enc, head, task, cfg.end_to_end_steps, self.generator.lookups(cfg.batch_eval, part="test")
-        )
-        return {"RetrieveR2_trained": score}
+        test = self.generator.lookups(cfg.batch_eval, part="test")
+        return {"RetrieveR2_trained": self.trained_r2(enc, head, task, cfg.end_to_end_steps, test)}
 
-    def after_training(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def after_training(self, enc: Subject) -> dict[str, Any]:
         """Train a copy of the encoder and a linear decoder on context 0."""
         if isinstance(enc, Reference):
             return {}
         cfg, task = self.cfg, self.generator.contexts[0]
         with initialised_from(cfg.seed, "decoder"):
             decoder = nn.Linear(cfg.D_z, cfg.r_global)
-        score = self.trained_r2(
-            enc, decoder, task, cfg.train_steps, self.generator.features(cfg.batch_eval, 0, part="test")
-        )
-        return {"AfterTrainR2": score}
+        test = self.generator.features(cfg.batch_eval, 0, part="test")
+        return {"AfterTrainR2": self.trained_r2(enc, decoder, task, cfg.train_steps, test)}
 
-    def jacobian(self, enc: nn.Module | Reference) -> dict[str, Any]:
+    def jacobian(self, enc: Subject) -> dict[str, Any]:
         """Singular values of d code / d input: how many directions the code can move in."""
         if isinstance(enc, Reference):
             return {}
@@ -156,15 +151,13 @@ class ExpressivityTester:
     # ------------------------------------------------------------------------------------------- for probes to use
 
     @torch.no_grad()
-    def code(
-        self, enc: nn.Module | Reference, task: Task, batch: Batch, part: str = ""
-    ) -> Float[Tensor, "batch d_code"]:
+    def code(self, enc: Subject, task: Task, batch: Batch, part: str = "") -> Float[Tensor, "batch d_code"]:
         z = enc.code(task, batch, part) if isinstance(enc, Reference) else enc(batch.inputs)
         if not torch.isfinite(z).all():
             raise FloatingPointError("the code is not finite")
         return z
 
-    def context_split(self, enc: nn.Module | Reference, context: int) -> Split:
+    def context_split(self, enc: Subject, context: int) -> Split:
         """Codes of one context, computed once per evaluation."""
 
         def draw(batch: int, *, part: str) -> Batch:
@@ -175,7 +168,7 @@ class ExpressivityTester:
             self._splits[context] = self.split(enc, task, draw, fit=self.cfg.batch_eval)
         return self._splits[context]
 
-    def split(self, enc: nn.Module | Reference, task: Task, draw: Callable[..., Batch], *, fit: int) -> Split:
+    def split(self, enc: Subject, task: Task, draw: Callable[..., Batch], *, fit: int) -> Split:
         """Codes and targets to fit a probe on, and others to score it on."""
         seen, held_out = draw(fit, part="fit"), draw(self.cfg.batch_eval, part="test")
         codes = self.code(enc, task, seen, "fit"), self.code(enc, task, held_out, "test")
