@@ -11,6 +11,7 @@ from assay.attention.base import Budget, BudgetTooSmall, Evict
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
 from assay.attention.lifetimes import alive, lifetimes
+from assay.core.errors import UserError
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 90, 6, 2, 5
@@ -189,6 +190,8 @@ def test_knorm_leaves_the_first_two_layers_as_they_are():
     assert whole == [True, True, False, False]
     assert not any((kept("knorm:skip_layers=", 10, layer) == layer.causal).all() for layer in layers)
     assert (kept("knorm:skip_layers=2", 10, layers[2]) == layers[2].causal).all()
+    with pytest.raises(UserError, match="layers are counted from 0"):
+        attention.parse("knorm:skip_layers=-1")
 
 
 def test_a_budget_below_what_is_always_kept_is_refused():

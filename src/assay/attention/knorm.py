@@ -25,6 +25,7 @@ from torch import Tensor
 from assay.attention import attention
 from assay.attention.base import Evict
 from assay.attention.layer import Layer
+from assay.core.errors import UserError
 
 DIGITS = 12
 """Binary digits of a norm that count. Rounding errors of float32, 1e-7, rarely reach the next number of 12 digits."""
@@ -39,6 +40,11 @@ class Knorm(Evict):
 
     skip_layers: tuple[int, ...] = (0, 1)
     """Indices of layers that keep everything: 0+1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.skip_layers, default=0) < 0:
+            raise UserError(f"{self.name}: skip_layers={self.skip_layers}: layers are counted from 0.")
 
     def skips(self, layer: Layer) -> bool:
         return layer.index in self.skip_layers
