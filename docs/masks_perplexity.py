@@ -24,6 +24,7 @@ OPTIONS = {
     "streaming_llm": "num_sink_tokens=1",
     "random_evict": "num_sink_tokens=1",
     "quest": "page_size=2:min_pages=2:dense_layers=0",
+    "knorm": "skip_layers=",
     "cab_v3": "block_size=2",
     "cab_v4": "block_size=2",
     "snapkv": "window_size=2:kernel_size=3",

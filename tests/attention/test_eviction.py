@@ -11,6 +11,7 @@ from assay.attention.base import Budget, BudgetTooSmall, Evict
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
 from assay.attention.lifetimes import alive, lifetimes
+from assay.core.errors import UserError
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 90, 6, 2, 5
@@ -28,8 +29,9 @@ RULES = {
     "tova": {"score": "present_query", "granularity": "layer"},
     "tova:granularity=kv_head": {"score": "present_query", "granularity": "kv_head"},
     "keydiff": {"score": "unlike_the_mean", "granularity": "kv_head"},
-    "knorm": {"score": "short", "granularity": "kv_head"},
-    "knorm:granularity=layer": {"score": "short", "granularity": "layer"},
+    "knorm:skip_layers=": {"score": "short", "granularity": "kv_head"},
+    "knorm:skip_layers=3": {"score": "short", "granularity": "kv_head"},
+    "knorm:granularity=layer:skip_layers=": {"score": "short", "granularity": "layer"},
     "random_evict": {"score": "drawn", "granularity": "kv_head", "first": 4, "latest": 0.5, "numbers": numbers()},
 }
 
@@ -165,7 +167,31 @@ def test_h2o_worked_example():
 def test_equal_worths_let_the_oldest_go():
     layer = layer_of()
     equal = dataclasses.replace(layer, k=torch.ones_like(layer.k))
-    assert torch.equal(kept("knorm", 10, equal), kept("window", 10, equal))
+    assert torch.equal(kept("knorm:skip_layers=", 10, equal), kept("window", 10, equal))
+
+
+def test_knorm_lets_the_oldest_go_among_keys_that_rounding_alone_tells_apart():
+    """In a first layer a key is its token's, turned by its position: equal norms, but for the rounding of float32."""
+    rng = stream(0, "ties")
+    tokens = torch.randint(4, (TIME,), generator=rng)
+    plain = torch.randn(4, 2, 3, generator=rng)[tokens].permute(1, 0, 2)[None]  # one of 4 keys per head
+    angle = torch.arange(TIME, dtype=torch.float32) * 0.37
+    one, other, rest = plain.unbind(-1)
+    turned = [one * angle.cos() - other * angle.sin(), one * angle.sin() + other * angle.cos(), rest]
+    layer = Layer(torch.zeros(1, 2, TIME, 3), torch.stack(turned, -1), torch.zeros(1, 2, TIME, 3))
+    assert layer.k[0, 0, tokens == 0].norm(dim=-1).unique().numel() > 1, "nothing was rounded"
+    exact = dataclasses.replace(layer, q=layer.q.double(), k=plain.double(), v=layer.v.double())
+    assert torch.equal(kept("knorm:skip_layers=", 12, layer), kept("knorm:skip_layers=", 12, exact))
+
+
+def test_knorm_leaves_the_first_two_layers_as_they_are():
+    layers = [dataclasses.replace(layer_of(), index=index) for index in range(4)]
+    whole = [bool((kept("knorm", 10, layer) == layer.causal).all()) for layer in layers]
+    assert whole == [True, True, False, False]
+    assert not any((kept("knorm:skip_layers=", 10, layer) == layer.causal).all() for layer in layers)
+    assert (kept("knorm:skip_layers=2", 10, layers[2]) == layers[2].causal).all()
+    with pytest.raises(UserError, match="layers are counted from 0"):
+        attention.parse("knorm:skip_layers=-1")
 
 
 def test_a_budget_below_what_is_always_kept_is_refused():

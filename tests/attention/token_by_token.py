@@ -16,6 +16,12 @@ def dot(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
+def twelve_digits(x):
+    """x, rounded to 12 binary digits."""
+    mantissa, exponent = math.frexp(x)
+    return round(mantissa * 4096) / 4096 * 2.0**exponent
+
+
 def unit(vector):
     length = math.sqrt(dot(vector, vector))
     return [x / length for x in vector]
@@ -74,7 +80,7 @@ class Heads:
         return {j: -dot(key, anchor) for j, key in units.items()}
 
     def short(self, h, weights):
-        return {j: -math.sqrt(dot(key, key)) for j, key in self.keys[h].items()}
+        return {j: -twelve_digits(math.sqrt(dot(key, key))) for j, key in self.keys[h].items()}
 
     def drawn(self, h, weights):
         return {j: self.rule["numbers"][h][j] for j in self.keys[h]}

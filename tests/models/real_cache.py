@@ -4,7 +4,7 @@ positions are given. Slow and obvious; it imports nothing from assay.attention."
 import math
 
 import torch
-from transformers import DynamicCache
+from transformers import AttentionInterface, DynamicCache
 
 
 def logits(model, ids, rule, slots, *, chunk=1):
@@ -55,7 +55,7 @@ class Layer:
 
     def keep(self, t, keys):
         """The places that stay, for each head; what leaves is forgotten."""
-        excess = len(self.positions[0]) - self.slots
+        excess = 0 if self.number in self.rule.get("skips", ()) else len(self.positions[0]) - self.slots
         if excess <= 0:
             return [list(range(len(one))) for one in self.positions]
         scores = [self.score(h, keys[h]) for h in range(len(keys))]
@@ -83,7 +83,8 @@ class Layer:
             case "present query":
                 return self.latest[h]
             case "short":
-                return [-math.sqrt(sum(x * x for x in key)) for key in keys.tolist()]
+                parts = [math.frexp(math.sqrt(sum(x * x for x in key))) for key in keys.tolist()]
+                return [-round(mantissa * 4096) * 2.0**exponent for mantissa, exponent in parts]  # to 12 digits
             case "unlike the mean":
                 units = keys / keys.norm(dim=-1, keepdim=True)
                 return (-(units @ units.mean(0)) / units.mean(0).norm()).tolist()
@@ -118,6 +119,37 @@ def logits_in_cache(model, ids, *, sinks, slots):
             if len(cache) > slots:
                 del cache[sinks]
         rows.append(model.lm_head(model.model.norm(x)))
+    return torch.stack(rows)
+
+
+def logits_in_sliding_cache(model, ids, *, sinks, slots):
+    """The same for a model with sliding windows, which span places of the cache. Every token is given to the model at
+    position 0, so that its queries and keys come unturned to an attention function with a cache of its own."""
+    config = model.config
+    caches = [[] for _ in range(config.num_hidden_layers)]
+
+    def attention(module, query, key, value, mask, scaling, **_):
+        cache, d = caches[module.layer_idx], query.shape[-1]
+        kind = getattr(config, "layer_types", None) or ["sliding_attention"] * len(caches)
+        kind = kind[module.layer_idx]
+        theta = config.rope_parameters.get(kind, config.rope_parameters)["rope_theta"]
+        frequencies = theta ** (-torch.arange(0, d, 2) / d)
+        cache.append((key[0, :, 0], value[0, :, 0]))
+        window = config.sliding_window if kind == "sliding_attention" else len(cache)
+        seen = [(place, *kept) for place, kept in enumerate(cache) if len(cache) - 1 - place < window]
+        mixed, group = [], query.shape[1] // key.shape[1]
+        for head in range(query.shape[1]):
+            q = turned(query[0, head, 0], len(cache) - 1, frequencies)
+            scores = torch.stack([turned(k[head // group], place, frequencies) @ q for place, k, _ in seen]) * scaling
+            mixed.append(scores.softmax(0) @ torch.stack([v[head // group] for *_, v in seen]))
+        if len(cache) > slots:
+            del cache[sinks]
+        return torch.stack(mixed)[None, None], None
+
+    AttentionInterface.register("oracle", attention)
+    model.set_attn_implementation("oracle")
+    rows = [model(token[None, None], position_ids=torch.tensor([[0]]), use_cache=False).logits[0, -1] for token in ids]
+    model.set_attn_implementation("eager")
     return torch.stack(rows)
 
 

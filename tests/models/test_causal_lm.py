@@ -9,6 +9,8 @@ import torch
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -52,6 +54,13 @@ def mistral():
     return made(MistralForCausalLM, MistralConfig(**SIZES, **LLAMA, sliding_window=40))
 
 
+def gemma():
+    """Two local layers with a window of 40, and a global one with rotary positions of its own."""
+    kinds = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "query_pre_attn_scalar": 12}
+    sizes = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    return made(Gemma3ForCausalLM, Gemma3TextConfig(**SIZES, **sizes, **kinds, sliding_window=40))
+
+
 def tokens(rows=1, time=TIME):
     return torch.randint(3, VOCAB, (rows, time), generator=stream(0, "tokens"))
 
@@ -70,7 +79,8 @@ RULES = {
     "h2o": {"score": "received", "layer": False, "latest": 0.5},
     "tova": {"score": "present query", "layer": True},
     "keydiff": {"score": "unlike the mean", "layer": False},
-    "knorm": {"score": "short", "layer": False},
+    "knorm": {"score": "short", "layer": False, "skips": (0, 1)},
+    "knorm:skip_layers=": {"score": "short", "layer": False},
     "random_evict": {"score": "drawn", "layer": False, "first": 4, "latest": 0.5, "numbers": NUMBERS},
     "window": {"score": "age", "layer": False},
     "streaming_llm": {"score": "age", "layer": False, "first": 4},
@@ -126,6 +136,44 @@ def test_positions_inside_the_cache_are_those_of_a_cache_of_keys_not_yet_turned(
     assert (expected - logits(llama, ids, word, slots=slots)[0]).abs().max() > 0.1
     window = [logits(llama, ids, "window", slots=slots, positions=p) for p in ("absolute", "cache")]
     torch.testing.assert_close(*window, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("slots", [6, 30, 39, 50])
+@pytest.mark.parametrize("build", [mistral, gemma])
+def test_sinks_stay_in_sight_of_a_sliding_window_that_counts_places_of_the_cache(build, slots):
+    """Up to a cache as long as the model's window of 40, the query's own key included; beyond it they are hidden."""
+    model, ids, word = build(), tokens(), "streaming_llm:num_sink_tokens=3"
+    expected = real_cache.logits_in_sliding_cache(model, ids[0], sinks=3, slots=slots)
+    with sparse(model, attention.parse(word), slots=slots, positions="cache") as usage:
+        found = model(ids, use_cache=False).logits[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert (usage.hidden > 0) == (slots >= 40) and usage.attended <= usage.visible
+    plain = logits(model, ids, "window", slots=slots)[0]
+    assert (build is gemma or slots >= 40) or (found - plain).abs().max() > 0.1, "the sinks were hidden"
+
+
+def test_the_oracle_of_sliding_windows_is_that_of_plain_models_where_there_is_none(llama):
+    ids = tokens()
+    wide = made(MistralForCausalLM, MistralConfig(**SIZES, **LLAMA, sliding_window=TIME))
+    wide.load_state_dict(llama.state_dict())
+    expected = real_cache.logits_in_cache(llama, ids[0], sinks=3, slots=30)
+    found = real_cache.logits_in_sliding_cache(wide, ids[0], sinks=3, slots=30)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("word", ["streaming_llm", "local_strided:local_window=8:stride=8"])
+def test_keys_that_a_sliding_window_hides_from_a_pattern_are_counted(word, llama):
+    """So that a row can say that sinks, or columns, were not there; padding does not count."""
+    ids = tokens()
+    for model, hides in ((mistral(), True), (llama, False)):
+        with sparse(model, attention.parse(word), slots=30) as usage:
+            model(ids, use_cache=False)
+        assert (usage.hidden > 0) == hides
+    mask = torch.ones_like(ids)
+    mask[:, :19] = 0
+    with sparse(llama, attention.parse(word), slots=30) as usage:
+        llama(ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)
+    assert usage.hidden == 0
 
 
 @pytest.mark.parametrize("build", [gpt2, mistral], ids=["gpt2", "mistral"])

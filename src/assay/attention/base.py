@@ -94,6 +94,8 @@ class Pattern(Method):
 
     published_in_cache: ClassVar[bool] = False
     """Whether its published form counts positions inside the cache; a row's name says where that was not done."""
+    when_hidden: ClassVar[str] = ""
+    """What a row's name says where the model's own sliding window hides keys far behind that the pattern keeps."""
 
     @property
     def forgets(self) -> bool:
@@ -204,6 +206,10 @@ class Evict(Method):
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
         """Return the score of each slot's key after this query, given its score before."""
         return before
+
+    def skips(self, layer: Layer) -> bool:
+        """Return whether this layer of the model keeps everything."""
+        return False
 
     def protected(self, slots: int) -> tuple[int, int]:
         """Return how many of the first and of the latest keys are never evicted."""

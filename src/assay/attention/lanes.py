@@ -119,8 +119,10 @@ def replayed(
     batch = _batch(lanes, layer)
     protocols: dict[tuple[int, int], list[int]] = {}
     for number, lane in enumerate(lanes):
+        if not isinstance(lane.method, Evict) or lane.method.skips(layer):
+            continue
         # With a slot for every key nothing is evicted; such a lane would only widen the slots of all others.
-        if isinstance(lane.method, Evict) and lane.slots(layer.time) < (lane.prefix or layer.time):
+        if lane.slots(layer.time) < (lane.prefix or layer.time):
             protocols.setdefault((lane.chunk, lane.prefix), []).append(number)
     found: dict[int, Tensor] = {}
     for (chunk, prefix), numbers in protocols.items():
@@ -139,6 +141,8 @@ def lane_mask(
     match lane.placed:
         case Pattern() as method if lane.prefix:
             return cut_once(method, layer, lane)
+        case Pattern() as method if lane.positions == "cache" and layer.mask is not None:
+            return method.keep(replace(layer, mask=mask_in_cache(lane, layer)), lane.budget)
         case Pattern() | Select() | Prefix() as method:
             kept = method.keep(layer, lane.budget)
             # The mask is shared by all heads, or there is one per head.
@@ -164,6 +168,28 @@ def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 
     return kept
 
 
+def mask_in_cache(lane: Lane, layer: Layer) -> Bool[Tensor, "rows query key"]:
+    """Return the model's own mask where positions are counted inside the cache: a sliding window then spans so many
+    places of the cache, and sinks stay in sight while the cache is shorter than it. Only for keys of the cache."""
+    first, latest = lane.in_cache(layer.time) or (0, 0)
+    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    gone = (place - first - latest).clamp(min=0)  # places that a query, and the latest keys before it, move up
+    query = torch.arange(layer.time, device=layer.q.device) - gone
+    key = torch.arange(layer.time, device=layer.q.device) - gone[:, :, None] * (place >= first)[:, None, :]
+    seen = layer.visible.gather(1, query[:, :, None].expand_as(layer.visible))
+    return seen.gather(2, key.clamp(min=0)) & layer.causal & layer.exists[:, None]
+
+
+def hidden_pairs(lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]) -> float:
+    """Count the pairs of a query and a key that the pattern keeps and the model's own window hides; padding, which the
+    model hides too, is none."""
+    method = lane.placed
+    if layer.mask is None or lane.prefix or not (isinstance(method, Pattern) and method.when_hidden):
+        return 0.0
+    real = layer.causal & layer.exists[:, None] & layer.exists[:, :, None]
+    return float((method.keep(replace(layer, mask=real), lane.budget) & ~kept).sum()) * layer.q.shape[1]
+
+
 @dataclass
 class Usage:
     """Counts what a lane has read and kept, over layers, sequences and KV heads, by queries from `since` on."""
@@ -178,6 +204,8 @@ class Usage:
     """Vectors stored when the last query attends."""
     queries: float = 0.0
     """Queries times KV heads, summed over layers."""
+    hidden: float = 0.0
+    """Query-key pairs that a pattern keeps and the model's own window hides, over query heads."""
 
     def count(self, method: Method, layer: Layer, *, attended: float, read: float, last: float, since: int = 0) -> None:
         """Add a layer: `attended` pairs over query heads, keys over KV heads for all queries and the last."""
@@ -252,6 +280,7 @@ def attend(
             kept = lane_mask(lane, part, last)
         if count:
             count.count_mask(lane.method, part, kept, since)
+            count.hidden += hidden_pairs(lane, part, kept)
         if lane.positions == "cache" and not lane.is_dense(layer.time):
             outputs.append(attention_in_cache(lane, part, kept, turn))
         else:

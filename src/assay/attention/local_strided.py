@@ -26,7 +26,7 @@ the spec's code: there half of `local_window` is the window.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -40,6 +40,8 @@ from assay.core.errors import UserError
 @dataclass(frozen=True, kw_only=True)
 class LocalStrided(Pattern):
     """Attends to the latest keys and every stride-th one before."""
+
+    when_hidden: ClassVar[str] = "a plain window where the model's own hides the columns"
 
     local_window: int = 0
     """Latest keys, the query's own not counted; 0: half of the budget, or what the stride leaves; for `strided`, the

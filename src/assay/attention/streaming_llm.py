@@ -8,7 +8,9 @@
                                          5  # . . # # #
 
 This file says which keys are attended to. In the published form positions are also counted inside the cache, which
-whoever turns queries and keys by their positions has to do.
+whoever turns queries and keys by their positions has to do. A model with a sliding window of its own (Mistral, the
+local layers of Gemma 3) then counts it inside the cache too, so that the sinks stay in sight while the cache is shorter
+than that window. With positions of the text the window passes them by, and what is left is a plain window: rows say so.
 
 Differs from the paper: positions are those of the text unless `--positions cache` is given, and rows say so. The window
 is what the sinks leave of the budget, where the authors' code has 512. The 4 sinks, and attending to the cache and the
@@ -31,6 +33,7 @@ class StreamingLLM(Pattern):
     """Keeps sinks and the latest keys."""
 
     published_in_cache: ClassVar[bool] = True
+    when_hidden: ClassVar[str] = "a plain window where the model's own hides the sinks"
 
     num_sink_tokens: int = 4
     """First keys that are never evicted; the paper finds 4 enough."""

@@ -5,6 +5,7 @@ a folder, or a name on the hub         as transformers knows them; it is in the 
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.core.files import is_there
+from assay.core.files import is_there, read_file
 from assay.data import hub, smollm2
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -77,6 +78,14 @@ def is_here(name: str, *, revision: str | None = None) -> bool:
         return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
     except (ImportError, ValueError):  # not a name the hub could have
         return False
+
+
+def may_slide(name: str) -> bool:
+    """Return whether a model may have a sliding window: not where its config is here and names none."""
+    if name in KNOWN_WITHOUT_THE_HUB:
+        return False
+    config = Path(name) / "config.json"
+    return not is_there(config) or re.search(rb'"sliding_window"\s*:\s*\d', read_file(config)) is not None
 
 
 def check_context(name: str, context: int, *, option: str, revision: str | None = None) -> None:

@@ -3,6 +3,7 @@
     wikitext-2, wikitext-103, c4, pg19     the hub, through `datasets`; c4 and pg19 as a stream
     pydoc                                  Python's own language reference: technical prose that is always there
     a file or a folder                     .txt, .jsonl (a document per line), also .gz; a folder is all files in it
+    wikitext-103/test.txt, books, ...      the same in a data folder (data.places): no machine's path is in their name
 
 A text in the form of WikiText (it opens with a line ` = Title = `) is split into its articles.
 """
@@ -23,7 +24,7 @@ from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import exists, is_there, read_file, reason
-from assay.data import hub
+from assay.data import hub, places
 
 HUB: dict[str, dict[str, Any]] = {
     "wikitext-2": {"path": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test"},
@@ -34,6 +35,13 @@ HUB: dict[str, dict[str, Any]] = {
 STREAMED = {"c4": 1000, "pg19": 100}
 """Documents taken from a stream, unless told otherwise."""
 PYDOC = "pydoc"
+KEPT = {
+    "wikitext-2/test.txt": "Salesforce/wikitext, wikitext-2-raw-v1, as one text",
+    "wikitext-103/test.txt": "Salesforce/wikitext, wikitext-103-raw-v1, as one text",
+    "books": "novels, a .txt file each",
+}
+"""Texts that claims name and that people keep in a data folder, known where they are absent too: what they are."""
+REMEDY = "Set ASSAY_DATA to the folder that has it."
 HEADING = re.compile(r"(?m)(?:\A|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) = [^=\n]+ = *(?=\n *\n|\n*\Z)")
 """Matches the title of an article, alone between empty lines; sections have two signs or more on each side."""
 LINES = re.compile(r"\r\n|\r|\n")
@@ -59,18 +67,27 @@ class Corpus:
 
 
 def is_known(name: str) -> bool:
-    return name in HUB or name == PYDOC or exists(name)
+    return name in HUB or name == PYDOC or name in KEPT or file_of(name) is not None
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file or folder of that name, here or in a data folder; None for a text of the hub, and if absent."""
+    if name in HUB or name == PYDOC:
+        return None
+    return Path(name) if exists(name) else places.found(name, remedy=REMEDY)
 
 
 def fingerprint(name: str) -> str | None:
     """Return the hash of a local text, so that an edited file, or another Python's pydoc, is another run; None for
-    texts of the hub."""
-    return None if name in HUB else load_corpus(name).sha256
+    texts of the hub, and for those of a data folder that are not here."""
+    absent = name in KEPT and file_of(name) is None
+    return None if name in HUB or absent else load_corpus(name).sha256
 
 
 def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
     """Return the documents of a text, at most `limit` of a stream. Cached until a file changes."""
-    files = [] if name in HUB or name == PYDOC or not exists(name) else _files(Path(name))
+    there = file_of(name)
+    files = [] if there is None else _files(there)
     return _loaded(name, limit, tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files))
 
 
@@ -82,8 +99,10 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
         return Corpus(name, tuple(topics[key].strip() for key in sorted(topics)))
     if name in HUB:
         return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
-    path = Path(name)
-    if not exists(name):
+    path = file_of(name)
+    if path is None:
+        if name in KEPT:
+            places.find(name, what=f"the text '{name}' ({KEPT[name]})", remedy=REMEDY)  # raises: it is in none
         known = ", ".join([*HUB, PYDOC])
         raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
     documents = tuple(document for file, *_ in files for document in _read(Path(file)))

@@ -123,11 +123,16 @@ class State:
         if rotary is None or apply is None:
             return None
 
+        # Local and global layers may have rotary positions each of their own, as those of Gemma 3.
+        own = isinstance(rotary.rope_type, dict)
+        kind = (module.config.layer_types[module.layer_idx],) if own else ()  # type: ignore[union-attr, index]
+        scaling = getattr(rotary, f"{kind[0]}_attention_scaling" if own else "attention_scaling")
+
         def turned(q: Tensor, positions: Tensor) -> Tensor:
-            cos, sin = rotary(q, positions)
+            cos, sin = rotary(q, positions, *kind)
             if cos.shape[-1] != q.shape[-1]:
                 raise UserError("positions inside the cache: this model rotates only part of its channels.")
-            return apply(q, q, cos / rotary.attention_scaling, sin / rotary.attention_scaling)[0]
+            return apply(q, q, cos / scaling, sin / scaling)[0]
 
         return turned
 
@@ -199,7 +204,15 @@ def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | N
 
 
 def _rotary(model: nn.Module) -> nn.Module | None:
-    """Return the rotary embedding, if one with constant frequencies serves all layers."""
-    found = [part for part in model.modules() if hasattr(part, "inv_freq") and hasattr(part, "attention_scaling")]
-    plain = [part for part in found if getattr(part, "rope_type", "default") in PLAIN_ROTARY]
-    return plain[0] if len(found) == len(plain) == 1 else None
+    """Return the rotary embedding, if one module with constant frequencies serves all layers."""
+    found = [part for part in model.modules() if _frequencies(part)]
+    kinds = {kind for part in found for kind in _frequencies(part)}
+    return found[0] if len(found) == 1 and kinds <= set(PLAIN_ROTARY) else None
+
+
+def _frequencies(part: nn.Module) -> tuple[str, ...]:
+    """The kinds of rotary positions that a module gives, one or one for each kind of layer."""
+    kind: Any = getattr(part, "rope_type", "default" if hasattr(part, "inv_freq") else None)
+    if isinstance(kind, dict):
+        return tuple(kind.values())
+    return (kind,) if kind and hasattr(part, "attention_scaling") else ()

@@ -88,3 +88,28 @@ def test_texts_of_one_name_keep_results_of_their_own(names: list[str], labels: l
     (document,) = documents_of(given, name="all")
     found = {text: one["dense"]["sparsity_sweep"]["0.0"]["num_tokens"] for text, one in document["results"].items()}
     assert found == {label: 2 * cut + 1 for cut, label in enumerate(labels, start=1)}, "tokens of clusters cut, cut + 1"
+
+
+@pytest.mark.parametrize(
+    ("method", "hidden", "title"),
+    [
+        ("streaming_llm", 0.0, "streaming_llm (absolute positions)"),
+        (
+            "streaming_llm",
+            5.0,
+            "streaming_llm (absolute positions, a plain window where the model's own hides the sinks)",
+        ),
+        ("local_strided", 5.0, "local_strided (fixed columns, a plain window where the model's own hides the columns)"),
+    ],
+)
+def test_a_row_says_where_the_model_s_own_window_hid_what_the_method_keeps(
+    method: str, hidden: float, title: str
+) -> None:
+    """In all lines of a method, also at budgets where nothing was hidden: a line of a chart has one name."""
+    given = scored([1, 2])
+    given["usage"] = given["usage"] | ({"hidden": hidden} if hidden else {})
+    at = {"budget": {"sparsity": 0.2, "slots": None}}
+    records = [shard(0, given, method=method), shard(1, given, method=method)]
+    records += [shard(0, scored([1]), method=method, **at), shard(1, scored([2]), method=method, **at)]
+    (document,) = documents_of(records, name="all")
+    assert {line["Method"] for line in table_3(document)} == {title}

@@ -141,3 +141,38 @@ def test_a_terminal_is_asked_before_a_long_run_unless_told_yes(tiny, text, cli, 
     assert code == 2 and "Continue? [y/N]" in err and "nothing was started" in err
     code, _, err = cli(*given, "--yes")
     assert code == 0 and "Continue" not in err
+
+
+def test_a_text_of_the_data_folder_has_one_name_on_every_machine(tiny, text, cli_json, cli, tmp_path, monkeypatch):
+    """It is planned where it is absent too, since a claim finds its records there; it is not run."""
+    folder = tmp_path / "data" / "wikitext-103"
+    folder.mkdir(parents=True)
+    shutil.copy(text, folder / "test.txt")
+    base = ["perplexity", "--model", tiny, "--datasets", "wikitext-103/test.txt", "--methods", "dense"]
+    base += ["--context-lengths", "64", "--max-samples", "2", *PLACE, "--out", tmp_path / "out"]
+    monkeypatch.chdir(tmp_path / "data" / "wikitext-103")
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    code, _, err = cli(*base)
+    assert code == 2 and "the text 'wikitext-103/test.txt'" in err and "Set ASSAY_DATA" in err
+    assert len(cli_json(*base, "--dry-run")["rows"]) == 2
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path / "data"))
+    assert cli(*base)[0] == 0
+    document = json.loads((tmp_path / "out" / "perplexity" / "perplexity_latest.json").read_text())
+    assert list(document["results"]) == ["wikitext-103/test.txt"]
+
+
+def test_only_what_the_model_s_window_can_change_has_another_id(tiny, tmp_path):
+    """Sinks with positions inside the cache, on a model that has a sliding window, or may have one."""
+    slides = tmp_path / "slides"
+    shutil.copytree(tiny, slides)
+    config = json.loads((slides / "config.json").read_text())
+    (slides / "config.json").write_text(json.dumps(config | {"sliding_window": 40}))
+
+    def marked(model, **more):
+        study = configure(Perplexity, "demo", {"model": str(model), **more})
+        lanes = {method.name: study.lane(method, Budget(slots=20)) for method in study.chosen()}
+        return {name for name, lane in lanes.items() if "model_window" in lane}
+
+    in_cache = {"positions": "cache", "methods": ("dense", "h2o", "streaming_llm", "window")}
+    assert marked(slides, **in_cache) == marked("gpt2", **in_cache) == {"streaming_llm"}
+    assert marked(tiny, **in_cache) == marked("smollm2-135m", **in_cache) == marked(slides) == set()

@@ -97,6 +97,34 @@ def test_letters_tell_apart_what_the_paired_interval_tells_apart():
     assert [found["text", name, name] for name in "xyz"] == ["a", "b", "a"]
 
 
+def test_letters_compare_methods_of_one_realised_sparsity_alone():
+    """At one nominal sparsity a cache leaves out its square, a selection as much as it says: no comparison."""
+
+    def entry(name, loss, sparsity):
+        clusters = {str(number): loss + 0.1 * (number % 7) for number in range(30)}
+        return {
+            **{"cluster_losses": clusters, "cluster_tokens": dict.fromkeys(clusters, 10.0), "clusters": 30},
+            **{"records": [name], "perplexity": 9.0, "cross_entropy": loss, "realised_sparsity": sparsity},
+            **{"context_length": 64, "nominal_sparsity": 0.9, "budget": None},
+        }
+
+    def groups(**given):
+        methods = {
+            name: {"title": name, "sparsity_sweep": {"0.9": entry(name, *numbers)}, "budget_sweep": {}}
+            for name, numbers in given.items()
+        }
+        found = _letters({"results": {"text": methods}}, ("sparsity_sweep",))
+        return {name: found.get(("text", name, name)) for name in given}
+
+    assert groups(h2o=(3.0, 0.81), window=(3.5, 0.81), cab=(3.0, 0.91), quest=(3.0, 0.905)) == {
+        "h2o": "a at 0.81", "window": "b at 0.81", "cab": "a at 0.91", "quest": "a at 0.91",
+    }  # fmt: skip
+    assert groups(h2o=(3.0, 0.81), cab=(3.5, 0.91)) == {"h2o": None, "cab": None}, "nothing to compare"
+    assert groups(h2o=(3.0, 0.90), cab=(3.5, 0.92)) == {"h2o": "a", "cab": "b"}
+    chain = groups(x=(3.0, 0.90), y=(3.0, 0.915), z=(3.5, 0.93))
+    assert chain == {"x": "a at 0.90", "y": "a at 0.90", "z": None}, "no two of a group lie further apart than 0.02"
+
+
 def test_a_budget_below_four_blocks_is_said_in_place_of_a_number(results):
     cell = results[1]["results"]["articles.txt"]["cab_v4:block_size=8"]["sparsity_sweep"]["0.8"]
     assert cell["perplexity"] is None and cell["error"].startswith("budget below 4 blocks") and not cell["failed"]

@@ -64,6 +64,11 @@ def after_prefix(cell: Row) -> bool:
     return bool(cell.options["protocol"] == "prefix")
 
 
+def hides(cell: Row) -> bool:
+    """Return whether the model's own sliding window hid keys that the method keeps."""
+    return any(record.metrics.get("usage", {}).get("hidden") for record in cell.records)
+
+
 def error(cell: Row) -> str | None:
     """The reason for a missing number: the last line of the error, or why the budget is too small."""
     for record in cell.records:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.core.run import Record, canonical, finite
+from assay.data.text import KEPT
 from assay.metrics.intervals import Interval
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import after_prefix, budget_of, cells, is_dense, result
+from assay.studies.perplexity.cells import after_prefix, budget_of, cells, hides, is_dense, result
 from assay.studies.perplexity.sweeps import Sweeps, guessed_sweeps
 
 SWEEPS = ("sparsity_sweep", "budget_sweep", "context_length_sweep")
@@ -59,7 +60,8 @@ def _by_text(found: Sequence[Row]) -> dict[str, list[Row]]:
     texts: dict[str, list[Row]] = {}
     for cell in found:
         texts.setdefault(canonical(cell.options["dataset"]), []).append(cell)
-    named = [own[0].options["dataset"]["name"].rstrip("/").rpartition("/")[2] for own in texts.values()]
+    names = [own[0].options["dataset"]["name"] for own in texts.values()]
+    named = [name if name in KEPT else name.rstrip("/").rpartition("/")[2] for name in names]
     while len(set(named)) < len(named):  # again where a file has a numbered name of its own
         named = [
             f"{name}#{named[: place + 1].count(name)}" if named.count(name) > 1 else name
@@ -71,11 +73,12 @@ def _by_text(found: Sequence[Row]) -> dict[str, list[Row]]:
 def _methods(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
     dense = {_scored(cell): cell for cell in found if is_dense(cell)}
     window = {(_scored(c), budget_of(c)): c for c in found if c.options["method"]["name"] == "window"}
+    hidden = {cell.label for cell in found if hides(cell)}  # at some budget: a line of a chart has one name
     methods: dict[str, Any] = {}
     for cell in found:
         budget = budget_of(cell)
         place = methods.setdefault(cell.label, {"context_length_sweep": {}, "sparsity_sweep": {}, "budget_sweep": {}})
-        place["title"] = sweeps.title(cell)
+        place["title"] = sweeps.title(cell, hidden=cell.label in hidden)
         place |= {key: cell.options[key] for key in ("positions", "protocol")}
         entry = result(cell, dense.get(_scored(cell)), window.get((_scored(cell), budget)))
         if sweeps.by_context(cell):

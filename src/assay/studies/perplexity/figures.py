@@ -14,6 +14,7 @@ from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines
 from assay.report.draw import filled
+from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import SWEEPS, Entry, entries, interval
 
 FIXED = SWEEPS[:2]
@@ -26,6 +27,7 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Sparsity", lambda entry: _budget(entry), ""),
     ("Realised", "realised_sparsity", ".3f"),
     ("Perplexity", lambda entry: interval(entry, "perplexity") or _reason(str(entry["error"])), ".3f"),
+    ("Clusters", lambda entry: entry.get("clusters"), ""),
     ("Δ vs dense %", lambda entry: _percent(interval(entry, "delta_vs_dense")), ".2f"),
     ("Group", "group", ""),
     ("KL", "kl_to_dense", ".4f"),
@@ -134,20 +136,36 @@ def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: 
 
 
 def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
-    """Assign letters within a text, context and budget: methods that share one do not differ significantly (paired
-    bootstrap, Holm)."""
-    groups: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
+    """Assign letters within a text, context and budget, among methods of one realised sparsity: those that share one do
+    not differ significantly (paired bootstrap, Holm). Where a budget has several realised sparsities, the letter says
+    of which it is: `a at 0.81` and `a at 0.91` are no comparison."""
+    budgets: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
     for dataset, title, _, entry in entries(document, *sweeps):
         if entry["perplexity"] is not None and entry["clusters"] >= LEAST and entry["realised_sparsity"] > 0:
             place = dataset, entry["context_length"], entry["nominal_sparsity"], entry["budget"]
-            groups.setdefault(place, {})[(dataset, title, *entry["records"])] = entry
+            budgets.setdefault(place, {})[(dataset, title, *entry["records"])] = entry
     found: dict[tuple[str, ...], str] = {}
-    for cells in groups.values():
-        by_name = {str(number): entry for number, entry in enumerate(cells.values())}
-        means = {name: {0: -entry["cross_entropy"]} for name, entry in by_name.items()}
-        shared = letters(means, p_of=partial(_p, by_name)) if len(by_name) > 1 else {}
-        found |= {key: shared[str(number)] for number, key in enumerate(cells) if shared}
+    for cells in budgets.values():
+        groups = alike(cells)
+        for group in groups:
+            by_name = {str(number): cells[key] for number, key in enumerate(group)}
+            means = {name: {0: -entry["cross_entropy"]} for name, entry in by_name.items()}
+            shared = letters(means, p_of=partial(_p, by_name)) if len(by_name) > 1 else {}
+            at = f" at {cells[group[0]]['realised_sparsity']:.2f}" if len(groups) > 1 else ""
+            found |= {key: shared[str(number)] + at for number, key in enumerate(group) if shared}
     return found
+
+
+def alike(cells: Mapping[tuple[str, ...], Entry]) -> list[list[tuple[str, ...]]]:
+    """Group the cells of a budget by realised sparsity, so that no two of a group lie further apart than EQUAL."""
+    groups: list[list[tuple[str, ...]]] = []
+    for key in sorted(cells, key=lambda key: cells[key]["realised_sparsity"]):
+        least = cells[groups[-1][0]]["realised_sparsity"] if groups else None
+        if least is not None and cells[key]["realised_sparsity"] - least <= EQUAL:
+            groups[-1].append(key)
+        else:
+            groups.append([key])
+    return groups
 
 
 def _p(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:

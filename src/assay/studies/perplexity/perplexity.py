@@ -21,7 +21,7 @@ from assay.core.files import exists
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
-from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here
+from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
@@ -65,7 +65,8 @@ class Perplexity(Study):
     lowered: ClassVar[Mapping[str, str]] = {"context": "--context-lengths"}
 
     datasets: tuple[str, ...] = ("wikitext-103",)
-    """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, copy (a probe of random words), a file, a folder."""
+    """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, copy (a probe of random words), a file, a folder;
+    a relative path is looked for in ASSAY_DATA too."""
     methods: tuple[Method, ...] = ()
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
@@ -235,7 +236,13 @@ class Perplexity(Study):
             "positions": self.positions if _moves(method) else "absolute",
             "protocol": protocol,
             "chunk": self.chunk if protocol == "chunked" else 1,
+            # Until it was so, sinks were hidden by the window of a model that has one: another number, another id.
+            **({"model_window": "cache"} if self.positions == "cache" and self._slides(method) else {}),
         }
+
+    def _slides(self, method: Method) -> bool:
+        """Return whether sinks could be hidden by a sliding window of the model's own."""
+        return _moves(method) and isinstance(method, Pattern) and bool(method.when_hidden) and may_slide(self.model)
 
     def _check_heard(self) -> None:
         """Raise for a flag that no method takes; where only some take it, the others' rows say so."""

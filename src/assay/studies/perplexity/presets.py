@@ -1,9 +1,23 @@
-"""The flags `--quick-test`, `--icml-full` and `--config FILE`, and the experiments they stand for."""
+"""The flags `--quick-test`, `--icml-full` and `--config FILE`, the experiments they stand for, and the flags beside
+them, which win.
 
-from collections.abc import Sequence
+    --quick-test --offline --context-lengths 512      contexts 128 and 256, and 256 for sparsities  ->  512 alone
 
+A flag also takes the place of what an experiment says about the same thing in other words (`beside`): 512 is then
+where sparsities are measured, and the experiment's limit of 256 tokens does not refuse it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from assay.attention import attention
+from assay.attention.base import Method, Pattern, Select
+from assay.core.convert import option_types
 from assay.core.errors import UserError
-from assay.studies.perplexity.spec.experiment import OFFLINE, BenchmarkConfig
+from assay.studies.perplexity.spec.config import say
+from assay.studies.perplexity.spec.experiment import OFFLINE, BenchmarkConfig, ExperimentConfig, as_words
 
 PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
 
@@ -26,7 +40,77 @@ def commands(words: Sequence[str]) -> list[list[str]]:
         raise UserError(f"choose one of --quick-test, --icml-full and --config, not {len(chosen)}.")
     if not chosen:
         return [rest]
+    flags = flags_in(rest)
     quick = chosen[0] == "quick_test"
-    name = OFFLINE if quick and "--offline" in rest else chosen[0]
+    name = OFFLINE if quick and "offline" in flags else chosen[0]
     more = ["--yes"] if quick else []
-    return [[*experiment.words(), *more, *rest] for experiment in BenchmarkConfig.load(name).placed()]
+    experiments = BenchmarkConfig.load(name).placed()
+    return [[*as_words(beside(flags, experiment)), *more, *rest] for experiment in experiments]
+
+
+def flags_in(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words behind each flag, by its option's name: `--context-lengths 512` -> {"context_lengths": ["512"]}.
+    An axis of `--grid` counts as a flag."""
+    from assay.studies.perplexity.perplexity import Perplexity
+
+    known, renamed = option_types(Perplexity), Perplexity.renamed
+    found: dict[str, list[str]] = {"": []}
+    name = ""
+    for word in words:
+        head, equals, value = word.removeprefix("--").partition("=")
+        choice, colon, chosen = word.partition(":")
+        if word.startswith("--"):
+            name = renamed.get(head.replace("-", "_"), head.replace("-", "_"))
+            found[name] = [value] if equals else []
+        elif colon and choice in known:  # `methods:h2o` is `--methods h2o`
+            name = choice
+            found[name] = [chosen]
+        elif name == "grid" and equals:
+            found[renamed.get(head, head)] = re.split(r"[,+]", value)
+        else:
+            found[name].append(word)
+    return found
+
+
+def beside(flags: Mapping[str, Sequence[str]], experiment: ExperimentConfig) -> dict[str, Any]:
+    """Return the experiment's options without what a flag beside it contradicts in other words."""
+    if limits := _numbers(flags, "max_length"):
+        # As an experiment's own limit does: longer contexts are left out.
+        experiment = replace(experiment, model=replace(experiment.model, max_length=int(limits[-1])))
+    options = experiment.options()
+    if "model" in flags:
+        options["revision"] = None  # of the experiment's model
+    if "context_lengths" in flags:
+        options |= {"context_sweep": True, "fixed_context_length": 0}
+    asked = [*_numbers(flags, "context_lengths"), *_numbers(flags, "fixed_context_length")]
+    options["max_length"] = int(max([options["max_length"], *asked]))
+    if levels := _numbers(flags, "sparsity_levels"):
+        options["sparsity_sweep"] = True
+        if (
+            options["fixed_sparsity"] not in levels
+        ):  # else the sweep over contexts would have a sparsity nobody asked for
+            options["fixed_sparsity"] = max(levels)
+    if "datasets" in flags:
+        limits_by_name = (word.rpartition("=") for word in options["max_samples"])
+        kept = [(name, sign, most) for name, sign, most in limits_by_name if not sign or name in flags["datasets"]]
+        options["max_samples"] = tuple("".join(parts) for parts in kept)
+    if flags.get("protocol") == ["prefix"]:
+        options["methods"] = tuple(_of_a_prefix(options["methods"], warn="methods" not in flags))
+    return options
+
+
+def _numbers(flags: Mapping[str, Sequence[str]], name: str) -> list[float]:
+    """The numbers behind a flag; a word that is none is refused later, by the study."""
+    return [float(word) for word in flags.get(name, ()) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", word)]
+
+
+def _of_a_prefix(words: Sequence[str], *, warn: bool) -> list[str]:
+    """The methods that can cut down a prefix."""
+    left = [word for word in words if not _cuts(attention.parse(word))]
+    if left and warn:
+        say(f"methods that cannot cut down a prefix are left out: {', '.join(left)}")
+    return [word for word in words if word not in left]
+
+
+def _cuts(method: Method) -> bool:
+    return not isinstance(method, Select) and (not isinstance(method, Pattern) or method.forgets)

@@ -9,6 +9,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
+from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import documents_of, entries
 from assay.studies.perplexity.figures import FIXED, FORMATS, by_distance, by_position, figure_4, figure_8, table_3
 from assay.studies.perplexity.sweeps import Sweeps
@@ -17,10 +18,11 @@ NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
     "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
     "(k = slots), Realised is measured. Group: at one budget, methods that share a letter are not told apart (the "
-    "same paired bootstrap, Holm). KL: from dense, nats per token. Gain kept: of what context gives beyond a window of "
-    "that budget. Recall CE: loss at the last token of a rare bigram seen before in the window. KV kB: keys and values "
-    "held when the last token attends, per sequence, and read per token. Pass tokens/s: of all methods of "
-    "one forward pass."
+    f"same paired bootstrap, Holm). Methods whose realised sparsities differ by more than {EQUAL:g} are not ranked "
+    "against each other: a letter then says at which it compares, and a method that is alone there has none. KL: from "
+    "dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: loss at the "
+    "last token of a rare bigram seen before in the window. KV kB: keys and values held when the last token attends, "
+    "per sequence, and read per token. Pass tokens/s: of all methods of one forward pass."
 )
 CHARTS = {
     "figure_4": (figure_4, "Figure 4: perplexity against context length, the same tokens at each."),

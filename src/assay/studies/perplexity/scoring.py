@@ -194,7 +194,8 @@ def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module
         "documents": [span.document for span in found],
         "distances": [span.distance for span in found],
         "by_place": tally.by_place,
-        "usage": vars(usage)
+        # No pair is hidden on most models, and their records have no such number.
+        "usage": {key: value for key, value in vars(usage).items() if value or key != "hidden"}
         | {
             # Each vector read costs a product with a query, or an addition to its output, for each query head.
             "attention_flops": 2 * width * method.vectors_read(usage.visible, usage.attended),

@@ -49,14 +49,17 @@ class Sweeps:
     def by_budget(self, cell: Row) -> bool:
         return budget_of(cell).slots in self.budgets and cell.options["context"] == self.fixed_context_length
 
-    def title(self, cell: Row) -> str:
-        """The method's name in tables, with every departure from the published form and from the command."""
+    def title(self, cell: Row, *, hidden: bool = False) -> str:
+        """The method's name in tables, with every departure from the published form and from the command. `hidden`: the
+        model's own window hides keys that the method keeps."""
         positions, protocol = cell.options["positions"], cell.options["protocol"]
         method, label = method_of(cell), attention.label_of(cell.options["method"])
         said = [method.departure] if method and method.departure else []
         in_cache = isinstance(method, Pattern) and method.published_in_cache
         if positions == "absolute" and (in_cache or (self.positions == "cache" and not is_dense(cell))):
             said.append("absolute positions")
+        if hidden and isinstance(method, Pattern):
+            said.append(method.when_hidden)
         if protocol == "chunked":
             said.append(f"chunks of {cell.options['chunk']}")
         elif protocol == "online" and self.protocol == "chunked" and not is_dense(cell):

@@ -110,17 +110,7 @@ class ExperimentConfig:
 
     def words(self) -> list[str]:
         """Translate to flags of `assay perplexity`."""
-        words = list[str]()
-        for key, value in self.options().items():
-            if isinstance(value, bool):  # a bare flag inverts its default
-                words += {"context_sweep": [] if value else ["--no-context_sweep"],
-                          "sparsity_sweep": [] if value else ["--no-sparsity_sweep"],
-                          "verbose": ["--verbose"] if value else []}[key]  # fmt: skip
-            elif isinstance(value, tuple):  # an empty one too: without the flag it would be the study's default
-                words += [f"--{key}", *map(str, value)]
-            elif value not in (None, ""):
-                words += [f"--{key}", str(value)]
-        return words
+        return as_words(self.options())
 
     def _max_samples(self) -> tuple[str, ...]:
         """One number where all texts have the same, so that it also holds for texts that a flag names instead."""
@@ -199,6 +189,21 @@ class BenchmarkConfig:
             )
             for one in self.experiments
         )
+
+
+def as_words(options: Mapping[str, Any]) -> list[str]:
+    """Write fields of the study as flags of `assay perplexity`."""
+    words = list[str]()
+    for key, value in options.items():
+        if isinstance(value, bool):  # a bare flag inverts its default
+            words += {"context_sweep": [] if value else ["--no-context_sweep"],
+                      "sparsity_sweep": [] if value else ["--no-sparsity_sweep"],
+                      "verbose": ["--verbose"] if value else []}[key]  # fmt: skip
+        elif isinstance(value, tuple):  # an empty one too: without the flag it would be the study's default
+            words += [f"--{key}", *map(str, value)]
+        elif value not in (None, ""):
+            words += [f"--{key}", str(value)]
+    return words
 
 
 def create_quick_test(*, offline: bool = False) -> ExperimentConfig:
