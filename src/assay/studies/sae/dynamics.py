@@ -12,7 +12,7 @@ over K, which is -1 if so.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
@@ -45,6 +45,8 @@ class Dynamics(FromConfig):
     """A YAML file, or the name of one that ships with assay."""
     output_dir: Path = Path("results/dynamics")
     """Folder for dynamics_results.json and the figures."""
+    hidden_dims: tuple[int, ...] = ()
+    """Numbers of units, instead of the file's model.hidden_dim; with several, the table has a column K."""
 
     def axes(self, config: Config) -> list[tuple[str, float]]:
         optimizers, rates = config.get("sweep", "optimizers", ["adam"]), config.get("sweep", "learning_rates", [1e-3])
@@ -54,8 +56,9 @@ class Dynamics(FromConfig):
         config = self.loaded()
         coder = config.encoder()
         return [
-            self.one(config, coder, seed=seed, lr=rate, optimizer=optimizer)
+            self.one(config, coder, seed=seed, lr=rate, optimizer=optimizer, units=units)
             for seed in self.wanted_seeds(config)
+            for units in self.hidden_dims or (config.hidden_dim,)
             for optimizer, rate in self.axes(config)
         ]
 
@@ -68,6 +71,7 @@ class Dynamics(FromConfig):
             runs = entry["runs"]
             rows.append(
                 {
+                    **({"K": entry["hidden_dim"]} if len(self.hidden_dims) > 1 else {}),
                     "optimizer": entry["optimizer"],
                     "lr": entry["lr"],
                     "final loss": student_t([run["final_loss"] for run in runs]),
@@ -87,11 +91,12 @@ class Dynamics(FromConfig):
     def results(self, records: Sequence[Record]) -> dict[str, Any]:
         """The spec's dynamics_results.json."""
         config, sweep = self.loaded(), []
-        for optimizer, rate in self.axes(config):
-            mine = [r for r in records if r.status == "done" and _is(r, optimizer, rate)]
+        for units, (optimizer, rate) in product(self.hidden_dims or (config.hidden_dim,), self.axes(config)):
+            mine = [r for r in records if r.status == "done" and _is(r, optimizer, rate, units)]
             if mine:
                 runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
-                sweep.append({"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)})
+                entry = {"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)}
+                sweep.append({"hidden_dim": units, **entry} if self.hidden_dims else entry)
         return {"sweep": sweep, "config": dict(config.sections)}
 
 
@@ -113,8 +118,9 @@ def log_slope(losses: Sequence[float]) -> float:
     return sum((a - x) * (b - y) for a, b in points) / spread if spread else 0.0
 
 
-def _is(record: Record, optimizer: str, rate: float) -> bool:
-    return record.run.options["recipe"]["optimizer"] == optimizer and record.run.options["lr"] == rate
+def _is(record: Record, optimizer: str, rate: float, units: int) -> bool:
+    options = record.run.options
+    return (options["recipe"]["optimizer"], options["lr"], options["d_code"]) == (optimizer, rate, units)
 
 
 def _run(record: Record) -> dict[str, Any]:
