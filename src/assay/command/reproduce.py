@@ -16,12 +16,14 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.command.flags import Parser
 from assay.command.progress import say, shown
+from assay.core import shipped
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.files import read_file
@@ -105,9 +107,13 @@ def _run(name: str, claim: Claim, session: "Session", *, quick: bool) -> int:
     """1 unless the verdict, by numbers of all seeds and with its certificate, is that the claim is reproduced."""
 
     def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
-        opened = session if wanted is claim else session_of(wanted, session.execution)
-        records = opened.stored if quick and wanted is not claim else _computed(opened)
-        return opened.plan.runs, by_identity(records)
+        if wanted is claim:
+            return session.plan.runs, by_identity(_computed(session))
+        opened = session_of(wanted, session.execution)
+        there = _shipped(opened.plan.runs)
+        todo = [run for run in opened.todo if run.id not in {record.run.id for record in there}]
+        records = opened.stored if quick else _computed(replace(opened, todo=todo))
+        return opened.plan.runs, by_identity([*there, *records])
 
     found = examined(name, claim, look)
     print(f"{name}: {claim.claim}\n  {claim.source}")
@@ -123,6 +129,13 @@ def _run(name: str, claim: Claim, session: "Session", *, quick: bool) -> int:
     for table in tables_of(claim, found.records).values():
         print(f"\n{table}")
     return int(found.verdict.word != "reproduced")
+
+
+def _shipped(runs: Sequence[Run]) -> list[Record]:
+    """Those of a certificate's runs that ship with assay, from the same kind of device."""
+    wanted = {run.id for run in runs}
+    studies = dict.fromkeys(run.study for run in runs)
+    return [record for study in studies for record in shipped.records(study) if record.run.id in wanted]
 
 
 def _computed(session: "Session") -> list[Record]:

@@ -71,7 +71,7 @@ CLAIMS = {
             metric="curve.3.accuracy",
             tried={"optimizer.lr": (0.001, 0.003, 0.01, 0.03)},
             on={"model.seq_mixer": DELTA.format(1)},
-            longer={"train.max_steps": 4000},
+            longer={"train.max_steps": 2000},
             number=Check(
                 what="beta_max=1, accuracy over the positions of 256 tokens",
                 metric="by_length.256",
@@ -84,7 +84,7 @@ CLAIMS = {
         options={
             "task": "state_tracking:group=parity:length=40",
             "model": {"state_mixer": "none", "model_dim": 32, "num_layers": 1, "positions": "none"},
-            "train": {"max_steps": 2000, "micro_batch_size": 32, "validate_every": 500},
+            "train": {"max_steps": 1000, "micro_batch_size": 32, "validate_every": 250},
             "optimizer": {"lr": 0.01},
             "eval_size": 1000,
             "seeds": [0, 1, 2],

@@ -58,7 +58,7 @@ class Sweep(Recipe, Study):
         "findings": {
             "dimensions": tuple(range(1, 65)),
             "seeds": (5, 6, 7, 8, 9),
-            "epochs": 600,
+            "epochs": 400,
             "settle": 10,
             "test_share": 0.125,
             "grid": {"P": ["64", "61", "113"]},
