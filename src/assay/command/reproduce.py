@@ -61,7 +61,7 @@ def reproduce(words: list[str]) -> int:
         if name not in known:
             raise UserError(f"no claim '{name}'.{nearest(name, known)} Known: {', '.join(known)}, or all.")
     sessions = {name: session_of(known[name], execution) for name in chosen}
-    return max([_run(name, known[name], session, quick=args.quick) for name, session in sessions.items()])
+    return max([run_claim(name, known[name], session, quick=args.quick) for name, session in sessions.items()])
 
 
 def known_claims() -> dict[str, Claim]:
@@ -103,7 +103,7 @@ def session_of(claim: Claim, execution: "Execution") -> "Session":
     return session
 
 
-def _run(name: str, claim: Claim, session: "Session", *, quick: bool) -> int:
+def run_claim(name: str, claim: Claim, session: "Session", *, quick: bool = False) -> int:
     """1 unless the verdict, by numbers of all seeds and with its certificate, is that the claim is reproduced."""
 
     def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
