@@ -83,10 +83,19 @@ def findings(words: list[str]) -> int:
     if args.json:
         print(json.dumps(finite([as_json(one) for one in found])[0], indent=1))
     elif not (args.page or args.ship):
-        for one in found:
-            number = f" ({one.deciding.number}; wanted {one.deciding.check.wanted})" if one.deciding else ""
-            print(f"{one.verdict!s:<14}  {one.name}: {one.claim.claim}{number if args.certified else ''}")
+        print("\n".join(map(certified_line if args.certified else _short, found)))
     return 0
+
+
+def _short(one: Finding) -> str:
+    return f"{one.verdict!s:<14}  {one.name}: {one.claim.claim}"
+
+
+def certified_line(one: Finding) -> str:
+    """The claim with its verdict and the number that decided it."""
+    deciding = one.deciding
+    assert deciding is not None, "a claim without a number has no verdict"
+    return f"{_short(one)} {deciding.check.what}: {deciding.number}; wanted {deciding.check.wanted}."
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def ran(name: str, claim: Claim, out: Path, capsys: pytest.CaptureFixture[str]) 
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_each_coder_of_the_benchmark_has_its_own_rate_and_the_search_goes_on_at_an_edge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
