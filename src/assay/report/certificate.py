@@ -93,7 +93,7 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
     runs, stored = look(claim)
     found = _judged(name, claim, runs, stored, measured)
     certificate = claim.certificate
-    if certificate is None or found.checked.word == "no record":
+    if certificate is None:
         return replace(found, parts=(*_untrained(claim), enough(found.judged)))
     if certificate.goal and found.checked.word == "reproduced":
         reached = [Part(part, True, "not asked for: the goal was reached") for part in ("recipe", "doubled training")]
@@ -120,7 +120,7 @@ def _those(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, .
 
 
 def _untrained(claim: Claim) -> list[Part]:
-    """The first two parts of a claim without a certificate, or without the records to look at one."""
+    """The first two parts of a claim without a certificate."""
     why = claim.exempt or (f"none, which {claim.uncertified} would need" if claim.uncertified else "not looked at")
     return [Part(name, bool(claim.exempt), why) for name in ("recipe", "doubled training")]
 
