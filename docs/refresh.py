@@ -1,6 +1,7 @@
 """Run the commands whose output the documents show, and put the output in its place (`make docs`).
 
-A block to fill stands under `<!-- output of: COMMAND -->`; the command runs in a fresh folder.
+A block to fill stands under `<!-- output of: COMMAND -->`; the command runs in a fresh folder. `python docs/refresh.py
+"assay findings"` fills only the blocks whose command has these words in it.
 """
 
 import re
@@ -20,10 +21,14 @@ def output_of(command: str) -> str:
     return ran.stdout.rstrip() + "\n"
 
 
-def refreshed(text: str) -> str:
-    return BLOCK.sub(lambda m: f"<!-- output of: {m['command']} -->\n```text\n{output_of(m['command'])}```", text)
+def refreshed(text: str, words: str = "") -> str:
+    def filled(block: re.Match[str]) -> str:
+        command = block["command"]
+        return f"<!-- output of: {command} -->\n```text\n{output_of(command)}```" if words in command else block[0]
+
+    return BLOCK.sub(filled, text)
 
 
 if __name__ == "__main__":
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(refreshed(page.read_text(encoding="utf-8"), " ".join(sys.argv[1:])), encoding="utf-8")

@@ -54,7 +54,7 @@ def test_every_claim_is_planned_with_a_setting_of_three_seeds_behind_each_check(
     session = session_of(claimed, Execution(out=tmp_path, device="cpu"))
     for check in claimed.checks:
         seeds = {run.seed for run in check.chosen(session.plan.runs)}
-        assert seeds == {42} if claimed.study == "perplexity" else {0, 1, 2} <= seeds, check.what
+        assert seeds == {42} if claimed.study == "perplexity" else len(seeds) >= 3, check.what
     with pytest.raises(UserError, match="choose no run of the plan"):
         replace(claimed.checks[0], rows={"model.seq_mixer": "elephant"}).chosen(session.plan.runs)
 
@@ -81,20 +81,54 @@ def test_least_squares_in_context_is_reproduced_and_then_read_from_the_store(cli
     assert code == 0 and out.count("  reproduced  ") == 4, out + err
     assert set(out.partition("records: ")[2].split()) == {record.run.id for record in Store(tmp_path).records("icl")}
     again = cli(*words)
-    assert again[:2] == (0, out) and "8 stored, nothing to run" in again[2]
+    assert again[:2] == (0, out) and "16 stored, nothing to run" in again[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_parity_needs_negative_eigenvalues(cli: Cli, tmp_path: Path) -> None:
-    code, out, err = cli("reproduce", "parity-eigenvalues", "--out", tmp_path, "--device", "cpu")
-    assert code == 0 and "not reproduced" not in out, out + err
+    """Shorter than claimed, and so without a certificate: the numbers come out, and the verdict says nothing."""
+    claim = replace(known_claims()["parity-eigenvalues"], certificate=None)
+    given = {key: value for key, value in asdict(claim).items() if value not in (None, "", {}, ())}
+    given["checks"] = [{k: v for k, v in check.items() if v is not None} for check in given["checks"]]
+    given["options"]["train"] |= {"max_steps": 300, "validate_every": 150}
+    path = tmp_path / "claims.json"
+    path.write_text(json.dumps({"parity": {**given, "uncertified": "parity"}}))
+    code, out, err = cli("reproduce", "parity", "--file", path, "--out", tmp_path, "--device", "cpu")
+    assert code == 1 and out.count("  reproduced  ") == 4, out + err
+    assert "not converged: says nothing about parity" in out
 
 
 def test_a_claim_that_holds_is_said_with_its_seeds_and_records(claims: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = claims()
     assert code == 0 and "  reproduced      the square of 2: max 4.1 of seeds 0 1 (4 4.1), wanted 4 ± 0.2\n" in out
+    assert "    seeds: holds, 2, of which the worst counts\n" in out
     assert len(out.partition("records: ")[2].split()) == 2
     assert claims("all")[1] == out
+
+
+@pytest.mark.parametrize("quick", [[], ["--quick"]])
+def test_a_claim_is_run_with_its_certificate_which_widens_its_grid_unless_it_has_to_be_quick(
+    cli: Cli, tmp_path: Path, quick: list[str]
+) -> None:
+    """The square grows with the number: the best of any grid is at its edge."""
+    certificate = {
+        "about": "squares",
+        "metric": "square",
+        "tried": {"x": [1, 2]},
+        "on": {"seeds": [0, 1]},
+        "longer": {"seeds": [0, 1, 2]},
+        "number": {**SQUARES["checks"][0], "rows": {"x": 2}},  # type: ignore[dict-item]
+        "goal": False,
+    }
+    path, where = tmp_path / "claims.json", ["--out", tmp_path / "out", "--executor", "serial", "--plugin", TOY]
+    chooses = {**SQUARES, "options": {"seeds": [0, 1]}, "grid": {"x": [1, 2]}, "certificate": certificate}
+    path.write_text(json.dumps({"squares": chooses}))
+    code, out, err = cli("reproduce", "squares", "--file", path, *where, *quick)
+    assert code == 1 and "not converged: says nothing about squares" in out, out + err
+    tried = {record.run.options["x"] for record in Store(tmp_path / "out").records("toy")}
+    assert tried == ({1, 2} if quick else {1, 2, 3, 10, 30})
+    assert ("runs of other recipes are not stored" in out) == bool(quick) or "at an edge of x" in out
 
 
 def test_tables_that_a_claim_names_stand_under_its_checks(cli: Cli, tmp_path: Path) -> None:
@@ -191,14 +225,16 @@ def test_bounds_are_inclusive() -> None:
     [
         (Interval(1.2, 1.1, 1.3, 5), "reproduced"),
         (Interval(0.8, 0.7, 0.9, 5), "not reproduced"),
-        (Interval(1.1, 0.9, 1.3, 5), "undecided: about 8 more seeds would tell"),
+        (Interval(1.1, 0.9, 1.3, 5), "undecided: about 18 more seeds would tell"),
         (Interval(1.0, 0.9, 1.1, 5), "undecided"),
+        (Interval(1.2, 1.01, 1.39, 5), "undecided: about 2 more seeds would tell"),
     ],
 )
 def test_the_whole_interval_has_to_lie_on_one_side_and_otherwise_seeds_are_asked_for(
     found: Interval, verdict: str
 ) -> None:
-    """Half width .2 at five seeds: at thirteen it is below .1, and no longer reaches from 1.1 to the limit."""
+    """Half width .2 at five seeds: 23 find an interval around 1.1 that excludes the limit four times out of five. An
+    interval that barely excludes it would not be found again as often."""
     assert str(decided(Check(what="", metric="m", at_least=1), found)) == verdict
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from assay.command.flags import Parser
 from assay.command.progress import say
-from assay.command.reproduce import known_claims, tables_of
+from assay.command.reproduce import certificate_line, known_claims, tables_of
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
 from assay.core.run import Numerics, Record, Run, finite
 from assay.metrics.intervals import Interval
-from assay.report.certificate import Part, certified, steady, tuned
-from assay.report.claims import Check, Claim, Judged, Measured, Verdict, identity, judge, of_one_kind, worst
+from assay.report.certificate import Finding, examined
+from assay.report.claims import Check, Claim, Judged, Measured, identity, of_one_kind
 
 HEAD = """# Findings
 
@@ -31,57 +31,33 @@ from records alone, which ship with assay; no number in it is typed by hand. A c
 
 - *reproduced* where every number with its whole interval lies where the claim wants it,
 - *not reproduced* where one lies elsewhere,
-- *undecided* where an interval crosses the limit,
-- *not converged* where a miss could be one of training: the recipe is not the best of a grid, or lies at its edge, or
+- *undecided* where an interval crosses the limit, or where as many seeds again would find the same less than four
+  times out of five,
+- *not converged* where it could be a matter of training: the recipe is not the best of a grid, or lies at its edge, or
   doubled training changes the number,
 - without a verdict (*no record*) where a run that it needs is not stored.
+
+A certificate has three parts: the recipe, doubled training, and the seeds. Only claims whose three parts hold may be
+stated elsewhere; `assay findings --certified` lists them.
 
 The spec of `expressivity` states no number. Intervals are 95 %."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A claim with the verdict on each of its checks."""
-
-    name: str
-    claim: Claim
-    judged: tuple[Judged, ...]
-    records: tuple[Record, ...]
-    reason: str = ""
-    """Why nothing could be planned, such as a data set that is not on this machine."""
-    parts: tuple[Part, ...] = ()
-    """The parts of its certificate."""
-    behind: tuple[Record, ...] = ()
-    """Records that the certificate rests on."""
-
-    @property
-    def checked(self) -> Verdict:
-        return worst(one.verdict for one in self.judged) if self.judged else Verdict("no record")
-
-    @property
-    def verdict(self) -> Verdict:
-        return certified(self.checked, self.claim, self.parts)
-
-    @property
-    def deciding(self) -> Judged | None:
-        """The check that the verdict is that of."""
-        return next((one for one in self.judged if one.verdict == self.checked), None)
-
-    def to_json(self) -> dict[str, Any]:
-        checks = [
-            {"what": one.check.what, "verdict": str(one.verdict), "found": one.number, "wanted": one.check.wanted}
-            for one in self.judged
-        ]
-        return {
-            "name": self.name,
-            "claim": self.claim.claim,
-            "source": self.claim.source,
-            "verdict": str(self.verdict),
-            "certificate": {part.name: {"holds": part.holds, "said": part.said} for part in self.parts},
-            "checks": checks,
-            "records": len(self.records),
-            "command": self.claim.command(self.name),
-        }
+def as_json(one: Finding) -> dict[str, Any]:
+    checks = [
+        {"what": each.check.what, "verdict": str(each.verdict), "found": each.number, "wanted": each.check.wanted}
+        for each in one.judged
+    ]
+    return {
+        "name": one.name,
+        "claim": one.claim.claim,
+        "source": one.claim.source,
+        "verdict": str(one.verdict),
+        "certificate": {part.name: {"holds": part.holds, "said": part.said} for part in one.parts},
+        "checks": checks,
+        "records": len(one.records),
+        "command": one.claim.command(one.name),
+    }
 
 
 def findings(words: list[str]) -> int:
@@ -91,9 +67,13 @@ def findings(words: list[str]) -> int:
     parser.add_argument("--page", type=Path, help="a markdown page to write")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records that the claims rest on there")
+    parser.add_argument("--certified", action="store_true", help="only claims with a verdict and a whole certificate")
     args = parser.parse_args(words)
+    if args.certified and (args.page or args.ship):
+        raise UserError("--certified lists claims: --page and --ship are about all of them. Leave one out.")
     sources = Sources(Path(args.out))
     found = [judged(name, claim, sources) for name, claim in known_claims().items()]
+    found = [one for one in found if one.publishable or not args.certified]
     if args.page:
         with disk_errors(args.page):
             args.page.write_text(page(found), encoding="utf-8")
@@ -101,11 +81,21 @@ def findings(words: list[str]) -> int:
     if args.ship:
         ship(found, args.ship)
     if args.json:
-        print(json.dumps(finite([one.to_json() for one in found])[0], indent=1))
+        print(json.dumps(finite([as_json(one) for one in found])[0], indent=1))
     elif not (args.page or args.ship):
-        for one in found:
-            print(f"{one.verdict!s:<14}  {one.name}: {one.claim.claim}")
+        print("\n".join(map(certified_line if args.certified else _short, found)))
     return 0
+
+
+def _short(one: Finding) -> str:
+    return f"{one.verdict!s:<14}  {one.name}: {one.claim.claim}"
+
+
+def certified_line(one: Finding) -> str:
+    """The claim with its verdict and the number that decided it."""
+    deciding = one.deciding
+    assert deciding is not None, "a claim without a number has no verdict"
+    return f"{_short(one)} {deciding.check.what}: {deciding.number}; wanted {deciding.check.wanted}."
 
 
 @dataclass(frozen=True)
@@ -145,41 +135,25 @@ def planned(claim: Claim) -> Sequence[Run]:
 
 def judged(name: str, claim: Claim, sources: Sources) -> Finding:
     """A claim, judged by the records that are there."""
+
+    def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
+        runs = planned(wanted)
+        return runs, sources.of(runs)
+
     try:
-        runs = planned(claim)
+        return examined(name, claim, look, known_numbers(name, sources.numbers))
     except UserError as error:
-        return Finding(name, claim, (), (), reason=str(error))
-    stored = sources.of(runs)
+        return Finding(name, claim, reason=str(error))
+
+
+def known_numbers(name: str, numbers: Mapping[str, Mapping[str, Any]]) -> Measured:
+    """Look up what was measured from weights that are not here."""
 
     def measured(check: Check, chosen: Sequence[Record]) -> Interval | None:
-        entry = sources.numbers.get(shipped.key_of(name, check.what, shipped.digest(chosen)))
+        entry = numbers.get(shipped.key_of(name, check.what, shipped.digest(chosen)))
         return Interval(*(entry[key] for key in ("mean", "low", "high", "n"))) if entry else None
 
-    found = tuple(judge(check, runs, stored, measured) for check in claim.checks)
-    parts, behind = _certificate(claim, runs, stored, sources, measured)
-    return Finding(name, claim, found, _those(runs, stored), parts=parts, behind=behind)
-
-
-def _those(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, ...]:
-    return tuple(stored[key] for run in runs if (key := identity(run)) in stored)
-
-
-def _certificate(
-    claim: Claim, runs: Sequence[Run], stored: Mapping[str, Record], sources: Sources, measured: Measured
-) -> tuple[tuple[Part, ...], tuple[Record, ...]]:
-    """The parts of the claim's certificate, and the records that they rest on."""
-    certificate = claim.certificate
-    if certificate is None:
-        return (), ()
-    others = replace(claim, options={**claim.options, **certificate.on}, grid=certificate.tried, checks=())
-    longer = replace(claim, options={**claim.options, **certificate.longer}, checks=())
-    tried, doubled = planned(others), planned(longer)
-    compared, more = sources.of(tried), sources.of(doubled)
-    before = judge(certificate.number, runs, stored, measured)
-    after = judge(certificate.number, doubled, more, measured)
-    own = certificate.number.chosen(runs)[0]
-    parts = tuned(certificate, own, tried, compared), steady(certificate, before, after)
-    return parts, (*_those(tried, compared), *_those(doubled, more))
+    return measured
 
 
 def ship(found: Sequence[Finding], folder: Path) -> None:
@@ -189,25 +163,25 @@ def ship(found: Sequence[Finding], folder: Path) -> None:
     for one in found:
         for record in (*one.behind, *one.records):
             studies.setdefault(record.run.study, {})[record.run.id] = record
-        numbers += [entry for judged in one.judged if (entry := _from_weights(one, judged))]
+        numbers += [entry for judged in (*one.judged, *one.numbers) if (entry := _from_weights(one.name, judged))]
     for study, records_by_id in studies.items():
         shipped.write(folder / f"{study}.jsonl.gz", records_by_id.values())
     with disk_errors(folder):
-        write_file(folder / shipped.MEASURED, (json.dumps(numbers, indent=1) + "\n").encode())
+        unique = {json.dumps(entry): entry for entry in numbers}
+        write_file(folder / shipped.MEASURED, (json.dumps(list(unique.values()), indent=1) + "\n").encode())
     say(f"wrote {sum(map(len, studies.values()))} records of {len(studies)} studies to {folder}")
 
 
-def _from_weights(one: Finding, judged: Judged) -> dict[str, Any] | None:
+def _from_weights(name: str, judged: Judged) -> dict[str, Any] | None:
     """The entry of a number that cannot be measured again from the records alone."""
     check = judged.check
     if check.measure is None or judged.found is None:
         return None
-    chosen = set(check.chosen([record.run for record in one.records]))
-    records = [replace(record, folder=None) for record in one.records if record.run in chosen]
+    records = [replace(record, folder=None) for record in judged.records]
     try:
         check.measure(records)
     except UserError:
-        return {"claim": one.name, "check": check.what, "records": shipped.digest(records), **vars(judged.found)}
+        return {"claim": name, "check": check.what, "records": shipped.digest(records), **vars(judged.found)}
     return None
 
 
@@ -232,7 +206,9 @@ def _details(one: Finding) -> str:
     lines.append(
         "\n".join(f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged)
     )
-    lines += ["\n".join(f"- {'holds' if part.holds else 'fails'}, {part.name}: {part.said}" for part in one.parts)]
+    lines += (
+        ["\n".join(["Certificate:", "", *(f"- {certificate_line(part)}" for part in one.parts)])] if one.parts else []
+    )
     lines.append(f"{made}, made by `{one.claim.command(one.name)}`." + (f" {one.reason}" if one.reason else ""))
     tables: Mapping[str, str] = tables_of(one.claim, one.records, markdown=True)
     return "\n\n".join(part for part in [*lines, *tables.values()] if part)

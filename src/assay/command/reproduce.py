@@ -3,7 +3,11 @@
     $ assay reproduce regression-ols
     regression-ols: Minimum-norm least squares in context errs by 1 - n/d of the variance after n < d examples, ...
       reproduced      error over variance after 10 examples: mean 0.504 of seeds 0 1 2 (...), wanted 0.5 ± 0.045
+      certificate
+        seeds: holds, 16 of 9 needed (...)
 
+The runs of its certificate are computed too, unless the goal was reached without: other recipes, more of them while
+the best is at an edge of those tried, and twice the training. With --quick only the claim itself is run.
 The claims stand in studies/<name>/claims.py, or in a JSON file of the same form (--file). Records stay in the store: a
 second call computes nothing, and `assay findings` judges all claims from what is stored.
 """
@@ -12,18 +16,21 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.command.flags import Parser
 from assay.command.progress import say, shown
+from assay.core import shipped
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.files import read_file
-from assay.core.run import Record
+from assay.core.run import Record, Run
 from assay.core.words import printable
-from assay.report.claims import Claim, by_identity, judge
+from assay.report.certificate import Part, examined
+from assay.report.claims import Claim, by_identity
 
 if TYPE_CHECKING:
     from assay.api import Execution, Session
@@ -38,6 +45,7 @@ def reproduce(words: list[str]) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--executor", default="local")
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="run the claim alone, without what its certificate needs")
     args = parser.parse_args(words)
     known = claims_in(args.file) if args.file else known_claims()
     if not args.names:
@@ -53,7 +61,7 @@ def reproduce(words: list[str]) -> int:
         if name not in known:
             raise UserError(f"no claim '{name}'.{nearest(name, known)} Known: {', '.join(known)}, or all.")
     sessions = {name: session_of(known[name], execution) for name in chosen}
-    return max([_run(name, known[name], session) for name, session in sessions.items()])
+    return max([run_claim(name, known[name], session, quick=args.quick) for name, session in sessions.items()])
 
 
 def known_claims() -> dict[str, Claim]:
@@ -95,24 +103,55 @@ def session_of(claim: Claim, execution: "Execution") -> "Session":
     return session
 
 
-def _run(name: str, claim: Claim, session: "Session") -> int:
-    """1 unless every check is met by numbers of all its seeds."""
+def run_claim(name: str, claim: Claim, session: "Session", *, quick: bool = False) -> int:
+    """1 unless the verdict, by numbers of all seeds and with its certificate, is that the claim is reproduced."""
+
+    def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
+        if wanted is claim:
+            return session.plan.runs, by_identity(_computed(session))
+        opened = session_of(wanted, session.execution)
+        there = _shipped(opened.plan.runs)
+        todo = [run for run in opened.todo if run.id not in {record.run.id for record in there}]
+        records = opened.stored if quick else _computed(replace(opened, todo=todo))
+        return opened.plan.runs, by_identity([*there, *records])
+
+    found = examined(name, claim, look)
+    print(f"{name}: {claim.claim}\n  {claim.source}")
+    for one in found.judged:
+        print(f"  {one.verdict!s:<14}  {one.check.what}: {one.number}, wanted {one.check.wanted}")
+    print("  certificate")
+    for part in found.parts:
+        print(f"    {certificate_line(part)}")
+    if str(found.verdict) != str(found.checked):
+        print(f"  {found.verdict}")
+    ids = dict.fromkeys(run.id for check in claim.checks for run in check.chosen(session.plan.runs))
+    print(f"  records: {' '.join(ids)}")
+    for table in tables_of(claim, found.records).values():
+        print(f"\n{table}")
+    return int(found.verdict.word != "reproduced")
+
+
+def _shipped(runs: Sequence[Run]) -> list[Record]:
+    """Those of a certificate's runs that ship with assay, from the same kind of device."""
+    wanted = {run.id for run in runs}
+    studies = dict.fromkeys(run.study for run in runs)
+    return [record for study in studies for record in shipped.records(study) if record.run.id in wanted]
+
+
+def _computed(session: "Session") -> list[Record]:
     say(session.describe())
     with shown(session.labels, len(session.todo)) as watch:
         records = list(session.compute(watch))
-    print(f"{name}: {claim.claim}\n  {claim.source}")
-    judged = [judge(check, session.plan.runs, by_identity(records)) for check in claim.checks]
-    for one in judged:
-        print(f"  {one.verdict!s:<14}  {one.check.what}: {one.number}, wanted {one.check.wanted}")
-    ids = dict.fromkeys(run.id for check in claim.checks for run in check.chosen(session.plan.runs))
-    print(f"  records: {' '.join(ids)}")
     for record in records:
         if record.status != "done":
             reason = (record.error or "a number was not finite").strip().splitlines()[-1]
             say(f"{record.status}: {session.labels[record.run.id]}: {printable(reason)}")
-    for table in tables_of(claim, records).values():
-        print(f"\n{table}")
-    return int(any(one.verdict.word != "reproduced" for one in judged))
+    return records
+
+
+def certificate_line(part: Part) -> str:
+    """`recipe: holds, of 24 recipes ...`."""
+    return f"{part.name}: {'holds' if part.holds else 'fails'}, {part.said}"
 
 
 def tables_of(claim: Claim, records: Sequence[Record], *, markdown: bool = False) -> Mapping[str, str]:

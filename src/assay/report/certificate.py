@@ -1,19 +1,46 @@
-"""Whether the models behind a claim were trained to their end: the two parts of a certificate that need records.
+"""What has to stand under a verdict before it may be published.
 
-    tuned     no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge of the grid
-    steady    doubled training leaves the number inside its interval, or the goal was reached without it
+    recipe              no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge;
+                        while the best is at an edge, the grid gets the next value there, up to a limit
+    doubled training    twice the training leaves the number inside its interval, or the goal was reached without it
+    seeds               as many as tell the difference seen from the limit, four times out of five
 
-An "it cannot be learnt" from models that fail either is no finding: its verdict is `not converged`.
+An "it cannot be learnt" from models that fail one of the first two is no finding: its verdict is `not converged`, and
+too few seeds make it `undecided`. `assay findings` reads what is stored, `assay reproduce` computes what is not: both
+call `examined`. A study's report asks `of_row` before it says in words what its rows show.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
+from typing import Any
 
-from assay.core.run import Record, Run, canonical, flat
-from assay.metrics.intervals import Interval, paired_difference
-from assay.report.claims import Certificate, Claim, Judged, Verdict, identity
-from assay.report.rows import number_at
+from assay.core.run import Record, Run, flat
+from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.report.claims import (
+    Certificate,
+    Check,
+    Claim,
+    Judged,
+    Measured,
+    Verdict,
+    has_options,
+    identity,
+    judge,
+    seeds_needed,
+    worst,
+)
+from assay.report.rows import Row, number_at
+
+WIDER = 3
+"""Most values that a search adds at one end of an axis."""
+SCALE = tuple(float(f"{digit}e{power}") for power, digit in product(range(-9, 7), (1, 3)))
+"""1, 3, 10, 30, ...: where the next value of a rate or a decay is taken from."""
+
+Look = Callable[[Claim], tuple[Sequence[Run], Mapping[str, Record]]]
+"""Plans a claim's runs and gives their records by identity: those that are stored, or all, once computed."""
 
 
 @dataclass(frozen=True)
@@ -25,63 +52,271 @@ class Part:
     said: str
 
 
-def tuned(certificate: Certificate, own: Run, runs: Sequence[Run], stored: Mapping[str, Record]) -> Part:
-    """Compare the recipes of the grid by their seeds' means; `own` is a run of the claim."""
-    axes = list(certificate.tried)
-    records = [stored.get(identity(run)) for run in runs]
-    there = [record for record in records if record is not None]
-    if len(there) < len(runs):
-        return Part("tuned", False, f"{len(runs) - len(there)} of {len(runs)} runs of other recipes are not stored")
-    by_recipe: dict[str, dict[int, list[float]]] = {}
-    for record in there:
-        value = number_at(record.metrics, certificate.metric.split("."))
-        seeds = by_recipe.setdefault(_recipe(record.run, axes), {})
-        seeds.setdefault(record.run.seed, []).append(value if value is not None else float("-inf"))
-    scores = {recipe: {seed: fmean(found) for seed, found in seeds.items()} for recipe, seeds in by_recipe.items()}
-    mine = _recipe(own, axes)
-    if mine not in scores:
-        return Part("tuned", False, "its own recipe is not among those tried")
-    best = max(scores, key=lambda recipe: fmean(scores[recipe].values()))
-    behind = paired_difference(scores[best], scores[mine])
-    options = flat(dict(own.options))
-    edges = [axis for axis, values in certificate.tried.items() if options[axis] in (min(values), max(values))]
-    place = "the best" if best == mine else "near the best"
-    said = (
-        f"of {len(scores)} recipes over {' and '.join(axes)} its own is {place}"
-        f" by {certificate.metric} ({fmean(scores[mine].values()):.4f}, the best {fmean(scores[best].values()):.4f})"
-        f"{f', at an edge of {edges[0]}' if edges else ', at no edge'}"
-    )
-    apart = best != mine and (behind.low is None or behind.low > 0)
-    return Part("tuned", not edges and not apart, said + (", and told below it by the seeds" if apart else ""))
+@dataclass(frozen=True)
+class Finding:
+    """A claim with the verdict on each of its checks, and its certificate."""
 
-
-def _recipe(run: Run, axes: Sequence[str]) -> str:
-    options = flat(dict(run.options))
-    return canonical([options[axis] for axis in axes])
-
-
-def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
+    name: str
+    claim: Claim
+    judged: tuple[Judged, ...] = ()
+    records: tuple[Record, ...] = ()
+    reason: str = ""
+    """Why nothing could be planned, such as a data set that is not on this machine."""
+    parts: tuple[Part, ...] = ()
+    behind: tuple[Record, ...] = ()
+    """Records that the certificate rests on."""
+    numbers: tuple[Judged, ...] = ()
     """The certificate's number, from the claim's training and from twice as much."""
-    doubled = ", ".join(f"{key} {value}" for key, value in certificate.longer.items())
-    if before.found is None or after.found is None:
-        return Part("doubled", False, f"{doubled}: {after.reason or before.reason}")
-    reached = before.verdict.word == "reproduced"
-    said = f"{certificate.number.what}: {before.number}; with {doubled} {after.number}"
-    return Part("doubled", reached or _inside(after.found, before.found), said)
+
+    @property
+    def checked(self) -> Verdict:
+        return worst(one.verdict for one in self.judged) if self.judged else Verdict("no record")
+
+    @property
+    def verdict(self) -> Verdict:
+        return certified(self.checked, self.claim, self.parts)
+
+    @property
+    def publishable(self) -> bool:
+        """Whether a README or a sentence may state it: it is decided, and every part of its certificate holds."""
+        decided = self.verdict.word in ("reproduced", "not reproduced")
+        return decided and bool(self.parts) and all(part.holds for part in self.parts)
+
+    @property
+    def deciding(self) -> Judged | None:
+        """The check that the verdict is that of."""
+        return next((one for one in self.judged if one.verdict == self.checked), None)
 
 
-def _inside(found: Interval, other: Interval) -> bool:
-    if other.low is None or other.high is None:
-        return found.mean == other.mean
-    return other.low <= found.mean <= other.high
+def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda check, records: None) -> Finding:
+    """Judge a claim, with its certificate. What the goal makes superfluous is not looked at."""
+    runs, stored = look(claim)
+    found = _judged(name, claim, runs, stored, measured)
+    certificate = claim.certificate
+    if certificate is None:
+        return replace(found, parts=(*_untrained(claim), enough(found.judged)))
+    if certificate.goal and found.checked.word == "reproduced":
+        reached = [Part(part, True, "not asked for: the goal was reached") for part in ("recipe", "doubled training")]
+        return replace(found, parts=(*reached, enough(found.judged)))
+    search = searched(claim, runs, look)
+    if search.tried != certificate.tried and claim.grid.keys() & search.tried.keys():
+        claim = replace(claim, grid={**claim.grid, **search.tried})
+        runs, stored = look(claim)
+        found = _judged(name, claim, runs, stored, measured)
+    doubled, more = look(varied(claim, certificate.longer))
+    before, after = (judge(certificate.number, *those, measured) for those in ((runs, stored), (doubled, more)))
+    parts = search.part, steady(certificate, before, after), enough(found.judged)
+    behind = (*search.records, *_those(doubled, more))
+    return replace(found, parts=parts, behind=behind, numbers=(before, after))
+
+
+def _judged(name: str, claim: Claim, runs: Sequence[Run], stored: Mapping[str, Record], measured: Measured) -> Finding:
+    judged = tuple(judge(check, runs, stored, measured) for check in claim.checks)
+    return Finding(name, claim, judged, _those(runs, stored))
+
+
+def _those(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, ...]:
+    return tuple(stored[key] for run in runs if (key := identity(run)) in stored)
+
+
+def _untrained(claim: Claim) -> list[Part]:
+    """The first two parts of a claim without a certificate."""
+    why = claim.exempt or (f"none, which {claim.uncertified} would need" if claim.uncertified else "not looked at")
+    return [Part(name, bool(claim.exempt), why) for name in ("recipe", "doubled training")]
 
 
 def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
-    """The verdict, if the claim needs no certificate, if its certificate holds, or if the goal was reached."""
-    certificate = claim.certificate
-    if certificate is None:
-        silent = claim.uncertified and verdict.word != "no record"
-        return Verdict("not converged", about=claim.uncertified) if silent else verdict
-    if verdict.word in ("reproduced", "no record") or all(part.holds for part in parts):
+    """The verdict, unless the claim needs a certificate for it that does not hold."""
+    about = claim.certificate.about if claim.certificate else claim.uncertified
+    if verdict.word == "no record" or not about:
         return verdict
-    return Verdict("not converged", about=certificate.about)
+    training = [part for part in parts if part.name != "seeds"]
+    return verdict if training and all(part.holds for part in training) else Verdict("not converged", about=about)
+
+
+def enough(judged: Sequence[Judged]) -> Part:
+    """Whether the seeds tell each number from its limit; the check that needs most of them speaks for all."""
+    if not judged or any(one.found is None for one in judged):
+        return Part("seeds", False, "no number to tell from its limit")
+    pooled = [(one, found) for one in judged if (found := one.found) is not None and found.low is not None]
+    if not pooled:
+        count = min(one.found.n for one in judged if one.found is not None)
+        return Part("seeds", count > 1, f"{count}, of which the worst counts")
+    needed = {place: seeds_needed(one.check, found) or math.inf for place, (one, found) in enumerate(pooled)}
+    most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
+    one, found = pooled[most]
+    asked = "no number of them tells it" if math.isinf(needed[most]) else f"{needed[most]} needed"
+    return Part("seeds", found.n >= needed[most], f"{found.n} of {asked} ({one.check.what})")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search over recipes found."""
+
+    part: Part
+    tried: Mapping[str, Sequence[Any]]
+    records: tuple[Record, ...]
+
+
+def varied(claim: Claim, options: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] | None = None) -> Claim:
+    """The claim's runs with some options changed, at every point of the axes."""
+    grid = {**claim.grid, **{key: [value] for key, value in options.items()}, **(axes or {})}
+    return replace(claim, grid=grid, checks=())
+
+
+def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
+    """Compare the recipes of the certificate's grid, widened while the best of an arm is at its edge."""
+    certificate = claim.certificate
+    assert certificate is not None
+    tried = {axis: sorted(values) for axis, values in certificate.tried.items()}
+    found: Search | None = None
+    while True:
+        runs, stored = look(varied(claim, certificate.on, tried))
+        records = _those(runs, stored)
+        if missing := len(runs) - len(records):
+            said = f"{missing} of {len(runs)} runs of other recipes are not stored"
+            if found is None:
+                return Search(Part("recipe", False, said), tried, records)
+            return replace(found, part=replace(found.part, said=f"{found.part.said}; of a wider grid {said}"))
+        arms = [_Arm.of(certificate, arm, own, records, tried) for arm in certificate.arms]
+        said = "; ".join(arm.said for arm in arms)
+        found = Search(Part("recipe", all(arm.holds for arm in arms), said), tried, records)
+        wider = widened(tried, [edge for arm in arms for edge in arm.edges], certificate.tried)
+        if wider == tried:
+            return found
+        tried = wider
+
+
+def widened(
+    tried: Mapping[str, Sequence[float]], edges: Iterable[tuple[str, bool]], start: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
+    """The grid with the next value at each of the edges (axis, whether the upper), but no more than three beyond the
+    ends of `start`; the same grid where none is left."""
+    grid = {axis: sorted(values) for axis, values in tried.items()}
+    for axis, upper in set(edges):
+        values, ends = grid[axis], (min(start[axis]), max(start[axis]))
+        if upper and sum(value > ends[1] for value in values) < WIDER:
+            values.append(next(value for value in SCALE if value > 1.01 * values[-1]))
+        elif not upper and sum(value < ends[0] for value in values) < WIDER:
+            values.insert(0, next(value for value in reversed(SCALE) if value < 0.99 * values[0]))
+    return grid
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """The recipes of one arm, compared by the means of their seeds."""
+
+    said: str
+    holds: bool
+    edges: tuple[tuple[str, bool], ...]
+    """Where the best recipe is the last of those tried: the axis, and whether at its upper end."""
+
+    @classmethod
+    def of(
+        cls,
+        certificate: Certificate,
+        arm: Mapping[str, Any],
+        own: Sequence[Run],
+        records: Sequence[Record],
+        tried: Mapping[str, Sequence[Any]],
+    ) -> "_Arm":
+        scores = _scores(certificate.metric, [r for r in records if has_options(r.run, arm)], list(tried))
+        mine = {_recipe(run, list(tried)) for run in own if has_options(run, arm)}
+        best = max(scores, key=lambda recipe: fmean(scores[recipe].values()))
+        name = "".join(f"{key.rpartition('.')[2]} {value}: " for key, value in arm.items())
+        count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
+        if len(mine) == 1:  # otherwise it chooses for itself
+            (recipe,) = mine
+            if recipe not in scores:
+                return cls(f"{count}none is its own", False, ())
+            if not _told_above(scores[best], scores[recipe]):
+                best = recipe
+        edges = [(axis, up) for axis, value in zip(tried, best, strict=True) for up in _ends(value, tried[axis])]
+        apart = len(mine) == 1 and best not in mine
+        chosen = " ".join(f"{axis}={value:g}" for axis, value in zip(tried, best, strict=True))
+        top = max(fmean(by_seed.values()) for by_seed in scores.values())
+        said = f"{count}{chosen} is {'told above its own' if apart else 'its own, and none is told above it'}"
+        said += f" ({certificate.metric} {abs(fmean(scores[best].values())):.4g}, the best {abs(top):.4g})"
+        said += ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
+        return cls(said, not edges and not apart, tuple(edges))
+
+
+def _ends(value: float, values: Sequence[float]) -> list[bool]:
+    return [upper for upper, end in ((False, min(values)), (True, max(values))) if value == end]
+
+
+def _scores(metric: str, records: Sequence[Record], axes: Sequence[str]) -> dict[tuple[Any, ...], dict[int, float]]:
+    """The mean of each seed's runs, by recipe. A run that diverged is the worst for its recipe."""
+    path, sign = metric.removeprefix("-").split("."), -1 if metric.startswith("-") else 1
+    found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
+    for record in records:
+        value = number_at(record.metrics, path) if record.status == "done" else None
+        seeds = found.setdefault(_recipe(record.run, axes), {}).setdefault(record.run.seed, [])
+        seeds.append(-math.inf if value is None else sign * value)
+    return {recipe: {seed: fmean(each) for seed, each in seeds.items()} for recipe, seeds in found.items()}
+
+
+def _recipe(run: Run, axes: Sequence[str]) -> tuple[Any, ...]:
+    options = flat(dict(run.options))
+    return tuple(options[axis] for axis in axes)
+
+
+def _told_above(best: Mapping[int, float], mine: Mapping[int, float]) -> bool:
+    if best == mine:
+        return False
+    if not all(map(math.isfinite, mine.values())):
+        return True
+    behind = paired_difference(best, mine)
+    return behind.low is None or behind.low > 0
+
+
+def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
+    """Compare the certificate's number from the claim's training with that from twice as much."""
+    doubled = ", ".join(f"{key} {value}" for key, value in certificate.longer.items())
+    if before.found is None or after.found is None:
+        return Part("doubled training", False, f"{doubled}: {after.reason or before.reason}")
+    reached = certificate.goal and before.verdict.word == "reproduced"
+    said = f"{certificate.number.what}: {before.number}; with {doubled} {after.number}"
+    return Part("doubled training", reached or _moved_little(before.found, after.found), said)
+
+
+def _moved_little(before: Interval, after: Interval) -> bool:
+    """Whether one of the two lies in the interval of the other."""
+    return any(
+        one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
+        for one, other in ((before, after), (after, before))
+    )
+
+
+def of_row(row: Row, *metric: str, curve: str = "curve", limit: float | None = None) -> tuple[Part, ...]:
+    """The certificate of a row of a report, from its own records: whether its rate is at an edge of those tried,
+    whether the second half of its training still moved the number (entries of `curve` that have it), and whether its
+    seeds tell it from `limit`, or without one, are more than one."""
+    rates = sorted(rate for rate in row.tried if rate is not None)
+    said = f"{row.rate_words} of {len(rates)} tried" if len(rates) > 1 else "one rate alone"
+    recipe = Part("recipe", len(rates) > 1 and not row.at_the_edge, said)
+    found = row.interval(*metric)
+    if found is None:
+        return recipe, Part("doubled training", False, "no number"), Part("seeds", False, "no number")
+    halves = [_half_way(record.metrics.get(curve), metric[-1]) for record in row.finished]
+    known = [value for value in halves if value is not None]
+    before = student_t(known) if known else None
+    words = f"{found.mean:.4g}, after half of it {before.mean:.4g}" if before else "no curve is stored"
+    doubled = Part("doubled training", before is not None and _moved_little(before, found), words)
+    if limit is None:
+        return recipe, doubled, Part("seeds", found.n > 1, f"{found.n}")
+    check = Check(what=metric[-1], metric=".".join(metric), at_least=limit)
+    return recipe, doubled, enough([Judged(check, Verdict("undecided"), found)])
+
+
+def _half_way(curve: Any, name: str) -> float | None:
+    """The number in the middle of a learning curve, a list of entries or of numbers."""
+    if not isinstance(curve, Sequence) or len(curve) < 2:
+        return None
+    entry = curve[(len(curve) - 1) // 2]
+    return number_at(entry, [name]) if isinstance(entry, Mapping) else float(entry)
+
+
+def sentence(said: str, parts: Sequence[Part], *, about: str) -> str:
+    """The sentence, if every part of its certificate holds."""
+    return said if all(part.holds for part in parts) else str(Verdict("not converged", about=about))

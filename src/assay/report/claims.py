@@ -13,8 +13,8 @@
     verdict           when
     reproduced        every number with its whole interval lies where the claim wants it
     not reproduced    a number with its whole interval lies elsewhere
-    undecided         an interval crosses the limit: about so many more seeds would tell
-    not converged     the claim is about what can be learnt, its goal was not reached, and its certificate does not hold
+    undecided         an interval crosses the limit, or seeds are too few: about so many more would tell
+    not converged     the claim is about what can be learnt, and its certificate does not hold (report/certificate.py)
     no record         a run that the claim needs is not stored, or has lost the weights that a number is measured from
 
 `assay reproduce NAME` runs what a claim needs; `assay findings` judges every claim from what is stored.
@@ -35,6 +35,8 @@ ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not converged", "not repr
 """From good to bad: a claim has the worst verdict of its checks."""
 MANY = 1000
 """Seeds beyond which none are asked for: the number is at the limit."""
+POWER = 0.8
+"""How often as many seeds again would tell the difference seen."""
 HASHES = ("sha256", "content")
 """Options that are hashes of files."""
 
@@ -110,21 +112,27 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What stands under a claim about what can or cannot be learnt, unless the goal was reached: a recipe that was
-    tuned, and a number that does not move with more training. Whether seeds are enough is for the verdict to say."""
+    """What has to stand under a claim about what can or cannot be learnt: a recipe that was tuned, and a number that
+    does not move with more training. Whether seeds are enough is told from the numbers (report/certificate.py)."""
 
     about: str
     """What is claimed to be (im)possible, in words."""
     metric: str
-    """What recipes are compared by, on validation data; more is better."""
+    """What recipes are compared by, on validation data; more is better, or with a minus before it, less."""
     tried: Any
-    """The grid of recipes: dotted options and all values that were tried."""
+    """The grid of recipes: dotted options and the values to begin with. It is widened while the best is at its edge. A
+    claim that has the same axes in its own grid chooses its recipe by itself, on validation data."""
     on: Any = field(default_factory=dict)
-    """Options of the comparison that are not the claim's own, such as fewer widths."""
+    """Options of the comparison that are not the claim's own, such as fewer widths or other seeds."""
+    arms: tuple[Any, ...] = ({},)
+    """Rows that each have a recipe of their own, such as two coders that are compared."""
     longer: Any
     """Options that double the training."""
     number: Check
     """What has to stay within its interval when training is doubled."""
+    goal: bool = True
+    """Whether coming out as claimed shows that training was enough. It does not where something is said not to be
+    learnt: every model that was trained too little confirms that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +152,9 @@ class Claim:
     """Tables of the study's report that stand under the checks."""
     certificate: Certificate | None = None
     uncertified: str = ""
-    """What the claim would need a certificate to speak of, where it has none yet: the verdict then says so. A model
-    that was trained too little confirms every "cannot be learnt", and refutes every "can"."""
+    """What the claim would need a certificate to speak of, where it has none yet: the verdict then says so."""
+    exempt: str = ""
+    """Why its training needs no certificate: nothing is trained, or one published recipe is what it is about."""
 
     def command(self, name: str) -> str:
         """The command that computes its runs."""
@@ -164,6 +173,8 @@ class Judged:
     by_seed: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
     """Why there is no number."""
+    records: tuple[Record, ...] = ()
+    """What the number was taken from."""
 
     @property
     def number(self) -> str:
@@ -198,7 +209,7 @@ def judge(
         reason = f"{check.metric} is there for {len(numbers)} of {len(needed)} seeds"
         return Judged(check, Verdict("not reproduced"), None, reason=reason)
     found = _pooled(check.over, list(numbers.values()))
-    return Judged(check, decided(check, found), found, numbers)
+    return Judged(check, decided(check, found), found, numbers, records=tuple(there))
 
 
 def _measured(
@@ -212,7 +223,7 @@ def _measured(
             return Judged(check, Verdict("no record"), None, reason=str(error))
     if found is None:
         return Judged(check, Verdict("not reproduced"), None, reason="the records do not give this number")
-    return Judged(check, decided(check, found), found)
+    return Judged(check, decided(check, found), found, records=tuple(records))
 
 
 def _pooled(over: str, values: Sequence[float]) -> Interval:
@@ -222,32 +233,36 @@ def _pooled(over: str, values: Sequence[float]) -> Interval:
 
 
 def decided(check: Check, found: Interval) -> Verdict:
-    """The whole interval has to lie in the band, or outside of it; a number without an interval stands for itself."""
+    """The whole interval has to lie in the band, or outside of it, and the seeds have to be enough to find that again;
+    a number without an interval stands for itself."""
     least, most = check.band
     low = found.mean if found.low is None else found.low
     high = found.mean if found.high is None else found.high
-    if least <= low and high <= most:
-        return Verdict("reproduced")
-    if high < least or low > most:
-        return Verdict("not reproduced")
-    return Verdict("undecided", _more_seeds(found, least, most))
+    needed = seeds_needed(check, found)
+    if found.low is None or (needed is not None and found.n >= needed):
+        if least <= low and high <= most:
+            return Verdict("reproduced")
+        if high < least or low > most:
+            return Verdict("not reproduced")
+    return Verdict("undecided", None if needed is None else max(1, needed - found.n))
 
 
-def _more_seeds(found: Interval, least: float, most: float) -> int | None:
-    """How many more seeds would shrink the interval until it no longer reaches the limit, were mean and spread to
-    stay: its half width is t(n - 1) / sqrt(n) times the spread."""
-    if found.low is None or found.high is None:  # a number that is not finite
+def seeds_needed(check: Check, found: Interval) -> int | None:
+    """How many seeds tell the number from the limit with power 0.8, were mean and spread to stay: n such that
+    (t.975 + t.8) / sqrt(n) spreads fit between them. None where the number is at the limit or has no interval."""
+    if found.low is None or found.high is None:
         return None
     from scipy.special import stdtrit
 
-    crossed = [limit for limit in (least, most) if found.low <= limit <= found.high and math.isfinite(limit)]
-    distance = min((abs(found.mean - limit) for limit in crossed), default=0.0)
-    if distance == 0:
-        return None
+    distance = min(abs(found.mean - limit) for limit in check.band if math.isfinite(limit))
     spread = (found.high - found.low) / 2 / _half(found.n, stdtrit)
-    enough = (n for n in range(found.n + 1, MANY) if _half(n, stdtrit) * spread < distance)
-    needed = next(enough, None)
-    return None if needed is None else needed - found.n
+    if spread == 0:
+        return 2
+
+    def told(n: int) -> bool:
+        return (_half(n, stdtrit) + float(stdtrit(max(1, n - 1), POWER)) / math.sqrt(n)) * spread <= distance
+
+    return next((n for n in range(2, MANY) if told(n)), None)
 
 
 def _half(n: int, quantile: Callable[[int, float], float]) -> float:

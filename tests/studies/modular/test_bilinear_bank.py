@@ -148,3 +148,21 @@ def test_too_few_pairs_are_refused_in_words() -> None:
         Recipe(train_share=1.5)
     with pytest.raises(UserError, match="some pairs to validate"):
         Recipe(test_share=0.25)
+
+
+def test_a_model_that_has_to_settle_stops_after_so_many_perfect_epochs_in_a_row() -> None:
+    quick = Recipe(epochs=80, batch=32, lr=1e-2, weight_decay=0.5, settle=4)
+    _, history = trained(fresh_models(31, [32], [0]), [0], quick)
+    perfect = [epoch.val_acc[0] == 1 for epoch in history]
+    assert perfect[-4:] == [True] * 4 and len(history) < 80
+    assert not any(all(perfect[place : place + 4]) for place in range(len(perfect) - 4)), "nor did it stop later"
+    assert "settle" not in Recipe().recipe() and Recipe(settle=2).recipe()["settle"] == 2, "ids of before are kept"
+
+
+def test_a_streak_of_perfect_epochs_is_resumed() -> None:
+    recipe = Recipe(epochs=80, batch=32, settle=4)
+    bank = BilinearBank(fresh_models(31, [4, 8], [0, 0]), [0, 0], recipe)
+    bank.streaks = [3, 1]
+    again = BilinearBank(fresh_models(31, [8], [0]), [0], recipe)
+    again.restore(bank.state(), [1])
+    assert again.streaks == [1]

@@ -73,7 +73,22 @@ def test_the_frequency_notebook_of_the_spec_runs(sweep_path: Path) -> None:
 
 def test_run_sweep_trains_the_models_of_the_command(cli: object, tmp_path: Path) -> None:
     path = tmp_path / "s.safetensors"
-    words = ["--P", "7", "--dimensions", "2", "4", "--seeds", "0", "1", "--epochs", "3", "--batch", "9"]
+    words = [
+        "--preset",
+        "spec",
+        "--P",
+        "7",
+        "--dimensions",
+        "2",
+        "4",
+        "--seeds",
+        "0",
+        "1",
+        "--epochs",
+        "3",
+        "--batch",
+        "9",
+    ]
     tail = ["--device", "cpu", "--executor", "serial", "--quiet", "--out", tmp_path, "--save", path]
     code, _, err = cli("modular", "sweep", *words, *tail)  # type: ignore[operator]
     assert code == 0, err

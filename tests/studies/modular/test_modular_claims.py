@@ -26,12 +26,13 @@ Cli = Callable[..., tuple[int, str, str]]
 
 def record(width: int, seed: int, *, perfect: bool) -> Record:
     run = Run("modular.sweep", {"P": 17, "d_hidden": width}, seed, {})
-    return Record(run, "done", {"epochs_to_perfect": 3 if perfect else None})
+    return Record(run, "done", {"test_acc": 1.0 if perfect else 0.9, "val_acc": 1.0})
 
 
 def test_perfect_runs_are_counted_from_the_claimed_width_on() -> None:
     records = [record(d, seed, perfect=d >= 12) for d in (4, 8, 10, 12, 16) for seed in (0, 1)]
     assert share_perfect(records).mean == pytest.approx(4 / 6) and share_perfect(records).n == 2
+    assert share_perfect(records, widths=(10,)).mean == 0, "by test pairs: on validation pairs all are perfect"
     half = half_perfect(records)
     assert 10 < half.mean < 12 and half.n == 2
 
@@ -53,10 +54,10 @@ def test_similarity_is_measured_from_weights_and_refused_without_them(cli: Cli, 
     where = ["--seeds", "0", "1", "--device", "cpu", "--executor", "serial", "--quiet", "--out", tmp_path]
     assert cli("modular", "sweep", *quick, *where)[0] == 0
     records = Store(tmp_path).records("modular.sweep")
-    perfect = [replace(one, metrics={**one.metrics, "epochs_to_perfect": 1}) for one in records]
+    perfect = [replace(one, metrics={**one.metrics, "test_acc": 1.0}) for one in records]
     assert blocks(records).n == 2
     alike = alike_answers(perfect)
-    assert alike is not None and alike.n == 16 * 15 / 2 and -1 <= alike.mean <= 1
+    assert alike is not None and alike.n == 2 and -1 <= alike.mean <= 1
     assert alike_answers(perfect[:2]) is None, "two models have no interval"
     for measure in (blocks, alike_answers):
         with pytest.raises(UserError):

@@ -4,12 +4,12 @@ See DESIGN, "Cohorts and banks". Widths are padded with units of zero weight, wh
 the next multiple of 16; models of one padded width are a group, and a group is trained an epoch at a time, while its
 weights are in the cache. Gradients are written out: an input is two ones, so W x is a sum of two rows of a table, and
 its gradient is added back to those rows. No operation mixes models: each is what it would be alone. A model leaves the
-bank when it answers all validation pairs, or diverges.
+bank when it answers all validation pairs, for as many epochs as the recipe asks, or diverges.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +34,7 @@ class Recipe:
     """A model is trained by AdamW on cross entropy, until every validation pair is right or the epochs are over."""
 
     epochs: int = 500
-    """Most epochs; a model stops at the first one with every validation pair right."""
+    """Most epochs; a model stops at the first one with every validation pair right, or later: see settle."""
     batch: int = 64
     """Pairs per step."""
     lr: float = 3e-3
@@ -44,12 +44,15 @@ class Recipe:
     test_share: float = 0.0
     """Share of the P^2 pairs to test on, taken from those that would validate. Nothing is chosen by them: training
     stops where validation is perfect, and so favours the validation pairs."""
+    settle: int = 1
+    """Epochs in a row with every validation pair right before a model stops. With 1, the spec's, a model stops at its
+    first lucky epoch, and its test pairs say when that was; with more they say what the width can do."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch < 1 or not 0 < self.train_share < 1:
+        if min(self.epochs, self.batch, self.settle) < 1 or not 0 < self.train_share < 1:
             raise UserError(
-                f"epochs={self.epochs}, batch={self.batch}, train_share={self.train_share}: the first two are at least "
-                "1, the share lies between 0 and 1."
+                f"epochs={self.epochs}, batch={self.batch}, settle={self.settle}, train_share={self.train_share}: the "
+                "first three are at least 1, the share lies between 0 and 1."
             )
         if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
             raise UserError(f"lr={self.lr}, weight_decay={self.weight_decay}: a rate is above 0, a decay 0 or more.")
@@ -58,6 +61,12 @@ class Recipe:
                 f"test_share={self.test_share}: it is 0 or more, and with train_share={self.train_share} leaves some "
                 "pairs to validate."
             )
+
+    def recipe(self) -> dict[str, Any]:
+        """The training options that all widths and seeds share; `settle` is left out where it is the spec's, as it was
+        before there was one."""
+        given = {f.name: getattr(self, f.name) for f in fields(Recipe)}
+        return {key: value for key, value in given.items() if key != "settle" or value != 1}
 
     def sizes(self, P: int) -> tuple[int, int, int]:
         """Count the pairs to train, to validate and to test on."""
@@ -100,7 +109,7 @@ class Epoch:
     loss: dict[int, float]
     """Mean training loss; not finite where the model diverged."""
     finished: tuple[int, ...]
-    """Models that leave the bank: perfect on validation, diverged, or out of epochs."""
+    """Models that leave the bank: settled at perfect validation, diverged, or out of epochs."""
 
 
 class BilinearBank:
@@ -115,6 +124,8 @@ class BilinearBank:
         self.models, self.seeds, self.recipe = list(models), list(seeds), recipe
         self.device = torch.device(device)
         self.number = 0
+        self.streaks = [0] * len(models)
+        """Epochs in a row, up to now, in which a model answered every validation pair."""
         self.splits = {seed: PairSplit.of(self.P, seed, recipe) for seed in seeds}
         self.orders = {seed: stream(seed, "order") for seed in seeds}
         together = TOGETHER if self.device.type == "cpu" else len(models)
@@ -142,6 +153,7 @@ class BilinearBank:
             "number": self.number,
             "clock": self.groups[0].adamw.clock,
             "orders": generator_states(self.orders),
+            "streaks": list(self.streaks),
             "groups": [{"members": group.members, "tensors": group.tensors} for group in self.groups],
         }
 
@@ -149,6 +161,8 @@ class BilinearBank:
     def restore(self, state: dict[str, Any], places: Sequence[int]) -> None:
         """Resume from the state of a bank; `places` are where this bank's models stood in that one."""
         self.number = int(state["number"])
+        if "streaks" in state:  # not in a checkpoint of an earlier assay, where the first perfect epoch was the last
+            self.streaks = [int(state["streaks"][place]) for place in places]
         restore_generators(self.orders, state["orders"])
         rows = {k: (saved["tensors"], row) for saved in state["groups"] for row, k in enumerate(saved["members"])}
         for group in self.groups:
@@ -173,8 +187,11 @@ class BilinearBank:
             losses = torch.where(group.finite(), losses, torch.nan)
             val_acc |= zip(group.members, right.tolist(), strict=True)
             loss |= zip(group.members, losses.tolist(), strict=True)
-            leaving = (right == 1) | ~losses.isfinite() | (number == self.recipe.epochs)
-            finished += self._leave(group, leaving)
+            for k in group.members:
+                self.streaks[k] = self.streaks[k] + 1 if val_acc[k] == 1 else 0
+            settled = [self.streaks[k] >= self.recipe.settle for k in group.members]
+            over = ~losses.isfinite() | (number == self.recipe.epochs)
+            finished += self._leave(group, torch.tensor(settled, device=over.device) | over)
         self.groups = [group for group in self.groups if group.members]
         return Epoch(number, val_acc, loss, tuple(sorted(finished)))
 

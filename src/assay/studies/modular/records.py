@@ -21,7 +21,7 @@ def setting(run: Run) -> str:
 
 def recipe_of(options: Mapping[str, Any]) -> Recipe:
     """The training recipe in a run's options."""
-    return Recipe(**{f.name: options[f.name] for f in fields(Recipe)})
+    return Recipe(**{f.name: options[f.name] for f in fields(Recipe) if f.name in options})
 
 
 def saved_sweep(records: Sequence[Record]) -> SweepResults:
@@ -42,7 +42,7 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
         )
         for record in done
     ]
-    return collect(options["P"], models, {f.name: options[f.name] for f in fields(Recipe)})
+    return collect(options["P"], models, recipe_of(options).recipe())
 
 
 def saved_model(record: Record) -> Model:

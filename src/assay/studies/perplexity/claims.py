@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from assay.core.errors import UserError
@@ -186,4 +187,8 @@ CLAIMS = {
             ),
         ),
     ),
+}
+CLAIMS = {
+    name: replace(claim, exempt="nothing is trained: the language model is there already")
+    for name, claim in CLAIMS.items()
 }

@@ -12,7 +12,7 @@ over K, which is -1 if so.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
@@ -49,6 +49,8 @@ class Dynamics(FromConfig):
     config: str = "dynamics"
     output_dir: Path = Path("results/dynamics")
     """Folder for dynamics_results.json and the figures."""
+    hidden_dims: tuple[int, ...] = ()
+    """Numbers of units, instead of the file's model.hidden_dim; with several, the table has a column K."""
 
     def axes(self, config: Config) -> list[tuple[str, float]]:
         optimizers, rates = config.get("sweep", "optimizers", ["adam"]), config.get("sweep", "learning_rates", [1e-3])
@@ -58,15 +60,17 @@ class Dynamics(FromConfig):
         config = self.loaded()
         coder = config.encoder()
         return [
-            self.one(config, coder, seed=seed, lr=rate, optimizer=optimizer)
+            self.one(config, coder, seed=seed, lr=rate, optimizer=optimizer, units=units)
             for seed in self.wanted_seeds(config)
+            for units in self.hidden_dims or (config.hidden_dim,)
             for optimizer, rate in self.axes(config)
         ]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         results = self.results(records)
         rows = [
-            {key: entry[key] for key in ("optimizer", "lr")}
+            ({"K": entry["hidden_dim"]} if len(self.hidden_dims) > 1 else {})
+            | {key: entry[key] for key in ("optimizer", "lr")}
             | {title: _pooled(entry["runs"], key) for title, key in COLUMNS.items()}
             for entry in results["sweep"]
         ]
@@ -79,12 +83,12 @@ class Dynamics(FromConfig):
     def results(self, records: Sequence[Record]) -> dict[str, Any]:
         """The spec's dynamics_results.json."""
         config, sweep = self.loaded(), []
-        for optimizer, rate in self.axes(config):
-            done = [(r, r.run.options) for r in records if r.status == "done"]
-            mine = [r for r, own in done if own["recipe"]["optimizer"] == optimizer and own["lr"] == rate]
+        for units, (optimizer, rate) in product(self.hidden_dims or (config.hidden_dim,), self.axes(config)):
+            mine = [r for r in records if r.status == "done" and _is(r, optimizer, rate, units)]
             if mine:
                 runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
-                sweep.append({"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)})
+                entry = {"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)}
+                sweep.append({"hidden_dim": units, **entry} if self.hidden_dims else entry)
         return {"sweep": sweep, "config": dict(config.sections)}
 
 
@@ -109,6 +113,11 @@ def log_slope(losses: Sequence[float]) -> float:
 def _pooled(runs: Sequence[dict[str, Any]], key: str) -> Interval | None:
     values = [float(run[key]) for run in runs if run[key] is not None]
     return student_t(values) if values else None
+
+
+def _is(record: Record, optimizer: str, rate: float, units: int) -> bool:
+    options = record.run.options
+    return (options["recipe"]["optimizer"], options["lr"], options["d_code"]) == (optimizer, rate, units)
 
 
 def _run(record: Record) -> dict[str, Any]:

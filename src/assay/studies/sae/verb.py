@@ -88,13 +88,20 @@ class FromConfig(Study):
         return missing_data(runs, self.searched(self.loaded()))
 
     def one(
-        self, config: Config, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = ""
+        self,
+        config: Config,
+        coder: SparseCoder,
+        *,
+        seed: int,
+        lr: float | None = None,
+        optimizer: str = "",
+        units: int = 0,
     ) -> Run:
         recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
         rate = config.lr if lr is None else lr
         data = self.vectors(config)
         coded = Coded(data, data.fingerprint(self.searched(config)))
-        return coder_run(coded, coder, seed=seed, d_code=config.hidden_dim, lr=rate, recipe=recipe)
+        return coder_run(coded, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
 
 
 @dataclass(frozen=True, kw_only=True)

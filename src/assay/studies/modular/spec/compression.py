@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 
 from assay.core.study import Context
+from assay.studies.modular.bilinear_bank import Recipe
 from assay.studies.modular.files import Key, State, SweepResults, collect, load, save
 from assay.studies.modular.matrices import (
     load_or_compute_act_similarity,
@@ -56,9 +57,11 @@ def run_sweep(
     **recipe: Any,
 ) -> SweepResults:
     """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
-    modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share. The models are those of that command."""
+    modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share, settle; left out, they are the spec's. The
+    models are those of that command, with its preset `spec`."""
     widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
-    study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **recipe)
+    given = Recipe().recipe() | recipe
+    study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **given)
     numerics = numerics_for(str(device))
     runs = [replace(run, numerics=numerics) for run in study.plan()]
     found = []

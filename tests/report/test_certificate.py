@@ -1,0 +1,157 @@
+"""A certificate: the search that widens by itself, what doubled training may move, and how many seeds tell."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.core.run import Record, Run
+from assay.metrics.intervals import Interval, student_t
+from assay.report.certificate import Finding, examined, of_row, sentence, widened
+from assay.report.claims import Certificate, Check, Claim, identity, seeds_needed
+from assay.report.rows import Row, rows
+
+SCORE = Check(what="score", metric="score", at_least=0.9)
+CLAIM = Claim(
+    claim="It cannot be learnt.",
+    source="nobody",
+    study="planted",
+    options={"lr": 0.01, "steps": 100},
+    checks=(SCORE,),
+    certificate=Certificate(
+        about="what can be learnt",
+        metric="validation",
+        tried={"lr": (0.003, 0.01, 0.03)},
+        longer={"steps": 200},
+        number=SCORE,
+    ),
+)
+Score = Callable[[float, int, int], float]
+
+
+def at_the_best_rate(records: Sequence[Record]) -> Interval:
+    by_rate: dict[float, list[float]] = {}
+    for record in records:
+        by_rate.setdefault(record.run.options["lr"], []).append(record.metrics["score"])
+    return student_t(max(by_rate.values(), key=sum))
+
+
+CHOOSES = replace(
+    CLAIM,
+    grid={"lr": (0.003, 0.01, 0.03)},
+    checks=(Check(what="score", measure=at_the_best_rate, at_least=0.9),),
+    certificate=replace(CLAIM.certificate, number=Check(what="score", measure=at_the_best_rate, at_least=0.9)),
+)
+"""The claim, if it chooses its rate by itself."""
+
+
+def looked_at(score: Score, asked: list[Claim]) -> Callable[[Claim], tuple[Sequence[Run], Mapping[str, Record]]]:
+    """Records of a study whose score is a function of rate, steps and seed."""
+
+    def look(claim: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
+        asked.append(claim)
+        steps = claim.grid.get("steps", [claim.options["steps"]])[0]
+        rates = claim.grid.get("lr", [claim.options["lr"]])
+        runs = [Run("planted", {"lr": lr, "steps": steps}, seed, {}) for lr in rates for seed in range(5)]
+        values = {run: score(run.options["lr"], steps, run.seed) for run in runs}
+        records = [Record(run, "done", {"score": value, "validation": value}) for run, value in values.items()]
+        return runs, {identity(record.run): record for record in records}
+
+    return look
+
+
+def verdict(score: Score, claim: Claim = CLAIM) -> tuple[Finding, list[Claim]]:
+    asked: list[Claim] = []
+    return examined("planted", claim, looked_at(score, asked)), asked
+
+
+def noise(seed: int) -> float:
+    return 0.002 * (seed - 2)
+
+
+def test_models_that_were_trained_too_little_refute_nothing() -> None:
+    found, _ = verdict(lambda lr, steps, seed: steps / 400 + noise(seed))
+    assert found.checked.word == "not reproduced"
+    assert str(found.verdict) == "not converged: says nothing about what can be learnt" and not found.publishable
+    assert [part.holds for part in found.parts] == [True, False, True]
+    trained, _ = verdict(lambda lr, steps, seed: 0.5 + noise(seed))
+    assert trained.verdict.word == "not reproduced" and trained.publishable, (
+        "the same, if more training changes nothing"
+    )
+
+
+def test_a_rate_that_is_told_below_another_refutes_nothing() -> None:
+    found, _ = verdict(lambda lr, steps, seed: 0.5 + 0.1 * (lr == 0.003) + noise(seed))
+    assert found.verdict.word == "not converged" and "lr=0.003 is told above its own" in found.parts[0].said
+
+
+def test_the_search_goes_on_while_the_best_is_at_an_edge_and_stops_once_it_is_not() -> None:
+    found, asked = verdict(lambda lr, steps, seed: 0.7 - 0.1 * abs(np.log10(lr / 0.1)) + noise(seed), CHOOSES)
+    assert [list(claim.grid["lr"]) for claim in asked[1:4]] == [
+        [0.003, 0.01, 0.03],
+        [0.003, 0.01, 0.03, 0.1],
+        [0.003, 0.01, 0.03, 0.1, 0.3],
+    ]
+    assert found.parts[0].holds and "lr=0.1" in found.parts[0].said
+    assert list(asked[-1].grid["lr"])[-1] == 0.3 and asked[-1].grid["steps"] == [200], "doubled on the wider grid"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_search_without_a_best_ends_at_its_limit_and_says_so(sign: int) -> None:
+    found, _ = verdict(lambda lr, steps, seed: 0.5 + sign * 0.02 * np.log10(lr) + noise(seed), CHOOSES)
+    assert found.verdict.word == "not converged" and "of 6 recipes" in found.parts[0].said
+    assert "at an edge of lr" in found.parts[0].said
+
+
+def test_the_next_value_of_an_axis_is_1_or_3_times_a_power_of_ten() -> None:
+    start = {"lr": (0.003, 0.01), "decay": (0.25,)}
+    assert widened(start, [("lr", True), ("decay", False)], start) == {"lr": [0.003, 0.01, 0.03], "decay": [0.1, 0.25]}
+    assert widened(start, [], start) == {"lr": [0.003, 0.01], "decay": [0.25]}
+
+
+def test_a_goal_that_is_reached_asks_for_no_search() -> None:
+    found, asked = verdict(lambda lr, steps, seed: 0.95 + noise(seed))
+    assert found.verdict.word == "reproduced" and len(asked) == 1 and found.publishable
+
+
+def test_as_many_seeds_are_asked_for_as_tell_the_effect_seen_four_times_of_five() -> None:
+    """By simulation: with that many seeds, an interval that excludes the limit is found about as often."""
+    check = Check(what="", metric="m", at_least=0.0)
+    seen = student_t([0.6, 1.4, 0.2, 1.9, 0.9])
+    needed = seeds_needed(check, seen)
+    assert needed is not None
+    rng = np.random.default_rng(0)
+    deviation = float(np.std([0.6, 1.4, 0.2, 1.9, 0.9], ddof=1))
+    drawn = [student_t(list(rng.normal(1.0, deviation, needed))) for _ in range(2000)]
+    share = np.mean([one.low is not None and one.low > 0 for one in drawn])
+    assert 0.74 < share < 0.9, f"{needed} seeds: {share}"
+    assert seeds_needed(check, Interval(0.0, -1.0, 1.0, 5)) is None, "at the limit"
+
+
+def curve(values: Sequence[float], lr: float, seed: int) -> Record:
+    entries: list[Any] = [{"step": 10 * place, "accuracy": value} for place, value in enumerate(values, start=1)]
+    run = Run("planted", {"optimizer": {"lr": lr}}, seed, {})
+    return Record(run, "done", {"accuracy": values[-1], "curve": entries})
+
+
+def row(values: Sequence[float], best: float) -> Row:
+    records = [
+        curve([value + noise(seed) - abs(lr - best) for value in values], lr, seed)
+        for lr in (0.001, 0.01, 0.1)
+        for seed in range(3)
+    ]
+    (found,) = rows(records, tune="optimizer.lr", worth=lambda record: float(record.metrics["accuracy"]))
+    return found
+
+
+def test_a_row_of_a_report_is_certified_from_its_own_records() -> None:
+    flat, rising = (0.2, 0.5, 0.5, 0.5), (0.1, 0.2, 0.3, 0.5)
+    assert all(part.holds for part in of_row(row(flat, 0.01), "accuracy", limit=0.9))
+    assert [part.holds for part in of_row(row(rising, 0.01), "accuracy", limit=0.9)] == [True, False, True]
+    assert [part.holds for part in of_row(row(flat, 0.1), "accuracy", limit=0.9)] == [False, True, True]
+    assert [part.holds for part in of_row(row(flat, 0.01), "accuracy", limit=0.5)] == [True, True, False]
+    said = sentence("It recalls half.", of_row(row(rising, 0.01), "accuracy"), about="recall")
+    assert said == "not converged: says nothing about recall"
+    assert sentence("It recalls half.", of_row(row(flat, 0.01), "accuracy"), about="recall") == "It recalls half."
