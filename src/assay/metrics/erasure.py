@@ -142,7 +142,7 @@ def _differences(
 def _erased(
     test: Coded, W: Float[Tensor, "units d"], effects: Float[Tensor, "fits units"], count: int
 ) -> list[Float[Tensor, "n d"]]:
-    """Return, for each concept, the rows without what its `count` units of largest effect add; a unit that has no effect
+    """Return, for each concept, the rows without what its `count` units of largest effect add; a unit without an effect
     stays."""
     found = []
     for effect in effects:
