@@ -13,7 +13,7 @@ from assay.vectors.base import Vectors
 
 @pytest.fixture(scope="module")
 def data() -> Vectors:
-    return vectors.parse("concepts:rows=4000:free=40").load()
+    return vectors.parse("concepts:rows=2000:free=40").load()
 
 
 def scored(data: Vectors, directions: Tensor, code: Tensor, decoder: RidgeDecoder | None = None) -> Absorption:

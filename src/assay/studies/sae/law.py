@@ -31,9 +31,9 @@ NOTE = (
     "units: -1 if the loss is c - K ln t."
 )
 EXPONENTS = (
-    "Least squares of ln(epoch) within each rate (for the units) or width (for the rate), seed by seed, ± half the "
-    "95 % Student t interval over seeds. Of the units 0 is an epoch that does not depend on them, 1 one that is "
-    "proportional to them; of the rate 0 is an epoch whatever the rate."
+    "Least squares of ln(epoch), in the middle of the averaged changes, within each rate (for the units) or width (for "
+    "the rate), seed by seed, ± half the 95 % Student t interval over seeds. Of the units 0 is an epoch that does not "
+    "depend on them, 1 one that is proportional to them; of the rate 0 is an epoch whatever the rate."
 )
 Epochs = Mapping[tuple[int, float], Mapping[int, float]]
 """By number of units and rate, and by seed."""
@@ -129,14 +129,16 @@ def exponent_of_rate(records: Sequence[Record]) -> Interval | None:
 
 
 def _exponent(found: Epochs, *, of: int) -> Interval | None:
-    """Of units (0) or rate (1): each seed's slope in logarithms, around the mean of every value of the other."""
+    """Of units (0) or rate (1): each seed's slope in logarithms, around the mean of every value of the other. The epoch
+    is that in the middle of the changes that are averaged: a loss of -K ln t so gives K, and an exponent of 1."""
     seeds = sorted({seed for by_seed in found.values() for seed in by_seed})
     slopes = []
     for seed in seeds:
         lines: dict[float, list[tuple[float, float]]] = {}
         for place, by_seed in found.items():
             if seed in by_seed:
-                lines.setdefault(place[1 - of], []).append((math.log(place[of]), math.log(by_seed[seed])))
+                middle = by_seed[seed] - (WINDOW + 1) / 2
+                lines.setdefault(place[1 - of], []).append((math.log(place[of]), math.log(middle)))
         centred = [point for line in lines.values() for point in _centred(line)]
         spread = sum(x * x for x, _ in centred)
         if spread > 0:
