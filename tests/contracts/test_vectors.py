@@ -5,7 +5,7 @@ import pytest
 from assay.contracts.base import promises
 from assay.vectors import vectors
 
-HERE = ("digits", "dictionary:rows=400", "dictionary:rows=400:hierarchy=true")
+HERE = ("digits", "dictionary:rows=400", "dictionary:rows=400:hierarchy=true", "concepts:rows=400")
 
 
 @pytest.mark.parametrize("promise", promises("vectors"), ids=lambda f: f.__name__)

@@ -74,11 +74,24 @@ def k_sparse_accuracy(
     most, a logistic probe on those alone, and its balanced accuracy; the mean over classes."""
     (z, y), (z_test, y_test) = train, test
     labels = y.unique()
-    is_it, is_it_test = (labelled == labels[:, None] for labelled in (y, y_test))
+    found = k_sparse_of_concepts((z, (y == labels[:, None]).mT), (z_test, (y_test == labels[:, None]).mT), ks)
+    if not found:
+        raise UserError("k-sparse probing needs rows of at least two classes, in training and test.")
+    return found
+
+
+def k_sparse_of_concepts(
+    train: tuple[Float[Tensor, "n units"], Bool[Tensor, "n concepts"]],
+    test: tuple[Float[Tensor, "m units"], Bool[Tensor, "m concepts"]],
+    ks: Sequence[int] = (1, 2, 5),
+) -> dict[int, float]:
+    """Score the same where a row may have several concepts, or none. Empty where no concept tells two rows apart."""
+    z, z_test = train[0], test[0]
+    is_it, is_it_test = train[1].mT, test[1].mT
     told = is_it.any(dim=1) & ~is_it.all(dim=1) & is_it_test.any(dim=1) & ~is_it_test.all(dim=1)
     is_it, is_it_test = is_it[told].double(), is_it_test[told].double()
     if not len(is_it):
-        raise UserError("k-sparse probing needs rows of at least two classes, in training and test.")
+        return {}
     share, share_test = _balanced(is_it), _balanced(is_it_test)
     wide = z.double()
     means = is_it @ wide / is_it.sum(dim=1, keepdim=True)

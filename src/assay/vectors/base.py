@@ -39,6 +39,8 @@ class Vectors:
     test: Part
     dictionary: Float[Tensor, "atoms d_in"] | None = None
     """The atoms the rows are made of, where they are known."""
+    parents: tuple[int, ...] | None = None
+    """For each atom the one that fires wherever it does, itself where there is none; where there is a hierarchy."""
     image: tuple[int, int] | None = None
     """Height and width, where rows are images."""
     splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None

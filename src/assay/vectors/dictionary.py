@@ -62,7 +62,8 @@ class Dictionary(VectorData):
             self._part(atoms, rows, stream(self.draw, "dictionary", name))
             for name, rows in (("train", self.rows), ("validation", self.rows // 4), ("test", self.rows // 4))
         )
-        return Vectors(train, validation, test, dictionary=atoms)
+        parents = tuple(self._parents().tolist()) if self.hierarchy else None
+        return Vectors(train, validation, test, dictionary=atoms, parents=parents)
 
     def _part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
         fired = self._fired(rows, rng) * (0.5 + torch.rand(rows, self.atoms, generator=rng))
@@ -73,9 +74,13 @@ class Dictionary(VectorData):
         draws = torch.rand(rows, self.atoms, generator=rng)
         if not self.hierarchy:
             return (draws < self.active / self.atoms).float()
-        parents = torch.arange(self.atoms) // (1 + CHILDREN) * (1 + CHILDREN)
+        parents = self._parents()
         is_parent = parents == torch.arange(self.atoms)
         # A parent with 2 children, each firing with probability 1/2, fires 2 atoms on average.
         share = self.active / (is_parent.sum() * (1 + CHILDREN / 2))
         fires = torch.where(is_parent, draws < share, draws < 0.5)
         return (fires & fires[:, parents]).float()
+
+    def _parents(self) -> Tensor:
+        """Of each atom of a hierarchy its parent; a parent is its own."""
+        return torch.arange(self.atoms) // (1 + CHILDREN) * (1 + CHILDREN)

@@ -12,6 +12,7 @@ from assay.metrics.intervals import Interval, letters, paired_difference
 from assay.report.draw import Column, Points, lines, numbered, per_setting, table
 from assay.report.rows import Row, by_setting
 from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
+from assay.studies.sae.planted import planted_tables
 from assay.studies.sae.units import features, stability
 from assay.vectors.activations import CLEARLY
 
@@ -39,10 +40,11 @@ COLUMNS = (
     Column("FVU own", "fvu_own", ".3f", note="FVU own: by the coder's own decoder."),
     Column("probe", "probe_accuracy", ".4f", note="probe: logistic regression, its penalty chosen on validation rows."),
     Column("1 unit", "probe_1_units", ".3f",
-           note="1 unit, 5 units: balanced accuracy of class against rest from so many units."),
+           note="1 unit, 5 units: balanced accuracy of class or planted concept against rest from so many units."),
     Column("5 units", "probe_5_units", ".3f"),
     Column("dead", "dead", ".1f", always=True),
     Column("atoms", "atom_cosine", ".3f", note="atoms: one-to-one matched |cosine| with the true atoms."),
+    Column("atoms found", "atoms_found", ".3f", note="atoms found: share of them with |cosine| above .9."),
     Column("firing F1", "firing_f1", ".3f", note="firing F1: of the matched units, against the atoms' firing."),
     Column("loss recovered", "loss_recovered_from_mean", ".3f",
            note="loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
@@ -52,7 +54,7 @@ COLUMNS = (
            "1,024 evenly spaced ones of the first seed with any of the second."),
     Column("params", lambda row: row.first.get("params"), always=True),
 )  # fmt: skip
-COMPARED = ("FVU", "probe", "atoms", "firing F1", "loss recovered")
+COMPARED = ("FVU", "probe", "atoms", "atoms found", "firing F1", "loss recovered")
 MEASURES = [replace(column, note="", always=False) for column in COLUMNS if column.title in COMPARED]
 """The columns that curves are compared by at equal L0."""
 REFERENCE = "lse_infomax"
@@ -68,6 +70,7 @@ def report(records: Sequence[Record], out: Report) -> None:
     compared = beside_every_recipe(found)
     for suffix, own in numbered(compared):
         _equal_l0(own, out, f"equal_l0{suffix}")
+    planted_tables(records, compared, out)
     for suffix, own in per_setting(compared, out):
         for metric, title in CHARTS.items():
             lines(

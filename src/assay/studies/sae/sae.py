@@ -20,6 +20,7 @@ from assay.data.places import FOLDER, HUB, folders, is_hub
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
+from assay.studies.sae.presets import PLANTED
 from assay.train.coder_bank import CoderRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
@@ -124,6 +125,7 @@ class Sae(Study):
             "lrs": (3e-4, 1e-3, 3e-3),
             "seeds": (0, 1, 2, 3, 4),
         },
+        **PLANTED,
     }  # fmt: skip
 
     lowered: ClassVar[Mapping[str, str]] = {"recipe.batch": "--batch", "coder": "--coders"}

@@ -12,6 +12,7 @@ from assay.metrics import sparsity
 from assay.metrics.logistic import Probe, choose, fit_all_as_scikit_learn, fit_paths
 from assay.nn import infomax
 from assay.sparse_coders.base import CoderModule
+from assay.studies.sae.concepts import concept_scores
 from assay.studies.sae.spec import metrics as spec
 from assay.vectors.base import Part, Vectors
 
@@ -81,6 +82,7 @@ def _scores(module: CoderModule, z: Tensor, readers: "_Readers", data: Vectors) 
         directions = module.directions()[0]
         true = sparsity.recovery(directions, z_test, data.dictionary, test.fired)
         found |= {"atom_cosine": true.cosine, "atoms_found": true.found, "firing_f1": true.f1}
+    found |= concept_scores(module, decoder, (z, z_test), data)
     return found
 
 

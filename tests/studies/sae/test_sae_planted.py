@@ -1,0 +1,110 @@
+"""Coders on planted atoms are read at the true L0 and at their best level, and few units are held to a floor."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.core.run import Record, Run
+from assay.core.store import Store
+from assay.report.section import Section
+from assay.sparse_coders import sparse_coders
+from assay.studies.sae.planted import planted
+from assay.studies.sae.report import report
+
+RECIPE = {"epochs": 10, "batch": 2, "optimizer": "adam", "partial": False}
+
+
+def record(word: str, seed: int, *, l0: float, found: float, fvu: float, lr: float = 1e-3, epochs: int = 10) -> Record:
+    options = {
+        "data": {"name": "dictionary"},
+        "coder": sparse_coders.parse(word).spec(),
+        "d_code": 4,
+        "lr": lr,
+        "recipe": {**RECIPE, "epochs": epochs},
+    }
+    metrics = {
+        "l0": l0, "fvu": fvu, "validation_fvu": fvu, "params": 1, "true_l0": 8.0, "atoms_found": found,
+        "firing_f1": found,
+    }  # fmt: skip
+    return Record(Run("sae", options, seed, {}), "done", metrics)
+
+
+def penalised(seed: int, *, gain: float = 0.0, epochs: int = 10) -> list[Record]:
+    """At the low rate codes are denser with less error and fewer atoms: FVU across levels would choose that rate."""
+    low = [("relu_l1:l1=0.1", 60.0, 0.5, 0.05), ("relu_l1:l1=1.0", 16.0, 0.3, 0.15)]
+    high = [("relu_l1:l1=0.1", 17.0, 0.96, 0.12), ("relu_l1:l1=1.0", 6.0, 0.80, 0.30)]
+    return [
+        record(word, seed, l0=l0 + seed / 100, found=found + gain, fvu=fvu, lr=lr, epochs=epochs)
+        for lr, levels in ((1e-3, low), (1e-2, high))
+        for word, l0, found, fvu in levels
+    ]
+
+
+def test_the_rate_is_chosen_at_the_true_l0_and_the_best_level_by_the_truth() -> None:
+    ((_, label), own), *more = planted([r for seed in range(3) for r in penalised(seed)]).items()
+    assert label == "relu_l1" and not more
+    assert own.there is not None and own.there.rate == 1e-2, "the low rate does not reach an L0 of 8"
+    there = own.there.interval("atoms_found")
+    assert there is not None and 0.80 < there.mean < 0.96 and not own.is_level
+    assert own.best.rate == 1e-2 and own.best.interval("atoms_found").mean == pytest.approx(0.96)
+    assert own.best.values("l0")[0] == 17.0 and own.level_at_edge, "of two levels each is at an edge"
+
+
+def test_a_level_that_has_the_true_l0_is_named_so() -> None:
+    records = [record(f"topk:k={k}", seed, l0=float(k), found=k / 20, fvu=1 / k) for seed in (0, 1) for k in (4, 8, 16)]
+    (own,) = planted(records).values()
+    assert own.is_level and own.there is not None and own.there.interval("atoms_found").mean == pytest.approx(0.4)
+    assert own.best.interval("atoms_found").mean == pytest.approx(0.8) and own.level_at_edge
+
+
+def test_a_coder_that_does_not_reach_the_true_l0_has_no_number_there() -> None:
+    records = [record(f"topk:k={k}", seed, l0=float(k), found=0.5, fvu=1 / k) for seed in (0, 1) for k in (16, 32)]
+    (own,) = planted(records).values()
+    assert own.there is None and own.best.interval("atoms_found").mean == 0.5
+    lines = {table.name: table.rows for table in reported(records).tables}
+    assert lines["true_l0"][0]["atoms found"] is None and lines["true_l0"][0]["best found"].mean == 0.5
+
+
+def test_doubled_training_says_how_much_the_number_still_moves() -> None:
+    short = [r for seed in range(3) for r in penalised(seed)]
+    long = [r for seed in range(3) for r in penalised(seed, gain=0.03, epochs=20)]
+    found = {where: own for (where, _), own in planted(short + long).items()}
+    assert found["epochs=10"].longer is not None and found["epochs=10"].longer.mean == pytest.approx(0.03)
+    assert found["epochs=20"].longer is None
+    other = [r for seed in range(3) for r in penalised(seed, epochs=30)]
+    assert all(own.longer is None for own in planted(short + other).values()), "three times is not twice"
+
+
+def test_data_without_planted_atoms_has_none_of_these_tables() -> None:
+    plain = [
+        replace(r, metrics={key: value for key, value in r.metrics.items() if key != "true_l0"}) for r in penalised(0)
+    ]
+    assert {table.name for table in reported(plain).tables} <= {"sae", "equal_l0"}
+
+
+def reported(records: list[Record]) -> Section:
+    section = Section("sae")
+    report(records, section)
+    return section
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_trained_code_tells_concepts_from_few_units_and_random_features_do_not(
+    cli: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Of all units a probe may read as much from random features; of five it does not."""
+    words = ["--data", "concepts:rows=2000:d_in=32:concepts=4:children=2:free=12", "--d_code", "24", "--epochs", "20"]
+    words += ["--coders", "relu_l1", "relu_l1:l1=1.0", "random_relu", "--lrs", "1e-2", "--seeds", "0..2"]
+    code, _, err = cli("sae", *words, "--device", "cpu", "--executor", "serial", "--quiet", "--out", tmp_path)
+    assert code == 0, err
+    records = Store(tmp_path).records("sae")
+    tables: dict[str, list[dict[str, Any]]] = {t.name: [*t.rows] for t in reported([*records]).tables}
+    (trained,) = [row for row in tables["few_units"] if row["coder"] == "relu_l1"]
+    assert trained["5 units - random_relu"].low > 0 and trained["5 units"].mean > 0.85
+    (floor,) = [row for row in tables["few_units"] if row["coder"] == "random_relu"]
+    assert floor["5 units - random_relu"] is None
+    assert {"absorbed", "parent F1", "TPP 2", "SCR 2"} <= tables["concepts"][0].keys()
+    assert "best found" in tables["true_l0"][0]
