@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.data import activation_cache, language_model
+from assay.data import activation_cache, language_model, named, splice
 from assay.data.places import FOLDER, cache
 from assay.nn.random import initialised_from, stream
 from assay.studies.sae import fitting, get_llm_activations
@@ -152,7 +152,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activat
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.delenv("ASSAY_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for cached in (activations._loaded_model, activations._loaded_tokenizer):
+    for cached in (named.loaded_model, named.loaded_tokenizer):
         cached.cache_clear()
     return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
 
@@ -160,7 +160,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activat
 def test_a_language_models_rows_are_per_token_and_split_by_sequence(tiny: activations.Activations) -> None:
     data = tiny.load()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [32 * 19, 4 * 19, 4 * 19]
-    model = activations._model("tiny")
+    model = named.shared_model("tiny")
     with torch.no_grad():
         plain = model.model(tiny.tokens(), output_hidden_states=True).hidden_states[1][:, 1:].flatten(0, 1)
     mean = plain[: 32 * 19].mean(dim=0)
@@ -194,7 +194,7 @@ COUNTED = torch.arange(33).view(3, 11) % 11
 
 
 def recovered(ids: torch.Tensor, reconstruct: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-    return activations.Splice(Successor(), "layer", [ids]).loss_recovered(
+    return splice.Splice(Successor(), "layer", [ids]).loss_recovered(
         torch.full((11,), 5 / 11), torch.tensor(1.0), reconstruct
     )
 
@@ -210,14 +210,14 @@ def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean() -> None:
 def test_no_share_is_given_of_a_loss_that_the_baseline_does_not_have(ids: torch.Tensor) -> None:
     found = recovered(ids, lambda x: 0.5 * x)
     assert found["ce_mean"] < found["ce"], "the model is surer of what does not come than its mean is"
-    assert found.keys() == {"ce", "ce_mean", "ce_zero", "ce_spliced"}
+    assert found.keys() == {"ce", "ce_mean", "ce_zero", "ce_spliced", "kl"}
 
 
 def test_a_baseline_must_be_clearly_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     gap = recovered(COUNTED, lambda x: x)["ce_mean"] - recovered(COUNTED, lambda x: x)["ce"]
-    monkeypatch.setattr(activations, "CLEARLY", gap * 1.01)
+    monkeypatch.setattr(splice, "CLEARLY", gap * 1.01)
     assert "loss_recovered_from_mean" not in recovered(COUNTED, lambda x: x)
-    monkeypatch.setattr(activations, "CLEARLY", gap * 0.99)
+    monkeypatch.setattr(splice, "CLEARLY", gap * 0.99)
     assert "loss_recovered_from_mean" in recovered(COUNTED, lambda x: x)
 
 
@@ -239,20 +239,20 @@ def test_a_module_that_is_not_there_is_refused_before_anything_is_read_or_comput
 def test_the_cache_of_other_weights_of_the_same_size_is_not_taken(
     tiny: activations.Activations, tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    first, rows = activations._fingerprint("tiny"), tiny.load().test.x
-    model = activations._model("tiny")
-    content = activations._content(model)
+    first, rows = named.weights_hash("tiny"), tiny.load().test.x
+    model = named.shared_model("tiny")
+    content = named.content_hash(model)
     weight = model.get_parameter("model.embed_tokens.weight")
     with torch.no_grad():
         weight.copy_(change(weight))
-    assert activations._content(model) != content, "also of a name, whose files are not at hand"
+    assert named.content_hash(model) != content, "also of a name, whose files are not at hand"
     model.save_pretrained(tmp_path / "models" / "tiny")
-    assert activations._fingerprint("tiny") != first
+    assert named.weights_hash("tiny") != first
     assert not torch.equal(tiny.load().test.x, rows)
 
 
 def test_rows_far_longer_than_the_others_are_left_out_and_left_as_they_are(tiny: activations.Activations) -> None:
-    model = activations._model("tiny")
+    model = named.shared_model("tiny")
     with torch.no_grad():
         plain = model.model(tiny.tokens(), output_hidden_states=True).hidden_states[1][:, 1:]
     length = plain.norm(dim=2)
@@ -329,7 +329,7 @@ def test_rows_of_another_device_are_not_taken_up(
     tiny.load_with("cpu")
     with pytest.raises(AttributeError):  # no rows come of a device without memory; it was asked for them
         tiny.load_with("meta")
-    activations._loaded_model.cache_clear()
+    named.loaded_model.cache_clear()
     assert [device for device, _ in seen] == ["cpu", "meta"] and seen[0][1] != seen[1][1]
 
 
@@ -345,11 +345,11 @@ def test_models_without_the_hub_and_named_texts_are_found(
 ) -> None:
     found = {"smollm2-135m": lambda: tmp_path / "smollm2"}
     monkeypatch.setattr(language_model, "KNOWN_WITHOUT_THE_HUB", found)
-    assert activations.find_model("smollm2-135m") == str(tmp_path / "smollm2")
-    assert Path(activations.find_model(tiny.model)).is_dir() and activations.find_model("some/name") == "some/name"
-    assert len(activations.read_text("pydoc")) > 100_000
+    assert named.find_model("smollm2-135m") == str(tmp_path / "smollm2")
+    assert Path(named.find_model(tiny.model)).is_dir() and named.find_model("some/name") == "some/name"
+    assert len(named.read_text("pydoc")) > 100_000
     with pytest.raises(UserError, match=r"no text 'absent.txt'.*`pydoc`"):
-        activations.read_text("absent.txt")
+        named.read_text("absent.txt")
 
 
 def test_two_texts_or_two_models_of_one_name_are_two_data_sets(tiny: activations.Activations, tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_the_cache_is_one_of_the_places_for_models_and_texts(tiny: activations.A
     kept = cache() / "models" / "kept"
     shutil.copytree(tmp_path / "models" / "tiny", kept)
     (cache() / "kept.txt").write_text("kept")
-    assert activations.find_model("kept") == str(kept) and activations.read_text("kept.txt") == "kept"
+    assert named.find_model("kept") == str(kept) and named.read_text("kept.txt") == "kept"
 
 
 def test_a_data_folder_that_is_not_there_is_said(

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from assay.core.run import Record
 from assay.core.study import Report
+from assay.data.splice import CLEARLY
 from assay.metrics.intervals import Interval, letters, paired_difference
 from assay.report.draw import Column, Points, lines, numbered, per_setting, table
 from assay.report.rows import Row, by_setting
 from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
 from assay.studies.sae.units import features, stability
-from assay.vectors.activations import CLEARLY
 
 NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "

@@ -20,7 +20,7 @@ from assay.data.places import FOLDER, HUB, folders, is_hub
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
-from assay.train.coder_bank import CoderRecipe
+from assay.train.coder_bank import CoderRecipe, Recipe, StepRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
 from assay.vectors.base import VectorData
@@ -137,7 +137,15 @@ class Sae(Study):
     lrs: tuple[float, ...] = (1e-3, 3e-3)
     """Learning rates to choose from, on validation rows, for each coder."""
     epochs: int = 40
+    """Times that the rows are gone through; a stream has steps instead."""
     batch: int = 128
+    """Rows of a step."""
+    steps: int = 0
+    """Steps to train, by adam; 0: `epochs`, or, of a stream, as many as one reading of its tokens takes."""
+    warmup: float = 0.0
+    """Share of the steps in which the rate rises from 0."""
+    decay: float = 0.0
+    """Share of the steps, the last ones, in which the rate falls to 0."""
     optimizer: Literal["adam", "sgd"] = "adam"
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
@@ -147,7 +155,7 @@ class Sae(Study):
     def plan(self) -> list[Run]:
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
             raise UserError(f"d_code={self.d_code}, lrs={self.lrs}: at least one unit, and rates above 0.")
-        recipe = CoderRecipe(epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, partial=False)
+        recipe = self.recipe()
         data = Coded(self.data, self.data.fingerprint(self.data_dir))
         return [
             coder_run(data, coder, seed=seed, d_code=self.d_code, lr=lr, recipe=recipe)
@@ -155,6 +163,21 @@ class Sae(Study):
             for coder in self.coders
             for lr in (self.lrs[:1] if isinstance(coder, FittedCoder) else self.lrs)
         ]
+
+    def recipe(self) -> Recipe:
+        """Count epochs, or steps where they are given, or data are a stream: then one reading of its tokens is the
+        default."""
+        tokens = getattr(self.data, "tokens", 0) if self.data.streams else 0
+        steps = self.steps or tokens // self.batch
+        if not steps and (self.warmup or self.decay):
+            raise UserError(f"--warmup {self.warmup:g} --decay {self.decay:g} are shares of --steps: give it too.")
+        if not steps:
+            return CoderRecipe(epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, partial=False)
+        if self.optimizer != "adam":
+            raise UserError(
+                f"--optimizer {self.optimizer}: a number of steps is trained by adam. Give --epochs instead."
+            )
+        return StepRecipe(steps=steps, batch=self.batch, warmup=self.warmup, decay=self.decay)
 
     def prepare(self, runs: Sequence[Run]) -> None:
         look_in(self.data_dir, self.data)
@@ -172,13 +195,13 @@ class Sae(Study):
         return memory(run)
 
     def cohort(self, run: Run) -> Hashable:
-        """Train levels, rates and seeds of one kind of coder together."""
-        from assay.studies.sae.fitting import bank_key
+        """Train levels, rates and seeds of one kind of coder together; on a stream, all kinds and modules."""
+        from assay.studies.sae.fitting import cohort_key
 
-        return bank_key(run)
+        return cohort_key(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
-        from assay.studies.sae.fitting import train_and_score
+        from assay.studies.sae.training import train_and_score
 
         with activate(ctx.numerics) as device:
             yield from train_and_score(runs, ctx, device)
@@ -196,7 +219,7 @@ class Coded(NamedTuple):
     content: str | None
 
 
-def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: CoderRecipe) -> Run:
+def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: Recipe) -> Run:
     """Make a run of the study `sae`, for any of its verbs. A coder that is fitted at once has no rate and no recipe."""
     fixed: dict[str, Any] = {"lr": lr, "recipe": recipe}
     if isinstance(coder, FittedCoder):

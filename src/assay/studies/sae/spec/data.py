@@ -91,7 +91,8 @@ def get_llm_activations(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
     """Train and test rows of a layer's output, one per token; whole sequences are in one or the other.
     They are kept in the folder `cache_path` (assay's cache without), and computed `batch` sequences at a time."""
-    from assay.vectors.activations import Activations, layer_name
+    from assay.data.named import layer_name
+    from assay.vectors.activations import Activations
 
     context = Activations().context
     sequences = max(10, -(-max_samples // (context - 1)))
