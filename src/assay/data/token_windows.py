@@ -30,7 +30,7 @@ BLOCK = 2**14
 PIECE = 2**16
 """Characters that are tokenised as one text, cut at a line's end: tokenizers work on many texts at a time."""
 AT_ONCE = 256
-"""Pieces given to the tokenizer in one call."""
+"""Most pieces given to the tokenizer in one call."""
 HELD_OUT = 10
 """At most one part in so many is validation, and one in so many test."""
 
@@ -117,10 +117,10 @@ def _tokenise(documents: Iterator[str], tokenizer: Any, limit: int, ids: Path, e
     temporary = ids.with_name(f".{ids.name}.part")
     with temporary.open("wb") as file:
         pieces = _pieces(documents)
-        while count < limit and (some := list(islice(pieces, AT_ONCE))):
+        while count < limit and (some := list(islice(pieces, _pieces_for(limit - count)))):
             found = tokenizer([text for text, _ in some], add_special_tokens=False, verbose=False)["input_ids"]
             for own, (_, is_last) in zip(found, some, strict=True):
-                row = [*own, *closing] if is_last else own
+                row = [*own, *(closing if is_last else ())][: limit - count]
                 np.asarray(row, dtype=np.uint32).tofile(file)
                 count += len(row)
                 if is_last:
@@ -131,6 +131,11 @@ def _tokenise(documents: Iterator[str], tokenizer: Any, limit: int, ids: Path, e
         places.append(count)
     temporary.replace(ids)
     write_file(ends, np.asarray(places, dtype=np.int64).tobytes())
+
+
+def _pieces_for(tokens: int) -> int:
+    """Pieces that hold about so many tokens: no more of a large text is tokenised than is asked for."""
+    return min(AT_ONCE, 1 + 4 * tokens // PIECE)
 
 
 def _pieces(documents: Iterator[str]) -> Iterator[tuple[str, bool]]:

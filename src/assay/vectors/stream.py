@@ -10,10 +10,11 @@ in `hook` alone share one forward pass: `--grid data.hook=model.layers.7,model.l
 The text is tokenised once, up to `tokens` and what is held out, and kept on disk. Whole documents are held out, half of
 them to choose by and half to report on (of one long document, pieces: data.token_windows). If training takes more steps
 than the text has rows, it goes through the text again, in another order. A sample of training rows lies in memory: the
-scale is measured on it, and decoders and probes are fitted to it.
+scale is measured on it, and decoders are fitted to it.
 
 Rows are centred and scaled as for `activations`, attention sinks and the first token of each window left out. On CUDA
-the language model computes in bf16 autocast, and scores of what a reconstruction costs it in float32.
+the language model computes in bf16 autocast, and scores of what a reconstruction costs it in float32. There are no
+labels: how a token is written, the labels of `activations`, is read best from random units (probe .992).
 """
 
 import hashlib
@@ -38,7 +39,6 @@ from assay.data.named import (
     shared_model,
     shared_tokenizer,
     text_path,
-    token_kinds,
     weights_hash,
 )
 from assay.data.places import cache
@@ -49,7 +49,7 @@ from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
 SAMPLE = 2**16
-"""Training rows in memory: the scale is measured on them, decoders and probes are fitted to them."""
+"""Training rows in memory: the scale is measured on them, decoders are fitted to them."""
 SPLICED, AT_ONCE = 128, 16
 """Most test windows that a reconstruction is spliced into, and how many at a time: each token has its logits."""
 
@@ -168,12 +168,7 @@ class Stream(VectorData):
         places = (windows.training(0, max(1, sample)), windows.validation, windows.test)
         raw = [torch.cat([rows[self.hook] for rows in self._raw(model, windows, some)]) for some in places]
         scaling = Scaling.of(raw[0], self.longest)
-        kinds = token_kinds(self.model).to(device)
-        labels = [kinds[windows.tokens(some)[:, 1:].flatten().to(device)] for some in places]
-        parts = []
-        for x, y in zip(raw, labels, strict=True):
-            usual = scaling.usual(x)
-            parts.append(Part(scaling(x[usual]), y[usual]))
+        parts = [Part(scaling(x[scaling.usual(x)])) for x in raw]
         spliced = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), scaling.limit)
 
         def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:

@@ -76,6 +76,12 @@ ACTIVATIONS = (
 log-sum-exp dominates, and units die. The most important come first, in case a session ends early. The controls that
 are fitted on a CPU (fast_ica, dictionary_learning, kmeans) take hours at that width, pca has no more than 576
 components, and the log-determinant needs batches of 18,432 rows."""
+STREAM = (
+    "topk:k=32:dead_after=1000", "batch_topk:k=32:dead_after=1000", "relu_l1:l1=5.0", "gated:l1=5.0",
+    "jump_relu:l0=1.0:bandwidth=1.0:threshold=1.0", "lse_infomax:lambda_lse=10000.0", "random_relu",
+)  # fmt: skip
+"""One level of each kind, of some 20 to 100 active units among 4608 on rows with |x|^2 = 576. A unit is silent after
+1,000 steps of 2,560 rows, a quarter of the 10 million tokens that the TopK paper waits in its longer training."""
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
 
@@ -115,6 +121,29 @@ class Sae(Study):
             "batch": 512,
             "lrs": (1e-3, 3e-3, 1e-2),
             "seeds": (0, 1, 2, 3, 4),
+        },
+        "stream": {  # for one large GPU, with some 200 MB of text from the hub, or --data.text FOLDER
+            "data": "stream:model=smollm2-135m:hook=model.layers.15:text=HuggingFaceFW/fineweb-edu/sample-10BT"
+            ":tokens=53000000:batch=512:buffer=512000",
+            "coders": STREAM,
+            "d_code": 4608,
+            "steps": 20_000,
+            "batch": 2560,
+            "warmup": 0.05,
+            "decay": 0.2,
+            "lrs": (1e-4, 4e-4, 1.6e-3),
+            "seeds": (0,),
+        },
+        "stream_demo": {  # the same on a laptop: Python's own documentation, and six layers of a model without the hub
+            "data": "stream:model=smollm2-135m:hook=model.layers.5:tokens=100000:buffer=16384:held_out=8192",
+            "coders": ("topk:k=16", "relu_l1:l1=5.0", "lse_infomax:lambda_lse=100.0", "random_relu"),
+            "d_code": 576,
+            "steps": 400,
+            "batch": 256,
+            "warmup": 0.05,
+            "decay": 0.2,
+            "lrs": (1e-3,),
+            "seeds": (0,),
         },
         "mnist": {
             "data": "mnist",
