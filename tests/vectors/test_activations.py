@@ -132,28 +132,7 @@ def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> No
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activations:
-    """A Llama of random weights and a tokenizer of letters, in Hugging Face format, with a text to read."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = tmp_path / "models" / "tiny"
-    vocabulary = {
-        letter: place for place, letter in enumerate(["<unk>", *" abcdefghijklmnopqrstuvwxyz.,0123456789ABC"])
-    }
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-    )  # fmt: skip
-    with initialised_from(0, "llama"):
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    monkeypatch.delenv("ASSAY_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for cached in (named.loaded_model, named.loaded_tokenizer):
-        cached.cache_clear()
+def tiny(tiny_model: Path) -> activations.Activations:
     return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
 
 
@@ -174,6 +153,7 @@ def test_a_perfect_code_costs_the_model_nothing_and_the_mean_what_the_mean_costs
     splice = tiny.load().splice
     perfect, mean = splice(lambda x: x), splice(torch.zeros_like)
     assert perfect["ce_spliced"] == pytest.approx(perfect["ce"], abs=1e-5)
+    assert perfect["kl"] == pytest.approx(0, abs=1e-6) and mean["kl"] > 1e-5
     assert mean["ce_spliced"] == pytest.approx(mean["ce_mean"], abs=1e-5)
     assert mean["ce_zero"] != mean["ce"]
 
@@ -204,6 +184,10 @@ def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean() -> None:
     assert perfect["loss_recovered"] == perfect["loss_recovered_from_mean"] == pytest.approx(1)
     assert mean["loss_recovered_from_mean"] == pytest.approx(0, abs=1e-6)
     assert 0.2 < half["loss_recovered_from_mean"] < 0.9
+    own = torch.eye(11)[COUNTED].roll(1, 2)[:, 1:-1].mul(5).log_softmax(dim=2)
+    other = torch.eye(11)[COUNTED].roll(1, 2)[:, 1:-1].mul(2.5).log_softmax(dim=2)
+    assert half["kl"] == pytest.approx(float((own.exp() * (own - other)).sum(dim=2).mean()), abs=1e-5)
+    assert perfect["kl"] == pytest.approx(0, abs=1e-6) and mean["kl"] > half["kl"]
 
 
 @pytest.mark.parametrize("ids", [COUNTED.flip(1), torch.zeros(3, 11, dtype=torch.long)], ids=["backwards", "constant"])

@@ -1,11 +1,12 @@
 """A text is tokenised once, into a file, and cut into windows of a fixed length: for training, choosing and reporting.
 
     documents   a b c d ...             an end-of-text token after each, if the tokenizer has one
-    blocks      [a b] [c] [c'] [d ...]  consecutive documents, at least `BLOCK` tokens; longer documents are cut
+    blocks      [a b] [c] [d d] [d]      consecutive documents, at least `BLOCK` tokens; only very long ones are cut
     windows     of `context` tokens, inside one block
 
-Whole blocks are held out, so that no document, and of a long one no neighbourhood, is in two parts. The file is memory
-mapped: a text may be larger than memory. Everything but the tokens themselves is computed from the document ends.
+Whole blocks are held out, so that no document is in two parts, or, of one that is over a twentieth of the text, no
+stretch. A held-out block gives at most a quarter of what is wanted, so that several documents are judged by. The file
+is memory mapped: a text may be larger than memory.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,11 @@ from assay.data import activation_cache
 from assay.nn.random import stream
 
 BLOCK = 2**14
-"""Tokens of a block, or a 64th of the text where that is less."""
+"""Least tokens of a block, or a 64th of the text where that is less."""
+LONG = 20
+"""A document of more than one part in so many of the text is cut into blocks."""
+AT_LEAST = 4
+"""Blocks that validation, and test, are made of at least."""
 PIECE = 2**16
 """Characters that are tokenised as one text, cut at a line's end: tokenizers work on many texts at a time."""
 AT_ONCE = 256
@@ -71,13 +76,12 @@ class TokenFile:
         """Cut into windows, about `held_out` tokens of them for validation and as many for test."""
         edges = _blocks(self.ends, max(context, min(BLOCK, len(self.ids) // 64)))
         places = [torch.arange(start, end - context + 1, context) for start, end in pairwise(edges)]
-        order = torch.randperm(len(places), generator=stream(0, "blocks")).tolist()
         total = sum(len(found) for found in places)
         wanted = max(1, min(held_out // context, total // HELD_OUT))
         parts: list[list[Tensor]] = [[], [], []]
-        for number in order:
+        for number in torch.randperm(len(places), generator=stream(0, "blocks")).tolist():
             part = next((k for k in (0, 1) if sum(map(len, parts[k])) < wanted), 2)
-            parts[part].append(places[number])
+            parts[part].append(places[number] if part == 2 else places[number][: -(-wanted // AT_LEAST)])
         if total < 10 or not parts[2]:
             raise UserError(f"the text has {len(self.ids)} tokens: too few for 10 windows of {context} and other ones.")
         validation, test, train = (torch.cat(part) for part in parts)
@@ -85,11 +89,11 @@ class TokenFile:
 
 
 def _blocks(ends: np.ndarray, size: int) -> list[int]:
-    """The edges of blocks: at the first document end after `size` tokens, and inside documents longer than two."""
-    edges = [0]
+    """The edges of blocks: at the first document end after `size` tokens, and inside very long documents."""
+    edges, long = [0], max(2 * size, int(ends[-1]) // LONG)
     for end in ends.tolist():
-        while end - edges[-1] >= 2 * size:
-            edges.append(edges[-1] + size)
+        if end - edges[-1] > long:
+            edges += range(edges[-1] + size, end - size + 1, size)
         if end - edges[-1] >= size:
             edges.append(end)
     return edges if edges[-1] == ends[-1] else [*edges, int(ends[-1])]

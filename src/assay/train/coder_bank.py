@@ -57,6 +57,8 @@ class StepRecipe:
     """Share of the steps in which the rate rises."""
     decay: float = 0.0
     """Share of the steps, the last ones, in which the rate falls."""
+    matmul: Literal["highest", "high"] = "high"
+    """Precision of products in training, as torch names it: `high` is TF32 on CUDA."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch < 2:

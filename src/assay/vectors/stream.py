@@ -20,7 +20,6 @@ labels: how a token is written, the labels of `activations`, is read best from r
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -133,19 +132,20 @@ class Stream(VectorData):
         return text.fingerprint(self.text) if self.text == text.PYDOC else None
 
     def shape(self) -> tuple[int, int] | None:
-        """The sample's rows, and the module's width by a forward pass without values, where the model is here."""
-        model = self._here(None)
-        width = None if model is None else _width(model, language_model.fingerprint(model), self.hook)
-        return None if width is None else (min(SAMPLE, self.tokens), width)
+        """The sample's rows, and the width of a layer, where the model is here; that of another module is not known."""
+        found = self._sizes() if self.hook.rpartition(".")[2].isdigit() else None
+        return None if found is None else (min(SAMPLE, self.tokens), found.width)
 
     def memory(self) -> int:
         """Count the buffer, the sample, held-out rows, the model, and the logits of spliced windows."""
-        rows, width = self.shape() or (0, 0)
-        if not width or (model := self._here(None)) is None:
+        if (found := self._sizes()) is None:
             return 0
-        found = language_model.sizes(model, language_model.fingerprint(model))
-        held = self.buffer + 2 * (rows + 2 * self.held_out)
-        return 4 * (held * width + found.weights + 3 * AT_ONCE * self.context * found.vocab)
+        rows = self.buffer + 2 * (min(SAMPLE, self.tokens) + 2 * self.held_out)
+        return 4 * (rows * found.width + found.weights + 3 * AT_ONCE * self.context * found.vocab)
+
+    def _sizes(self) -> language_model.Sizes | None:
+        model = self._here(None)
+        return None if model is None else language_model.sizes(model, language_model.fingerprint(model))
 
     def windows(self) -> Windows:
         """Tokenise the text, or read the tokens that were kept."""
@@ -183,16 +183,3 @@ class Stream(VectorData):
         """Stream rows of the modules of these names, this stream's or not, from one forward pass."""
         model = shared_model(self.model).to(next(iter(scalings.values())).mean.device)
         return RowStream(model, self.windows(), scalings, rows=self.buffer, batch=self.batch)
-
-
-@lru_cache(maxsize=64)
-def _width(model: str, content: str | None, hook: str) -> int | None:
-    """The width of a module's output, by a forward pass on the meta device; None where a model cannot do without
-    values."""
-    try:
-        ids = torch.zeros(1, 2, dtype=torch.int64, device="meta")
-        return activation_cache.outputs(language_model.outline(model), [hook], ids, use_cache=False)[hook].shape[-1]
-    except UserError:
-        raise
-    except Exception:  # noqa: BLE001 - a forward pass without values may fail in any way
-        return None

@@ -5,6 +5,7 @@ module of the language model, which take turns on every buffer: the forward pass
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -22,7 +23,7 @@ from assay.studies.sae.fitting import Setting, bank_key
 from assay.studies.sae.scoring import codes, together
 from assay.studies.sae.spec import metrics as spec
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
-from assay.train.coder_bank import CoderBank, EpochTerms, StepRecipe, rectangles
+from assay.train.coder_bank import CoderBank, EpochTerms, Recipe, StepRecipe, rectangles
 from assay.vectors.base import VectorData, Vectors
 from assay.vectors.stream import Stream
 
@@ -114,9 +115,10 @@ def _train(
     passes = recipe.passes(rows)
     epochs = [member.bank.run() for member in members]
     while done < passes:
-        if source is not None:
-            source.fill(done)
-        finished = [next(own) for own in epochs]
+        with _products(recipe):
+            if source is not None:
+                source.fill(done)
+            finished = [next(own) for own in epochs]
         done += 1
         spent += lap()
         _follow(members, finished, passes, recipe)
@@ -130,6 +132,17 @@ def _train(
     if source is not None:
         notes |= {**source.read(passes), **_speed(source, done, spent)}
     yield from _scored(members, Trained(training + loading, notes))
+
+
+@contextmanager
+def _products(recipe: Recipe) -> Iterator[None]:
+    """Compute products as precisely as the recipe says, where it does."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(getattr(recipe, "matmul", before))
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _stream(setting: Setting, data: Mapping[VectorData, Vectors]) -> RowStream | None:
@@ -162,7 +175,7 @@ def _members(runs: Sequence[Run], data: Mapping[VectorData, Vectors], source: Ro
     return found
 
 
-def _follow(members: Sequence[Member], finished: Sequence[EpochTerms], passes: int, recipe: Any) -> None:
+def _follow(members: Sequence[Member], finished: Sequence[EpochTerms], passes: int, recipe: Recipe) -> None:
     """Write the histories: loss terms each epoch, and counts of units or, where steps are counted, learning curves."""
     for member, epoch in zip(members, finished, strict=True):
         member.note(epoch)
