@@ -44,9 +44,17 @@ COLUMNS = (
     Column("dead", "dead", ".1f", always=True),
     Column("atoms", "atom_cosine", ".3f", note="atoms: one-to-one matched |cosine| with the true atoms."),
     Column("firing F1", "firing_f1", ".3f", note="firing F1: of the matched units, against the atoms' firing."),
+    Column("loss recovered own", "loss_recovered_from_mean_own", ".3f",
+           note="loss recovered own: of the cross entropy lost with the layer at its mean, by the own decoder, "
+           f"where that is {CLEARLY:g} nats at least; above 1 the model predicts this text better from the "
+           "reconstruction than from its own activations."),
     Column("loss recovered", "loss_recovered_from_mean", ".3f",
            note="loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
            f"where that is {CLEARLY:g} nats at least."),
+    Column("KL own", "kl_own", ".3f",
+           note="KL own, KL: of the next token's distribution with the reconstruction from the model's own, in nats, by "
+           "the coder's own decoder and by the ridge decoder."),
+    Column("KL", "kl", ".3f"),
     Column("stability", stability, ".3f",
            note="stability: one-to-one matched |cosine| of the units of two seeds; with more than 1,024 units, of "
            "1,024 evenly spaced ones of the first seed with any of the second."),
