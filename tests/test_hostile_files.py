@@ -16,11 +16,11 @@ from assay.core.files import read_file
 from assay.core.foreign import read_source
 from assay.data import mnist_arrays, text, yaml_text
 from assay.data.mnist import FILES, WHEEL
+from assay.data.named import read_text
 from assay.studies.modular import files as sweeps
 from assay.studies.perplexity.spec.experiment import BenchmarkConfig
 from assay.studies.sae.config import load_config
 from assay.studies.sae.saelens import CONFIG, WEIGHTS, load_saelens
-from assay.vectors.activations import read_text
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
 MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))

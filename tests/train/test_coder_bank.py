@@ -13,7 +13,7 @@ from assay.nn import infomax
 from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
 from assay.train.checkpoint import load_checkpoint, save_checkpoint
-from assay.train.coder_bank import CoderBank, CoderRecipe, rectangles
+from assay.train.coder_bank import CoderBank, CoderRecipe, StepRecipe, rectangles
 from assay.train.device import activate
 
 D_IN, D_CODE, ROWS = 24, 16, 106
@@ -133,6 +133,52 @@ def test_the_last_batch_is_what_is_left_unless_it_has_no_variance() -> None:
     assert CoderRecipe(batch=16).sizes(33) == [16, 16]
     with pytest.raises(UserError, match="only 5 rows"):
         CoderRecipe(batch=16).sizes(5)
+
+
+def test_a_rate_rises_stays_and_falls_as_a_plain_loop_would_have_it() -> None:
+    recipe = StepRecipe(steps=10, batch=32, warmup=0.3, decay=0.4)
+    shares = [float(recipe.share(torch.tensor(float(step)))) for step in range(10)]
+    assert shares == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+    made = bank(["topk:k=4"], [0], [1e-2], recipe, dtype=torch.float64)
+    x, rng, plain = data(torch.float64), stream(0, "order"), made.model(0)
+    adam = torch.optim.Adam(plain.parameters(), lr=1e-2)
+    step, passes = 0, list(made.run())
+    assert [epoch.number for epoch in passes] == [1, 2, 3, 4], "three steps of 106 rows, the last time one"
+    for _ in passes:
+        for rows in torch.randperm(ROWS, generator=rng)[:96].split(32):
+            if step == 10:
+                break
+            adam.param_groups[0]["lr"] = 1e-2 * shares[step]
+            adam.zero_grad()
+            plain.loss(x[rows][None])["total"].sum().backward()
+            adam.step()
+            plain.after_step()
+            step += 1
+    for name, value in made.model(0).state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-6, atol=1e-8)
+
+
+def test_a_schedule_is_checked() -> None:
+    assert StepRecipe(steps=10, batch=4).passes(9) == 5 and StepRecipe(steps=10, batch=4).sizes(13, done=3) == [4]
+    with pytest.raises(UserError, match="together at most 1"):
+        StepRecipe(warmup=0.7, decay=0.7)
+    with pytest.raises(UserError, match="only 5 rows"):
+        StepRecipe(batch=16).sizes(5)
+
+
+def test_a_streamed_bank_goes_on_with_what_the_buffer_holds() -> None:
+    recipe, first, second = StepRecipe(steps=6, batch=32), data(), data().roll(1, 0) * 2
+    made = CoderBank([sparse_coders.parse("lse_infomax")], [0], [1e-2], first.clone(), D_CODE, recipe, streamed=True)
+    assert made.module.W_enc.shape[2] == D_IN, "an input that is dark in one buffer may be lit in the next"
+    epochs = made.run()
+    next(epochs)
+    before = made.state()
+    made.data.copy_(second)
+    other = CoderBank([sparse_coders.parse("lse_infomax")], [0], [1e-2], second.clone(), D_CODE, recipe, streamed=True)
+    other.restore({**before, "module": {k: v.clone() for k, v in before["module"].items()}})
+    next(epochs)
+    next(other.run())
+    assert torch.equal(made.module.W_enc, other.module.W_enc)
 
 
 def test_seeds_with_different_numbers_of_models_are_different_banks() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.data import activation_cache, language_model
+from assay.data import activation_cache, language_model, named, splice
 from assay.data.places import FOLDER, cache
 from assay.nn.random import initialised_from, stream
 from assay.studies.sae import fitting, get_llm_activations
@@ -132,35 +132,14 @@ def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> No
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activations:
-    """A Llama of random weights and a tokenizer of letters, in Hugging Face format, with a text to read."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = tmp_path / "models" / "tiny"
-    vocabulary = {
-        letter: place for place, letter in enumerate(["<unk>", *" abcdefghijklmnopqrstuvwxyz.,0123456789ABC"])
-    }
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-    )  # fmt: skip
-    with initialised_from(0, "llama"):
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    monkeypatch.delenv("ASSAY_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for cached in (activations._loaded_model, activations._loaded_tokenizer):
-        cached.cache_clear()
+def tiny(tiny_model: Path) -> activations.Activations:
     return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
 
 
 def test_a_language_models_rows_are_per_token_and_split_by_sequence(tiny: activations.Activations) -> None:
     data = tiny.load()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [32 * 19, 4 * 19, 4 * 19]
-    model = activations._model("tiny")
+    model = named.shared_model("tiny")
     with torch.no_grad():
         plain = model.model(tiny.tokens(), output_hidden_states=True).hidden_states[1][:, 1:].flatten(0, 1)
     mean = plain[: 32 * 19].mean(dim=0)
@@ -174,6 +153,7 @@ def test_a_perfect_code_costs_the_model_nothing_and_the_mean_what_the_mean_costs
     splice = tiny.load().splice
     perfect, mean = splice(lambda x: x), splice(torch.zeros_like)
     assert perfect["ce_spliced"] == pytest.approx(perfect["ce"], abs=1e-5)
+    assert perfect["kl"] == pytest.approx(0, abs=1e-6) and mean["kl"] > 1e-5
     assert mean["ce_spliced"] == pytest.approx(mean["ce_mean"], abs=1e-5)
     assert mean["ce_zero"] != mean["ce"]
 
@@ -194,7 +174,7 @@ COUNTED = torch.arange(33).view(3, 11) % 11
 
 
 def recovered(ids: torch.Tensor, reconstruct: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-    return activations.Splice(Successor(), "layer", [ids]).loss_recovered(
+    return splice.Splice(Successor(), "layer", [ids]).loss_recovered(
         torch.full((11,), 5 / 11), torch.tensor(1.0), reconstruct
     )
 
@@ -204,20 +184,24 @@ def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean() -> None:
     assert perfect["loss_recovered"] == perfect["loss_recovered_from_mean"] == pytest.approx(1)
     assert mean["loss_recovered_from_mean"] == pytest.approx(0, abs=1e-6)
     assert 0.2 < half["loss_recovered_from_mean"] < 0.9
+    own = torch.eye(11)[COUNTED].roll(1, 2)[:, 1:-1].mul(5).log_softmax(dim=2)
+    other = torch.eye(11)[COUNTED].roll(1, 2)[:, 1:-1].mul(2.5).log_softmax(dim=2)
+    assert half["kl"] == pytest.approx(float((own.exp() * (own - other)).sum(dim=2).mean()), abs=1e-5)
+    assert perfect["kl"] == pytest.approx(0, abs=1e-6) and mean["kl"] > half["kl"]
 
 
 @pytest.mark.parametrize("ids", [COUNTED.flip(1), torch.zeros(3, 11, dtype=torch.long)], ids=["backwards", "constant"])
 def test_no_share_is_given_of_a_loss_that_the_baseline_does_not_have(ids: torch.Tensor) -> None:
     found = recovered(ids, lambda x: 0.5 * x)
     assert found["ce_mean"] < found["ce"], "the model is surer of what does not come than its mean is"
-    assert found.keys() == {"ce", "ce_mean", "ce_zero", "ce_spliced"}
+    assert found.keys() == {"ce", "ce_mean", "ce_zero", "ce_spliced", "kl"}
 
 
 def test_a_baseline_must_be_clearly_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     gap = recovered(COUNTED, lambda x: x)["ce_mean"] - recovered(COUNTED, lambda x: x)["ce"]
-    monkeypatch.setattr(activations, "CLEARLY", gap * 1.01)
+    monkeypatch.setattr(splice, "CLEARLY", gap * 1.01)
     assert "loss_recovered_from_mean" not in recovered(COUNTED, lambda x: x)
-    monkeypatch.setattr(activations, "CLEARLY", gap * 0.99)
+    monkeypatch.setattr(splice, "CLEARLY", gap * 0.99)
     assert "loss_recovered_from_mean" in recovered(COUNTED, lambda x: x)
 
 
@@ -239,20 +223,20 @@ def test_a_module_that_is_not_there_is_refused_before_anything_is_read_or_comput
 def test_the_cache_of_other_weights_of_the_same_size_is_not_taken(
     tiny: activations.Activations, tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    first, rows = activations._fingerprint("tiny"), tiny.load().test.x
-    model = activations._model("tiny")
-    content = activations._content(model)
+    first, rows = named.weights_hash("tiny"), tiny.load().test.x
+    model = named.shared_model("tiny")
+    content = named.content_hash(model)
     weight = model.get_parameter("model.embed_tokens.weight")
     with torch.no_grad():
         weight.copy_(change(weight))
-    assert activations._content(model) != content, "also of a name, whose files are not at hand"
+    assert named.content_hash(model) != content, "also of a name, whose files are not at hand"
     model.save_pretrained(tmp_path / "models" / "tiny")
-    assert activations._fingerprint("tiny") != first
+    assert named.weights_hash("tiny") != first
     assert not torch.equal(tiny.load().test.x, rows)
 
 
 def test_rows_far_longer_than_the_others_are_left_out_and_left_as_they_are(tiny: activations.Activations) -> None:
-    model = activations._model("tiny")
+    model = named.shared_model("tiny")
     with torch.no_grad():
         plain = model.model(tiny.tokens(), output_hidden_states=True).hidden_states[1][:, 1:]
     length = plain.norm(dim=2)
@@ -329,7 +313,7 @@ def test_rows_of_another_device_are_not_taken_up(
     tiny.load_with("cpu")
     with pytest.raises(AttributeError):  # no rows come of a device without memory; it was asked for them
         tiny.load_with("meta")
-    activations._loaded_model.cache_clear()
+    named.loaded_model.cache_clear()
     assert [device for device, _ in seen] == ["cpu", "meta"] and seen[0][1] != seen[1][1]
 
 
@@ -347,11 +331,11 @@ def test_models_without_the_hub_and_named_texts_are_found(
 ) -> None:
     found = {"smollm2-135m": lambda: tmp_path / "smollm2"}
     monkeypatch.setattr(language_model, "KNOWN_WITHOUT_THE_HUB", found)
-    assert activations.find_model("smollm2-135m") == str(tmp_path / "smollm2")
-    assert Path(activations.find_model(tiny.model)).is_dir() and activations.find_model("some/name") == "some/name"
-    assert len(activations.read_text("pydoc")) > 100_000
+    assert named.find_model("smollm2-135m") == str(tmp_path / "smollm2")
+    assert Path(named.find_model(tiny.model)).is_dir() and named.find_model("some/name") == "some/name"
+    assert len(named.read_text("pydoc")) > 100_000
     with pytest.raises(UserError, match=r"no text 'absent.txt'.*`pydoc`"):
-        activations.read_text("absent.txt")
+        named.read_text("absent.txt")
 
 
 def test_two_texts_or_two_models_of_one_name_are_two_data_sets(tiny: activations.Activations, tmp_path: Path) -> None:
@@ -387,7 +371,7 @@ def test_the_cache_is_one_of_the_places_for_models_and_texts(tiny: activations.A
     kept = cache() / "models" / "kept"
     shutil.copytree(tmp_path / "models" / "tiny", kept)
     (cache() / "kept.txt").write_text("kept")
-    assert activations.find_model("kept") == str(kept) and activations.read_text("kept.txt") == "kept"
+    assert named.find_model("kept") == str(kept) and named.read_text("kept.txt") == "kept"
 
 
 def test_a_data_folder_that_is_not_there_is_said(

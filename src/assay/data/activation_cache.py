@@ -137,7 +137,7 @@ def _progress(path: Path) -> dict[str, int]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Lock until the block ends. A link or pipe in the file's place is neither followed, emptied nor waited for."""
     with disk_errors(path):
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -156,7 +156,7 @@ def collect(
     unlike all others), one batch in memory at a time. Cached batches are not computed again; of processes that want the
     same folder at once, one computes and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / LOCK):
+    with locked(folder / LOCK):
         shards = Shards(folder)
         for number, batch in enumerate(batches):
             if number >= shards.progress["batches"]:

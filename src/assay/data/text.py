@@ -32,6 +32,7 @@ HUB: dict[str, dict[str, Any]] = {
     "c4": {"path": "allenai/c4", "name": "en", "split": "validation", "streaming": True},
     "pg19": {"path": "emozilla/pg19", "split": "test", "streaming": True},
 }
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*){1,2}")
 STREAMED = {"c4": 1000, "pg19": 100}
 """Documents taken from a stream, unless told otherwise."""
 PYDOC = "pydoc"
@@ -113,6 +114,38 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
     return Corpus(path.stem if path.is_file() else path.name, documents)
 
 
+def is_on_the_hub(name: str) -> bool:
+    """Return whether a name can be that of a data set on the hub: `owner/name`, perhaps with `/config`; a path with a
+    text suffix is a file that is missing."""
+    return name in HUB or (HUB_NAME.fullmatch(name) is not None and not name.removesuffix(".gz").endswith(SUFFIXES))
+
+
+def documents(name: str) -> Iterator[str]:
+    """Yield the documents of a text one by one, for texts that are larger than memory: one file at a time, or one row
+    of any data set on the hub, by its name there (`owner/name` or `owner/name/config`; split train, column text)."""
+    if name == PYDOC:
+        yield from load_corpus(name).documents
+    elif exists(name):
+        for file in _files(Path(name)):
+            yield from _read(file)
+    elif is_on_the_hub(name):
+        yield from _from_hub(name, None)
+    else:
+        load_corpus(name)  # says what there is
+
+
+def file_hashes(path: Path) -> list[str]:
+    """Return the hash of each file of a local text, in the order in which they are read."""
+    return [_hashed(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path)]
+
+
+@lru_cache(maxsize=4096)
+def _hashed(path: str, changed: int, size: int) -> str:
+    """Cached until the file changes: every plan asks, and texts are large."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def articles(text: str) -> list[str]:
     """Split a text in the form of WikiText into its articles; any other text is one document."""
     if not HEADING.match(text.lstrip("\n").removeprefix(" \n")):
@@ -129,13 +162,26 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
     try:
         with hub.silent():
-            rows = datasets.load_dataset(**HUB[name])
-            if name.startswith("wikitext"):  # not a stream: rows are lines, and articles are counted later
+            rows = datasets.load_dataset(**(HUB.get(name) or _anywhere(name)))
+            if name.startswith("wikitext-"):  # not a stream: rows are lines, and articles are counted later
                 yield from articles("".join(row["text"] for row in rows))
             else:
-                yield from (text for row in islice(rows, limit) if (text := row["text"].strip()))
+                yield from (text for row in islice(rows, limit) if (text := _column(row, name).strip()))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{_instead()}") from None
+
+
+def _anywhere(name: str) -> dict[str, Any]:
+    """The arguments for a data set of the hub by its own name, as a stream."""
+    owner, dataset, *config = name.split("/")
+    return {"path": f"{owner}/{dataset}", "name": config[0] if config else None, "split": "train", "streaming": True}
+
+
+def _column(row: dict[str, Any], name: str) -> str:
+    found = row.get("text", row.get("content"))
+    if not isinstance(found, str):
+        raise ValueError(f"its rows have no column `text`, only {', '.join(row)}")
+    return found
 
 
 def _instead() -> str:

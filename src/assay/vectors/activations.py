@@ -17,35 +17,39 @@ and without sinks (`longest=0` keeps them); the first token of a sequence is lef
 """
 
 import hashlib
-import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.core.files import is_there, read_file, reason
 from assay.core.run import canonical
-from assay.data import activation_cache, language_model, places, text
+from assay.data import activation_cache, language_model, text
+from assay.data.named import (
+    REMEDY,
+    find_model,
+    model_folder,
+    no_text,
+    read_text,
+    shared_model,
+    shared_tokenizer,
+    text_file,
+    token_kinds,
+    weights_hash,
+)
 from assay.data.packages import sha256
 from assay.data.places import cache
+from assay.data.splice import Splice
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
-REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
 SPLICED = 64
 """Most test sequences that a reconstruction is spliced into: each coder takes a forward pass over them."""
-CLEARLY = 0.2
-"""Nats by which a baseline must exceed the model's own cross entropy for loss recovered to be reported: a
-reconstruction moves the loss by tenths, in either direction where the text is unlike the model's training data."""
-KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 
 
 @vectors.register("activations")
@@ -131,7 +135,7 @@ class Activations(VectorData):
         """Compute the activations on the device, and keep them in the folder (the cache by default)."""
         tokens = self.tokens()
         rows = self.rows(tokens, device, folder or cache() / "activations")
-        kinds = _kinds(self.model)[tokens[:, 1:]]
+        kinds = token_kinds(self.model)[tokens[:, 1:]]
         per = self.context - 1
         tenth = len(tokens) // 10
         cuts = [len(tokens) - 2 * tenth, tenth, tenth]
@@ -143,7 +147,7 @@ class Activations(VectorData):
         scale = (parts[0].x - mean).square().mean().sqrt()
         train, validation, test = (Part((part.x - mean) / scale, part.labels) for part in parts)
         batches = tokens[-tenth:][:SPLICED].split(self.batch)
-        spliced = Splice(_model(self.model).to(device), self.hook, batches, limit)
+        spliced = Splice(shared_model(self.model).to(device), self.hook, batches, limit)
 
         def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
             return spliced.loss_recovered(mean.to(device), scale.to(device), reconstruct)
@@ -152,7 +156,7 @@ class Activations(VectorData):
 
     def tokens(self) -> Int[Tensor, "sequences context"]:
         """Cut the text into rows of `context` tokens; an incomplete last row is left out."""
-        ids = _tokenizer(self.model)(read_text(self.text), verbose=False)["input_ids"]
+        ids = shared_tokenizer(self.model)(read_text(self.text), verbose=False)["input_ids"]
         count = min(self.sequences, len(ids) // self.context)
         if count < 10:
             raise UserError(f"'{self.text}' has {len(ids)} tokens: too few for 10 sequences of {self.context}.")
@@ -160,8 +164,8 @@ class Activations(VectorData):
 
     def rows(self, tokens: Int[Tensor, "sequences context"], device: str, folder: Path) -> Float[Tensor, "rows d"]:
         # Devices and precisions round differently, so each has a cache of its own.
-        weights = _fingerprint(self.model)
-        model = _model(self.model).to(device)
+        weights = weights_hash(self.model)
+        model = shared_model(self.model).to(device)
         numbers = [device, str(next(model.parameters()).dtype), torch.get_float32_matmul_precision()]
         text = hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
         spec = {key: value for key, value in self.spec().items() if key != "longest"}  # it only selects cached rows
@@ -169,150 +173,3 @@ class Activations(VectorData):
         folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         batches: Iterator[Tensor] = (batch.to(device) for batch in tokens.split(self.batch))
         return activation_cache.collect(model, [self.hook], batches, folder).read(self.hook)
-
-
-class Splice:
-    """Runs a language model with a module's output replaced, on the sequences of some batches."""
-
-    def __init__(
-        self, model: nn.Module, hook: str, batches: Sequence[Int[Tensor, "sequences context"]], limit: float = math.inf
-    ) -> None:
-        self.model, self.hook, self.limit = model, hook, limit
-        device = next(model.parameters()).device
-        self.batches = [batch.to(device) for batch in batches]
-        self.baselines: dict[str, float] = {}
-        """Losses that do not depend on the reconstruction, measured once."""
-
-    def loss_recovered(
-        self, mean: Float[Tensor, " d"], scale: Float[Tensor, ""], reconstruct: Callable[[Tensor], Tensor]
-    ) -> dict[str, float]:
-        """Measure cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at
-        zero; and the share of the gap from zero (from the mean) to the model's own that the reconstruction recovers,
-        where zero (the mean) is `CLEARLY` worse."""
-        if not self.baselines:
-            self.baselines = {
-                "ce": self.loss(lambda x: x),
-                "ce_mean": self.loss(lambda x: mean.to(x).expand_as(x)),
-                "ce_zero": self.loss(torch.zeros_like),
-            }
-
-        def through(x: Tensor) -> Tensor:
-            flat = (x.float() - mean) / scale
-            return (reconstruct(flat) * scale + mean).to(x.dtype)
-
-        found = {**self.baselines, "ce_spliced": self.loss(through)}
-        for name, worst in (("loss_recovered", "ce_zero"), ("loss_recovered_from_mean", "ce_mean")):
-            if found[worst] - found["ce"] >= CLEARLY:
-                found[name] = (found[worst] - found["ce_spliced"]) / (found[worst] - found["ce"])
-        return found
-
-    @torch.no_grad()
-    def loss(self, change: Callable[[Tensor], Tensor]) -> float:
-        """Compute the loss with the output changed at every token but attention sinks: the first of a sequence, and
-        those above the limit."""
-        sums, count = 0.0, 0
-
-        def changed(x: Tensor) -> Tensor:
-            usual = x.float().norm(dim=2) <= self.limit
-            usual[:, 0] = False
-            return x.masked_scatter(usual[:, :, None], change(x[usual]))
-
-        with activation_cache.replaced(self.model, self.hook, changed):
-            for ids in self.batches:
-                logits = self.model(ids).logits[:, 1:-1].float()
-                sums += float(cross_entropy(logits.flatten(0, 1), ids[:, 2:].flatten(), reduction="sum"))
-                count += ids[:, 2:].numel()
-        return sums / count
-
-
-def text_file(name: str, folder: Path | None = None) -> Path | None:
-    """Find a text file in a data folder, or anywhere."""
-    there = (places.found(name, folder=folder, remedy=REMEDY), Path(name))
-    return next((path for path in there if path and is_there(path)), None)
-
-
-def read_text(name: str) -> str:
-    """Read a file as it is, or the documents of a named text."""
-    if file := text_file(name):
-        try:
-            return io.TextIOWrapper(io.BytesIO(read_file(file)), encoding="utf-8").read()  # every line ends in \n
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"'{file}' is not text in UTF-8: {reason(error)}.") from None
-    if not text.is_known(name):
-        raise UserError(no_text(name))
-    return "\n\n".join(text.load_corpus(name).documents)
-
-
-def no_text(name: str) -> str:
-    return f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`."
-
-
-def model_folder(name: str, folder: Path | None = None) -> str | None:
-    """Find a model's folder inside a data folder."""
-    config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=REMEDY)
-    return None if config is None else str(config.parent)
-
-
-def find_model(name: str) -> str:
-    """Find a model in a data folder, or by its name."""
-    return model_folder(name) or language_model.where(name)
-
-
-def layer_name(model: str, layer: int) -> str:
-    """The module that is a model's layer: `transformer.h.6` of GPT-2, `model.layers.6` of Llama and its kind."""
-    names = [name for name, _ in _model(model).named_modules() if name.split(".")[-1] == str(layer)]
-    if not names:
-        raise UserError(f"'{model}' has no layer {layer}. Name a module instead: vectors.activations has `hook`.")
-    return min(names, key=len)
-
-
-def _model(name: str) -> nn.Module:
-    where = find_model(name)
-    return _loaded_model(where, language_model.fingerprint(where))
-
-
-def _tokenizer(name: str) -> Any:
-    where = find_model(name)
-    return _loaded_tokenizer(where, language_model.fingerprint(where))
-
-
-@lru_cache(maxsize=1)
-def _loaded_model(where: str, content: str | None) -> nn.Module:
-    """Load a model once per process, until its files change."""
-    return language_model.load_model(where, dtype="float32")
-
-
-@lru_cache(maxsize=2)
-def _loaded_tokenizer(where: str, content: str | None) -> Any:
-    return language_model.load_tokenizer(where)
-
-
-def _fingerprint(name: str) -> str:
-    """Hash a model, so that a cache is not taken for another's of the same name: a folder's files, or for a name on the
-    hub, whose weights may change, the loaded weights."""
-    return language_model.fingerprint(find_model(name)) or _content(_model(name))
-
-
-def _content(model: nn.Module) -> str:
-    """Hash the architecture's options and every weight, bit by bit, with its name."""
-    found = hashlib.sha256(str(getattr(model, "config", "")).encode())
-    for name, weight in model.state_dict().items():
-        found.update(f"{name} {weight.dtype} {tuple(weight.shape)} ".encode())
-        found.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-def _kinds(name: str) -> Int[Tensor, " vocabulary"]:
-    """Classify each token of the vocabulary by how it is written."""
-    tokenizer = _tokenizer(name)
-    size = max(len(tokenizer), int(tokenizer.vocab_size))
-    return torch.tensor([_kind(str(tokenizer.convert_ids_to_tokens(i) or "")) for i in range(size)])
-
-
-def _kind(piece: str) -> int:
-    starts, letters = piece[:1] in ("\u2581", "\u0120", " "), piece.lstrip("\u2581\u0120 ")
-    if letters.isdigit():
-        return 3
-    if not letters.isalpha():
-        return 4
-    return (1 if letters[:1].isupper() else 0) if starts else 2

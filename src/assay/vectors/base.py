@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.plugin import Plugin, Registry
+from assay.data.row_stream import Scaling
 from assay.vectors import vectors
 
 
@@ -45,6 +46,8 @@ class Vectors:
     """Height and width, where rows are images."""
     splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
     """Measures the effect of a reconstruction of the test rows on the network they come from, if there is one."""
+    scaling: Scaling | None = None
+    """How streamed rows are made from raw ones."""
 
     @property
     def d_in(self) -> int:
@@ -57,6 +60,8 @@ class VectorData(Plugin):
     registry: ClassVar[Registry] = vectors
     remedy: ClassVar[str] = "This data set needs no files."
     """How to get its files, for the error where the data folder does not exist."""
+    streams: ClassVar[bool] = False
+    """Whether coders are trained on a stream of rows, of which `load` gives a sample (vectors.stream)."""
 
     def locate(self) -> None:
         """Find the files, or raise an error that says what to do; does nothing without files."""

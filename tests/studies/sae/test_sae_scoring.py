@@ -12,7 +12,7 @@ from assay.core.store import Store
 from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import CoderModule
-from assay.studies.sae import fitting, scoring
+from assay.studies.sae import fitting, scoring, training
 from assay.studies.sae.clock import Spent, Trained
 from assay.studies.sae.scoring import score, together
 from assay.vectors import vectors
@@ -62,7 +62,7 @@ def test_a_model_that_diverged_takes_nobodys_scores(digits: Vectors) -> None:
     runs = [Run("sae", {}, seed, {}) for seed in range(3)]
     expected = [found["fvu"] for found in score(models, digits)]
     next(models[1].parameters()).data[0, 0] = torch.nan
-    found = [*fitting._outcomes(runs, models, digits, [{"loss": [float(k)]} for k in range(3)], Trained(Spent()))]
+    found = [*fitting.outcomes(runs, models, digits, [{"loss": [float(k)]} for k in range(3)], Trained(Spent()))]
     assert [outcome.diverged for outcome in found] == [False, True, False]
     assert [outcome.run.seed for outcome in found] == [0, 1, 2]
     assert [outcome.metrics["history"] for outcome in found] == [{"loss": [0.0]}, {"loss": [1.0]}, {"loss": [2.0]}]
@@ -89,7 +89,7 @@ def test_a_bank_is_scored_some_at_a_time(
     words += ["--device", "cpu", "--executor", "serial", "--quiet"]
     found, sizes = {}, []
     for size in (1, 3):
-        monkeypatch.setattr(fitting, "together", lambda *_, size=size: size)
+        monkeypatch.setattr(training, "together", lambda *_, size=size: size)
         monkeypatch.setattr(fitting, "score", lambda models, data: sizes.append(len(models)) or score(models, data))
         assert cli("sae", *words, "--out", tmp_path / str(size))[0] == 0
         found[size] = {record.run.id: record for record in Store(tmp_path / str(size)).records("sae")}

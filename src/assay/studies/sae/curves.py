@@ -47,8 +47,9 @@ def chosen(records: Sequence[Record]) -> list[Row]:
 
 
 def validation(record: Record) -> float:
-    """The negative FVU on validation rows, so that larger is better; minus infinity where it is not known."""
-    value = record.metrics.get("validation_fvu")
+    """The negative FVU on validation rows, so that larger is better; minus infinity where it is not known. By the
+    coder's own decoder where that is recorded: of streams, whose coders are meant to be used as they are."""
+    value = record.metrics.get("validation_fvu_own", record.metrics.get("validation_fvu"))
     return -float(value) if isinstance(value, int | float) else -math.inf
 
 
@@ -179,7 +180,8 @@ def envelope(levels: Sequence[Record]) -> list[Record]:
     """The finished levels that are not dominated, by L0: none has less FVU, on validation rows where there are any, at
     as few active units or fewer."""
     found = [record for record in levels if record.status == "done" and record.metrics["l0"] > 0]
-    error = "validation_fvu" if all("validation_fvu" in record.metrics for record in found) else "fvu"
+    names = ("validation_fvu_own", "validation_fvu", "fvu")
+    error = next(name for name in names if name == "fvu" or all(name in record.metrics for record in found))
     kept: list[Record] = []
     for record in sorted(found, key=lambda record: (record.metrics["l0"], record.metrics[error])):
         if not kept or record.metrics[error] < kept[-1].metrics[error]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from assay.core.run import Record
 from assay.core.study import Report
+from assay.data.splice import CLEARLY
 from assay.metrics.intervals import Interval, letters, paired_difference
 from assay.report.draw import Column, Points, lines, numbered, per_setting, table
 from assay.report.rows import Row, by_setting
 from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
 from assay.studies.sae.planted import planted_tables
 from assay.studies.sae.units import features, stability
-from assay.vectors.activations import CLEARLY
 
 NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
@@ -46,9 +46,17 @@ COLUMNS = (
     Column("atoms", "atom_cosine", ".3f", note="atoms: one-to-one matched |cosine| with the true atoms."),
     Column("atoms found", "atoms_found", ".3f", note="atoms found: share of them with |cosine| above .9."),
     Column("firing F1", "firing_f1", ".3f", note="firing F1: of the matched units, against the atoms' firing."),
+    Column("loss recovered own", "loss_recovered_from_mean_own", ".3f",
+           note="loss recovered own: of the cross entropy lost with the layer at its mean, by the own decoder, "
+           f"where that is {CLEARLY:g} nats at least; above 1 the model predicts this text better from the "
+           "reconstruction than from its own activations."),
     Column("loss recovered", "loss_recovered_from_mean", ".3f",
            note="loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
            f"where that is {CLEARLY:g} nats at least."),
+    Column("KL own", "kl_own", ".3f",
+           note="KL own, KL: of the next token's distribution with the reconstruction from the model's own, in nats, by "
+           "the coder's own decoder and by the ridge decoder."),
+    Column("KL", "kl", ".3f"),
     Column("stability", stability, ".3f",
            note="stability: one-to-one matched |cosine| of the units of two seeds; with more than 1,024 units, of "
            "1,024 evenly spaced ones of the first seed with any of the second."),

@@ -21,7 +21,7 @@ from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
 from assay.studies.sae.presets import PLANTED
-from assay.train.coder_bank import CoderRecipe
+from assay.train.coder_bank import CoderRecipe, Recipe, StepRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
 from assay.vectors.base import VectorData
@@ -77,6 +77,12 @@ ACTIVATIONS = (
 log-sum-exp dominates, and units die. The most important come first, in case a session ends early. The controls that
 are fitted on a CPU (fast_ica, dictionary_learning, kmeans) take hours at that width, pca has no more than 576
 components, and the log-determinant needs batches of 18,432 rows."""
+STREAM = (
+    "topk:k=32:dead_after=1000", "batch_topk:k=32:dead_after=1000", "relu_l1:l1=5.0", "gated:l1=5.0",
+    "jump_relu:l0=1.0:bandwidth=1.0:threshold=1.0", "lse_infomax:lambda_lse=10000.0", "random_relu",
+)  # fmt: skip
+"""One level of each kind, of some 20 to 100 active units among 4608 on rows with |x|^2 = 576. A unit is silent after
+1,000 steps of 2,560 rows, a quarter of the 10 million tokens that the TopK paper waits in its longer training."""
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
 
@@ -117,6 +123,29 @@ class Sae(Study):
             "lrs": (1e-3, 3e-3, 1e-2),
             "seeds": (0, 1, 2, 3, 4),
         },
+        "stream": {  # for one large GPU, with some 200 MB of text from the hub, or --data.text FOLDER
+            "data": "stream:model=smollm2-135m:hook=model.layers.15:text=HuggingFaceFW/fineweb-edu/sample-10BT"
+            ":tokens=53000000:batch=512:buffer=512000",
+            "coders": STREAM,
+            "d_code": 4608,
+            "steps": 20_000,
+            "batch": 2560,
+            "warmup": 0.05,
+            "decay": 0.2,
+            "lrs": (1e-4, 4e-4, 1.6e-3),
+            "seeds": (0,),
+        },
+        "stream_demo": {  # the same on a laptop: Python's own documentation, and six layers of a model without the hub
+            "data": "stream:model=smollm2-135m:hook=model.layers.5:tokens=100000:buffer=16384:held_out=8192",
+            "coders": ("topk:k=16", "relu_l1:l1=5.0", "lse_infomax:lambda_lse=100.0", "random_relu"),
+            "d_code": 576,
+            "steps": 400,
+            "batch": 256,
+            "warmup": 0.05,
+            "decay": 0.2,
+            "lrs": (1e-3,),
+            "seeds": (0,),
+        },
         "mnist": {
             "data": "mnist",
             "coders": (*FIELD, *CONTROLS),
@@ -139,7 +168,15 @@ class Sae(Study):
     lrs: tuple[float, ...] = (1e-3, 3e-3)
     """Learning rates to choose from, on validation rows, for each coder."""
     epochs: int = 40
+    """Times that the rows are gone through; a stream has steps instead."""
     batch: int = 128
+    """Rows of a step."""
+    steps: int = 0
+    """Steps to train, by adam; 0: `epochs`, or, of a stream, as many as one reading of its tokens takes."""
+    warmup: float = 0.0
+    """Share of the steps in which the rate rises from 0."""
+    decay: float = 0.0
+    """Share of the steps, the last ones, in which the rate falls to 0."""
     optimizer: Literal["adam", "sgd"] = "adam"
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
@@ -149,7 +186,7 @@ class Sae(Study):
     def plan(self) -> list[Run]:
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
             raise UserError(f"d_code={self.d_code}, lrs={self.lrs}: at least one unit, and rates above 0.")
-        recipe = CoderRecipe(epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, partial=False)
+        recipe = self.recipe()
         data = Coded(self.data, self.data.fingerprint(self.data_dir))
         return [
             coder_run(data, coder, seed=seed, d_code=self.d_code, lr=lr, recipe=recipe)
@@ -157,6 +194,21 @@ class Sae(Study):
             for coder in self.coders
             for lr in (self.lrs[:1] if isinstance(coder, FittedCoder) else self.lrs)
         ]
+
+    def recipe(self) -> Recipe:
+        """Count epochs, or steps where they are given, or data are a stream: then one reading of its tokens is the
+        default."""
+        tokens = getattr(self.data, "tokens", 0) if self.data.streams else 0
+        steps = self.steps or tokens // self.batch
+        if not steps and (self.warmup or self.decay):
+            raise UserError(f"--warmup {self.warmup:g} --decay {self.decay:g} are shares of --steps: give it too.")
+        if not steps:
+            return CoderRecipe(epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, partial=False)
+        if self.optimizer != "adam":
+            raise UserError(
+                f"--optimizer {self.optimizer}: a number of steps is trained by adam. Give --epochs instead."
+            )
+        return StepRecipe(steps=steps, batch=self.batch, warmup=self.warmup, decay=self.decay)
 
     def prepare(self, runs: Sequence[Run]) -> None:
         look_in(self.data_dir, self.data)
@@ -174,13 +226,13 @@ class Sae(Study):
         return memory(run)
 
     def cohort(self, run: Run) -> Hashable:
-        """Train levels, rates and seeds of one kind of coder together."""
-        from assay.studies.sae.fitting import bank_key
+        """Train levels, rates and seeds of one kind of coder together; on a stream, all kinds and modules."""
+        from assay.studies.sae.fitting import cohort_key
 
-        return bank_key(run)
+        return cohort_key(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
-        from assay.studies.sae.fitting import train_and_score
+        from assay.studies.sae.training import train_and_score
 
         with activate(ctx.numerics) as device:
             yield from train_and_score(runs, ctx, device)
@@ -198,7 +250,7 @@ class Coded(NamedTuple):
     content: str | None
 
 
-def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: CoderRecipe) -> Run:
+def coder_run(coded: Coded, coder: SparseCoder, *, seed: int, d_code: int, lr: float, recipe: Recipe) -> Run:
     """Make a run of the study `sae`, for any of its verbs. A coder that is fitted at once has no rate and no recipe."""
     fixed: dict[str, Any] = {"lr": lr, "recipe": recipe}
     if isinstance(coder, FittedCoder):

@@ -1,7 +1,7 @@
 """Computes the metrics of coders on held-out rows, alike for every kind."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -56,46 +56,86 @@ def score(modules: Sequence[CoderModule], data: Vectors) -> Iterator[dict[str, A
     )
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """A coder that is scored: its codes of the three parts, and the ridge decoder fitted to them."""
+
+    module: CoderModule
+    data: Vectors
+    z: Float[Tensor, "n d_code"]
+    z_validation: Float[Tensor, "m d_code"]
+    z_test: Float[Tensor, "k d_code"]
+    decoder: sparsity.RidgeDecoder
+    readers: "_Readers"
+
+    def own(self, z: Float[Tensor, "n d_code"]) -> Float[Tensor, "n d_in"] | None:
+        """The reconstruction by the coder's own decoder, if it has one."""
+        return self.module.decode(z[None])[0] if self.module.has_decoder else None
+
+
 @torch.no_grad()
 def _scores(module: CoderModule, z: Tensor, readers: "_Readers", data: Vectors) -> dict[str, Any]:
-    train, validation, test = data.train, data.validation, data.test
-    z_validation, z_test = (codes(module, part.x) for part in (validation, test))
-    decoder = sparsity.ridge_decoder(z, train.x, chosen_on=(z_validation, validation.x) if len(validation) else None)
+    z_validation, z_test = (codes(module, part.x) for part in (data.validation, data.test))
+    chosen_on = (z_validation, data.validation.x) if len(data.validation) else None
+    decoder = sparsity.ridge_decoder(z, data.train.x, chosen_on=chosen_on)
+    frozen = Frozen(module, data, z, z_validation, z_test, decoder, readers)
+    found: dict[str, Any] = {}
+    for named in SCORES.values():
+        found |= named(frozen)
+    return found
+
+
+def _reconstruction(frozen: Frozen) -> dict[str, Any]:
+    """What is left unexplained, by how many units, and how many never fire: by the ridge decoder that every coder gets,
+    and by the coder's own."""
+    module, validation, test = frozen.module, frozen.data.validation, frozen.data.test
     found: dict[str, Any] = {
-        "l0": sparsity.l0(z_test),
-        "dead": sparsity.dead(z_test),
-        "fvu": sparsity.fraction_unexplained(test.x, decoder.decode(z_test)),
+        "l0": sparsity.l0(frozen.z_test),
+        "dead": sparsity.dead(frozen.z_test),
+        "fvu": sparsity.fraction_unexplained(test.x, frozen.decoder.decode(frozen.z_test)),
         "params": sum(p.numel() for p in [*module.parameters()] or module.buffers()),
-        "log_inactive": sparsity.log_inactive(z_test),
+        "log_inactive": sparsity.log_inactive(frozen.z_test),
     }
     found["explained_variance"] = 1 - found["fvu"]
     if len(validation):
-        found["validation_fvu"] = sparsity.fraction_unexplained(validation.x, decoder.decode(z_validation))
-    own = _own(module, z_test)
-    if own is not None:
+        guess = frozen.decoder.decode(frozen.z_validation)
+        found["validation_fvu"] = sparsity.fraction_unexplained(validation.x, guess)
+    if (own := frozen.own(frozen.z_test)) is not None:
         found["fvu_own"] = sparsity.fraction_unexplained(test.x, own)
-    found |= _of_the_spec(module, z_test, test.x, own)
-    found |= _read(readers, (z, train), (z_validation, validation), (z_test, test))
-    if data.splice is not None:
-        found |= data.splice(lambda x: decoder.decode(codes(module, x)))
-    if data.dictionary is not None and test.fired is not None:
-        directions = module.directions()[0]
-        true = sparsity.recovery(directions, z_test, data.dictionary, test.fired)
-        found |= {"atom_cosine": true.cosine, "atoms_found": true.found, "firing_f1": true.f1}
-    found |= concept_scores(module, decoder, (z, z_test), data)
+    if frozen.data.scaling is not None and (own := frozen.own(frozen.z_validation)) is not None:
+        found["validation_fvu_own"] = sparsity.fraction_unexplained(validation.x, own)
     return found
+
+
+def _spliced(frozen: Frozen) -> dict[str, Any]:
+    """What a reconstruction costs the language model that the rows come from: by the ridge decoder, and, under names
+    that end in `_own`, by the coder's own."""
+    if frozen.data.splice is None:
+        return {}
+    module = frozen.module
+    found: dict[str, Any] = frozen.data.splice(lambda x: frozen.decoder.decode(codes(module, x)))
+    if not module.has_decoder:
+        return found
+    own = frozen.data.splice(lambda x: module.decode(codes(module, x)[None])[0])
+    return found | {f"{name}_own": value for name, value in own.items() if name not in ("ce", "ce_mean", "ce_zero")}
+
+
+def _recovered(frozen: Frozen) -> dict[str, Any]:
+    """How much of a known dictionary was found."""
+    dictionary, fired = frozen.data.dictionary, frozen.data.test.fired
+    if dictionary is None or fired is None:
+        return {}
+    true = sparsity.recovery(frozen.module.directions()[0], frozen.z_test, dictionary, fired)
+    return {"atom_cosine": true.cosine, "atoms_found": true.found, "firing_f1": true.f1}
 
 
 def _first(part: Part, rows: int) -> Part:
     return Part(*(None if t is None else t[:rows] for t in (part.x, part.labels, part.fired)))  # type: ignore[arg-type]
 
 
-def _own(module: CoderModule, z: Tensor) -> Tensor | None:
-    return module.decode(z[None])[0] if module.has_decoder else None
-
-
-def _of_the_spec(module: CoderModule, z: Tensor, x: Tensor, own: Tensor | None) -> dict[str, Any]:
+def _of_the_spec(frozen: Frozen) -> dict[str, Any]:
     """Compute the spec's metrics; the reconstruction is by the coder's own decoder if it has one, by W^T otherwise."""
+    module, z, x, own = frozen.module, frozen.z_test, frozen.data.test.x, frozen.own(frozen.z_test)
     W = getattr(module, "W_enc", module.directions())[0].detach()
     r = torch.softmax(-z, dim=1)
     l0, density = spec.sparsity_l0(z)
@@ -148,11 +188,10 @@ def _probed(z: Tensor) -> int:
     return min(PROBED_ON, max(1, PROBED // z.shape[1]))
 
 
-def _read(
-    readers: _Readers, train: tuple[Tensor, Part], validation: tuple[Tensor, Part], test: tuple[Tensor, Part]
-) -> Mapping[str, float]:
+def _read(frozen: Frozen) -> Mapping[str, float]:
     """Score the linear probes: with the spec's penalty, with one chosen on validation, and on k units alone."""
-    (z, fitted), (z_validation, chosen), (z_test, judged) = train, validation, test
+    readers, z, z_validation, z_test = frozen.readers, frozen.z, frozen.z_validation, frozen.z_test
+    fitted, chosen, judged = frozen.data.train, frozen.data.validation, frozen.data.test
     if fitted.labels is None or judged.labels is None:
         return {}
     found: dict[str, float] = {}
@@ -166,3 +205,18 @@ def _read(
     rows = _probed(z)
     sparse = sparsity.k_sparse_accuracy((z[:rows], fitted.labels[:rows]), (z_test, judged.labels), KS)
     return found | {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}
+
+
+def _concepts(frozen: Frozen) -> Mapping[str, Any]:
+    return concept_scores(frozen.module, frozen.decoder, (frozen.z, frozen.z_test), frozen.data)
+
+
+SCORES: Mapping[str, Callable[[Frozen], Mapping[str, Any]]] = {
+    "reconstruction": _reconstruction,
+    "spec": _of_the_spec,
+    "probes": _read,
+    "splice": _spliced,
+    "dictionary": _recovered,
+    "concepts": _concepts,
+}
+"""What is measured of a frozen coder: each gives metrics by name, or none where the data do not have what it needs."""

@@ -106,7 +106,8 @@ def get_llm_activations(
     """Return train and test loaders of a layer's output, a row per token; whole sequences are in one or the other. All
     rows of a loader are its `x`. They are kept in the folder `cache_path` (assay's cache without), and computed `batch`
     sequences at a time."""
-    from assay.vectors.activations import Activations, layer_name
+    from assay.data.named import layer_name
+    from assay.vectors.activations import Activations
 
     context = Activations().context
     sequences = max(10, -(-max_samples // (context - 1)))

@@ -1,0 +1,185 @@
+"""A stream of activations: as `activations`, but rows are made while coders train on them, and never lie in memory all.
+
+    assay sae --data stream:model=smollm2-135m:hook=model.layers.15:text=FOLDER:tokens=50_000_000 --steps 20000
+
+`model` is a folder in Hugging Face format (in the data folder, in its models/, or anywhere), a name on the hub, or
+smollm2-135m, which needs no hub; `text` a file or folder (.txt, .md, .jsonl, .gz of them; in the data folder, or
+anywhere), a name that data.text knows, such as pydoc, or any text data set of the hub (`owner/name`). Runs that differ
+in `hook` alone share one forward pass: `--grid data.hook=model.layers.7,model.layers.15`.
+
+The text is tokenised once, up to `tokens` and what is held out, and kept on disk. Whole documents are held out, half of
+them to choose by and half to report on (of one long document, pieces: data.token_windows). If training takes more steps
+than the text has rows, it goes through the text again, in another order. A sample of training rows lies in memory: the
+scale is measured on it, and decoders are fitted to it.
+
+Rows are centred and scaled as for `activations`, attention sinks and the first token of each window left out. On CUDA
+the language model computes in bf16 autocast, and scores of what a reconstruction costs it in float32. There are no
+labels: how a token is written, the labels of `activations`, is read best from random units (probe .992).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from assay.core.errors import UserError
+from assay.core.run import canonical
+from assay.data import activation_cache, language_model, text
+from assay.data.named import (
+    REMEDY,
+    find_model,
+    model_folder,
+    no_text,
+    shared_model,
+    shared_tokenizer,
+    text_path,
+    weights_hash,
+)
+from assay.data.places import cache
+from assay.data.row_stream import RowStream, Scaling, raw_rows
+from assay.data.splice import Splice
+from assay.data.token_windows import Windows, token_file
+from assay.vectors import vectors
+from assay.vectors.base import Part, VectorData, Vectors
+
+SAMPLE = 2**16
+"""Training rows in memory: the scale is measured on them, decoders are fitted to them."""
+SPLICED, AT_ONCE = 128, 16
+"""Most test windows that a reconstruction is spliced into, and how many at a time: each token has its logits."""
+
+
+@vectors.register("stream")
+@dataclass(frozen=True, kw_only=True)
+class Stream(VectorData):
+    """The outputs of a module of a Hugging Face causal language model, streamed while coders are trained on them."""
+
+    remedy: ClassVar[str] = REMEDY
+    streams: ClassVar[bool] = True
+
+    model: str = "stories260K"
+    """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
+    hook: str = "model.layers.2"
+    """The module, as `named_modules` names it."""
+    text: str = "pydoc"
+    """A text file, a folder of them, a text that has a name, or a data set of the hub."""
+    tokens: int = 1_000_000
+    """Most tokens of the text to train on; a shorter text is read again."""
+    context: int = 128
+    """Tokens of a window; the first is left out."""
+    batch: int = 64
+    """Windows of one forward pass."""
+    buffer: int = 2**16
+    """Rows in memory at a time, from which batches are drawn."""
+    held_out: int = 2**16
+    """Tokens of other documents to choose by, and as many to report on; at most a tenth of the text each."""
+    longest: float = 10.0
+    """Rows that are longer than the median training row by more than this factor are left out; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        if self.longest and self.longest <= 1:
+            raise UserError(
+                f"{self.label}: longest={self.longest:g} would leave out the rows in the middle; 0 or above 1."
+            )
+        least = {"tokens": 10 * self.context, "context": 3, "batch": 1, "buffer": 2, "held_out": self.context}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise UserError(f"{self.label}: {name}={getattr(self, name)} is too small; at least {value}.")
+
+    def locate(self) -> None:
+        if not self._has_text(None):
+            raise UserError(no_text(self.text))
+        activation_cache.module_at(language_model.outline(find_model(self.model)), self.hook)
+
+    def check(self, folder: Path | None = None) -> None:
+        if not self._has_text(folder):
+            raise UserError(no_text(self.text))
+        if (model := self._here(folder)) is not None:
+            activation_cache.module_at(language_model.outline(model), self.hook)
+            language_model.check_context(model, self.context, option=f"{self.name}:context")
+        elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
+            raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
+
+    def missing(self, folder: Path | None = None) -> list[str]:
+        away = {
+            f"the text '{self.text}'": self.text != text.PYDOC and text_path(self.text, folder) is None,
+            f"the model '{self.model}'": self._here(folder) is None,
+        }
+        return [what for what, is_away in away.items() if is_away]
+
+    def _has_text(self, folder: Path | None) -> bool:
+        return self.text == text.PYDOC or text_path(self.text, folder) is not None or text.is_on_the_hub(self.text)
+
+    def _here(self, folder: Path | None) -> str | None:
+        """The model's folder or name, or None where it would have to be fetched."""
+        name = model_folder(self.model, folder) or self.model
+        return name if language_model.is_here(name) else None
+
+    def fingerprint(self, folder: Path | None = None) -> str | None:
+        """Hash the text and the model's folder; a name on the hub is not hashed."""
+        path = text_path(self.text, folder)
+        parts = [self._words(path), language_model.fingerprint(model_folder(self.model, folder) or self.model)]
+        return hashlib.sha256(canonical(parts).encode()).hexdigest()[:16] if any(parts) else None
+
+    def _words(self, path: Path | None) -> list[str] | str | None:
+        """The hashes of a local text."""
+        if path is not None:
+            return text.file_hashes(path)
+        return text.fingerprint(self.text) if self.text == text.PYDOC else None
+
+    def shape(self) -> tuple[int, int] | None:
+        """The sample's rows, and the width of a layer, where the model is here; that of another module is not known."""
+        found = self._sizes() if self.hook.rpartition(".")[2].isdigit() else None
+        return None if found is None else (min(SAMPLE, self.tokens), found.width)
+
+    def memory(self) -> int:
+        """Count the buffer, the sample, held-out rows, the model, and the logits of spliced windows."""
+        if (found := self._sizes()) is None:
+            return 0
+        rows = self.buffer + 2 * (min(SAMPLE, self.tokens) + 2 * self.held_out)
+        return 4 * (rows * found.width + found.weights + 3 * AT_ONCE * self.context * found.vocab)
+
+    def _sizes(self) -> language_model.Sizes | None:
+        model = self._here(None)
+        return None if model is None else language_model.sizes(model, language_model.fingerprint(model))
+
+    def windows(self) -> Windows:
+        """Tokenise the text, or read the tokens that were kept."""
+        path = text_path(self.text)
+        documents = text.documents(str(path) if path else self.text)
+        limit = self.tokens + 2 * self.held_out
+        content = [self._words(path) or self.text, weights_hash(self.model), limit]
+        key = hashlib.sha256(canonical(content).encode()).hexdigest()[:16]
+        tokenizer = shared_tokenizer(self.model)
+        kept = token_file(documents, tokenizer, limit=limit, folder=cache() / "tokens", key=key)
+        return kept.windows(self.context, self.held_out)
+
+    def load(self) -> Vectors:
+        return self.load_with("cpu")
+
+    def load_with(self, device: str) -> Vectors:
+        """Load a sample of the training rows, and all held-out rows."""
+        windows, model = self.windows(), shared_model(self.model).to(device)
+        sample = min(SAMPLE // (self.context - 1), len(windows.train))
+        places = (windows.training(0, max(1, sample)), windows.validation, windows.test)
+        raw = [torch.cat([rows[self.hook] for rows in self._raw(model, windows, some)]) for some in places]
+        scaling = Scaling.of(raw[0], self.longest)
+        parts = [Part(scaling(x[scaling.usual(x)])) for x in raw]
+        spliced = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), scaling.limit)
+
+        def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
+            return spliced.loss_recovered(scaling.mean, scaling.scale, reconstruct)
+
+        return Vectors(*parts, splice=splice, scaling=scaling)
+
+    def _raw(self, model: nn.Module, windows: Windows, places: Int[Tensor, " n"]) -> Iterator[dict[str, Tensor]]:
+        return raw_rows(model, [self.hook], (windows.tokens(some) for some in places.split(self.batch)))
+
+    def rows(self, scalings: Mapping[str, Scaling]) -> RowStream:
+        """Stream rows of the modules of these names, this stream's or not, from one forward pass."""
+        model = shared_model(self.model).to(next(iter(scalings.values())).mean.device)
+        return RowStream(model, self.windows(), scalings, rows=self.buffer, batch=self.batch)
