@@ -189,6 +189,10 @@ def records(out: Path) -> dict[str, Path]:
     return {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in found}
 
 
+def checkpoints_in(out: Path) -> list[Path]:
+    return list((out / ".store").glob("*/*/checkpoint"))
+
+
 def contents(out: Path) -> Contents:
     """Read what must not depend on a disturbance: status, metrics and the bytes of every artifact, by run."""
     found: Contents = {}

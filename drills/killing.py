@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from bench import Bench, Contents, Drill, Watch, contents, expect, expect_same, kill
+from bench import Bench, Contents, Drill, Watch, checkpoints_in, contents, expect, expect_same, kill
 from sweeps import Sweep
 
 KILLS = 3
@@ -24,13 +24,18 @@ STORES = 5
 def killed(place: Bench, rng: random.Random, sweep: Sweep) -> Drill:
     """Kill the driver of a sweep again and again, and before it one of its workers."""
     wanted, done, stores = sweep.undisturbed.contents, {"drivers": 0, "workers": 0, "checkpoints": 0}, 0
-    while min(done["drivers"], done["workers"]) < KILLS:
+
+    def enough() -> bool:
+        resumed = done["checkpoints"] > 0 or not sweep.undisturbed.checkpoints
+        return min(done["drivers"], done["workers"]) >= KILLS and resumed
+
+    while not enough():
         stores += 1
-        expect(stores <= STORES, f"only {done} were there to be killed in {STORES} sweeps")
+        expect(stores <= STORES, f"only {done} were hit in {STORES} sweeps")
         out = place.root / f"disturbed-{stores}"
         with Watch(out).looking() as watch:
             for _ in range(TURNS):
-                if min(done["drivers"], done["workers"]) >= KILLS or len(intact(out, wanted)) == len(wanted):
+                if enough() or len(intact(out, wanted)) == len(wanted):
                     break
                 _kill_once(place, rng, sweep, out, done)
             last = place.run(*sweep.words, "--out", out).expect(0, 1)
@@ -69,7 +74,7 @@ def _kill_once(place: Bench, rng: random.Random, sweep: Sweep, out: Path, done: 
         ended.expect(0, 1)
     place.expect_no_process_left()
     intact(out, wanted)
-    done["checkpoints"] += len(list((out / ".store").glob("*/*/checkpoint")))
+    done["checkpoints"] += len(checkpoints_in(out))
     if " planned, " in ended.err:
         expect(f" {stored} stored" in ended.err, f"{stored} runs were stored: {ended.err[:200]}")
 

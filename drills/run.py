@@ -95,8 +95,9 @@ def attempt(name: str, of: Sequence[Sweep], seed: int) -> Attempt:
 def table(attempts: Sequence[Attempt], seconds: float) -> str:
     """One row per case; what was done is summed over the studies."""
     lines = ["| case | what was done | studies | runs compared | result |", "|---|---|---|---|---|"]
-    for case in dict.fromkeys(one.case for one in attempts):
-        tried = [one for one in attempts if one.case == case]
+    for case in CASES:
+        if not (tried := [one for one in attempts if one.case == case]):
+            continue
         drills = [one.drill for one in tried if one.drill]
         broken = [f"BROKEN ({one.studies}): {one.fault}" for one in tried if not one.held]
         barred = [f"not run ({one.studies}): {one.fault}" for one in tried if one.held and not one.drill]

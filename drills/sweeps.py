@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import Bench, Contents, contents, expect, records, wait_for
+from bench import Bench, Contents, checkpoints_in, contents, expect, records, wait_for
 
 from assay.core.plugin import registries
 
@@ -19,7 +19,7 @@ sys.path.pop(0)
 
 SHORTER = {
     "expressivity": "--models SelfAttn StaticMLP --seeds 0..2 --batch_eval 256 --retr_steps 40 --retr_train_steps 20",
-    "icl": "--seeds 0 1 --train.max_steps 50 --eval_size 100",
+    "icl": "--seeds 0 1 --train.max_steps 50 --train.validate_every 10 --eval_size 100",
     "modular sweep": "--seeds 0 1 --epochs 40",
     "perplexity": "--model {folder}/model --datasets {folder}/articles.txt --context-lengths 80 160 --max-samples 24",
     "sae": "--coders topk:k=4 topk:k=8 relu_l1:l1=0.1 relu_l1:l1=0.3 pca random_relu --seeds 0 1 --epochs 15",
@@ -50,7 +50,10 @@ class Sweep:
         started = time.monotonic()
         process = place.start(*self.words, "--out", self.out)
         wait_for(lambda: place.workers() or process.poll() is not None, f"workers of {self.name}", 600)
-        working = time.monotonic()
+        working, checkpoints = time.monotonic(), False
+        while process.poll() is None:
+            checkpoints = checkpoints or bool(checkpoints_in(self.out))
+            time.sleep(0.05)
         place.finish(process).expect(0)
         ended = time.monotonic()
         place.expect_no_process_left()
@@ -58,7 +61,7 @@ class Sweep:
         found = contents(self.out)
         expect(found and all(status == "done" for status, *_ in found.values()), f"a run of {self.name} is not done")
         expect(f"{len(found)} stored, nothing to run" in again.err, f"{self.name} is not stored: {again.err[:200]}")
-        return Undisturbed(found, working - started, ended - working)
+        return Undisturbed(found, working - started, ended - working, checkpoints)
 
     @property
     def size(self) -> int:
@@ -85,6 +88,8 @@ class Undisturbed:
     """Seconds from the start to the first worker process."""
     working: float
     """Seconds from there to the end."""
+    checkpoints: bool
+    """Whether its runs write checkpoints."""
 
 
 def sweeps(folder: Path) -> dict[str, Sweep]:
