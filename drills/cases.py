@@ -192,7 +192,9 @@ def ray_node_lost(place: Bench, rng: random.Random, sweeps: Sequence[Sweep]) -> 
         raise Cannot("Ray is not installed") from None
     # A lost node should be noticed in seconds; a node that a busy machine keeps waiting is not lost.
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 10}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": quick})
+    head = {"num_cpus": 0, "_system_config": quick}
+    # Its hooks at exit are signal handlers, which only the main thread may set.
+    cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
     try:
         nodes = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)]
         cluster.wait_for_nodes()
