@@ -46,21 +46,27 @@ def main() -> int:
     parser.add_argument("--studies", nargs="+", help="some studies alone, such as icl 'modular sweep'")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--at-once", type=int, default=2, help="drills that run at the same time")
-    parser.add_argument("--into", type=Path, help="put the table between the marks of this document, too")
+    parser.add_argument("--into", type=Path, help="put the table, or the rows of --only, between this document's marks")
     args = parser.parse_args()
+    if args.into and args.studies:
+        parser.error("a row stands for all studies: leave out --studies or --into")
     # Started in a shell's background, Ctrl-C is ignored, and would be in every child: a handler is not inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="assay-drill-") as folder:
-        chosen = [sweep for name, sweep in sweeps(Path(folder)).items() if name in (args.studies or [name])]
+        known = sweeps(Path(folder))
+        if unknown := set(args.studies or ()) - known.keys():
+            parser.error(f"no demo of {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+        chosen = [known[name] for name in args.studies or known]
         with ThreadPoolExecutor(args.at_once) as pool:
             calls = [(name, of) for name in args.only for of in groups(CASES[name], chosen)]
             attempts = list(pool.map(lambda call: attempt(*call, args.seed), calls))
     text = table(attempts, time.monotonic() - begin)
     print(text)
     if args.into:
-        before, _, rest = args.into.read_text().partition(MARK)
-        args.into.write_text(f"{before}{MARK}\n{text}\n{MARK}{rest.partition(MARK)[2]}")
+        before, old, after = args.into.read_text().split(MARK)
+        new = text if set(args.only) == set(CASES) else replaced(old, text)
+        args.into.write_text(f"{before}{MARK}\n{new}\n{MARK}{after}")
     return 0 if all(one.held for one in attempts) else 1
 
 
@@ -106,6 +112,13 @@ def table(attempts: Sequence[Attempt], seconds: float) -> str:
         lines.append(f"| {' | '.join([*cells, '; '.join([*broken, *barred]) or 'held'])} |")
     machine = f"{platform.system()} {platform.machine()} with {os.cpu_count()} cores"
     return "\n".join([*lines, "", f"{seconds / 60:.0f} minutes on {machine}."])
+
+
+def replaced(old: str, new: str) -> str:
+    """Return the old table with the rows of the new one in the places of theirs."""
+    rows = {line.split("|")[1]: line for line in new.splitlines() if line.startswith("| ")}
+    lines = [rows.get(line.split("|")[1], line) if line.startswith("| ") else line for line in old.strip().splitlines()]
+    return "\n".join(lines)
 
 
 def counts(drills: Sequence[Drill]) -> str:

@@ -168,3 +168,9 @@ def test_the_table_sums_over_studies_and_names_those_that_broke_or_could_not_be_
     )
     assert "| killed processes | 6 drivers killed, 7 workers killed | 2 | 20 | held |" in text
     assert "| full disk | - | 0 | 0 | BROKEN (sae): a record is missing; not run (icl): no tmpfs |" in text
+
+
+def test_cases_that_are_repeated_alone_replace_their_rows() -> None:
+    old = "\n| case | result |\n|---|---|\n| lock deleted | BROKEN |\n| full disk | held |\n\n15 minutes.\n"
+    new = "| case | result |\n|---|---|\n| lock deleted | held |\n\n1 minute."
+    assert run.replaced(old, new) == old.replace("BROKEN", "held").strip()
