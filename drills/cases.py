@@ -197,10 +197,9 @@ def ray_node_lost(place: Bench, rng: random.Random, sweeps: Sequence[Sweep]) -> 
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 10}
     head = {"num_cpus": 0, "_system_config": quick}
     # Its hooks at exit are signal handlers, which only the main thread may set.
-    cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+    cluster = _patiently(lambda: Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False))
     try:
-        nodes = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)]
-        cluster.wait_for_nodes()
+        nodes = [_patiently(lambda: cluster.add_node(num_cpus=1)), _patiently(lambda: cluster.add_node(num_cpus=1))]
         for sweep in sweeps:
             out = place.root / sweep.out.name
             with Watch(out).looking() as watch:
@@ -214,11 +213,18 @@ def ray_node_lost(place: Bench, rng: random.Random, sweeps: Sequence[Sweep]) -> 
                 place.finish(driver, 600).expect(0)
             expect_same(contents(out), sweep.undisturbed.contents)
             watch.expect_once()
-            nodes[nodes.index(lost)] = cluster.add_node(num_cpus=1)
-            cluster.wait_for_nodes()
+            nodes[nodes.index(lost)] = _patiently(lambda: cluster.add_node(num_cpus=1))
     finally:
         cluster.shutdown()
     return Drill({"times one of two nodes killed while it computed": len(sweeps)}, len(_all(sweeps)))
+
+
+def _patiently(start: Callable[[], Any]) -> Any:
+    """Start a node, or a cluster. Ray gives up on one that is not there within 30 seconds, as on a busy machine."""
+    for _ in range(9):
+        with suppress(Exception):
+            return start()
+    return start()
 
 
 def _works(node: Any) -> bool:
