@@ -30,24 +30,10 @@ TASKS = (
     "boolean",
     "state_tracking",
 )
-WORDS = [
-    "the",
-    "of",
-    "a",
-    "city",
-    "river",
-    "king",
-    "battle",
-    "won",
-    "in",
-    "near",
-    "was",
-    "built",
-    "after",
-    "before",
-    "and",
+WORDS = (
+    "the", "of", "a", "city", "river", "king", "battle", "won", "in", "near", "was", "built", "after", "before", "and",
     "old",
-]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

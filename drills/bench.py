@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +72,14 @@ class Ended:
         return self.expect(ours, said=f"assay: {word}")
 
 
+@dataclass(frozen=True)
+class Drill:
+    """A drill's result: how often what was done, and over how many runs."""
+
+    done: dict[str, int]
+    runs: int
+
+
 @dataclass
 class Bench:
     """A folder and the processes of one drill."""
@@ -84,10 +91,8 @@ class Bench:
         """Start `assay WORDS` in a session of its own."""
         command = [*wrap, sys.executable, "-m", "assay", *map(str, words)]
         logs = {"stdout": self._log("out"), "stderr": self._log("err")}
-        # Drills started in a shell's background ignore Ctrl-C, and so would their children.
-        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         environment = os.environ | {TOKEN: self.token, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, start_new_session=True, preexec_fn=heed, env=environment, text=True, **logs)
+        process = subprocess.Popen(command, start_new_session=True, env=environment, text=True, **logs)
         process.logs = logs  # type: ignore[attr-defined]
         return process
 
@@ -162,6 +167,15 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
     return True
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def held_files() -> set[int]:
+    """The inodes of files on which some process holds a lock."""
+    return {int(line.split()[-3].rpartition(":")[2]) for line in Path("/proc/locks").read_text().splitlines()}
+
+
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -173,6 +187,10 @@ def records(out: Path) -> dict[str, Path]:
     """study/id -> its folder, for every run that has a record."""
     found = (out / ".store").glob("*/*/record.json")
     return {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in found}
+
+
+def checkpoints_in(out: Path) -> list[Path]:
+    return list((out / ".store").glob("*/*/checkpoint"))
 
 
 def contents(out: Path) -> Contents:
@@ -201,16 +219,21 @@ class Watch:
 
     out: Path
     seen: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    _last: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def look(self) -> None:
         for name, folder in records(self.out).items():
             try:
-                data = json.loads((folder / "record.json").read_text())
                 stat = (folder / "record.json").stat()
+                version = stat.st_ino, stat.st_mtime_ns
+                if self._last.get(name) == version:
+                    continue
+                data = json.loads((folder / "record.json").read_text())
             except (OSError, ValueError):  # being replaced
                 continue
+            self._last[name] = version
             if data["status"] != "failed":  # a failed run is to be tried again
-                self.seen.setdefault(name, set()).add((stat.st_ino, stat.st_mtime_ns))
+                self.seen.setdefault(name, set()).add(version)
 
     @contextmanager
     def looking(self) -> Iterator["Watch"]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,8 +51,14 @@ def memory_group(size: int, mounts: Path = MOUNTS) -> Iterator[Path]:
         _remove(group)
 
 
+def killed_for_memory(group: Path) -> int:
+    """Return how many processes of a group the kernel has killed for its limit."""
+    lines = [line.split() for name in ("memory.events", "memory.oom_control") for line in _lines(group / name)]
+    return next(int(count) for word, count in lines if word == "oom_kill")
+
+
 def _make(tree: Hierarchy, size: int) -> Path | None:
-    group = tree.root / f"assay-drill-{os.getpid()}"
+    group = tree.root / f"assay-drill-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
         if tree.swap_besides and "memory" not in _words(tree.root / "cgroup.subtree_control"):
             (tree.root / "cgroup.subtree_control").write_text("+memory")
@@ -83,7 +90,11 @@ def _remove(group: Path) -> None:
 
 
 def _words(path: Path) -> list[str]:
+    return [word for line in _lines(path) for word in line.split()]
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().split()
+        return path.read_text().splitlines()
     except OSError:
         return []

@@ -1,5 +1,7 @@
 """The drills judge as they say: what they let pass is what assay promises, and they leave nothing behind."""
 
+import fcntl
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ sys.path.insert(
 
 import bench
 import groups
+import run
 
 sys.path.pop(0)
 
@@ -105,3 +108,69 @@ def test_a_memory_group_is_gone_afterwards_with_whoever_is_in_it() -> None:
     finally:
         left.kill()
         left.wait()
+
+
+def store(out: Path, run_id: str, status: str = "done", **metrics: float) -> Path:
+    """Write a record as assay does: whole, by renaming."""
+    folder = out / ".store" / "icl" / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "new").write_text(json.dumps({"status": status, "metrics": metrics, "artifacts": []}))
+    return (folder / "new").rename(folder / "record.json")
+
+
+def test_a_record_that_is_written_twice_is_noticed_but_not_a_failed_one_that_is_tried_again(tmp_path: Path) -> None:
+    watch = bench.Watch(tmp_path)
+    for status in ("failed", "done"):
+        store(tmp_path, "a", status)
+        watch.look()
+    watch.look()
+    watch.expect_once()
+    store(tmp_path, "a")
+    watch.look()
+    with pytest.raises(bench.Missed, match="computed twice"):
+        watch.expect_once()
+
+
+@pytest.mark.parametrize("change", ["another number", "missing", "too many"])
+def test_a_store_that_differs_from_the_undisturbed_one_is_noticed(tmp_path: Path, change: str) -> None:
+    for out in (tmp_path / "one", tmp_path / "two"):
+        for name in ("a", "b"):
+            store(out, name, score=0.1)
+    wanted = bench.contents(tmp_path / "one")
+    bench.expect_same(bench.contents(tmp_path / "two"), wanted)
+    if change == "missing":
+        (tmp_path / "two" / ".store" / "icl" / "a" / "record.json").unlink()
+    else:
+        store(tmp_path / "two", {"another number": "b", "too many": "c"}[change], score=0.1 + 1e-16)
+    with pytest.raises(bench.Missed):
+        bench.expect_same(bench.contents(tmp_path / "two"), wanted)
+
+
+def test_a_lock_counts_as_held_while_it_is(tmp_path: Path) -> None:
+    path = tmp_path / ".locks"
+    with path.open("w") as file:
+        assert path.stat().st_ino not in bench.held_files()
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 10**17)
+        assert path.stat().st_ino in bench.held_files()
+    assert path.stat().st_ino not in bench.held_files()
+
+
+def test_the_table_sums_over_studies_and_names_those_that_broke_or_could_not_be_run() -> None:
+    kills = [bench.Drill({"drivers killed": 3, "workers killed": count}, 10) for count in (3, 4)]
+    text = run.table(
+        [
+            run.Attempt("killed processes", "icl", kills[0], "", True),
+            run.Attempt("killed processes", "sae", kills[1], "", True),
+            run.Attempt("full disk", "icl", None, "no tmpfs", True),
+            run.Attempt("full disk", "sae", None, "a record is missing", False),
+        ],
+        120,
+    )
+    assert "| killed processes | 6 drivers killed, 7 workers killed | 2 | 20 | held |" in text
+    assert "| full disk | - | 0 | 0 | BROKEN (sae): a record is missing; not run (icl): no tmpfs |" in text
+
+
+def test_cases_that_are_repeated_alone_replace_their_rows() -> None:
+    old = "\n| case | result |\n|---|---|\n| lock deleted | BROKEN |\n| full disk | held |\n\n15 minutes.\n"
+    new = "| case | result |\n|---|---|\n| lock deleted | held |\n\n1 minute."
+    assert run.replaced(old, new) == old.replace("BROKEN", "held").strip()

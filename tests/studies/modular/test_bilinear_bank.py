@@ -74,6 +74,17 @@ def test_any_subset_of_models_gives_the_same_bits(which: list[int]) -> None:
             assert torch.equal(mine, other)
 
 
+def test_the_loss_of_a_model_has_the_same_bits_however_many_are_trained_beside_it() -> None:
+    recipe, widths, seeds = Recipe(epochs=3, batch=32, lr=1e-2), [6, 8, 12, 16, 2, 3], [0, 0, 0, 1, 1, 1]
+    _, whole = trained(fresh_models(31, widths, seeds), seeds, recipe)
+    for which in ([0], [5], [0, 1], [1, 2, 4], [0, 2, 3, 4, 5]):
+        chosen = [seeds[k] for k in which]
+        _, some = trained(fresh_models(31, [widths[k] for k in which], chosen), chosen, recipe)
+        assert [[epoch.loss[place] for place in range(len(which))] for epoch in some] == [
+            [epoch.loss[k] for k in which] for epoch in whole
+        ]
+
+
 def test_a_large_group_is_split_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = trained(models(), SEEDS)
     monkeypatch.setattr("assay.studies.modular.bilinear_bank.TOGETHER", 1)

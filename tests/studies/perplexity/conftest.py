@@ -1,7 +1,9 @@
 """A tiny model with random weights and a byte tokenizer, as a folder that transformers loads; and a text for it."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -30,27 +32,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text(tmp_path_factory: pytest.TempPathFactory, script: Callable[[str], ModuleType]) -> Path:
     """Twenty-four short articles in the form of WikiText."""
-    draw = random.Random(0)
-    words = [
-        "the",
-        "of",
-        "a",
-        "city",
-        "river",
-        "king",
-        "battle",
-        "won",
-        "in",
-        "near",
-        "was",
-        "built",
-        "after",
-        "before",
-        "and",
-        "old",
-    ]
+    draw, words = random.Random(0), script("benchmarks/stored.py").WORDS
     articles = [
         f" = Title {number} = \n \n " + " ".join(draw.choices(words, k=60)) + " \n \n = = Section = = \n \n done \n \n"
         for number in range(24)

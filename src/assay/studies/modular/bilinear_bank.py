@@ -275,8 +275,10 @@ class _Group:
         for pick, answer, given in zip(picks, answers, shares, strict=True):
             self._gradient(pick, answer, pairs, given, *gradients)
             self.adamw.step(gradients)
-        # A probability that underflows to 0 is no divergence; NaN stays NaN.
-        return -shares.clamp_(min=torch.finfo(shares.dtype).tiny).log_().mean(dim=(0, 2, 3))
+        # A probability that underflows to 0 is no divergence; NaN stays NaN. In which order the terms are added depends
+        # on the number of models; sums of float32 in float64 are exact in any.
+        losses = -shares.clamp_(min=torch.finfo(shares.dtype).tiny).log_().mean(dim=(0, 2, 3), dtype=torch.float64)
+        return losses.to(shares.dtype)
 
     def _gradient(
         self,
