@@ -98,7 +98,7 @@ def inverse(a):
 
 @triton.jit
 def product(x, y):
-    return tl.dot(x, y, input_precision="ieee")
+    return tl.dot(x, y, input_precision="tf32x3")
 
 
 @triton.jit

@@ -6,12 +6,11 @@
 
 The kernels (nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
 length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models of a bank are
-more sequences.
-Products are TF32 with float32 sums where the inputs come from autocast, and full float32 otherwise. What they cannot
-do (keys of more than 128 channels) runs as nn/scan.py has it, on the same device.
+more sequences. Products are TF32 with float32 sums; where inputs are float32 and the run's matmul precision is
+"highest", each is three of TF32, which is near float32. Keys of more than 128 channels run as nn/scan.py has them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from assay.nn import chunk_backward, chunk_forward, scan
 from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
 
+Scan = Callable[..., tuple[Tensor, Tensor]]
 LARGEST_KEY = 128
 """Channels of a key that a program can hold."""
 
@@ -39,7 +39,8 @@ def outer_scan(
 ) -> tuple[Values, MatrixState]:
     """Return what `scan.outer_loop` gives."""
     if k.shape[-1] > LARGEST_KEY:
-        return scan.outer_scan.__wrapped__(q, k, v, log_decay, state=state, scale=scale)
+        plain: Scan = scan.outer_scan.__wrapped__  # type: ignore[attr-defined]
+        return plain(q, k, v, log_decay, state=state, scale=scale)
     return _run(q, k, v, None, log_decay, state, scale)
 
 
@@ -55,7 +56,8 @@ def delta_scan(
 ) -> tuple[Values, MatrixState]:
     """Return what `scan.delta_loop` gives."""
     if k.shape[-1] > LARGEST_KEY:
-        return scan.delta_scan.__wrapped__(q, k, v, beta, log_decay, state=state, scale=scale)
+        plain: Scan = scan.delta_scan.__wrapped__  # type: ignore[attr-defined]
+        return plain(q, k, v, beta, log_decay, state=state, scale=scale)
     return _run(q, k, v, beta, torch.zeros_like(beta) if log_decay is None else log_decay, state, scale)
 
 
@@ -68,7 +70,7 @@ def _run(
     state = v.new_zeros(batch, heads, k.shape[-1], v.shape[-1], dtype=torch.float32) if state is None else state
     q, k, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (scale * q, k, log_decay))
     with torch.autocast(v.device.type, enabled=False):
-        o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), "ieee" if exact else "tf32")
+        o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), "tf32x3" if exact else "tf32")  # type: ignore[no-untyped-call]
     return o, last
 
 
@@ -79,8 +81,7 @@ class _Scan(Function):
     def forward(
         q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, state: Tensor, dot: str
     ) -> tuple[Tensor, ...]:
-        scan = _Chunks(q, k, v, beta, log_decay, state, dot)
-        return scan.forward()
+        return _Chunks(q, k, v, beta, log_decay, dot).forward(state)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -93,12 +94,10 @@ class _Scan(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor, d_last: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved = list(ctx.saved_tensors)
-        inputs, kept = saved[: 4 + ctx.has_beta], saved[4 + ctx.has_beta :]
-        if not ctx.has_beta:
-            inputs.insert(3, None)
-        scan = _Chunks(*inputs, None, ctx.dot)
-        return (*scan.backward(d_o, d_last, *kept), None)
+        q, k, v, *saved = ctx.saved_tensors
+        beta = saved.pop(0) if ctx.has_beta else None
+        log_decay, *kept = saved
+        return (*_Chunks(q, k, v, beta, log_decay, ctx.dot).backward(d_o, d_last, *kept), None)
 
     @staticmethod
     def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -110,7 +109,7 @@ class _Scan(Function):
             x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             return x.flatten(0, 1)
 
-        found = _Scan.apply(*map(folded, inputs, dims))
+        found = _Scan.apply(*map(folded, inputs, dims))  # type: ignore[no-untyped-call]
         return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0,) * len(found)
 
 
@@ -124,12 +123,10 @@ class _Chunks:
         v: Tensor,
         beta: Tensor | None,
         log_decay: Tensor,
-        state: Tensor | None,
         dot: str,
     ) -> None:
         self.q, self.k, self.v, self.log_decay = (x.contiguous() for x in (q, k, v, log_decay))
         self.beta = None if beta is None else beta.contiguous()
-        self.state = state
         self.shape, (self.dk, self.dv) = v.shape, (k.shape[-1], v.shape[-1])
         self.heads, self.time = v.shape[0] * v.shape[1], v.shape[2]
         self.channel, self.delta = log_decay.ndim == 4, beta is not None
@@ -144,10 +141,10 @@ class _Chunks:
         self.way = {"CHANNEL": self.channel, "DOT": dot}
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
 
-    def forward(self) -> tuple[Tensor, ...]:
+    def forward(self, state: Tensor) -> tuple[Tensor, ...]:
         g, u, fresh, erased, solved = self.prepared()
         states = self.empty(*self.shape[:2], self.chunks + 1, self.dk, self.dv)
-        states[:, :, 0] = self.state
+        states[:, :, 0] = state
         kinds = {**self.shapes, "BV": self.block, **self.way}
         written = fresh if self.delta else self.v
         chunk_forward.carry[(self.blocks, self.heads)](
@@ -218,8 +215,8 @@ class _Chunks:
         )  # fmt: skip
         d_k = d_right + d_erasing if self.delta else d_right
         own = (self.q, self.k, self.v, self.beta)
-        found = (None if x is None else y.to(x.dtype) for x, y in zip(own, (dq, d_k, d_v, d_beta), strict=True))
-        return (*found, d_log, d_states[:, :, 0])
+        slopes = zip((dq, d_k, d_v, d_beta), own, strict=True)
+        return (*(None if d is None or x is None else d.to(x.dtype) for d, x in slopes), d_log, d_states[:, :, 0])
 
     def through_solution(
         self, g: Tensor, states: Tensor, du: Tensor, d_right: Tensor, fresh: Tensor, erased: Tensor, solved: Tensor
