@@ -38,8 +38,8 @@ class Execution:
     """The Ray cluster, e.g. auto; without it Ray starts one here."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    backend: Literal["torch", "fla"] = "torch"
-    """The kernels of recurrent mixers: torch (ours), or those of flash-linear-attention, on CUDA alone."""
+    backend: Literal["torch", "triton", "fla"] = "torch"
+    """What computes recurrent mixers: torch; on CUDA also triton, our kernels, or fla, flash-linear-attention's."""
     compile: bool = False
     """Compile models with torch.compile."""
     out: Path = Path("results")

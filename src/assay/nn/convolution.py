@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from assay.nn import scan
 from assay.nn.axes import Token, Tokens
 
 
@@ -19,6 +20,10 @@ class ShortConvolution(nn.Module):
         nn.init.uniform_(self.weight, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, x: Tokens) -> Tokens:
+        if scan.backend == "triton":
+            from assay.nn.convolution_kernels import convolve
+
+            return convolve(x, self.weight)
         # A few shifted products are faster on a CPU than a depthwise convolution and its gradient.
         padded, time = pad(x, (0, 0, self.kernel - 1, 0)), x.shape[1]
         return sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))

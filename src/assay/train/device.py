@@ -77,8 +77,10 @@ def _driver(version: Path = Path("/proc/driver/nvidia/version")) -> str:
 def _check_backend(device: str, backend: str) -> None:
     if backend == "fla":
         fla.check(device)
-    elif backend != "torch":
-        raise UserError(f"--backend {backend}: choose torch or fla.")
+    elif backend == "triton" and device != "cuda":
+        raise UserError("--backend triton runs on CUDA alone: leave it out, or use --device cuda.")
+    elif backend not in ("torch", "triton"):
+        raise UserError(f"--backend {backend}: choose torch, triton or fla.")
 
 
 def _set(threads: int, precision: str, onednn: bool, backend: str) -> None:

@@ -1,0 +1,176 @@
+"""Triton kernels of the chunked recurrences, forward; nn/triton.py drives them. A program has one chunk of one head.
+
+Inside a chunk, with G and E as in chunk_blocks.py and S the state before it:
+
+    delta only   A_ij = b_i (k_i E_ij) . k_j for j < i;   T = (I + A)^-1;   fresh = T (b v);   erased = T (b k e^G)
+                 u = fresh - erased S                                       otherwise u = v
+    outputs      o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) u_j
+    carry        S <- e^G_end S + sum_j (k_j e^(G_end - G_j)) u_j^T
+
+Only `carry` goes from chunk to chunk, the others run on all chunks at once.
+"""
+
+import triton
+import triton.language as tl
+
+from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile
+
+FLOOR = tl.constexpr(-32.0)
+"""A log decay below counts as this, so that a difference of two sums over a chunk keeps four digits."""
+
+
+@triton.jit
+def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constexpr):
+    """G of a chunk: sums of log decays from its first token on."""
+    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    steps = tl.maximum(tile(log_decay + head * time * dk, chunk * CHUNK, time, dk, CHUNK, DK), FLOOR)
+    put(g + head * chunks * CHUNK * dk, tl.cumsum(steps, axis=0), chunk * CHUNK, chunks * CHUNK, dk, CHUNK, DK)
+
+
+@triton.jit
+def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
+             CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere: one block of rows against one of columns."""
+    pair, chunk, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    blocks: tl.constexpr = CHUNK // ROWS
+    row, column = pair // blocks, pair % blocks
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    k += head * time * dk
+    a += (head * chunks + chunk) * CHUNK * CHUNK
+    found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
+    at, to = chunk * CHUNK + row * ROWS, chunk * CHUNK + column * ROWS
+    if column < row:
+        found = scores(k, k, g, at, to, time, dk, ROWS, DK, CHANNEL, DOT, False)
+    if column == row:
+        own = scores(k, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
+        found = tl.where(below(ROWS, True), own, 0.0)
+    rows = at + tl.arange(0, ROWS)
+    found *= tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+    i, j = row * ROWS + tl.arange(0, ROWS), column * ROWS + tl.arange(0, ROWS)
+    tl.store(a + i[:, None] * CHUNK + j[None, :], found)
+
+
+@triton.jit
+def solve(a, t, CHUNK: tl.constexpr):
+    """T = (I + A)^-1: blocks on the diagonal by substitution, those below from them; above it stand zeros."""
+    matrix = (tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * CHUNK * CHUNK
+    a += matrix
+    t += matrix
+    t0 = inverse(block(a, 0, 0, CHUNK))
+    put_block(t, t0, 0, 0, CHUNK)
+    if CHUNK == 64:
+        t1, t2 = inverse(block(a, 1, 1, CHUNK)), inverse(block(a, 2, 2, CHUNK))
+        t3 = inverse(block(a, 3, 3, CHUNK))
+        a21, a32 = block(a, 2, 1, CHUNK), block(a, 3, 2, CHUNK)
+        a31 = block(a, 3, 1, CHUNK)
+        t10 = -product(t1, product(block(a, 1, 0, CHUNK), t0))
+        t21 = -product(t2, product(a21, t1))
+        t32 = -product(t3, product(a32, t2))
+        t20 = -product(t2, product(block(a, 2, 0, CHUNK), t0) + product(a21, t10))
+        t31 = -product(t3, product(a31, t1) + product(a32, t21))
+        t30 = -product(t3, product(block(a, 3, 0, CHUNK), t0) + product(a31, t10) + product(a32, t20))
+        nothing = tl.zeros((16, 16), dtype=tl.float32)
+        put_block(t, t1, 1, 1, CHUNK)
+        put_block(t, t2, 2, 2, CHUNK)
+        put_block(t, t3, 3, 3, CHUNK)
+        put_block(t, t10, 1, 0, CHUNK)
+        put_block(t, t21, 2, 1, CHUNK)
+        put_block(t, t32, 3, 2, CHUNK)
+        put_block(t, t20, 2, 0, CHUNK)
+        put_block(t, t31, 3, 1, CHUNK)
+        put_block(t, t30, 3, 0, CHUNK)
+        for row in tl.static_range(3):
+            for column in tl.static_range(row + 1, 4):
+                put_block(t, nothing, row, column, CHUNK)
+
+
+@triton.jit
+def inverse(a):
+    """(I + a)^-1 of a strictly lower triangular 16 x 16 block, row by row: stable where a power series is not."""
+    i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    found = tl.where(i == j, 1.0, 0.0)
+    for row in range(1, 16):
+        weights = tl.sum(tl.where(i == row, a, 0.0), axis=0)
+        known = tl.sum(weights[:, None] * found, axis=0)  # rows from `row` on weigh nothing
+        found = tl.where(i == row, found - known[None, :], found)
+    return found
+
+
+@triton.jit
+def product(x, y):
+    return tl.dot(x, y, input_precision="tf32x3")
+
+
+@triton.jit
+def block(a, row, column, CHUNK: tl.constexpr):
+    i, j = row * 16 + tl.arange(0, 16), column * 16 + tl.arange(0, 16)
+    return tl.load(a + i[:, None] * CHUNK + j[None, :])
+
+
+@triton.jit
+def put_block(t, values, row, column, CHUNK: tl.constexpr):
+    i, j = row * 16 + tl.arange(0, 16), column * 16 + tl.arange(0, 16)
+    tl.store(t + i[:, None] * CHUNK + j[None, :], values)
+
+
+@triton.jit
+def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+              BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """fresh = T (b v), erased = T (b k e^G)."""
+    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    solved = tile(t + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+    keys = b * tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
+    put(erased + head * time * dk, tl.dot(solved, keys, input_precision=DOT), at, time, dk, CHUNK, DK)
+    for v0 in range(0, dv, BV):
+        values = b * columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
+        put_columns(fresh + head * time * dv, tl.dot(solved, values, input_precision=DOT), at, time, dv, v0, CHUNK, BV)
+
+
+@triton.jit
+def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+          CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """From chunk to chunk: states[0] is given, states[n + 1] is the state after chunk n. `v` is `fresh` under the delta
+    rule, whose u is written here."""
+    v0, head = tl.program_id(0) * BV, tl.program_id(1).to(tl.int64)
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    states += head * (chunks + 1) * dk * dv
+    k += head * time * dk
+    erased += head * time * dk
+    v += head * time * dv
+    u += head * time * dv
+    state = columns(states, 0, dk, dv, v0, DK, BV)
+    for chunk in range(chunks):
+        at = chunk * CHUNK
+        end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
+        written = columns(v, at, time, dv, v0, CHUNK, BV)
+        if DELTA:
+            written -= tl.dot(tile(erased, at, time, dk, CHUNK, DK), state, input_precision=DOT)
+            put_columns(u, written, at, time, dv, v0, CHUNK, BV)
+        keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
+        state = tl.trans(tl.exp(end)) * state + tl.dot(tl.trans(keys), written, input_precision=DOT)
+        put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
+
+
+@triton.jit
+def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
+            BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j, for one block of rows."""
+    block_row, v0, head = tl.program_id(0), tl.program_id(1) * BV, tl.program_id(2).to(tl.int64)
+    at = block_row * ROWS
+    chunk = at // CHUNK
+    g += head * chunks * CHUNK * (dk if CHANNEL else 1)
+    q += head * time * dk
+    k += head * time * dk
+    u += head * time * dv
+    since = tile(q, at, time, dk, ROWS, DK) * tl.exp(sums(g, at, dk, ROWS, DK, CHANNEL))
+    state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
+    found = tl.dot(since, state, input_precision=DOT)
+    for to in range(chunk * CHUNK, at, ROWS):
+        found += tl.dot(scores(q, k, g, at, to, time, dk, ROWS, DK, CHANNEL, DOT, False),
+                        columns(u, to, time, dv, v0, ROWS, BV), input_precision=DOT)  # fmt: skip
+    own = tl.where(below(ROWS, False), scores(q, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True), 0.0)
+    found += tl.dot(own, columns(u, at, time, dv, v0, ROWS, BV), input_precision=DOT)
+    put_columns(o + head * time * dv, found, at, time, dv, v0, ROWS, BV)

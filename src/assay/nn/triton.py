@@ -1,0 +1,236 @@
+"""Triton kernels of our own compute the recurrences of nn/scan.py on CUDA, forward and backward: `--backend triton`.
+
+    recurrence                                   mixers it serves
+    outer, decay per channel or per head         gated_linear_attn; retention, mamba2
+    delta, with or without a decay               delta_net, gated_delta_net
+
+The kernels (nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
+length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models of a bank are
+more sequences. Products are TF32 with float32 sums; where inputs are float32 and the run's matmul precision is
+"highest", each is three of TF32, which is near float32. Keys of more than 128 channels run as nn/scan.py has them.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from assay.nn import chunk_backward, chunk_forward, scan
+from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
+
+Scan = Callable[..., tuple[Tensor, Tensor]]
+LARGEST_KEY = 128
+"""Channels of a key that a program can hold."""
+
+
+def outer_scan(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    log_decay: PerHead | PerChannel,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+) -> tuple[Values, MatrixState]:
+    """Return what `scan.outer_loop` gives."""
+    if k.shape[-1] > LARGEST_KEY:
+        plain: Scan = scan.outer_scan.__wrapped__  # type: ignore[attr-defined]
+        return plain(q, k, v, log_decay, state=state, scale=scale)
+    return _run(q, k, v, None, log_decay, state, scale)
+
+
+def delta_scan(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    beta: PerHead,
+    log_decay: PerHead | None = None,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+) -> tuple[Values, MatrixState]:
+    """Return what `scan.delta_loop` gives."""
+    if k.shape[-1] > LARGEST_KEY:
+        plain: Scan = scan.delta_scan.__wrapped__  # type: ignore[attr-defined]
+        return plain(q, k, v, beta, log_decay, state=state, scale=scale)
+    return _run(q, k, v, beta, torch.zeros_like(beta) if log_decay is None else log_decay, state, scale)
+
+
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, state: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
+    batch, heads = v.shape[:2]
+    exact = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    state = v.new_zeros(batch, heads, k.shape[-1], v.shape[-1], dtype=torch.float32) if state is None else state
+    q, k, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (scale * q, k, log_decay))
+    with torch.autocast(v.device.type, enabled=False):
+        o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), "tf32x3" if exact else "tf32")  # type: ignore[no-untyped-call]
+    return o, last
+
+
+class _Scan(Function):
+    """(q, k, v, b, log a, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, state: Tensor, dot: str
+    ) -> tuple[Tensor, ...]:
+        return _Chunks(q, k, v, beta, log_decay, dot).forward(state)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.dot = inputs
+        _, _, *kept = output
+        ctx.mark_non_differentiable(*kept)
+        ctx.has_beta = tensors[3] is not None
+        ctx.save_for_backward(*(x for x in tensors[:5] if x is not None), *kept)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_o: Tensor, d_last: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, *saved = ctx.saved_tensors
+        beta = saved.pop(0) if ctx.has_beta else None
+        log_decay, *kept = saved
+        return (*_Chunks(q, k, v, beta, log_decay, ctx.dot).backward(d_o, d_last, *kept), None)
+
+    @staticmethod
+    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """Fold the models of a bank into the sequences."""
+
+        def folded(x: Any, dim: int | None) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            return x.flatten(0, 1)
+
+        found = _Scan.apply(*map(folded, inputs, dims))  # type: ignore[no-untyped-call]
+        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0,) * len(found)
+
+
+class _Chunks:
+    """Sizes and launches of the kernels for one set of tensors."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor | None,
+        log_decay: Tensor,
+        dot: str,
+    ) -> None:
+        self.q, self.k, self.v, self.log_decay = (x.contiguous() for x in (q, k, v, log_decay))
+        self.beta = None if beta is None else beta.contiguous()
+        self.shape, (self.dk, self.dv) = v.shape, (k.shape[-1], v.shape[-1])
+        self.heads, self.time = v.shape[0] * v.shape[1], v.shape[2]
+        self.channel, self.delta = log_decay.ndim == 4, beta is not None
+        chunk = 16 if self.time <= 16 else 64
+        self.chunks, self.chunk = triton.cdiv(self.time, chunk), chunk
+        self.rows = 16 if self.channel else chunk
+        self.block = min(64, max(16, triton.next_power_of_2(self.dv)))
+        self.blocks = triton.cdiv(self.dv, self.block)
+        key = max(16, triton.next_power_of_2(self.dk))
+        self.sizes = (self.time, self.chunks, self.dk, self.dv)
+        self.shapes = {"CHUNK": chunk, "DK": key}
+        self.way = {"CHANNEL": self.channel, "DOT": dot}
+        self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
+
+    def forward(self, state: Tensor) -> tuple[Tensor, ...]:
+        g, u, fresh, erased, solved = self.prepared()
+        states = self.empty(*self.shape[:2], self.chunks + 1, self.dk, self.dv)
+        states[:, :, 0] = state
+        kinds = {**self.shapes, "BV": self.block, **self.way}
+        written = fresh if self.delta else self.v
+        chunk_forward.carry[(self.blocks, self.heads)](
+            self.k, written, g, erased, u, states, *self.sizes, DELTA=self.delta, **kinds
+        )
+        o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
+        chunk_forward.outputs[(self.chunks * self.chunk // self.rows, self.blocks, self.heads)](
+            self.q, self.k, u, g, states, o, *self.sizes, ROWS=self.rows, **kinds
+        )
+        kept = (g, states, u, fresh, erased, solved) if self.delta else (g, states)
+        return (o, states[:, :, -1].clone(), *kept)
+
+    def prepared(self) -> tuple[Tensor, ...]:
+        """Return G, room for u (v itself without the delta rule), and fresh, erased and T under it."""
+        time, chunks, dk, _ = self.sizes
+        padded = chunks * self.chunk
+        width = dk if self.channel else 1
+        g = self.empty(*self.shape[:2], padded, width)
+        chunk_forward.cumulate[(chunks, self.heads)](
+            self.log_decay, g, time, chunks, width, self.chunk, self.shapes["DK"] if self.channel else 1
+        )
+        if not self.delta:
+            return g, self.v, self.v, self.k, self.k  # the last three are not read
+        overlap, solved = (self.empty(*self.shape[:2], chunks, self.chunk, self.chunk) for _ in range(2))
+        blocks = self.chunk // self.rows
+        chunk_forward.overlaps[(blocks * blocks, chunks, self.heads)](
+            self.k, self.beta, g, overlap, time, chunks, dk, ROWS=self.rows, **self.shapes, **self.way
+        )
+        chunk_forward.solve[(chunks, self.heads)](overlap, solved, self.chunk, num_warps=1)
+        fresh, erased, u = self.empty(self.shape), self.empty(*self.shape[:3], dk), self.empty(self.shape)
+        chunk_forward.unwritten[(chunks, self.heads)](
+            self.k, self.v, self.beta, g, solved, fresh, erased, *self.sizes, BV=self.block, **self.shapes, **self.way
+        )
+        return g, u, fresh, erased, solved
+
+    def backward(
+        self, d_o: Tensor, d_last: Tensor, g: Tensor, states: Tensor, *kept: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        d_o = d_o.contiguous()
+        u, fresh, erased, solved = kept if self.delta else (self.v, self.v, self.k, self.k)
+        d_states = torch.empty_like(states)
+        d_states[:, :, -1] = d_last
+        kinds = {**self.shapes, "BV": self.block, **self.way}
+        rows = self.chunks * self.chunk // self.rows
+        du = self.empty(self.shape)
+        if self.delta:
+            chunk_backward.slopes_of_writes[(rows, self.blocks, self.heads)](
+                self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=False, **kinds
+            )
+        chunk_backward.carry_back[(self.blocks, self.heads)](
+            self.q, self.k, g, erased, d_o, du, d_states, *self.sizes, DELTA=self.delta, **kinds
+        )
+        if not self.delta:
+            chunk_backward.slopes_of_writes[(rows, self.blocks, self.heads)](
+                self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=True, **kinds
+            )
+        dq, d_right = (self.empty(*self.shape[:3], self.dk) for _ in range(2))
+        chunk_backward.slopes_of_keys[(rows, self.heads)](
+            self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, ROWS=self.rows, **kinds
+        )
+        d_erasing, d_beta, d_v = d_right, None, du
+        if self.delta:
+            d_v, d_erasing, d_beta = self.through_solution(g, states, du, d_right, fresh, erased, solved)
+        d_log = torch.empty_like(self.log_decay)
+        chunk_backward.slopes_of_decay[(self.chunks, self.heads)](
+            self.q, self.k, g, dq, d_erasing, d_right, states, d_states, d_log, *self.sizes, **self.shapes,
+            BV=self.block, CHANNEL=self.channel, DELTA=self.delta,
+        )  # fmt: skip
+        d_k = d_right + d_erasing if self.delta else d_right
+        own = (self.q, self.k, self.v, self.beta)
+        slopes = zip((dq, d_k, d_v, d_beta), own, strict=True)
+        return (*(None if d is None or x is None else d.to(x.dtype) for d, x in slopes), d_log, d_states[:, :, 0])
+
+    def through_solution(
+        self, g: Tensor, states: Tensor, du: Tensor, d_right: Tensor, fresh: Tensor, erased: Tensor, solved: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return dv, the slope of the keys that erase, and db; adds to the slope of the keys that are written."""
+        time, chunks, dk, _ = self.sizes
+        d_v, d_erasing, d_beta = self.empty(self.shape), self.empty(*self.shape[:3], dk), self.empty(*self.shape[:3])
+        d_a = torch.empty_like(solved)
+        chunk_backward.slopes_of_solution[(chunks, self.heads)](
+            self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
+            BV=self.block, **self.shapes, **self.way,
+        )  # fmt: skip
+        chunk_backward.slopes_of_overlaps[(chunks * self.chunk // self.rows, self.heads)](
+            self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, time, chunks, dk, ROWS=self.rows, **self.shapes,
+            **self.way,
+        )  # fmt: skip
+        return d_v, d_erasing, d_beta

@@ -1,0 +1,121 @@
+"""The Triton kernels of the recurrences against the plain loops in float64, gradients included. They need a GPU."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, softplus
+
+from assay.nn import scan
+from assay.nn.whole import has_kernels
+
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and has_kernels(torch.device("cuda"))), reason="needs CUDA and Triton"
+)
+KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head"]
+SIZES = [(2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)]
+"""Sequences, heads, tokens, channels of a key and of a value."""
+EXACT, TF32, BF16 = 2e-5, 5e-3, 1e-2
+"""Norm of the error over the norm of what is wanted."""
+
+
+@pytest.fixture(autouse=True)
+def precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def drawn(kind: str, size: tuple[int, ...], *, strength: float = 0.3, heads_of_keys: int | None = None) -> list[Tensor]:
+    """Return q, k, v, then b and log a as the recurrence has them, then the state before the first token."""
+    sequences, heads, time, d_key, d_value = size
+    rng = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, device="cuda")
+
+    shared = heads_of_keys or heads
+    per_head, per_channel = (sequences, heads, time), (sequences, heads, time, d_key)
+    tensors = [normal(sequences, shared, time, d_key), normalize(normal(sequences, shared, time, d_key), dim=-1)]
+    tensors.append(normal(sequences, heads, time, d_value))
+    if "delta" in kind:
+        tensors.append(2 * torch.sigmoid(normal(*per_head)))
+    if "decay" in kind:
+        tensors.append(-strength * softplus(normal(*(per_channel if "channel" in kind else per_head))))
+    return [*tensors, normal(sequences, heads, d_key, d_value)]
+
+
+def answers(kind: str, tensors: list[Tensor], module: object, form: str) -> list[Tensor]:
+    """Return outputs, the last state, and the gradients of a weighted sum of both."""
+    tensors = [x.detach().clone().requires_grad_() for x in tensors]
+    *inputs, state = tensors
+    run = getattr(module, ("delta_" if "delta" in kind else "outer_") + form)
+    o, last = run(*inputs, state=state, scale=0.5)
+    rng = torch.Generator("cuda").manual_seed(1)
+    weights = [torch.randn(x.shape, generator=rng, device="cuda") for x in (o, last)]
+    slopes = torch.autograd.grad((o * weights[0]).sum() + (last * weights[1]).sum(), tensors)
+    return [o, last, *slopes]
+
+
+def worst(found: list[Tensor], wanted: list[Tensor]) -> float:
+    return max(((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_agrees_with_the_loop(kind: str, size: tuple[int, ...]) -> None:
+    from assay.nn import triton
+
+    tensors = drawn(kind, size)
+    wanted = answers(kind, [x.double() for x in tensors], scan, "loop")
+    assert worst(answers(kind, tensors, triton, "scan"), wanted) < EXACT
+    torch.set_float32_matmul_precision("high")
+    assert worst(answers(kind, tensors, triton, "scan"), wanted) < TF32
+    narrow = [x.bfloat16() for x in tensors[:3]]
+    wanted = answers(kind, [x.double() for x in (*narrow, *tensors[3:])], scan, "loop")
+    assert worst(answers(kind, [*narrow, *tensors[3:]], triton, "scan"), wanted) < BF16
+
+
+@pytest.mark.parametrize("kind", ["decay per head", "decay per channel"])
+def test_strong_decays_keep_their_digits(kind: str) -> None:
+    from assay.nn import triton
+
+    tensors = drawn(kind, (2, 2, 130, 32, 80), strength=10.0)
+    found = answers(kind, tensors, triton, "scan")
+    assert all(x.isfinite().all() for x in found)
+    wanted = answers(kind, [x.double() for x in tensors], scan, "loop")
+    assert worst(found[:2], wanted[:2]) < EXACT
+    assert worst(found, wanted) < 1e-3
+
+
+def test_keys_shared_by_the_heads() -> None:
+    from assay.nn import triton
+
+    tensors = drawn("decay per head", (2, 4, 70, 16, 16), heads_of_keys=1)
+    wanted = answers("decay per head", [x.double() for x in tensors], scan, "loop")
+    assert worst(answers("decay per head", tensors, triton, "scan"), wanted) < EXACT
+
+
+@pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head"])
+def test_models_of_a_bank_are_apart(kind: str) -> None:
+    from assay.nn import triton
+
+    run = triton.delta_scan if "delta" in kind else triton.outer_scan
+    *inputs, _ = drawn(kind, (6, 2, 70, 16, 32))
+    models = [x.unflatten(0, (3, 2)).requires_grad_() for x in inputs]
+    together = torch.vmap(lambda *x: run(*x)[0])(*models)
+    apart = torch.stack([run(*x)[0] for x in zip(*models, strict=True)])
+    assert torch.equal(together, apart)
+    slopes = (torch.autograd.grad(o.square().sum(), models, retain_graph=True) for o in (together, apart))
+    for a, b in zip(*slopes, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_large_keys_run_as_torch_has_them() -> None:
+    from assay.nn import triton
+
+    tensors = drawn("decay per head", (1, 1, 40, 192, 16))
+    found, wanted = (answers("decay per head", tensors, module, "scan") for module in (triton, scan))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
