@@ -30,7 +30,7 @@ def get_device() -> torch.device:
 def load_model_for_dim(d: Key, models_state: Mapping[Key, State], P: int = 64, device: Device = None) -> Model:
     """Build the model of one width (or width and seed) of a loaded sweep."""
     if isinstance(d, Mapping):  # assay's own order, before it had the original's
-        d, models_state = models_state, d  # type: ignore[assignment]
+        d, models_state = models_state, d
     if d not in models_state:
         raise UserError(f"no model {d} here; there are {', '.join(map(str, models_state))}.")
     model = model_of(models_state[d])
