@@ -47,13 +47,13 @@ drawn(compute_frequency_heatmap(eigen_data, d_hidden=widest, P=P), f"d={widest}"
 # form that depends on a + b alone.
 
 # %%
-model = load_model_for_dim(models_state, widest, P)
+model = load_model_for_dim(widest, models_state, P)
 drawn(frequency_law(model, "power"), "power") | drawn(frequency_law(model, "diagonal"), "diagonal")
 
 # %%
 for d in models_state:
     laws = {
-        kind: frequency_law(load_model_for_dim(models_state, d, P), kind) for kind in ("eigen", "power", "diagonal")
+        kind: frequency_law(load_model_for_dim(d, models_state, P), kind) for kind in ("eigen", "power", "diagonal")
     }
     counts = {kind: dominant_frequencies(law).mean() for kind, law in laws.items()}
     print(f"d={d:<3} val acc {val_acc[d]:.3f}   frequencies: {', '.join(f'{k} {n:.1f}' for k, n in counts.items())}")

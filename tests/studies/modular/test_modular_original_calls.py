@@ -25,7 +25,7 @@ SIGNATURES = {
         "verbose=True, log_every=100"
     ),
     "init_model": "p=64, d_hidden=None, bias=False",
-    "load_model_for_dim": "d, models_state, P, device=None",
+    "load_model_for_dim": "d, models_state, P=64, device=None",
     "load_sweep_results": "path, seed=None",
     "compute_interaction_matrix": "model, remainder=None",
     "compute_interaction_matrix_stack": "model",
@@ -89,6 +89,8 @@ def models_state() -> dict[int, State]:
 def test_matrices_are_made_from_a_sweeps_state_dicts(models_state: dict[int, State]) -> None:
     models = [core.load_model_for_dim(d, models_state, P) for d in models_state]
     assert not models[0].training and models[1].cfg.d_hidden == 3
+    older = core.load_model_for_dim(models_state, 3, P)  # type: ignore[arg-type]
+    assert torch.equal(older.w_p, models[1].w_p), "the order that assay had before works too"
     dataset = core.create_full_dataset(P=P)
     for compute, one in (
         (core.compute_tn_inner_product_matrix, core.symmetric_inner),

@@ -60,11 +60,7 @@ class FromConfig(Study):
         """The data folder named by the flag, or for MNIST, the spec's data, by the file."""
         if self.data_dir or not isinstance(self.vectors(config), Mnist) or config.data_dir == Path("data"):
             return self.data_dir
-        if os.name != "nt" and PureWindowsPath(config.data_dir).drive:  # the spec's own files say E:/ml_datasets
-            said = f"data.data_dir {config.data_dir} is a folder of Windows: looking in the usual places"
-            warnings.warn(f"{config.where}: {said}", stacklevel=1)  # said once, whoever asks
-            return None
-        return config.data_dir
+        return None if _of_windows(config.data_dir) else config.data_dir
 
     def wanted_seeds(self, config: Config) -> tuple[int, ...]:
         return self.seeds or config.seeds
@@ -80,6 +76,9 @@ class FromConfig(Study):
         data = self.vectors(config)
         shape = data.shape()
         wanted = (config.own.get("model") or {}).get("input_dim")
+        if not self.data_dir and isinstance(data, Mnist) and _of_windows(config.data_dir):
+            said = f"data.data_dir {config.data_dir} is a folder of Windows: looking in the usual places"
+            warnings.warn(f"{config.where}: {said}", stacklevel=2)
         if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
             raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
         check_sizes(runs, self.searched(config))
@@ -102,6 +101,11 @@ class FromConfig(Study):
         data = self.vectors(config)
         coded = Coded(data, data.fingerprint(self.searched(config)))
         return coder_run(coded, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
+
+
+def _of_windows(folder: Path) -> bool:
+    """Whether a folder names a drive that this system cannot have: the spec's own files say E:/ml_datasets."""
+    return os.name != "nt" and bool(PureWindowsPath(folder).drive)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,10 @@ def get_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def load_model_for_dim(d: Key, models_state: Mapping[Key, State], P: int, device: Device = None) -> Model:
+def load_model_for_dim(d: Key, models_state: Mapping[Key, State], P: int = 64, device: Device = None) -> Model:
     """Build the model of one width (or width and seed) of a loaded sweep."""
+    if isinstance(d, Mapping):  # assay's own order, before it had the original's
+        d, models_state = models_state, d
     if d not in models_state:
         raise UserError(f"no model {d} here; there are {', '.join(map(str, models_state))}.")
     model = model_of(models_state[d])

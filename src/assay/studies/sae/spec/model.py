@@ -47,7 +47,7 @@ class StandardSAE(nn.Module):
         self.input_dim, self.hidden_dim = input_dim, hidden_dim
         self.encoder = nn.Sequential(nn.Linear(input_dim, hidden_dim), nn.ReLU())
         self.decoder = nn.Linear(hidden_dim, input_dim)
-        self.register_load_state_dict_pre_hook(_with_a_layer_number)
+        self.register_load_state_dict_pre_hook(_with_a_layer_number)  # type: ignore[no-untyped-call]
 
     def encode(self, x: Float[Tensor, "batch d_in"]) -> Float[Tensor, "batch K"]:
         return self.encoder(x)
@@ -57,7 +57,8 @@ class StandardSAE(nn.Module):
         return self.decoder(a), a
 
     def get_encoder_weights(self) -> Float[Tensor, "K d_in"]:
-        return self.encoder[0].weight.detach()
+        weights: Tensor = self.encoder[0].get_parameter("weight")
+        return weights.detach()
 
     def get_decoder_weights(self) -> Float[Tensor, "d_in K"]:
         return self.decoder.weight.detach()
