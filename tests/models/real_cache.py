@@ -12,6 +12,8 @@ def logits(model, ids, rule, slots, *, chunk=1):
     model.set_attn_implementation("eager")
     cache, rows = DynamicCache(config=model.config), []
     layers = [Layer(rule, slots, number) for number in range(model.config.num_hidden_layers)]
+    # One query sees its whole cache; a mask of the model's own would be as long as the first layer's, which may differ.
+    seen = {"attention_mask": torch.zeros(1, 1, 1, 1, dtype=model.dtype)} if "skips" in rule else {}
     for t, token in enumerate(ids.tolist()):
         out = model(
             torch.tensor([[token]]),
@@ -19,6 +21,7 @@ def logits(model, ids, rule, slots, *, chunk=1):
             position_ids=torch.tensor([[t]]),
             use_cache=True,
             output_attentions=True,
+            **seen,
         )
         rows.append(out.logits[0, -1])
         for layer, stored, weights in zip(layers, cache.layers, out.attentions, strict=True):

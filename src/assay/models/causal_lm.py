@@ -125,7 +125,8 @@ class State:
 
         # Local and global layers may have rotary positions each of their own, as those of Gemma 3.
         own = isinstance(rotary.rope_type, dict)
-        kind = (module.config.layer_types[module.layer_idx],) if own else ()  # type: ignore[union-attr, index]
+        config: Any = module.config
+        kind = [config.layer_types[module.layer_idx]] if own else []
         scaling = getattr(rotary, f"{kind[0]}_attention_scaling" if own else "attention_scaling")
 
         def turned(q: Tensor, positions: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
+from assay.core.convert import option_types
 from assay.core.errors import UserError
 from assay.core.files import exists
 from assay.core.run import Record, Run, canonical
@@ -154,7 +155,7 @@ class Perplexity(Study):
     def commands(cls, words: list[str]) -> list[list[str]]:
         from assay.studies.perplexity.presets import commands
 
-        return commands(words)
+        return commands(words, known=option_types(cls), renamed=cls.renamed)
 
     def folder(self, out: Path) -> Path:
         return Path(self.output_dir) if self.output_dir else super().folder(out)

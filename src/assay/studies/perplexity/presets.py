@@ -8,13 +8,13 @@ where sparsities are measured, and the experiment's limit of 256 tokens does not
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from assay.attention import attention
 from assay.attention.base import Method, Pattern, Select
-from assay.core.convert import option_types
 from assay.core.errors import UserError
 from assay.studies.perplexity.spec.config import say
 from assay.studies.perplexity.spec.experiment import OFFLINE, BenchmarkConfig, ExperimentConfig, as_words
@@ -22,9 +22,11 @@ from assay.studies.perplexity.spec.experiment import OFFLINE, BenchmarkConfig, E
 PRESETS = {"--quick-test": "quick_test", "--icml-full": "icml_full"}
 
 
-def commands(words: Sequence[str]) -> list[list[str]]:
+def commands(
+    words: Sequence[str], *, known: Container[str] = (), renamed: Mapping[str, str] = MappingProxyType({})
+) -> list[list[str]]:
     """Expand `--quick-test`, `--icml-full` and `--config FILE` to the commands they stand for; flags beside them come
-    last, and so win."""
+    last, and so win. `known` are the study's options, `renamed` other names of theirs."""
     rest, chosen = list(words), list[str]()
     for flag, name in PRESETS.items():
         for spelled in (flag, flag.replace("-", "_").replace("__", "--")):
@@ -40,7 +42,7 @@ def commands(words: Sequence[str]) -> list[list[str]]:
         raise UserError(f"choose one of --quick-test, --icml-full and --config, not {len(chosen)}.")
     if not chosen:
         return [rest]
-    flags = flags_in(rest)
+    flags = flags_in(rest, known, renamed)
     quick = chosen[0] == "quick_test"
     name = OFFLINE if quick and "offline" in flags else chosen[0]
     more = ["--yes"] if quick else []
@@ -48,12 +50,9 @@ def commands(words: Sequence[str]) -> list[list[str]]:
     return [[*as_words(beside(flags, experiment)), *more, *rest] for experiment in experiments]
 
 
-def flags_in(words: Sequence[str]) -> dict[str, list[str]]:
+def flags_in(words: Sequence[str], known: Container[str], renamed: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the words behind each flag, by its option's name: `--context-lengths 512` -> {"context_lengths": ["512"]}.
     An axis of `--grid` counts as a flag."""
-    from assay.studies.perplexity.perplexity import Perplexity
-
-    known, renamed = option_types(Perplexity), Perplexity.renamed
     found: dict[str, list[str]] = {"": []}
     name = ""
     for word in words:
