@@ -9,10 +9,8 @@ t = K on at any rate, with nothing having converged. Both are tested: the table 
 over K, which is -1 if so.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
@@ -22,9 +20,10 @@ from assay.core.study import Report
 from assay.metrics.intervals import student_t
 from assay.studies import studies
 from assay.studies.sae.config import Config
+from assay.studies.sae.convergence import THRESHOLD, WINDOW, convergence_epoch, log_slope
 from assay.studies.sae.verb import FromConfig, as_json
 
-THRESHOLD, WINDOW = 1.0, 5
+__all__ = ["Dynamics", "convergence_epoch", "log_slope"]
 NOTE = (
     "± half the 95 % Student t interval over seeds. convergence epoch: the first at which the loss has changed by less "
     f"than {THRESHOLD:g} per epoch, averaged over {WINDOW} epochs; the last epoch where it never does. slope / K: of "
@@ -93,24 +92,6 @@ class Dynamics(FromConfig):
                 runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
                 sweep.append({"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)})
         return {"sweep": sweep, "config": dict(config.sections)}
-
-
-def convergence_epoch(losses: Sequence[float]) -> int:
-    """The first epoch at which the loss has changed by less than 1 per epoch, averaged over 5; the last if none is."""
-    changes = [abs(after - before) for before, after in pairwise(losses)]
-    for end in range(WINDOW, len(changes) + 1):
-        if fmean(changes[end - WINDOW : end]) < THRESHOLD:
-            return end + 1
-    return len(losses)
-
-
-def log_slope(losses: Sequence[float]) -> float:
-    """d loss / d ln(epoch), least squares over the last two thirds of the epochs."""
-    start = len(losses) // 3
-    points = [(math.log(epoch), loss) for epoch, loss in enumerate(losses, 1)][start:]
-    x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)
-    spread = sum((a - x) ** 2 for a, _ in points)
-    return sum((a - x) * (b - y) for a, b in points) / spread if spread else 0.0
 
 
 def _is(record: Record, optimizer: str, rate: float) -> bool:

@@ -20,8 +20,7 @@ from assay.core.run import Record, Run
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, student_t
 from assay.studies import studies
-from assay.studies.sae.dynamics import THRESHOLD, WINDOW, convergence_epoch, log_slope
-from assay.studies.sae.sae import Coded, coder_run
+from assay.studies.sae.convergence import THRESHOLD, WINDOW, convergence_epoch, log_slope
 from assay.studies.sae.verb import FromConfig
 
 NOTE = (
@@ -57,12 +56,11 @@ class Law(FromConfig):
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
     def plan(self) -> list[Run]:
-        config, recipe = self.loaded(), self.loaded().recipe(epochs=self.epochs, optimizer="sgd")
-        data = self.vectors(config)
-        coded = Coded(data, data.fingerprint(self.searched(config)))
+        config = self.loaded()
+        coder = config.encoder()
         rates = [float(rate) for rate in config.get("sweep", "learning_rates", [1e-3])]
         return [
-            coder_run(coded, config.encoder(), seed=seed, d_code=width, lr=rate, recipe=recipe)
+            self.one(config, coder, seed=seed, lr=rate, optimizer="sgd", d_code=width)
             for seed in self.wanted_seeds(config)
             for width in self.widths
             for rate in rates

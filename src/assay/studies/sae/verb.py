@@ -80,13 +80,21 @@ class FromConfig(Study):
         return missing_data(runs, self.searched(self.loaded()))
 
     def one(
-        self, config: Config, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = ""
+        self,
+        config: Config,
+        coder: SparseCoder,
+        *,
+        seed: int,
+        lr: float | None = None,
+        optimizer: str = "",
+        d_code: int | None = None,
     ) -> Run:
         recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
         rate = config.lr if lr is None else lr
         data = self.vectors(config)
         coded = Coded(data, data.fingerprint(self.searched(config)))
-        return coder_run(coded, coder, seed=seed, d_code=config.hidden_dim, lr=rate, recipe=recipe)
+        units = config.hidden_dim if d_code is None else d_code
+        return coder_run(coded, coder, seed=seed, d_code=units, lr=rate, recipe=recipe)
 
 
 def named(records: Sequence[Record], coders: dict[str, Any]) -> list[tuple[str, Record]]:
