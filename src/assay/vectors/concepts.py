@@ -12,7 +12,7 @@ both directions: absorption (Chanin et al. 2024, arXiv 2409.14507, which shows i
 equal, as in their toy, so that one unit can stand for two atoms. A row has as many concepts as happen to fire: each is
 a yes-or-no label of the row, which k-sparse probing and concept erasure are scored on.
 
-Ours: the sizes of this toy; by default a row has 8 of 136 atoms, in 64 inputs.
+Differs from the paper: its toy has few features and no free ones; here a row has 8 of 136 atoms, in 64 inputs.
 """
 
 from dataclasses import dataclass

@@ -85,8 +85,9 @@ def planted(records: Sequence[Record]) -> dict[tuple[str, str], Found]:
     settings = {where: levels[0].setting for (where, _), levels in curves.items()}
     twice = {where: _twice(setting, settings) for where, setting in settings.items()}
     return {
-        (where, label): replace(own, longer=_change(own.there, found.get((twice[where], label))))
+        (where, label): replace(own, longer=_change(own.there, None if longer is None else found.get((longer, label))))
         for (where, label), own in found.items()
+        for longer in [twice[where]]
     }
 
 
