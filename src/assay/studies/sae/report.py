@@ -54,8 +54,8 @@ COLUMNS = (
            note="loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
            f"where that is {CLEARLY:g} nats at least."),
     Column("KL own", "kl_own", ".3f",
-           note="KL own, KL: of the next token's distribution with the reconstruction from the model's own, in nats, by "
-           "the coder's own decoder and by the ridge decoder."),
+           note="KL own, KL: of the next token's distribution with the reconstruction from the model's own, in nats, "
+           "by the coder's own decoder and by the ridge decoder."),
     Column("KL", "kl", ".3f"),
     Column("stability", stability, ".3f",
            note="stability: one-to-one matched |cosine| of the units of two seeds; with more than 1,024 units, of "
