@@ -29,7 +29,7 @@ def three_drivers(place: Bench, rng: random.Random, sweep: Sweep) -> Drill:
             expect("nothing to run" not in ended.err, "a driver began when all was done: nothing was disturbed")
     expect_same(contents(out), wanted)
     watch.expect_once()
-    return Drill({"drivers started at once on the stores": 3}, len(wanted))
+    return Drill({"drivers, three at a time on one store": 3}, len(wanted))
 
 
 def lock_deleted(place: Bench, rng: random.Random, sweep: Sweep) -> Drill:
@@ -184,7 +184,7 @@ def out_of_memory(place: Bench, rng: random.Random, sweep: Sweep) -> Drill:
             count = killed_for_memory(group)
         expect_same(contents(out), wanted)
         watch.expect_once()
-    return Drill({"workers killed by the kernel at a memory limit of 3 GB": count}, stores * len(wanted))
+    return Drill({"workers killed by the kernel for the memory they took": count}, stores * len(wanted))
 
 
 def ray_node_lost(place: Bench, rng: random.Random, sweeps: Sequence[Sweep]) -> Drill:
