@@ -60,7 +60,9 @@ def main() -> int:
         chosen = [known[name] for name in args.studies or known]
         with ThreadPoolExecutor(args.at_once) as pool:
             calls = [(name, of) for name in args.only for of in groups(CASES[name], chosen)]
-            attempts = list(pool.map(lambda call: attempt(*call, args.seed), calls))
+            apart = [pool.submit(attempt, *call, args.seed) for call in calls if not CASES[call[0]].in_main_thread]
+            attempts = [attempt(*call, args.seed) for call in calls if CASES[call[0]].in_main_thread]
+            attempts += [one.result() for one in apart]
     text = table(attempts, time.monotonic() - begin)
     print(text)
     if args.into:
