@@ -168,13 +168,13 @@ class Stream(VectorData):
         places = (windows.training(0, max(1, sample)), windows.validation, windows.test)
         raw = [torch.cat([rows[self.hook] for rows in self._raw(model, windows, some)]) for some in places]
         scaling = Scaling.of(raw[0], self.longest)
-        parts = [Part(scaling(x[scaling.usual(x)])) for x in raw]
+        train, validation, test = (Part(scaling(x[scaling.usual(x)])) for x in raw)
         spliced = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), scaling.limit)
 
         def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
             return spliced.loss_recovered(scaling.mean, scaling.scale, reconstruct)
 
-        return Vectors(*parts, splice=splice, scaling=scaling)
+        return Vectors(train, validation, test, splice=splice, scaling=scaling)
 
     def _raw(self, model: nn.Module, windows: Windows, places: Int[Tensor, " n"]) -> Iterator[dict[str, Tensor]]:
         return raw_rows(model, [self.hook], (windows.tokens(some) for some in places.split(self.batch)))
