@@ -29,7 +29,7 @@ bench: $(VENV)/.assay
 	missed=0; for script in $(filter-out $(BENCH_HELPERS),$(sort $(wildcard benchmarks/*.py))); do \
 	  $(BIN)/python $$script || missed=1; done; exit $$missed
 
-# Faults on the real command: kills, full disks, damaged records, lost nodes. A quarter of an hour on two quiet cores;
+# Faults on the real command: kills, full disks, damaged records, lost nodes. 45 minutes on two busy cores;
 # `make drill DRILL="--seed 1 --at-once 4"` draws other moments, and has more drills at the same time.
 drill: $(VENV)/.dev
 	$(BIN)/python drills/run.py --into docs/reliability.md $(DRILL)

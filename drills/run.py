@@ -3,7 +3,7 @@
     python drills/run.py [--only CASE ...] [--studies NAME ...] [--seed N] [--into docs/reliability.md]
 
 Every drill ends with the same questions: does each record equal the one of an undisturbed run, byte for byte; was
-anything computed a second time without need; is any process left? Takes a quarter of an hour on two quiet cores.
+anything computed a second time without need; is any process left? Takes 45 minutes on two busy cores.
 """
 
 import argparse
@@ -109,9 +109,10 @@ def table(attempts: Sequence[Attempt], seconds: float) -> str:
         drills = [one.drill for one in tried if one.drill]
         broken = [f"BROKEN ({one.studies}): {one.fault}" for one in tried if not one.held]
         barred = [f"not run ({one.studies}): {one.fault}" for one in tried if one.held and not one.drill]
+        held = ["held"] if drills and not broken else []
         studies = sum(len(one.studies.split(", ")) for one in tried if one.drill)
         cells = [case, counts(drills) or "-", str(studies), str(sum(drill.runs for drill in drills))]
-        lines.append(f"| {' | '.join([*cells, '; '.join([*broken, *barred]) or 'held'])} |")
+        lines.append(f"| {' | '.join([*cells, '; '.join([*held, *broken, *barred])])} |")
     machine = f"{platform.system()} {platform.machine()} with {os.cpu_count()} cores"
     return "\n".join([*lines, "", f"{seconds / 60:.0f} minutes on {machine}."])
 
