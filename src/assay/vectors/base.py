@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.plugin import Plugin, Registry
+from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 
 
@@ -43,6 +44,8 @@ class Vectors:
     """Height and width, where rows are images."""
     splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
     """Measures the effect of a reconstruction of the test rows on the network they come from, if there is one."""
+    preparation: Preparation | None = None
+    """How the rows were made from raw ones; None where they are as the data set has them."""
 
     @property
     def d_in(self) -> int:
@@ -55,6 +58,8 @@ class VectorData(Plugin):
     registry: ClassVar[Registry] = vectors
     remedy: ClassVar[str] = "This data set needs no files."
     """How to get its files, for the error where the data folder does not exist."""
+    prepares: ClassVar[bool] = False
+    """Whether rows are centred and scaled: `Vectors.preparation` then says by how much."""
 
     def locate(self) -> None:
         """Find the files, or raise an error that says what to do; does nothing without files."""
@@ -74,6 +79,10 @@ class VectorData(Plugin):
     def shape(self) -> tuple[int, int] | None:
         """The numbers of training rows and of inputs, where they are known without loading anything."""
         return None
+
+    def width(self) -> int | None:
+        """The number of inputs, where it is known without loading anything."""
+        return shape[1] if (shape := self.shape()) else None
 
     def memory(self) -> int:
         """Estimate the peak bytes of loading; 0 where that is not known before."""
