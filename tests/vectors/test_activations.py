@@ -16,15 +16,11 @@ import torch
 from torch import nn
 
 from assay.core.errors import UserError
-from assay.core.store import Store
-from assay.core.study import Context
 from assay.data import activation_cache, language_model
 from assay.data.places import FOLDER, cache
-from assay.metrics.sparsity import fraction_unexplained
 from assay.nn.random import initialised_from, stream
-from assay.studies.sae import fitting, get_llm_activations, load_saelens, save_saelens
+from assay.studies.sae import fitting, get_llm_activations
 from assay.studies.sae.sae import Sae, parsed
-from assay.studies.sae.weights import saved_module
 from assay.vectors import activations, vectors
 
 
@@ -135,32 +131,6 @@ def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> No
         activation_cache.outputs(model, ["layer.1"], ids())
 
 
-@pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activations:
-    """A Llama of random weights and a tokenizer of letters, in Hugging Face format, with a text to read."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = tmp_path / "models" / "tiny"
-    vocabulary = {
-        letter: place for place, letter in enumerate(["<unk>", *" abcdefghijklmnopqrstuvwxyz.,0123456789ABC"])
-    }
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-    )  # fmt: skip
-    with initialised_from(0, "llama"):
-        transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    monkeypatch.delenv("ASSAY_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for cached in (activations._loaded_model, activations._loaded_tokenizer):
-        cached.cache_clear()
-    return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
-
-
 def test_a_language_models_rows_are_per_token_and_split_by_sequence(tiny: activations.Activations) -> None:
     data = tiny.load()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [32 * 19, 4 * 19, 4 * 19]
@@ -180,24 +150,6 @@ def test_a_perfect_code_costs_the_model_nothing_and_the_mean_what_the_mean_costs
     assert perfect["ce_spliced"] == pytest.approx(perfect["ce"], abs=1e-5)
     assert mean["ce_spliced"] == pytest.approx(mean["ce_mean"], abs=1e-5)
     assert mean["ce_zero"] != mean["ce"]
-
-
-@pytest.mark.parametrize("word", ["topk:k=4", "relu_l1:form=spec", "gated"])
-def test_a_coder_trained_on_activations_is_exported_for_the_models_own_outputs(
-    word: str, tiny: activations.Activations, tmp_path: Path
-) -> None:
-    study = Sae(data=tiny, coders=parsed([word]), d_code=24, epochs=2, batch=64, lrs=(1e-3,), seeds=(0,))
-    (outcome,) = study.execute(study.plan(), Context())
-    module = saved_module(Store(tmp_path / "results").commit(outcome))
-    with torch.no_grad():
-        plain = activations._model("tiny").model(tiny.tokens(), output_hidden_states=True).hidden_states[1]
-    raw = plain[-4:, 1:].flatten(0, 1)
-    back = load_saelens(save_saelens(module, tmp_path / "folder"))
-    code = back.encode(raw[None])
-    torch.testing.assert_close(code[0], module.encode(tiny.load().test.x[None])[0], rtol=1e-3, atol=1e-3)
-    fvu = fraction_unexplained(raw, back.decode(code)[0])
-    assert fvu == pytest.approx(outcome.metrics["fvu_own"], abs=1e-3)
-    assert fraction_unexplained(raw, module.decode(module.encode(raw[None]))[0]) > fvu + 0.01, "it was not folded in"
 
 
 class Successor(nn.Module):

@@ -8,7 +8,7 @@ from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import CoderModule, FittedModule, TrainedCoder
 
-D_IN, D_CODE = 10, 14
+D_IN, D_CODE = 6, 10
 WORDS = (
     "lse_infomax",
     "lse_infomax:scale=unit_norm",
@@ -26,7 +26,7 @@ WORDS = (
 
 def prepared() -> torch.Tensor:
     """The rows that the coders are made for: centred and scaled."""
-    return torch.randn(12, D_IN, generator=stream(0, "rows"))
+    return torch.randn(8, D_IN, generator=stream(0, "rows"))
 
 
 def preparation() -> Preparation:

@@ -93,7 +93,7 @@ def test_directions_alone_are_enough_for_figures_and_not_for_an_export(tmp_path:
     keep("directions")
     record = stored("topk:k=8", module, tmp_path)
     assert torch.equal(weights(record)["directions"], module.W_dec[0].half())
-    with pytest.raises(UserError, match="only its units' directions.*--weights whole"):
+    with pytest.raises(UserError, match=r"only its units' directions.*--weights whole"):
         saved_module(record)
 
 

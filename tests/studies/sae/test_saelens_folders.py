@@ -1,4 +1,4 @@
-"""Folders of SAELens, both ways, on raw rows: what the real library made of ours, and wrote itself, is in tests/golden."""
+"""Folders of SAELens, both ways, on raw rows: tests/golden has what the real library made of ours, and wrote itself."""
 
 import json
 import math
@@ -100,7 +100,7 @@ def test_a_coder_brings_its_preparation_along_and_an_export_uses_it(tmp_path: Pa
     save_saelens(ours, tmp_path)
     peer = Peer("ours: topk:k=3")
     torch.testing.assert_close(load_file(tmp_path / WEIGHTS)["b_dec"], peer.weights["b_dec"])
-    with pytest.raises(UserError, match="of 3 inputs, and the coder has 10"):
+    with pytest.raises(UserError, match="of 3 inputs, and the coder has 6"):
         save_saelens(ours, tmp_path, preparation=Preparation(torch.zeros(3), 1.0))
 
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_exported_is_named_with_what_can(tmp_path: Path) -> None:
     x = torch.randn(64, D_IN)
     with pytest.raises(UserError, match="no signed codes, which pca and fast_ica give"):
         save_saelens(sparse_coders.parse("pca").fit(x, 4, 0), tmp_path, decoder=decoder())
-    with pytest.raises(UserError, match="no architecture for kmeans.*such as topk"):
+    with pytest.raises(UserError, match=r"no architecture for kmeans.*such as topk"):
         save_saelens(sparse_coders.parse("kmeans").fit(x, 4, 0), tmp_path, decoder=decoder())
     assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match="no SAELens folder"):
@@ -132,7 +132,7 @@ def test_what_cannot_be_exported_is_named_with_what_can(tmp_path: Path) -> None:
         ("activation_fn", "tanh-relu", "use SAELens for this one"),
         ("a_key_of_tomorrow", 1, "save_model"),
         ("architecture", "abstopk", "Known: standard, topk"),
-        ("k", 15, "k=15 of 14 units"),
+        ("k", 11, "k=11 of 10 units"),
     ],
 )
 def test_what_would_change_the_codes_and_is_not_followed_is_refused_with_a_remedy(
@@ -142,7 +142,7 @@ def test_what_would_change_the_codes_and_is_not_followed_is_refused_with_a_remed
     load_saelens(peer.write(tmp_path))
     with pytest.raises(UserError, match=remedy) as said:
         load_saelens(peer.write(tmp_path, **{key: value}))
-    assert "\n" not in str(said.value) and str(value).lower() in str(said.value).lower()
+    assert "\n" not in str(said.value) and key in str(said.value)
 
 
 @pytest.mark.parametrize("name", ["standard, scaled", "topk, scaled", "batchtopk, scaled"])

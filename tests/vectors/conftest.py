@@ -1,0 +1,35 @@
+"""A language model small enough to be made in every test."""
+
+from pathlib import Path
+
+import pytest
+
+from assay.data.places import FOLDER
+from assay.nn.random import initialised_from
+from assay.vectors import activations
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> activations.Activations:
+    """A Llama of random weights and a tokenizer of letters, in Hugging Face format, with a text to read."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path / "models" / "tiny"
+    vocabulary = {
+        letter: place for place, letter in enumerate(["<unk>", *" abcdefghijklmnopqrstuvwxyz.,0123456789ABC"])
+    }
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    )  # fmt: skip
+    with initialised_from(0, "llama"):
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat, and 3 dogs ran. Bees! " * 40)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.delenv("ASSAY_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for cached in (activations._loaded_model, activations._loaded_tokenizer):
+        cached.cache_clear()
+    return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
