@@ -84,7 +84,7 @@ class Folder:
 
     def tensor(self, name: str) -> Tensor:
         """Map one tensor of the file into memory; it is read when it is copied."""
-        with safetensors.safe_open(os.path.realpath(self.path / WEIGHTS), "pt") as file:  # type: ignore[no-untyped-call]
+        with safetensors.safe_open(os.path.realpath(self.path / WEIGHTS), "pt") as file:
             found: Tensor = file.get_tensor(name)
             return found
 
@@ -171,7 +171,7 @@ def _check_shapes(folder: Folder) -> None:
         shapes["topk_threshold"] = ()
     file = Path(os.path.realpath(folder.path / WEIGHTS))
     open_plain(file).close()  # raises for a pipe, before anything waits for it
-    with safetensors.safe_open(file, "pt") as found:  # type: ignore[no-untyped-call]
+    with safetensors.safe_open(file, "pt") as found:
         names = set(found.keys())
         for name, shape in shapes.items():
             if name not in names:
