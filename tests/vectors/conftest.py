@@ -7,6 +7,7 @@ import pytest
 from assay.data import named
 from assay.data.places import FOLDER
 from assay.nn.random import initialised_from
+from assay.vectors.activations import Activations
 
 
 @pytest.fixture
@@ -33,3 +34,9 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for cached in (named.loaded_model, named.loaded_tokenizer):
         cached.cache_clear()
     return tmp_path
+
+
+@pytest.fixture
+def tiny(tiny_model: Path) -> Activations:
+    """The outputs of its first layer."""
+    return Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)

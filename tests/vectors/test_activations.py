@@ -131,11 +131,6 @@ def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> No
         activation_cache.outputs(model, ["layer.1"], ids())
 
 
-@pytest.fixture
-def tiny(tiny_model: Path) -> activations.Activations:
-    return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
-
-
 def test_a_language_models_rows_are_per_token_and_split_by_sequence(tiny: activations.Activations) -> None:
     data = tiny.load()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [32 * 19, 4 * 19, 4 * 19]

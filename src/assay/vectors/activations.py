@@ -45,6 +45,7 @@ from assay.data.named import (
 from assay.data.packages import sha256
 from assay.data.places import cache
 from assay.data.splice import Splice
+from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
@@ -59,6 +60,7 @@ class Activations(VectorData):
 
     version: ClassVar[int] = 3
     remedy: ClassVar[str] = REMEDY
+    prepares: ClassVar[bool] = True
 
     model: str = "stories260K"
     """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
@@ -106,6 +108,11 @@ class Activations(VectorData):
     def _has_text(self, folder: Path | None) -> bool:
         return text_file(self.text, folder) is not None or text.is_known(self.text)
 
+    def width(self) -> int | None:
+        """That of the model's layers, which a module inside a layer need not have."""
+        model = self._here(None)
+        return None if model is None else language_model.sizes(model, language_model.fingerprint(model)).width
+
     def memory(self) -> int:
         """Count every row twice, raw and scaled, the model, and the logits of a batch."""
         if (model := self._here(None)) is None:
@@ -152,7 +159,7 @@ class Activations(VectorData):
         def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
             return spliced.loss_recovered(mean.to(device), scale.to(device), reconstruct)
 
-        return Vectors(train, validation, test, splice=splice)
+        return Vectors(train, validation, test, splice=splice, preparation=Preparation(mean, float(scale)))
 
     def tokens(self) -> Int[Tensor, "sequences context"]:
         """Cut the text into rows of `context` tokens; an incomplete last row is left out."""

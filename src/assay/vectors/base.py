@@ -13,6 +13,7 @@ from torch import Tensor
 
 from assay.core.plugin import Plugin, Registry
 from assay.data.row_stream import Scaling
+from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 
 
@@ -48,6 +49,8 @@ class Vectors:
     """Measures the effect of a reconstruction of the test rows on the network they come from, if there is one."""
     scaling: Scaling | None = None
     """How streamed rows are made from raw ones."""
+    preparation: Preparation | None = None
+    """How the rows were made from raw ones; None where they are as the data set has them."""
 
     @property
     def d_in(self) -> int:
@@ -62,6 +65,8 @@ class VectorData(Plugin):
     """How to get its files, for the error where the data folder does not exist."""
     streams: ClassVar[bool] = False
     """Whether coders are trained on a stream of rows, of which `load` gives a sample (vectors.stream)."""
+    prepares: ClassVar[bool] = False
+    """Whether rows are centred and scaled: `Vectors.preparation` then says by how much."""
 
     def locate(self) -> None:
         """Find the files, or raise an error that says what to do; does nothing without files."""
@@ -81,6 +86,10 @@ class VectorData(Plugin):
     def shape(self) -> tuple[int, int] | None:
         """The numbers of training rows and of inputs, where they are known without loading anything."""
         return None
+
+    def width(self) -> int | None:
+        """The number of inputs, where it is known without loading anything."""
+        return shape[1] if (shape := self.shape()) else None
 
     def memory(self) -> int:
         """Estimate the peak bytes of loading; 0 where that is not known before."""
