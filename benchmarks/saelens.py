@@ -76,9 +76,9 @@ def rows(sequences: int, text: str, folder: Path) -> Rows:
     found, tokens = data.load_with("cpu", folder), data.tokens()
     raw, per, tenth = data.rows(tokens, "cpu", folder), data.context - 1, len(tokens) // 10
     parts = raw[: -2 * tenth * per], raw[-tenth * per :]
-    limit = data.longest * float(parts[0].norm(dim=1).median())
-    raw_train, raw_test = (part[part.norm(dim=1) <= limit] for part in parts)
-    assert found.preparation is not None and len(raw_test) == len(found.test)
+    assert found.preparation is not None
+    raw_train, raw_test = (part[found.preparation.usual(part)] for part in parts)
+    assert len(raw_test) == len(found.test)
     return Rows(found.preparation, found.train.x, found.test.x, raw_train, raw_test)
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.data import activation_cache, language_model, named, splice
 from assay.data.places import FOLDER, cache
+from assay.nn.preparation import Preparation
 from assay.nn.random import initialised_from, stream
 from assay.studies.sae import fitting, get_llm_activations
 from assay.studies.sae.sae import Sae, parsed
@@ -169,9 +170,8 @@ COUNTED = torch.arange(33).view(3, 11) % 11
 
 
 def recovered(ids: torch.Tensor, reconstruct: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-    return splice.Splice(Successor(), "layer", [ids]).loss_recovered(
-        torch.full((11,), 5 / 11), torch.tensor(1.0), reconstruct
-    )
+    centred = Preparation(torch.full((11,), 5 / 11), 1.0)
+    return splice.Splice(Successor(), "layer", [ids], centred).loss_recovered(reconstruct)
 
 
 def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean() -> None:

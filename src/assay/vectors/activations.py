@@ -17,8 +17,7 @@ and without sinks (`longest=0` keeps them); the first token of a sequence is lef
 """
 
 import hashlib
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -147,19 +146,14 @@ class Activations(VectorData):
         tenth = len(tokens) // 10
         cuts = [len(tokens) - 2 * tenth, tenth, tenth]
         split = list(zip(rows.split([n * per for n in cuts]), kinds.split(cuts), strict=True))
-        limit = self.longest * float(split[0][0].norm(dim=1).median()) if self.longest else math.inf
-        usual = [x.norm(dim=1) <= limit for x, _ in split]
-        parts = [Part(x[here], y.flatten()[here]) for (x, y), here in zip(split, usual, strict=True)]
-        mean = parts[0].x.mean(dim=0)
-        scale = (parts[0].x - mean).square().mean().sqrt()
-        train, validation, test = (Part((part.x - mean) / scale, part.labels) for part in parts)
+        own = Preparation.of(split[0][0], self.longest)
+        usual = [own.usual(x) for x, _ in split]
+        train, validation, test = (
+            Part(own.prepare(x[here]), y.flatten()[here]) for (x, y), here in zip(split, usual, strict=True)
+        )
         batches = tokens[-tenth:][:SPLICED].split(self.batch)
-        spliced = Splice(shared_model(self.model).to(device), self.hook, batches, limit)
-
-        def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
-            return spliced.loss_recovered(mean.to(device), scale.to(device), reconstruct)
-
-        return Vectors(train, validation, test, splice=splice, preparation=Preparation(mean, float(scale)))
+        splice = Splice(shared_model(self.model).to(device), self.hook, batches, own)
+        return Vectors(train, validation, test, splice=splice.loss_recovered, preparation=own)
 
     def tokens(self) -> Int[Tensor, "sequences context"]:
         """Cut the text into rows of `context` tokens; an incomplete last row is left out."""

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.plugin import Plugin, Registry
-from assay.data.row_stream import Scaling
 from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 
@@ -47,10 +46,10 @@ class Vectors:
     """Height and width, where rows are images."""
     splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
     """Measures the effect of a reconstruction of the test rows on the network they come from, if there is one."""
-    scaling: Scaling | None = None
-    """How streamed rows are made from raw ones."""
     preparation: Preparation | None = None
     """How the rows were made from raw ones; None where they are as the data set has them."""
+    streamed: bool = False
+    """Whether coders are trained on a stream, of which the training rows here are a sample."""
 
     @property
     def d_in(self) -> int:
