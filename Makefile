@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench drill docs notebooks setup clean
+.PHONY: demo test test-full lint bench peers drill docs notebooks setup clean
 
 demo: $(VENV)/.assay
 	$(BIN)/assay demo
@@ -23,11 +23,23 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What benchmarks share, and a script that makes a store for one of them: none measures anything by itself.
-BENCH_HELPERS := %/measuring.py %/device_time.py %/stored.py
+# What benchmarks share, a script that makes a store for one of them, and one that needs SAELens (`make peers`).
+BENCH_HELPERS := %/measuring.py %/device_time.py %/stored.py %/saelens.py
 bench: $(VENV)/.assay
 	missed=0; for script in $(filter-out $(BENCH_HELPERS),$(sort $(wildcard benchmarks/*.py))); do \
 	  $(BIN)/python $$script || missed=1; done; exit $$missed
+
+# SAELens itself, in an environment of its own: writes tests/golden, then compares on raw activations of SmolLM2-135M
+# (`assay data pull smollm2-135m` first). The tests compare with what is in tests/golden, and do not need it.
+PEERS := .venv-peers/bin
+peers: .venv-peers/.saelens
+	PYTHONPATH=src $(PEERS)/python tests/golden/make_saelens.py
+	PYTHONPATH=src $(PEERS)/python benchmarks/saelens.py
+
+.venv-peers/.saelens:
+	test -x $(PEERS)/python || $(PYTHON) -m venv .venv-peers
+	$(PEERS)/pip install --quiet 'torch>=2.6,<2.14' sae-lens==6.54.12 scikit-learn gguf
+	touch $@
 
 # Faults on the real command: kills, full disks, damaged records, lost nodes. 45 minutes on two busy cores;
 # `make drill DRILL="--seed 1 --at-once 4"` draws other moments, and has more drills at the same time.

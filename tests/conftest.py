@@ -29,7 +29,15 @@ EMPTY = {
     "HF_DATASETS_CACHE": "home/.cache/huggingface/datasets",
 }
 """Where a test may find what the user pulled, trained or configured before: folders that are not there yet."""
-UNSET = ("ASSAY_DATA", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+UNSET = (
+    "ASSAY_DATA",
+    "ASSAY_SAE_WEIGHTS",
+    "HF_ENDPOINT",
+    "HF_TOKEN",
+    "HF_HUB_OFFLINE",
+    "HF_DATASETS_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+)
 _MACHINE = Path(tempfile.mkdtemp(prefix="assay-tests-"))
 _counted = iter(range(sys.maxsize))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
+from assay.core.disk import WORTH_SAYING, check_disk, gigabytes
 from assay.core.drive import Drive, Event
 from assay.core.environment import environment_kept
 from assay.core.errors import UserError
@@ -70,6 +71,8 @@ class Session:
     stored: list[Record]
     todo: list[Run]
     execution: Execution
+    disk: int = 0
+    """Bytes that the runs will store besides their records, as far as that is known."""
 
     @classmethod
     def open(cls, study: Study, grid: Grid, execution: Execution) -> "Session":
@@ -93,7 +96,7 @@ class Session:
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
         executor = check_memory(study, todo, executor)
         study.check(todo)
-        return cls(plan, store, executor, stored, todo, execution)
+        return cls(plan, store, executor, stored, todo, execution, check_disk(study, todo, store.root.parent))
 
     @cached_property
     def workers(self) -> int:
@@ -109,7 +112,8 @@ class Session:
         seconds = self.seconds_left()
         about = "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
         grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
-        return f"{text}, {len(self.todo)} to run{grouped} ({about})"
+        stores = f", {gigabytes(self.disk)} to store" if self.disk >= WORTH_SAYING else ""
+        return f"{text}, {len(self.todo)} to run{grouped} ({about}{stores})"
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds left from the cost of similar stored runs; None if there are none."""

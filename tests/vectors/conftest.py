@@ -1,5 +1,6 @@
 """A language model small enough to run in a test."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,10 @@ import pytest
 from assay.data import named
 from assay.data.places import FOLDER
 from assay.nn.random import initialised_from
+from assay.vectors.activations import Activations
+from assay.vectors.stream import Stream
+
+WORDS = "the cat sat on the mat, and 3 dogs ran to a tree. "
 
 
 @pytest.fixture
@@ -33,3 +38,20 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for cached in (named.loaded_model, named.loaded_tokenizer):
         cached.cache_clear()
     return tmp_path
+
+
+@pytest.fixture
+def tiny(tiny_model: Path) -> Activations:
+    """The outputs of its first layer."""
+    return Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
+
+
+@pytest.fixture
+def stream(tiny_model: Path) -> Stream:
+    """Thirty documents of 200 letters and more."""
+    lines = (json.dumps({"text": f"{WORDS[k % 9 :]}{k} " * 5}) for k in range(100, 130))
+    (tiny_model / "documents.jsonl").write_text("\n".join(lines))
+    return Stream(
+        model="tiny", hook="model.layers.0", text="documents.jsonl", tokens=6000, context=20, batch=7, buffer=150,
+        held_out=400,
+    )  # fmt: skip

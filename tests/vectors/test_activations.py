@@ -18,6 +18,7 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.data import activation_cache, language_model, named, splice
 from assay.data.places import FOLDER, cache
+from assay.nn.preparation import Preparation
 from assay.nn.random import initialised_from, stream
 from assay.studies.sae import fitting, get_llm_activations
 from assay.studies.sae.sae import Sae, parsed
@@ -131,11 +132,6 @@ def test_a_module_that_is_not_there_is_named_with_what_is(model: Counting) -> No
         activation_cache.outputs(model, ["layer.1"], ids())
 
 
-@pytest.fixture
-def tiny(tiny_model: Path) -> activations.Activations:
-    return activations.Activations(model="tiny", hook="model.layers.0", text="text.txt", sequences=40, context=20)
-
-
 def test_a_language_models_rows_are_per_token_and_split_by_sequence(tiny: activations.Activations) -> None:
     data = tiny.load()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [32 * 19, 4 * 19, 4 * 19]
@@ -174,9 +170,8 @@ COUNTED = torch.arange(33).view(3, 11) % 11
 
 
 def recovered(ids: torch.Tensor, reconstruct: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-    return splice.Splice(Successor(), "layer", [ids]).loss_recovered(
-        torch.full((11,), 5 / 11), torch.tensor(1.0), reconstruct
-    )
+    centred = Preparation(torch.full((11,), 5 / 11), 1.0)
+    return splice.Splice(Successor(), "layer", [ids], centred).loss_recovered(reconstruct)
 
 
 def test_loss_recovered_is_1_for_a_perfect_code_and_0_for_the_mean() -> None:

@@ -1,7 +1,6 @@
 """A stream of activations: the rows a plain forward pass gives, a buffer at a time; documents held out; the same
 numbers whatever is trained beside, and after a kill."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,42 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_pass import plain_rows
 
 import assay
 from assay.core.errors import UserError
 from assay.core.run import canonical
 from assay.data import named, text, token_windows
 from assay.data.places import cache
-from assay.data.row_stream import RowStream, Scaling
+from assay.data.row_stream import RowStream
+from assay.nn.preparation import Preparation
 from assay.studies.sae import fitting
 from assay.studies.sae.sae import Sae, parsed
 from assay.vectors import vectors
 from assay.vectors.stream import Stream
-
-WORDS = "the cat sat on the mat, and 3 dogs ran to a tree. "
-
-
-@pytest.fixture
-def stream(tiny_model: Path) -> Stream:
-    """Thirty documents of 200 letters and more."""
-    lines = (json.dumps({"text": f"{WORDS[k % 9 :]}{k} " * 5}) for k in range(100, 130))
-    (tiny_model / "documents.jsonl").write_text("\n".join(lines))
-    return Stream(
-        model="tiny", hook="model.layers.0", text="documents.jsonl", tokens=6000, context=20, batch=7, buffer=150,
-        held_out=400,
-    )  # fmt: skip
-
-
-def plain_rows(ids: torch.Tensor, layer: int = 0) -> torch.Tensor:
-    seen: list[torch.Tensor] = []
-    model = named.shared_model("tiny")
-    handle = model.model.layers[layer].register_forward_hook(
-        lambda module, given, out: seen.append(out[0] if isinstance(out, tuple) else out)
-    )
-    with torch.no_grad():
-        model(ids)
-    handle.remove()
-    return seen[0][:, 1:].flatten(0, 1)
 
 
 def test_whole_documents_are_held_out(stream: Stream) -> None:
@@ -94,8 +70,8 @@ def test_every_pass_over_the_text_has_all_windows_in_an_order_of_its_own(stream:
 def test_a_buffer_has_the_rows_of_a_plain_pass_for_several_modules_from_one(stream: Stream) -> None:
     data = stream.load()
     other = replace(stream, hook="model.layers.1").load()
-    both = stream.rows({"model.layers.0": data.scaling, "model.layers.1": other.scaling})
-    alone = stream.rows({"model.layers.0": data.scaling})
+    both = stream.rows({"model.layers.0": data.preparation, "model.layers.1": other.preparation})
+    alone = stream.rows({"model.layers.0": data.preparation})
     calls: list[object] = []
     first_layer = named.shared_model("tiny").model.layers[0]
     handle = first_layer.register_forward_hook(lambda *_: calls.append(1))
@@ -106,7 +82,7 @@ def test_a_buffer_has_the_rows_of_a_plain_pass_for_several_modules_from_one(stre
     ids = windows.tokens(windows.training(both.per_buffer, both.per_buffer))
     for layer, own in enumerate((data, other)):
         raw = plain_rows(ids, layer)
-        rows = own.scaling(raw[own.scaling.usual(raw)])[: stream.buffer]
+        rows = own.preparation.prepare(raw[own.preparation.usual(raw)])[: stream.buffer]
         torch.testing.assert_close(both.buffers[f"model.layers.{layer}"], rows, rtol=1e-4, atol=1e-4)
     alone.fill(1)
     assert torch.equal(alone.buffers["model.layers.0"], both.buffers["model.layers.0"])
@@ -115,12 +91,12 @@ def test_a_buffer_has_the_rows_of_a_plain_pass_for_several_modules_from_one(stre
 def test_rows_that_are_left_out_are_made_up_for_by_other_rows(stream: Stream) -> None:
     data = stream.load()
     raw = plain_rows(stream.windows().tokens(stream.windows().train))
-    strict = replace(data.scaling, limit=float(raw.norm(dim=1).quantile(0.8)))
+    strict = replace(data.preparation, limit=float(raw.norm(dim=1).quantile(0.8)))
     rows = stream.rows({stream.hook: strict})
     rows.fill(0)
     assert (rows.buffers[stream.hook] != 0).any(dim=1).all()
     assert len(rows.buffers[stream.hook].unique(dim=0)) < stream.buffer
-    nobody = stream.rows({stream.hook: replace(data.scaling, limit=0.0)})
+    nobody = stream.rows({stream.hook: replace(data.preparation, limit=0.0)})
     with pytest.raises(UserError, match="more than half of the rows are longer than `longest` allows"):
         nobody.fill(0)
 
@@ -129,8 +105,10 @@ def test_the_sample_is_centred_scaled_and_without_sinks(stream: Stream) -> None:
     data = stream.load()
     assert data.train.x.mean(dim=0).abs().max() < 1e-5 and data.train.x.square().mean() == pytest.approx(1, abs=1e-4)
     raw = plain_rows(stream.windows().tokens(stream.windows().test))
-    torch.testing.assert_close(data.test.x, data.scaling(raw[data.scaling.usual(raw)]), rtol=1e-4, atol=1e-4)
-    assert Scaling.of(raw, 0.0).usual(raw).all()
+    torch.testing.assert_close(
+        data.test.x, data.preparation.prepare(raw[data.preparation.usual(raw)]), rtol=1e-4, atol=1e-4
+    )
+    assert Preparation.of(raw, 0.0).usual(raw).all()
 
 
 def trained(stream: Stream, coders: list[str], out: Path, **options: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -19,12 +19,16 @@ class NotPlain(ValueError):
     """A link, a pipe, a folder or a device is where a file is expected."""
 
 
-def write_file(path: Path, data: bytes) -> None:
+Data = bytes | Iterable[bytes | memoryview]
+"""A file's content, whole or in parts: what is too large to be held twice is made while it is written."""
+
+
+def write_file(path: Path, data: Data) -> None:
     """Write a file by way of a temporary one in the same folder, fsync and rename. Nothing else writes to the disk."""
     write_files({path: data})
 
 
-def write_files(files: Mapping[Path, bytes]) -> None:
+def write_files(files: Mapping[Path, Data]) -> None:
     """Write files of which the last says that the others are there. All are on the disk under temporary names before
     the first is renamed, so a full disk leaves the older ones as they were; and the older last one is removed before
     another is replaced, so that it never stands beside newer files if this is interrupted."""
@@ -46,12 +50,12 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         raise
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def _write_through(path: Path, data: Data) -> None:
     """Write a file of our own, and wait until it is on the disk."""
     # A file of this name is a dead process's, or a stranger's link to a file that must not be emptied.
     path.unlink(missing_ok=True)
     with path.open("xb") as file:
-        file.write(data)
+        file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())
 

@@ -148,6 +148,14 @@ class Study(Plugin):
         every run before anything is allocated (train.memory), so cache what takes long for runs of one size."""
         return {}
 
+    def disk(self, runs: Sequence[Run]) -> int:
+        """Return the bytes that the artifacts of the runs take in the store, from shapes alone; 0 if they are small or
+        unknown. Called once, before anything is computed (core.disk)."""
+        return 0
+
+    less_disk: ClassVar[str] = ""
+    """How to store less, for the error where the disk is too small."""
+
     def unfetched(self, runs: Sequence[Run]) -> str:
         """Return a sentence on what `prepare` will fetch and a dry run leaves unfetched and unchecked, or ""."""
         return ""

@@ -6,44 +6,19 @@ every seed draws an order of its own (train.coder_bank). So rows of a batch come
 ones every time, and a training that resumes makes its buffer again from the number alone.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from assay.core.errors import UserError
 from assay.data.activation_cache import outputs
 from assay.data.token_windows import Windows
+from assay.nn.preparation import Preparation
 
 SPARE = 64
 """One window in so many is read beyond those that fill a buffer, in the place of rows that are left out."""
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How raw rows of a module become the rows of a data set: sinks are left out, then (x - mean) / scale."""
-
-    mean: Float[Tensor, " d"]
-    scale: Float[Tensor, ""]
-    limit: float
-    """The largest norm of a raw row that is kept."""
-
-    @classmethod
-    def of(cls, raw: Float[Tensor, "n d"], longest: float) -> "Scaling":
-        """Measure rows of the training text; `longest` is in median lengths, 0 keeps all."""
-        limit = longest * float(raw.norm(dim=1).median()) if longest else math.inf
-        kept = raw[raw.norm(dim=1) <= limit]
-        mean = kept.mean(dim=0)
-        return cls(mean, (kept - mean).square().mean().sqrt(), limit)
-
-    def usual(self, raw: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
-        return raw.norm(dim=1) <= self.limit
-
-    def __call__(self, raw: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        return (raw - self.mean) / self.scale
 
 
 def raw_rows(
@@ -59,16 +34,16 @@ def raw_rows(
 
 
 class RowStream:
-    """Buffers of scaled rows, one for each module, filled together."""
+    """Buffers of prepared rows, one for each module, filled together."""
 
     def __init__(
-        self, model: nn.Module, windows: Windows, scalings: Mapping[str, Scaling], *, rows: int, batch: int
+        self, model: nn.Module, windows: Windows, preparations: Mapping[str, Preparation], *, rows: int, batch: int
     ) -> None:
-        self.model, self.windows, self.scalings, self.batch = model, windows, scalings, batch
+        self.model, self.windows, self.preparations, self.batch = model, windows, preparations, batch
         least = -(-rows // (windows.context - 1))
         self.per_buffer = least + -(-least // SPARE)
         self.buffers = {
-            hook: torch.zeros(rows, len(scaling.mean), device=scaling.mean.device) for hook, scaling in scalings.items()
+            hook: torch.zeros(rows, len(own.mean), device=own.mean.device) for hook, own in preparations.items()
         }
 
     @property
@@ -88,8 +63,8 @@ class RowStream:
         batches = (self.windows.tokens(some) for some in places.split(self.batch))
         for seen in raw_rows(self.model, list(self.buffers), batches):
             for hook, raw in seen.items():
-                buffer, scaling, start = self.buffers[hook], self.scalings[hook], filled[hook]
-                kept = scaling(raw[scaling.usual(raw)])[: len(buffer) - start]
+                buffer, own, start = self.buffers[hook], self.preparations[hook], filled[hook]
+                kept = own.prepare(raw[own.usual(raw)])[: len(buffer) - start]
                 buffer[start : start + len(kept)] = kept
                 filled[hook] += len(kept)
         for hook, count in filled.items():

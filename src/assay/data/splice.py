@@ -9,7 +9,6 @@ this text better from the reconstruction than from its own activations (`ce_spli
 where the text is unlike what the model was trained on. KL has no such case: it is 0 for a perfect reconstruction alone.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from assay.data import activation_cache
+from assay.nn.preparation import Preparation
 
 CLEARLY = 0.2
 """Nats by which a baseline must exceed the model's own cross entropy for loss recovered to be reported: a
@@ -29,30 +29,31 @@ class Splice:
     """Runs a language model with a module's output replaced, on the sequences of some batches."""
 
     def __init__(
-        self, model: nn.Module, hook: str, batches: Sequence[Int[Tensor, "sequences context"]], limit: float = math.inf
+        self,
+        model: nn.Module,
+        hook: str,
+        batches: Sequence[Int[Tensor, "sequences context"]],
+        preparation: Preparation,
     ) -> None:
-        self.model, self.hook, self.limit = model, hook, limit
+        self.model, self.hook, self.preparation = model, hook, preparation
         device = next(model.parameters()).device
         self.batches = [batch.to(device) for batch in batches]
         self.baselines: dict[str, float] = {}
         """Losses that do not depend on the reconstruction, measured once."""
 
-    def loss_recovered(
-        self, mean: Float[Tensor, " d"], scale: Float[Tensor, ""], reconstruct: Reconstruct
-    ) -> dict[str, float]:
+    def loss_recovered(self, reconstruct: Reconstruct) -> dict[str, float]:
         """Measure cross entropy of the next token with the module's output as it is, reconstructed, at its mean, and at
         zero; the share of the gap from zero (from the mean) to the model's own that the reconstruction recovers, where
         zero (the mean) is `CLEARLY` worse; and the divergence from the model's own distribution."""
         if not self.baselines:
             self.baselines = {
                 "ce": self.loss(lambda x: x),
-                "ce_mean": self.loss(lambda x: mean.to(x).expand_as(x)),
+                "ce_mean": self.loss(lambda x: self.preparation.mean.to(x).expand_as(x)),
                 "ce_zero": self.loss(torch.zeros_like),
             }
 
         def through(x: Tensor) -> Tensor:
-            flat = (x.float() - mean) / scale
-            return (reconstruct(flat) * scale + mean).to(x.dtype)
+            return self.preparation.restore(reconstruct(self.preparation.prepare(x.float()))).to(x.dtype)
 
         loss, kl = self.loss_and_divergence(through)
         found = {**self.baselines, "ce_spliced": loss, "kl": kl}
@@ -81,7 +82,7 @@ class Splice:
 
     def _changed(self, ids: Int[Tensor, "sequences context"], change: Reconstruct) -> Float[Tensor, "s t vocab"]:
         def changed(x: Tensor) -> Tensor:
-            usual = x.float().norm(dim=2) <= self.limit
+            usual = self.preparation.usual(x.float())
             usual[:, 0] = False
             return x.masked_scatter(usual[:, :, None], change(x[usual]))
 

@@ -23,7 +23,7 @@ PROGRAMS = 64
 
 
 def convolve(x: Float[Tensor, "batch time d"], weight: Float[Tensor, "d kernel"]) -> Float[Tensor, "batch time d"]:
-    return _Convolution.apply(x[None], weight[None])[0]  # type: ignore[no-untyped-call, no-any-return]
+    return _Convolution.apply(x[None], weight[None])[0]
 
 
 class _Convolution(Function):
@@ -54,7 +54,7 @@ class _Convolution(Function):
             (given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)).squeeze(1)
             for given, dim in zip((x, weight), dims, strict=True)
         ]
-        return _Convolution.apply(*own)[:, None], 0  # type: ignore[no-untyped-call]
+        return _Convolution.apply(*own)[:, None], 0
 
 
 def _correlated(x: Tensor, weight: Tensor, *, back: bool) -> Tensor:

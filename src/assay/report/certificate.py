@@ -293,7 +293,7 @@ def of_row(row: Row, *metric: str, curve: str = "curve", limit: float | None = N
     whether the second half of its training still moved the number (entries of `curve` that have it), and whether its
     seeds tell it from `limit`, or without one, are more than one."""
     rates = sorted(rate for rate in row.tried if rate is not None)
-    said = f"{row.rate_words} of {len(rates)} tried" if len(rates) > 1 else "one rate alone"
+    said = f"{row.tuned_words} of {len(rates)} tried" if len(rates) > 1 else "one rate alone"
     recipe = Part("recipe", len(rates) > 1 and not row.at_the_edge, said)
     found = row.interval(*metric)
     if found is None:

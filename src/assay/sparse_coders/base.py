@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
+from assay.nn.preparation import Preparation
 from assay.nn.random import initialised_from
 from assay.sparse_coders import sparse_coders
 
@@ -34,6 +35,9 @@ VECTOR = 32
 
 class CoderModule(nn.Module):
     """`models` coders of one kind. Subclasses give `fresh`, `encode` and `loss`; those with a decoder, `decode`."""
+
+    preparation: Preparation | None = None
+    """How the rows that the coder was trained on were made from raw ones, where that is known; exports fold it in."""
 
     def __init__(self, models: int, d_in: int, d_code: int) -> None:
         super().__init__()

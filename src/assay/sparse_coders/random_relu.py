@@ -6,6 +6,7 @@ No paper: it is a control.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from assay.sparse_coders.base import FittedCoder, FittedModule
 @dataclass(frozen=True, kw_only=True)
 class RandomReLU(FittedCoder):
     """An untrained encoder: the floor under every trained one."""
+
+    rectified: ClassVar[bool] = True
 
     def fit(self, x: Float[Tensor, "n d_in"], d_code: int, seed: int) -> FittedModule:
         with initialised_from(seed, "init"):

@@ -17,8 +17,7 @@ and without sinks (`longest=0` keeps them); the first token of a sequence is lef
 """
 
 import hashlib
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -45,6 +44,7 @@ from assay.data.named import (
 from assay.data.packages import sha256
 from assay.data.places import cache
 from assay.data.splice import Splice
+from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
@@ -59,6 +59,7 @@ class Activations(VectorData):
 
     version: ClassVar[int] = 3
     remedy: ClassVar[str] = REMEDY
+    prepares: ClassVar[bool] = True
 
     model: str = "stories260K"
     """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
@@ -106,6 +107,11 @@ class Activations(VectorData):
     def _has_text(self, folder: Path | None) -> bool:
         return text_file(self.text, folder) is not None or text.is_known(self.text)
 
+    def width(self) -> int | None:
+        """That of the model's layers, which a module inside a layer need not have."""
+        model = self._here(None)
+        return None if model is None else language_model.sizes(model, language_model.fingerprint(model)).width
+
     def memory(self) -> int:
         """Count every row twice, raw and scaled, the model, and the logits of a batch."""
         if (model := self._here(None)) is None:
@@ -140,19 +146,14 @@ class Activations(VectorData):
         tenth = len(tokens) // 10
         cuts = [len(tokens) - 2 * tenth, tenth, tenth]
         split = list(zip(rows.split([n * per for n in cuts]), kinds.split(cuts), strict=True))
-        limit = self.longest * float(split[0][0].norm(dim=1).median()) if self.longest else math.inf
-        usual = [x.norm(dim=1) <= limit for x, _ in split]
-        parts = [Part(x[here], y.flatten()[here]) for (x, y), here in zip(split, usual, strict=True)]
-        mean = parts[0].x.mean(dim=0)
-        scale = (parts[0].x - mean).square().mean().sqrt()
-        train, validation, test = (Part((part.x - mean) / scale, part.labels) for part in parts)
+        own = Preparation.of(split[0][0], self.longest)
+        usual = [own.usual(x) for x, _ in split]
+        train, validation, test = (
+            Part(own.prepare(x[here]), y.flatten()[here]) for (x, y), here in zip(split, usual, strict=True)
+        )
         batches = tokens[-tenth:][:SPLICED].split(self.batch)
-        spliced = Splice(shared_model(self.model).to(device), self.hook, batches, limit)
-
-        def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
-            return spliced.loss_recovered(mean.to(device), scale.to(device), reconstruct)
-
-        return Vectors(train, validation, test, splice=splice)
+        splice = Splice(shared_model(self.model).to(device), self.hook, batches, own)
+        return Vectors(train, validation, test, splice=splice.loss_recovered, preparation=own)
 
     def tokens(self) -> Int[Tensor, "sequences context"]:
         """Cut the text into rows of `context` tokens; an incomplete last row is left out."""

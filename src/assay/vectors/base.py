@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.plugin import Plugin, Registry
-from assay.data.row_stream import Scaling
+from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 
 
@@ -46,8 +46,10 @@ class Vectors:
     """Height and width, where rows are images."""
     splice: Callable[[Callable[[Tensor], Tensor]], dict[str, float]] | None = None
     """Measures the effect of a reconstruction of the test rows on the network they come from, if there is one."""
-    scaling: Scaling | None = None
-    """How streamed rows are made from raw ones."""
+    preparation: Preparation | None = None
+    """How the rows were made from raw ones; None where they are as the data set has them."""
+    streamed: bool = False
+    """Whether coders are trained on a stream, of which the training rows here are a sample."""
 
     @property
     def d_in(self) -> int:
@@ -62,6 +64,8 @@ class VectorData(Plugin):
     """How to get its files, for the error where the data folder does not exist."""
     streams: ClassVar[bool] = False
     """Whether coders are trained on a stream of rows, of which `load` gives a sample (vectors.stream)."""
+    prepares: ClassVar[bool] = False
+    """Whether rows are centred and scaled: `Vectors.preparation` then says by how much."""
 
     def locate(self) -> None:
         """Find the files, or raise an error that says what to do; does nothing without files."""
@@ -81,6 +85,10 @@ class VectorData(Plugin):
     def shape(self) -> tuple[int, int] | None:
         """The numbers of training rows and of inputs, where they are known without loading anything."""
         return None
+
+    def width(self) -> int | None:
+        """The number of inputs, where it is known without loading anything."""
+        return shape[1] if (shape := self.shape()) else None
 
     def memory(self) -> int:
         """Estimate the peak bytes of loading; 0 where that is not known before."""

@@ -18,7 +18,7 @@ labels: how a token is written, the labels of `activations`, is read best from r
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -41,9 +41,10 @@ from assay.data.named import (
     weights_hash,
 )
 from assay.data.places import cache
-from assay.data.row_stream import RowStream, Scaling, raw_rows
+from assay.data.row_stream import RowStream, raw_rows
 from assay.data.splice import Splice
 from assay.data.token_windows import Windows, token_file
+from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 from assay.vectors.base import Part, VectorData, Vectors
 
@@ -59,6 +60,7 @@ class Stream(VectorData):
     """The outputs of a module of a Hugging Face causal language model, streamed while coders are trained on them."""
 
     remedy: ClassVar[str] = REMEDY
+    prepares: ClassVar[bool] = True
     streams: ClassVar[bool] = True
 
     model: str = "stories260K"
@@ -167,19 +169,15 @@ class Stream(VectorData):
         sample = min(SAMPLE // (self.context - 1), len(windows.train))
         places = (windows.training(0, max(1, sample)), windows.validation, windows.test)
         raw = [torch.cat([rows[self.hook] for rows in self._raw(model, windows, some)]) for some in places]
-        scaling = Scaling.of(raw[0], self.longest)
-        train, validation, test = (Part(scaling(x[scaling.usual(x)])) for x in raw)
-        spliced = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), scaling.limit)
-
-        def splice(reconstruct: Callable[[Tensor], Tensor]) -> dict[str, float]:
-            return spliced.loss_recovered(scaling.mean, scaling.scale, reconstruct)
-
-        return Vectors(train, validation, test, splice=splice, scaling=scaling)
+        own = Preparation.of(raw[0], self.longest)
+        train, validation, test = (Part(own.prepare(x[own.usual(x)])) for x in raw)
+        splice = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), own)
+        return Vectors(train, validation, test, splice=splice.loss_recovered, preparation=own, streamed=True)
 
     def _raw(self, model: nn.Module, windows: Windows, places: Int[Tensor, " n"]) -> Iterator[dict[str, Tensor]]:
         return raw_rows(model, [self.hook], (windows.tokens(some) for some in places.split(self.batch)))
 
-    def rows(self, scalings: Mapping[str, Scaling]) -> RowStream:
+    def rows(self, preparations: Mapping[str, Preparation]) -> RowStream:
         """Stream rows of the modules of these names, this stream's or not, from one forward pass."""
-        model = shared_model(self.model).to(next(iter(scalings.values())).mean.device)
-        return RowStream(model, self.windows(), scalings, rows=self.buffer, batch=self.batch)
+        model = shared_model(self.model).to(next(iter(preparations.values())).mean.device)
+        return RowStream(model, self.windows(), preparations, rows=self.buffer, batch=self.batch)

@@ -3,11 +3,12 @@
 import torch
 
 from assay.metrics.sparsity import RidgeDecoder
+from assay.nn.preparation import Preparation
 from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
-from assay.sparse_coders.base import CoderModule
+from assay.sparse_coders.base import CoderModule, FittedModule, TrainedCoder
 
-D_IN, D_CODE = 10, 14
+D_IN, D_CODE = 6, 10
 WORDS = (
     "lse_infomax",
     "lse_infomax:scale=unit_norm",
@@ -18,11 +19,23 @@ WORDS = (
     "jump_relu",
     "gated",
     "matryoshka:k=3",
+    "random_relu",
+    "fast_ica:rectified=true",
 )
 
 
-def rows() -> torch.Tensor:
-    return torch.randn(12, D_IN, generator=stream(0, "rows"))
+def prepared() -> torch.Tensor:
+    """The rows that the coders are made for: centred and scaled."""
+    return torch.randn(8, D_IN, generator=stream(0, "rows"))
+
+
+def preparation() -> Preparation:
+    return Preparation(3 * torch.randn(D_IN, generator=stream(0, "mean")), 2.5)
+
+
+def raw() -> torch.Tensor:
+    """The same rows, as a model would give them."""
+    return preparation().restore(prepared())
 
 
 def decoder() -> RidgeDecoder:
@@ -33,8 +46,11 @@ def decoder() -> RidgeDecoder:
 @torch.no_grad()
 def coder(word: str) -> CoderModule:
     """Every parameter random, so that a bias or a gate in the wrong place shows."""
-    module = sparse_coders.parse(word).build(1, D_IN, D_CODE)
-    rng = stream(0, "coder", word)
+    plugin, rng = sparse_coders.parse(word), stream(0, "coder", word)
+    if not isinstance(plugin, TrainedCoder):
+        W, b = torch.randn(D_CODE, D_IN, generator=rng), torch.randn(D_CODE, generator=rng)
+        return FittedModule(W, b, rectified=True)
+    module = plugin.build(1, D_IN, D_CODE)
     for parameter in module.parameters():
         parameter.copy_(0.5 * torch.randn(parameter.shape, generator=rng))
     if hasattr(module, "threshold") and "threshold" in dict(module.named_buffers()):

@@ -46,10 +46,10 @@ def penalised(seed: int, *, gain: float = 0.0, epochs: int = 10) -> list[Record]
 def test_the_rate_is_chosen_at_the_true_l0_and_the_best_level_by_the_truth() -> None:
     ((_, label), own), *more = planted([r for seed in range(3) for r in penalised(seed)]).items()
     assert label == "relu_l1" and not more and own.longer is None, "a run is not its own doubling"
-    assert own.there is not None and own.there.rate == 1e-2, "the low rate does not reach an L0 of 8"
+    assert own.there is not None and own.there.tuned_value == 1e-2, "the low rate does not reach an L0 of 8"
     there = own.there.interval("atoms_found")
     assert there is not None and 0.80 < there.mean < 0.96 and not own.is_level
-    assert own.best.rate == 1e-2 and own.best.interval("atoms_found").mean == pytest.approx(0.96)
+    assert own.best.tuned_value == 1e-2 and own.best.interval("atoms_found").mean == pytest.approx(0.96)
     assert own.best.values("l0")[0] == 17.0 and own.level_at_edge, "of two levels each is at an edge"
 
 

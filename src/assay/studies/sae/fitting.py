@@ -5,23 +5,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-import safetensors.torch
 import torch
-from torch import Tensor
 
 from assay.core.convert import construct, option_types
-from assay.core.run import Record, Run, canonical
+from assay.core.run import Run, canonical
 from assay.core.study import Outcome
 from assay.sparse_coders.base import CoderModule, SparseCoder, TrainedCoder
 from assay.studies.sae.clock import Trained, stopwatch
 from assay.studies.sae.scoring import codes, score
-from assay.train.artifacts import saved_tensors
+from assay.studies.sae.weights import WEIGHTS, encoded, saved_module, weights
 from assay.train.coder_bank import Recipe
 from assay.vectors.base import VectorData, Vectors
 
-WEIGHTS = "weights.safetensors"
-WHOLE = 2**21
-"""The largest model, in numbers, whose weights are stored; of a larger one only the units' directions, in half."""
+__all__ = ["WEIGHTS", "saved_module", "weights"]
 
 
 @dataclass(frozen=True)
@@ -91,35 +87,6 @@ def outcomes(
             yield Outcome(run, {"history": history}, trained.cost(fitting), diverged=True)
             continue
         metrics = next(scores) | {"history": history}
-        kept = {WEIGHTS: _weights(module, codes(module, data.test.x))}
+        usage = torch.softmax(-codes(module, data.test.x), dim=1).mean(dim=0)
+        kept = {WEIGHTS: encoded(module, usage, data.preparation)}
         yield Outcome(run, metrics, trained.cost(fitting + lap()), kept)
-
-
-def _weights(module: CoderModule, z: Tensor) -> bytes:
-    """Encode the model's tensors without the models axis, and the mean responsibility of each unit."""
-    state = module.state_dict()
-    usage = torch.softmax(-z, dim=1).mean(dim=0)
-    if sum(value.numel() for value in state.values()) > WHOLE:
-        kept = {"directions": module.directions()[0].half()}
-    else:
-        kept = {name: value[0] for name, value in state.items()} | {"directions": module.directions()[0]}
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in {**kept, "usage": usage}.items()}
-    return safetensors.torch.save(tensors)
-
-
-def weights(record: Record) -> dict[str, Tensor]:
-    """Load the tensors that a record stores of its model."""
-    return saved_tensors(record, WEIGHTS)
-
-
-def saved_module(record: Record) -> CoderModule:
-    """Load the trained coder of a record."""
-    from assay.core.errors import UserError
-
-    coder, kept = Setting.of(record.run).coder, weights(record)
-    if not isinstance(coder, TrainedCoder) or "W_enc" not in kept:
-        raise UserError(f"run {record.run.id} keeps no whole model: only trained coders of at most {WHOLE} numbers do.")
-    units, inputs = kept["W_enc"].shape
-    module = coder.build(1, inputs, units)
-    module.load_state_dict({name: kept[name][None] for name in module.state_dict()})
-    return module

@@ -95,7 +95,7 @@ def _found(levels: Sequence[Row]) -> Found:
     best, target = best_level(levels), fmean(levels[0].values("true_l0").values())
     row = at_l0(levels, target) if len(levels) > 1 else None
     there = None if row is None else replace(row, names=levels[0].names, setting=levels[0].setting)
-    at_rate = [level.tried.get(there.rate, {}).values() for level in levels] if there else []
+    at_rate = [level.tried.get(there.tuned_value, {}).values() for level in levels] if there else []
     active = [fmean(record.metrics.get("l0", 0.0) for record in own) for own in at_rate if own]
     names = [level.names["coder"] for level in sorted(levels, key=l0)]
     return Found(

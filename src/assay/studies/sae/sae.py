@@ -182,6 +182,8 @@ class Sae(Study):
     """Each seed is a new initialisation and a new order of the rows; the rows are the same."""
     data_dir: Path | None = None
     """The folder with the data set's files, or `hub`; by default the environment variable ASSAY_DATA."""
+    weights: Literal["whole", "directions"] = "whole"
+    """What is stored of a coder: all its weights, in float32, or only its units' directions, in half precision."""
 
     def plan(self) -> list[Run]:
         if self.d_code < 1 or not self.lrs or min(self.lrs, default=0) <= 0:
@@ -211,8 +213,18 @@ class Sae(Study):
         return StepRecipe(steps=steps, batch=self.batch, warmup=self.warmup, decay=self.decay)
 
     def prepare(self, runs: Sequence[Run]) -> None:
+        from assay.studies.sae.weights import keep
+
+        keep(self.weights)
         look_in(self.data_dir, self.data)
         self.data.locate()
+
+    def disk(self, runs: Sequence[Run]) -> int:
+        from assay.studies.sae.weights import stored_bytes
+
+        return stored_bytes(runs, self.weights)
+
+    less_disk: ClassVar[str] = "`--weights directions` stores a quarter, without what an export needs."
 
     def check(self, runs: Sequence[Run]) -> None:
         check_sizes(runs, self.data_dir)

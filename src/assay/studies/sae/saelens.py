@@ -1,10 +1,18 @@
 """Saves and loads coders in SAELens folders: `sae_weights.safetensors` and `cfg.json`.
 
+    save_saelens(saved_module(record), "folder")                 SAELens codes RAW activations with it
     save_saelens(module, "folder", decoder=ridge_decoder(codes, x))       a decoder-free coder brings a fitted decoder
-    module = load_saelens("folder")
+    module = load_saelens("folder")                              codes raw activations too
+
+Coders here are trained on centred and scaled rows, (raw - mean) / scale. An export folds both into the weights,
+
+    W_enc / scale,   W_dec scale,   b_dec scale + mean,   and b_enc - W_enc mean / scale where b_dec is not subtracted
+
+so that codes stay the same numbers and reconstructions are raw. Rows of W_dec then have the length `scale`; SAELens's
+own `fold_W_dec_norm` makes them 1 where that is wanted.
 
 SAELens knows `standard`, `topk`, `jumprelu` and `gated`. BatchTopK and Matryoshka code rows one by one with a
-threshold, so they are saved as jumprelu. A decoder-free coder is `standard` with the decoder it is given. W_enc is
+threshold, so they are saved as jumprelu. A coder without a decoder is `standard` with the one it is given. W_enc is
 (d_in, d_sae) there.
 """
 
@@ -12,15 +20,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.core.files import TEXT, is_there, read_file, reason
-from assay.core.store import disk_errors, write_file
+from assay.core.files import write_files
+from assay.core.store import disk_errors
 from assay.metrics.sparsity import RidgeDecoder
-from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule
+from assay.nn.preparation import Preparation
+from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule, FittedModule
 from assay.sparse_coders.batch_cut import BatchCut
 from assay.sparse_coders.gated import Gated
 from assay.sparse_coders.gated import Module as GatedModule
@@ -31,46 +39,15 @@ from assay.sparse_coders.relu_l1 import Module as ReluModule
 from assay.sparse_coders.relu_l1 import ReluL1
 from assay.sparse_coders.topk import Module as TopKModule
 from assay.sparse_coders.topk import TopK
+from assay.studies.sae.saelens_config import BATCH_CUT, CONFIG, WEIGHTS, Folder, read_folder
+from assay.train.artifacts import file_parts
 
-WEIGHTS, CONFIG = "sae_weights.safetensors", "cfg.json"
-VECTORS = {
-    "standard": ("b_enc",),
-    "topk": ("b_enc",),
-    "jumprelu": ("b_enc", "threshold"),
-    "gated": ("b_gate", "b_mag", "r_mag"),
-}
-"""Tensors with one number per unit, by architecture."""
-SIZES = ("architecture", "d_in", "d_sae", "k", "apply_b_dec_to_input")
-"""Keys of cfg.json that are used."""
-HARMLESS = (
-    "dtype",
-    "device",
-    "metadata",
-    "model_name",
-    "hook_name",
-    "hook_layer",
-    "hook_head_index",
-    "sae_lens_version",
-    "prepend_bos",
-    "dataset_path",
-    "dataset_trust_remote_code",
-    "context_size",
-    "model_from_pretrained_kwargs",
-    "neuronpedia_id",
-    "seqpos_slice",
-    "sae_lens_training_version",
-)
-"""Keys about a coder's origin, which change no code."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "normalize_activations": ("none", None),
-    "reshape_activations": ("none", None),
-    "rescale_acts_by_decoder_norm": (False, None),
-    "activation_fn": ("relu", None),
-    "activation_fn_str": ("relu", None),
-    "activation_fn_kwargs": ({}, None),
-    "finetuning_scaling_factor": (False, None),
-}
-"""Keys that change a code unless they have one of these values."""
+__all__ = ["CONFIG", "WEIGHTS", "load_saelens", "save_saelens"]
+
+WRITTEN_FOR = "6.54.12"
+"""The version of SAELens whose folders these are."""
+ROWS = 4096
+"""Rows of a matrix that are multiplied in float64 at a time."""
 
 
 @torch.no_grad()
@@ -79,33 +56,46 @@ def save_saelens(
     folder: str | Path,
     *,
     decoder: RidgeDecoder | None = None,
+    preparation: Preparation | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> Path:
-    """Write one coder; `metadata` may name its model and hook."""
-    if module.models != 1 or not isinstance(module, EncoderModule):
-        raise UserError("SAELens folders hold one trained coder: pick it out of its bank first.")
+    """Write one coder for raw activations; `metadata` may name its model and hook. `preparation` says how the rows it
+    was trained on (and the decoder fitted to) were made from raw ones; `saved_module` brings it along."""
+    if module.models != 1:
+        raise UserError("SAELens folders hold one coder: pick it out of its bank first (`CoderBank.model(place)`).")
     architecture, tensors, extra = _exported(module, decoder)
+    subtracts = isinstance(module, DecoderModule) and getattr(module, "form", "") != "spec"
+    preparation = preparation or module.preparation
+    if preparation is not None:
+        tensors = _folded(tensors, preparation, subtracts=subtracts)
     config = {
         "architecture": architecture,
         "d_in": module.d_in,
         "d_sae": module.d_code,
         "dtype": "float32",
         "device": "cpu",
-        "apply_b_dec_to_input": isinstance(module, DecoderModule) and getattr(module, "form", "") != "spec",
+        "apply_b_dec_to_input": subtracts,
         "normalize_activations": "none",
         "reshape_activations": "none",
-        "metadata": {"sae_lens_version": "6.18.0", **(metadata or {})},
+        "metadata": {"sae_lens_version": WRITTEN_FOR, **(metadata or {})},
         **extra,
     }
     path = Path(folder)
-    kept = {name: value.detach().float().cpu().contiguous().clone() for name, value in tensors.items()}
+    about = (json.dumps(config, indent=1) + "\n").encode()
+    kept = {name: value.detach().float() for name, value in tensors.items()}
     with disk_errors(path):
-        write_file(path / WEIGHTS, safetensors.torch.save(kept))
-        write_file(path / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+        write_files({path / WEIGHTS: file_parts(kept), path / CONFIG: about})
     return path
 
 
-def _exported(module: EncoderModule, decoder: RidgeDecoder | None) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+def _exported(module: CoderModule, decoder: RidgeDecoder | None) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    """The architecture, its tensors as the coder has them, and what its config says besides."""
+    if not isinstance(module, EncoderModule | FittedModule):
+        name = type(module).__module__.rpartition(".")[2]
+        raise UserError(
+            f"SAELens has no architecture for {name}: it does not code a row by a linear map and a threshold. "
+            "Export a coder that does, such as topk."
+        )
     tensors = {"W_enc": module.W_enc[0].T, "b_enc": module.b_enc[0]}
     if isinstance(module, DecoderModule):
         tensors |= {"W_dec": module.W_dec[0], "b_dec": module.b_dec[0]}
@@ -120,6 +110,13 @@ def _exported(module: EncoderModule, decoder: RidgeDecoder | None) -> tuple[str,
             if module.scale == "unit_norm":
                 tensors["W_enc"] = torch.nn.functional.normalize(module.W_enc[0], dim=1).T
             return "standard", tensors, {}
+        case FittedModule():
+            if not module.rectified:
+                raise UserError(
+                    "SAELens has no signed codes, which pca and fast_ica give: export fast_ica:rectified=true, which "
+                    "has a unit for each sign."
+                )
+            return "standard", tensors, {}
         case ReluModule():
             return "standard", tensors, {}
         case TopKModule():
@@ -133,79 +130,89 @@ def _exported(module: EncoderModule, decoder: RidgeDecoder | None) -> tuple[str,
             gates = {"b_gate": module.b_enc[0], "b_mag": module.b_mag[0], "r_mag": module.r_mag[0]}
             return "gated", {**tensors, **gates}, {}
         case _:
-            raise UserError(f"SAELens has no architecture for {type(module).__module__.rpartition('.')[2]}.")
+            name = type(module).__module__.rpartition(".")[2]
+            raise UserError(
+                f"SAELens has no architecture for {name}. Export a coder that it knows: relu_l1, topk, batch_topk, "
+                "matryoshka, jump_relu, gated or lse_infomax."
+            )
+
+
+def _folded(tensors: dict[str, Tensor], preparation: Preparation, *, subtracts: bool) -> dict[str, Tensor]:
+    """Fold centring and scale into the weights: codes stay as they are, inputs and reconstructions are raw."""
+    mean, scale = preparation.mean.to(tensors["b_dec"]).double(), preparation.scale
+    if mean.shape != tensors["b_dec"].shape:
+        raise UserError(f"the preparation is of {len(mean)} inputs, and the coder has {len(tensors['b_dec'])}.")
+    found = {
+        **tensors,
+        "W_enc": tensors["W_enc"] / scale,
+        "W_dec": tensors["W_dec"] * scale,
+        "b_dec": tensors["b_dec"].double() * scale + mean,
+    }
+    if not subtracts:  # what is subtracted is b_dec, which has the mean in it
+        found["b_enc"] = tensors["b_enc"].double() - _product(tensors["W_enc"].T, mean) / scale
+    return found
+
+
+def _product(W: Tensor, vector: Tensor) -> Tensor:
+    """W times a vector, in float64, some rows at a time: a copy of a large matrix would take more than the coder."""
+    return torch.cat([rows.double() @ vector.double() for rows in W.split(ROWS)])
 
 
 @torch.no_grad()
-def load_saelens(folder: str | Path) -> DecoderModule:
-    """Load the coder of a SAELens folder, with its decoder. Inputs must be prepared as its `cfg.json` says."""
-    path = Path(folder)
-    config, found = _folder(path)
-    _refuse_what_is_not_followed(config, path)
-    module = _fresh(config, path)
-    state = {name: value[None].float() for name, value in found.items()}
-    state["W_enc"] = state["W_enc"].mT.contiguous()
+def load_saelens(folder: str | Path, *, scaling_factor: float | None = None) -> DecoderModule:
+    """Load the coder of a SAELens folder, with its decoder: it codes what SAELens codes with it, raw activations.
+    `scaling_factor` is for a folder whose config has expected_average_only_in, and does not hold the factor."""
+    found = read_folder(Path(folder), scaling_factor)
+    module = _fresh(found)
+    module.W_enc[0].copy_(found.tensor("W_enc").T)
+    for name in ("W_dec", "b_dec"):
+        module.get_parameter(name)[0].copy_(found.tensor(name))
+    module.b_enc[0].copy_(found.tensor("b_gate" if found.architecture == "gated" else "b_enc"))
     if isinstance(module, GatedModule):
-        state["b_enc"] = state.pop("b_gate")
+        module.r_mag[0].copy_(found.tensor("r_mag"))
+        module.b_mag[0].copy_(found.tensor("b_mag"))
     if isinstance(module, JumpModule):
-        state["log_threshold"] = state.pop("threshold").clamp_min(1e-30).log()
-    if not config.get("apply_b_dec_to_input", True) and not (isinstance(module, ReluModule) and module.form == "spec"):
-        # Ours subtracts b_dec from the input; W b_dec in the bias undoes it.
-        state["b_enc"] = state["b_enc"] + torch.einsum("mkd,md->mk", state["W_enc"], state["b_dec"])
-    for name, parameter in module.named_parameters():
-        parameter.copy_(state[name])
+        module.log_threshold[0].copy_(_threshold(found).double().clamp_min(1e-30).log())
+    _scale(module, found)
+    if not found.subtracts and not (isinstance(module, ReluModule) and module.form == "spec"):
+        # Ours subtracts b_dec from the input; W b_dec in the biases undoes it.
+        undone = _product(module.W_enc[0], module.b_dec[0])
+        module.b_enc[0].copy_(module.b_enc[0].double() + undone)
+        if isinstance(module, GatedModule):
+            module.b_mag[0].copy_(module.b_mag[0].double() + module.r_mag[0].double().exp() * undone)
     return module
 
 
-def _folder(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the options and weights of a SAELens folder, and check each weight's shape."""
-    if not is_there(path / CONFIG) or not is_there(path / WEIGHTS):
-        raise UserError(f"'{path}' is no SAELens folder: it needs {CONFIG} and {WEIGHTS}.")
-    try:
-        config = json.loads(read_file(path / CONFIG, limit=TEXT))
-        found = safetensors.torch.load(read_file(path / WEIGHTS))
-        d_in, d_sae = int(config["d_in"]), int(config["d_sae"])
-        shapes = {"W_enc": (d_in, d_sae), "W_dec": (d_sae, d_in), "b_dec": (d_in,)}
-        shapes |= dict.fromkeys(VECTORS.get(str(config.get("architecture", "standard")), ()), (d_sae,))
-        for name, shape in shapes.items():
-            if tuple(found[name].shape) != shape or not found[name].is_floating_point():
-                raise ValueError(f"{name} is {found[name].dtype} {tuple(found[name].shape)}, where {shape} belongs")
-        if config.get("architecture") == "topk" and not 1 <= int(config["k"]) <= d_sae:
-            raise ValueError(f"k={config['k']} of {d_sae} units")
-    except KeyError as error:
-        raise UserError(f"'{path}' is no SAELens folder: {error} is missing.") from None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
-        raise UserError(f"'{path}' is no SAELens folder: {reason(error)}.") from None
-    return config, found
+def _threshold(found: Folder) -> Tensor:
+    if found.architecture not in BATCH_CUT:
+        return found.tensor("threshold")
+    # Of what is compared with it: with by_norm, activations times norms, and those shrink as W_dec / factor does.
+    return found.tensor("topk_threshold").expand(found.d_sae) / (found.factor if found.by_norm else 1.0)
 
 
-def _refuse_what_is_not_followed(config: dict[str, Any], path: Path) -> None:
-    """Raise for unsupported options: if ignored, codes would silently differ from those of SAELens."""
-    for key, value in config.items():
-        if key in SIZES or key in HARMLESS:
-            continue
-        if key not in NEUTRAL:
-            raise UserError(f"'{path}': {CONFIG} has '{key}', and it is not known here whether that changes the codes.")
-        if value not in NEUTRAL[key]:
-            asked = f"'{path}': {CONFIG} asks for {key}={value!r}, which is not done here."
-            raise UserError(f"{asked} Fold it into the weights first (SAELens has functions that do).")
+def _scale(module: DecoderModule, found: Folder) -> None:
+    """Fold what SAELens multiplies rows and activations by into the weights."""
+    if found.factor != 1:
+        module.W_enc.mul_(found.factor)
+        module.W_dec.div_(found.factor)
+        module.b_dec.div_(found.factor)
+    if found.by_norm:
+        norms = module.W_dec.norm(dim=2).clamp_min(1e-8)
+        module.W_enc.mul_(norms[:, :, None])
+        module.b_enc.mul_(norms)
+        module.W_dec.div_(norms[:, :, None])
 
 
-def _fresh(config: dict[str, Any], path: Path) -> DecoderModule:
-    sizes = 1, int(config["d_in"]), int(config["d_sae"])
-    match config.get("architecture", "standard"):
+def _fresh(found: Folder) -> DecoderModule:
+    sizes = 1, found.d_in, found.d_sae
+    match found.architecture:
         case "standard":
-            form: Any = "norm_weighted" if config.get("apply_b_dec_to_input", True) else "spec"
-            made: CoderModule = ReluL1(form=form).build(*sizes)
+            made: CoderModule = ReluL1(form="norm_weighted" if found.subtracts else "spec").build(*sizes)
         case "topk":
-            made = TopK(k=int(config["k"])).build(*sizes)
-        case "jumprelu":
-            made = JumpReLU().build(*sizes)
+            made = TopK(k=found.k).build(*sizes)
         case "gated":
             made = Gated().build(*sizes)
-        case other:
-            raise UserError(
-                f"'{path}': architecture '{other}' is not known here. Known: standard, topk, jumprelu, gated."
-            )
+        case _:
+            made = JumpReLU().build(*sizes)
     assert isinstance(made, DecoderModule)
     return made

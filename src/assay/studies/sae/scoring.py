@@ -102,7 +102,7 @@ def _reconstruction(frozen: Frozen) -> dict[str, Any]:
         found["validation_fvu"] = sparsity.fraction_unexplained(validation.x, guess)
     if (own := frozen.own(frozen.z_test)) is not None:
         found["fvu_own"] = sparsity.fraction_unexplained(test.x, own)
-    if frozen.data.scaling is not None and (own := frozen.own(frozen.z_validation)) is not None:
+    if frozen.data.streamed and (own := frozen.own(frozen.z_validation)) is not None:
         found["validation_fvu_own"] = sparsity.fraction_unexplained(validation.x, own)
     return found
 

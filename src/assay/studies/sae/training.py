@@ -150,7 +150,7 @@ def _stream(setting: Setting, data: Mapping[VectorData, Vectors]) -> RowStream |
     if not isinstance(setting.data, Stream):
         return None
     return setting.data.rows(
-        {own.hook: found.scaling for own, found in data.items() if isinstance(own, Stream) and found.scaling}
+        {own.hook: found.preparation for own, found in data.items() if isinstance(own, Stream) and found.preparation}
     )
 
 

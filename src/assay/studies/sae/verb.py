@@ -66,6 +66,9 @@ class FromConfig(Study):
         return self.seeds or config.seeds
 
     def prepare(self, runs: Sequence[Run]) -> None:
+        from assay.studies.sae.weights import keep
+
+        keep("whole")  # figures and checkpoints are made of them
         config = self.loaded()
         data = self.vectors(config)
         look_in(self.searched(config), data)
