@@ -8,6 +8,7 @@ makes them. Records that ship with assay count as stored, unless the store has t
 """
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,10 @@ A certificate has three parts: the recipe, doubled training, and the seeds. Only
 stated elsewhere; `assay findings --certified` lists them.
 
 The spec of `expressivity` states no number. Intervals are 95 %."""
+
+
+WIDTH, INDENT = 118, 16
+"""Columns of a line, as of a piped table, and where the claim begins."""
 
 
 def as_json(one: Finding) -> dict[str, Any]:
@@ -88,14 +93,19 @@ def findings(words: list[str]) -> int:
 
 
 def _short(one: Finding) -> str:
-    return f"{one.verdict!s:<14}  {one.name}: {one.claim.claim}"
+    return _wrapped(f"{one.verdict!s:<{INDENT - 2}}  {one.name}: {one.claim.claim}")
+
+
+def _wrapped(text: str, first: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=" " * INDENT, break_on_hyphens=False)
 
 
 def certified_line(one: Finding) -> str:
-    """The claim with its verdict and the number that decided it."""
+    """The claim with its verdict, and the number that decided it on a line of its own."""
     deciding = one.deciding
     assert deciding is not None, "a claim without a number has no verdict"
-    return f"{_short(one)} {deciding.check.what}: {deciding.number}; wanted {deciding.check.wanted}."
+    number = f"{deciding.check.what}: {deciding.number}; wanted {deciding.check.wanted}"
+    return f"{_short(one)}\n{_wrapped(number, ' ' * INDENT)}"
 
 
 @dataclass(frozen=True)

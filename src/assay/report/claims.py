@@ -163,6 +163,10 @@ class Claim:
         return f"assay {words} --preset {self.preset}" if plain else f"assay reproduce {name}"
 
 
+SHOWN = 10
+"""Most seeds whose numbers are printed one by one."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """A check, the number found, and the verdict."""
@@ -178,14 +182,17 @@ class Judged:
 
     @property
     def number(self) -> str:
-        """`mean 0.75 [0.70, 0.80] of seeds 0 1 (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
+        """`mean 0.75 [0.70, 0.80] of 2 seeds (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
         if self.found is None:
             return self.reason
         bounds = "" if self.found.low is None else f" [{self.found.low:.4g}, {self.found.high:.4g}]"
         if not self.by_seed:
             return f"{self.found.mean:.4g}{bounds}"
-        each = " ".join(f"{number:.4g}" for number in self.by_seed.values())
-        return f"{self.check.over} {self.found.mean:.4g}{bounds} of seeds {' '.join(map(str, self.by_seed))} ({each})"
+        each, count = list(self.by_seed.values()), len(self.by_seed)
+        shown = (
+            " ".join(f"{number:.4g}" for number in each) if count <= SHOWN else f"{min(each):.4g} to {max(each):.4g}"
+        )
+        return f"{self.check.over} {self.found.mean:.4g}{bounds} of {count} seed{'s' * (count > 1)} ({shown})"
 
 
 Measured = Callable[[Check, Sequence[Record]], Interval | None]

@@ -66,20 +66,9 @@ CLAIMS = {
         ),
         source="Grazzi et al., ICLR 2025 (arXiv 2411.12537), Figure 1: trained at length 40, tested at 40 to 256",
         study="icl",
-        certificate=Certificate(
-            about="whether parity can be learnt without negative eigenvalues",
-            metric="curve.3.accuracy",
-            tried={"optimizer.lr": (0.001, 0.003, 0.01, 0.03)},
-            on={"model.seq_mixer": DELTA.format(1)},
-            longer={"train.max_steps": 2000},
-            number=Check(
-                what="beta_max=1, accuracy over the positions of 256 tokens",
-                metric="by_length.256",
-                rows={"model.seq_mixer.beta_max": 1},
-                at_most=0.6,
-            ),
-            arms=({"model.seq_mixer.beta_max": 1},),
-            goal=False,
+        uncertified=(
+            "whether negative eigenvalues decide about parity (trained at one length, 40, for 1,000 steps; the source "
+            "trains at 3 to 40 for 20,000, and here a seed in three that is perfect at 40 errs beyond 96)"
         ),
         options={
             "task": "state_tracking:group=parity:length=40",
