@@ -142,7 +142,7 @@ def row(values: Sequence[float], best: float) -> Row:
         for lr in (0.001, 0.01, 0.1)
         for seed in range(3)
     ]
-    (found,) = rows(records, tune="optimizer.lr", worth=lambda record: float(record.metrics["accuracy"]))
+    (found,) = rows(records, tune="optimizer.lr", score=lambda record: float(record.metrics["accuracy"]))
     return found
 
 

@@ -64,6 +64,10 @@ REMEDIES = {
 }
 """What to do instead, by the value of normalize_activations that is refused."""
 OTHERWISE = "No coder here has such units: use SAELens for this one."
+DAMAGE = (
+    OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError, safetensors.SafetensorError,
+)  # fmt: skip
+"""What reading a damaged folder raises; OverflowError for a size of Infinity, which Python's JSON allows."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def read_folder(path: Path, scaling_factor: float | None) -> Folder:
         _check_shapes(folder)
     except KeyError as error:
         raise UserError(f"'{path}' is no SAELens folder: {error} is missing.") from None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
+    except DAMAGE as error:
         raise UserError(f"'{path}' is no SAELens folder: {reason(error)}.") from None
     return folder
 
