@@ -53,6 +53,8 @@ def test_fla_on_a_cpu_is_an_error_before_anything_is_computed(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--backend triton runs on CUDA alone: leave it out, or use --device cuda"):
+        numerics_for("cpu", backend="triton")
     with pytest.raises(UserError, match="--backend fla runs on CUDA alone: leave it out, or use --device cuda"):
         assay.run("expressivity", device=device, backend="fla", out=tmp_path / "results")
     assert not (tmp_path / "results").exists()
@@ -70,7 +72,7 @@ def test_a_missing_package_is_an_error_with_the_command_that_installs_it(
 
 def test_an_unknown_backend_is_an_error_and_never_ours_under_its_name() -> None:
     for ask in (lambda: numerics_for("cpu", backend="cudnn"), activate(Numerics(backend="cudnn")).__enter__):
-        with pytest.raises(UserError, match="--backend cudnn: choose torch or fla"):
+        with pytest.raises(UserError, match="--backend cudnn: choose torch, triton or fla"):
             ask()
 
 
