@@ -7,10 +7,10 @@
 The kernels (nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
 length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models of a bank are
 more sequences. Products are TF32 with float32 sums; where inputs are float32 and the run's matmul precision is
-"highest", each is three of TF32, which is near float32. Keys of more than 128 channels run as nn/scan.py has them.
+"highest", each is three of TF32, which is near float32. Keys of more than 128 channels are an error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from assay.nn import chunk_backward, chunk_forward, scan
+from assay.core.errors import UserError
+from assay.nn import chunk_backward, chunk_forward
 from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
 
-Scan = Callable[..., tuple[Tensor, Tensor]]
 LARGEST_KEY = 128
 """Channels of a key that a program can hold."""
 
@@ -38,9 +38,6 @@ def outer_scan(
     scale: float = 1.0,
 ) -> tuple[Values, MatrixState]:
     """Return what `scan.outer_loop` gives."""
-    if k.shape[-1] > LARGEST_KEY:
-        plain: Scan = scan.outer_scan.__wrapped__  # type: ignore[attr-defined]
-        return plain(q, k, v, log_decay, state=state, scale=scale)
     return _run(q, k, v, None, log_decay, state, scale)
 
 
@@ -55,9 +52,6 @@ def delta_scan(
     scale: float = 1.0,
 ) -> tuple[Values, MatrixState]:
     """Return what `scan.delta_loop` gives."""
-    if k.shape[-1] > LARGEST_KEY:
-        plain: Scan = scan.delta_scan.__wrapped__  # type: ignore[attr-defined]
-        return plain(q, k, v, beta, log_decay, state=state, scale=scale)
     return _run(q, k, v, beta, torch.zeros_like(beta) if log_decay is None else log_decay, state, scale)
 
 
@@ -65,6 +59,11 @@ def _run(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, state: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
+    if k.shape[-1] > LARGEST_KEY:
+        raise UserError(
+            f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
+            "choose more heads, or leave it out."
+        )
     batch, heads = v.shape[:2]
     exact = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     state = v.new_zeros(batch, heads, k.shape[-1], v.shape[-1], dtype=torch.float32) if state is None else state
