@@ -93,7 +93,9 @@ def findings(words: list[str]) -> int:
 
 
 def _short(one: Finding) -> str:
-    return _wrapped(f"{one.verdict!s:<{INDENT - 2}}  {one.name}: {one.claim.claim}")
+    word, _, more = str(one.verdict).partition(": ")
+    line = _wrapped(f"{word:<{INDENT - 2}}  {one.name}: {one.claim.claim}")
+    return f"{line}\n{_wrapped(more, ' ' * INDENT)}" if more else line
 
 
 def _wrapped(text: str, first: str = "") -> str:

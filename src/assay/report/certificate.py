@@ -127,9 +127,11 @@ def _untrained(claim: Claim) -> list[Part]:
 
 def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
     """The verdict, unless the claim needs a certificate for it that does not hold."""
-    about = claim.certificate.about if claim.certificate else claim.uncertified
+    about = claim.uncertified or (claim.certificate.about if claim.certificate else "")
     if verdict.word == "no record" or not about:
         return verdict
+    if claim.uncertified:
+        return Verdict("not converged", about=about)
     training = [part for part in parts if part.name != "seeds"]
     return verdict if training and all(part.holds for part in training) else Verdict("not converged", about=about)
 

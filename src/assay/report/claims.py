@@ -152,7 +152,7 @@ class Claim:
     """Tables of the study's report that stand under the checks."""
     certificate: Certificate | None = None
     uncertified: str = ""
-    """What the claim would need a certificate to speak of, where it has none yet: the verdict then says so."""
+    """What the claim says nothing about yet, and why: the verdict says so, whatever a certificate beside it says."""
     exempt: str = ""
     """Why its training needs no certificate: nothing is trained, or one published recipe is what it is about."""
 

@@ -68,7 +68,7 @@ CLAIMS = {
         study="icl",
         uncertified=(
             "whether negative eigenvalues decide about parity (trained at one length, 40, for 1,000 steps; the source "
-            "trains at 3 to 40 for 20,000, and here a seed in three that is perfect at 40 errs beyond 96)"
+            "trains at 3 to 40 for 20,000, and here one seed in three that is perfect at 40 errs beyond 64)"
         ),
         options={
             "task": "state_tracking:group=parity:length=40",

@@ -32,11 +32,11 @@ LOUDNESS = (0.5, 1.5)
 """How loud a planted frequency is: from, to."""
 
 
-def share_perfect(records: Sequence[Record], *, widths: Sequence[int] = ()) -> Interval:
-    """The share of the runs of these widths (by default, of 10 or more) that answer every test pair, with Wilson's
-    interval."""
+def share_perfect(records: Sequence[Record], *, widths: Sequence[int] = (), at_some_epoch: bool = False) -> Interval:
+    """The share of the runs of these widths (by default, of 10 or more) that answer every test pair at the end, or
+    every validation pair at some epoch, with Wilson's interval."""
     asked = [r for r in records if (d := r.run.options["d_hidden"]) in widths or (not widths and d >= WIDE)]
-    share = wilson(sum(map(_is_perfect, asked)), len(asked))
+    share = wilson(sum(map(_was_perfect if at_some_epoch else _is_perfect, asked)), len(asked))
     return Interval(share.mean, share.low, share.high, len({record.run.seed for record in records}))
 
 
@@ -146,6 +146,11 @@ def _is_perfect(record: Record) -> bool:
     return record.status == "done" and record.metrics["test_acc"] == 1
 
 
+def _was_perfect(record: Record) -> bool:
+    """Whether it answered every validation pair at some epoch, which is where the spec stops and reports."""
+    return record.status == "done" and record.metrics["best_val_acc"] == 1
+
+
 def _by_seed(records: Sequence[Record]) -> "list[SweepResults]":
     from assay.studies.modular.records import saved_sweep
 
@@ -160,6 +165,12 @@ def _width(P: int) -> tuple[Check, ...]:
         Check(
             what=f"share of the runs with d = {WIDE} that answer every test pair, P = {P}",
             measure=partial(share_perfect, widths=(WIDE,)),
+            rows={"P": P},
+            at_least=0.95,
+        ),
+        Check(
+            what=f"share of the runs with d = {WIDE} that answer every validation pair at some epoch, P = {P}",
+            measure=partial(share_perfect, widths=(WIDE,), at_some_epoch=True),
             rows={"P": P},
             at_least=0.95,
         ),
@@ -187,6 +198,13 @@ def _trained(
         longer={"epochs": 2 * epochs},
         number=number or half,
         goal=number is None,
+    )
+
+
+def _unsettled(P: int) -> str:
+    return (
+        f"what these widths can learn (P = {P}): at d = 10 runs that answer every validation pair at some epoch, the "
+        "spec's rule, seldom keep doing so at a constant rate, and recipes were compared by that rule, too"
     )
 
 
@@ -221,6 +239,7 @@ CLAIMS = {
         **ASKED,
         options={**P64, **MANY},
         certificate=_trained(64, decays=(0.0001, *DECAYS, 3.0)),
+        uncertified=_unsettled(64),
         tables=("smallest_width",),
         checks=_width(64),
     ),
@@ -231,6 +250,7 @@ CLAIMS = {
             **ASKED,
             options={"P": P, **MANY, "epochs": epochs},
             certificate=_trained(P, decays=decays, epochs=epochs),
+            uncertified=_unsettled(P),
             tables=("smallest_width",),
             checks=_width(P),
         )
@@ -243,6 +263,10 @@ CLAIMS = {
         **ASKED,
         options=P64,
         certificate=_trained(64, number=BLOCKS),
+        uncertified=(
+            "blocks by width: the number takes off each model's own strength, and with it a block of wide models, and "
+            "four models in five stop at the same epoch however long they may train"
+        ),
         checks=(BLOCKS,),
     ),
     "modular-answers": Claim(
@@ -251,6 +275,9 @@ CLAIMS = {
         **ASKED,
         options=P64,
         certificate=_trained(64, number=ANSWERS),
+        uncertified=(
+            "how alike perfect models become: nearly all of them stop at the same epoch however long they may train"
+        ),
         checks=(ANSWERS,),
     ),
     "modular-frequencies": Claim(
@@ -258,7 +285,10 @@ CLAIMS = {
         source=SPEC,
         study="modular.sweep",
         options={**P64, "dimensions": (4,), "epochs": 1, "seeds": (0, 1, 2)},
-        exempt="the models are built by hand, from frequencies that are known",
+        uncertified=(
+            "trained models: these are built by hand, four frequencies of four eigenvectors each, so that four "
+            "eigenvectors show one frequency; how many a trained model uses was not measured"
+        ),
         checks=tuple(
             Check(
                 what=(
