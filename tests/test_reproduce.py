@@ -160,8 +160,8 @@ def test_the_ablations_table_has_the_controls_in_it(cli: Cli, tmp_path: Path) ->
     ("changed", "said"),
     [
         ({"target": 5}, "max 4.1 of 2 seeds (4 4.1), wanted 5 ± 0.2"),
-        ({"over": "min", "target": None, "tolerance": None, "at_least": 4.01}, "min 4 of seeds"),
-        ({"over": "max", "target": None, "tolerance": None, "at_most": 4.09}, "max 4.1 of seeds"),
+        ({"over": "min", "target": None, "tolerance": None, "at_least": 4.01}, "min 4 of 2 seeds"),
+        ({"over": "max", "target": None, "tolerance": None, "at_most": 4.09}, "max 4.1 of 2 seeds"),
         ({"metric": "cube"}, "cube is there for 0 of 2 seeds"),
     ],
 )

@@ -9,7 +9,7 @@ makes them. Records that ship with assay count as stored, unless the store has t
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -172,16 +172,24 @@ def ship(found: Sequence[Finding], folder: Path) -> None:
     """Write the records of all claims, by study, and what was measured from weights, which stay where they are."""
     studies: dict[str, dict[str, Record]] = {}
     numbers: list[dict[str, Any]] = []
+    needed: dict[str, set[str]] = {}
     for one in found:
         for record in (*one.behind, *one.records):
             studies.setdefault(record.run.study, {})[record.run.id] = record
+            needed.setdefault(record.run.id, set()).update(one.claim.series)
         numbers += [entry for judged in (*one.judged, *one.numbers) if (entry := _from_weights(one.name, judged))]
     for study, records_by_id in studies.items():
-        shipped.write(folder / f"{study}.jsonl.gz", records_by_id.values())
+        shipped.write(folder / f"{study}.jsonl.gz", (_thin(r, needed[r.run.id]) for r in records_by_id.values()))
     with disk_errors(folder):
         unique = {json.dumps(entry): entry for entry in numbers}
         write_file(folder / shipped.MEASURED, (json.dumps(list(unique.values()), indent=1) + "\n").encode())
     say(f"wrote {sum(map(len, studies.values()))} records of {len(studies)} studies to {folder}")
+
+
+def _thin(record: Record, needed: Collection[str]) -> Record:
+    """The record without the values per epoch that no claim reads."""
+    kept = {name: value for name, value in record.metrics.items() if name not in shipped.SERIES or name in needed}
+    return replace(record, metrics=kept)
 
 
 def _from_weights(name: str, judged: Judged) -> dict[str, Any] | None:

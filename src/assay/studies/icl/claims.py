@@ -16,6 +16,7 @@ CLAIMS = {
         claim="The model should reach close to ~98% accuracy after ~1500 steps.",
         source="the spec of the in-context benchmark: its default run, attention and an MLP on MQAR",
         study="icl",
+        series=("curve",),
         preset="spec",
         options={"seeds": [0, 1, 2]},
         exempt="it is about the spec's own recipe",
@@ -35,6 +36,7 @@ CLAIMS = {
         ),
         source="Arora et al., Zoology, ICLR 2024 (arXiv 2312.04927), Figure 2, its easiest cell",
         study="icl",
+        series=("curve",),
         options={
             "task": "mqar:input_seq_len=64:num_kv_pairs=4:vocab_size=8192:filler=zero",
             "model": {
@@ -66,6 +68,7 @@ CLAIMS = {
         ),
         source="Grazzi et al., ICLR 2025 (arXiv 2411.12537), Figure 1: trained at length 40, tested at 40 to 256",
         study="icl",
+        series=("curve",),
         uncertified=(
             "whether negative eigenvalues decide about parity (trained at one length, 40, for 1,000 steps; the source "
             "trains at 3 to 40 for 20,000, and here one seed in three that is perfect at 40 errs beyond 64)"
@@ -123,6 +126,7 @@ CLAIMS = {
             "figures"
         ),
         study="icl",
+        series=("curve",),
         options={
             "task": "regression:regression_type=linear:input_dim=20:input_seq_len=26",
             "references_only": True,

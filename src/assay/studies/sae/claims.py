@@ -102,6 +102,7 @@ SGD: Mapping[str, Any] = {
     "study": "sae.dynamics",
     "options": {"config": "convergence", "hidden_dims": UNITS},
     "tables": ("dynamics",),
+    "series": ("history",),
     "exempt": "it is about the course of training itself",
 }
 
