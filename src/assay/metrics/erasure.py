@@ -15,8 +15,7 @@ stays. W is the ridge decoder that every code is judged by. The probes are then 
 
 Accuracies are balanced, as by SAEBench's balanced rows: TPP is .5 at most, SCR 1 where the bias is gone. As published,
 TPP counts only units that are more active with the concept, and SCR takes effects of either sign. Few units tell coders
-apart: with many, what is left of x reads nothing whichever units they were, and random features come near the truth. On
-the data set `concepts` the true atoms score .46 and .81 with 2 units, untrained features .09 and .2.
+apart: with many, what is left of x reads nothing whichever units they were, and random features come near the truth.
 """
 
 from collections.abc import Sequence
