@@ -102,7 +102,11 @@ def test_records_are_packed_alike_each_time_without_the_machines_name(tmp_path: 
     assert shipped.records("absent", tmp_path) == [] and shipped.measured(tmp_path) == {}
 
 
-@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b'{"id": 3}\n'), gzip.compress(b"{}")[:-9]])
+@pytest.mark.parametrize(
+    "data",
+    [b"no gzip", gzip.compress(b'{"id": 3}\n'), gzip.compress(b"{}")[:-9]],
+    ids=["no gzip", "no record", "cut"],  # the data hold the time, and two workers would collect two tests
+)
 def test_a_damaged_file_of_records_is_one_message(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "icl.jsonl.gz").write_bytes(data)
     with pytest.raises(UserError, match="cannot read the records that ship with assay"):

@@ -75,7 +75,7 @@ class TokenFile:
     def windows(self, context: int, held_out: int) -> Windows:
         """Cut into windows, about `held_out` tokens of them for validation and as many for test."""
         edges = _blocks(self.ends, max(context, min(BLOCK, len(self.ids) // 64)))
-        places = [torch.arange(start, end - context + 1, context) for start, end in pairwise(edges)]
+        places = [torch.arange(start, max(start, end - context + 1), context) for start, end in pairwise(edges)]
         total = sum(len(found) for found in places)
         wanted = max(1, min(held_out // context, total // HELD_OUT))
         parts: list[list[Tensor]] = [[], [], []]
