@@ -114,6 +114,15 @@ def test_models_of_a_bank_are_apart(kind: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
+def test_more_heads_than_other_axes_of_a_grid_may_have() -> None:
+    from assay.nn import triton
+
+    *inputs, _ = drawn("decay per head", (70_000, 1, 16, 16, 16))
+    found, _ = triton.outer_scan(*inputs)
+    last, _ = triton.outer_scan(*(x[-2:] for x in inputs))
+    assert torch.equal(found[-2:], last)
+
+
 def test_keys_that_a_program_cannot_hold_are_an_error() -> None:
     from assay.nn import triton
 

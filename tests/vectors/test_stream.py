@@ -58,6 +58,13 @@ def test_blocks_end_with_documents_but_for_very_long_ones() -> None:
     assert edges(4, 8, 13, 30, 33) == [0, 13, 30, 33]
 
 
+def test_a_last_block_that_is_shorter_than_a_window_has_none() -> None:
+    ids = np.arange(2003, dtype=np.uint32)
+    windows = token_windows.TokenFile(ids, np.array([*range(100, 2001, 100), 2003])).windows(20, 100)
+    assert len(windows.train) + len(windows.validation) + len(windows.test) > 0
+    assert max(int(part.max()) for part in (windows.train, windows.validation, windows.test)) + 20 <= 2003
+
+
 def test_every_pass_over_the_text_has_all_windows_in_an_order_of_its_own(stream: Stream) -> None:
     windows = stream.windows()
     n = len(windows.train)

@@ -34,8 +34,8 @@ from records alone, which ship with assay; no number in it is typed by hand. A c
 - *not reproduced* where one lies elsewhere,
 - *undecided* where an interval crosses the limit, or where as many seeds again would find the same less than four
   times out of five,
-- *not converged* where it could be a matter of training: the recipe is not the best of a grid, or lies at its edge, or
-  doubled training changes the number,
+- *not converged* where it could be a matter of training (the recipe is not the best of a grid, or lies at its edge, or
+  doubled training changes the number), or where its numbers cannot speak for the sentence yet, for the reason given,
 - without a verdict (*no record*) where a run that it needs is not stored.
 
 A certificate has three parts: the recipe, doubled training, and the seeds. Only claims whose three parts hold may be

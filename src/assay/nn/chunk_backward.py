@@ -16,7 +16,7 @@ def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl
                      DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, CARRIED: tl.constexpr,
                      DOT: tl.constexpr):  # fmt: skip
     """du_j = sum_i ((q_i E_ij) . k_j) do_i, for one block of rows j; CARRIED adds (k_j e^(G_end - G_j)) dS."""
-    block_row, v0, head = tl.program_id(0), tl.program_id(1) * BV, tl.program_id(2).to(tl.int64)
+    head, block_row, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     to = block_row * ROWS
     chunk = to // CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -41,7 +41,7 @@ def carry_back(q, k, g, erased, d_o, du, d_states, time, chunks, dk, dv, CHUNK: 
                BV: tl.constexpr, CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """From the last chunk to the first: d_states[chunks] is given, d_states[n] is that of the state before chunk n.
     Under the delta rule du gets its part from the state after its chunk."""
-    v0, head = tl.program_id(0) * BV, tl.program_id(1).to(tl.int64)
+    head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     d_states += head * (chunks + 1) * dk * dv
     q += head * time * dk
@@ -71,7 +71,7 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
                    ROWS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                    DOT: tl.constexpr):  # fmt: skip
     """dq, and dk as far as k is what u is written under, for one block of rows."""
-    at, head = tl.program_id(0) * ROWS, tl.program_id(1).to(tl.int64)
+    head, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
     chunk = at // CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     q += head * time * dk
@@ -101,7 +101,7 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
                        CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                        DOT: tl.constexpr):  # fmt: skip
     """Through u = fresh - erased S and T: dv, the slopes of b k e^G (d_erasing) and of A / b, and their part of db."""
-    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     du += head * time * dv
@@ -130,7 +130,7 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
 def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, time, chunks, dk, CHUNK: tl.constexpr,
                        ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys and of b; one block of rows."""
-    at, head = tl.program_id(0) * ROWS, tl.program_id(1).to(tl.int64)
+    head, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
     chunk = at // CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     k += head * time * dk
@@ -162,7 +162,7 @@ def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, ti
                     DELTA: tl.constexpr):  # fmt: skip
     """G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq + k d_erasing - k d_right, and that of
     the chunk's end what the state after it receives. A log decay gets the sum of those from its own token on."""
-    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     keys_at = head * time * dk
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)

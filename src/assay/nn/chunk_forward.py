@@ -22,7 +22,7 @@ FLOOR = tl.constexpr(-32.0)
 @triton.jit
 def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constexpr):
     """G of a chunk: sums of log decays from its first token on."""
-    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     steps = tl.maximum(tile(log_decay + head * time * dk, chunk * CHUNK, time, dk, CHUNK, DK), FLOOR)
     put(g + head * chunks * CHUNK * dk, tl.cumsum(steps, axis=0), chunk * CHUNK, chunks * CHUNK, dk, CHUNK, DK)
 
@@ -31,7 +31,7 @@ def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constex
 def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
              CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere: one block of rows against one of columns."""
-    pair, chunk, head = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    head, chunk, pair = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     blocks: tl.constexpr = CHUNK // ROWS
     row, column = pair // blocks, pair % blocks
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -53,7 +53,7 @@ def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, ROWS: tl.cons
 @triton.jit
 def solve(a, t, CHUNK: tl.constexpr):
     """T = (I + A)^-1: blocks on the diagonal by substitution, those below from them; above it stand zeros."""
-    matrix = (tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * CHUNK * CHUNK
+    matrix = (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * CHUNK * CHUNK
     a += matrix
     t += matrix
     t0 = inverse(block(a, 0, 0, CHUNK))
@@ -117,7 +117,7 @@ def put_block(t, values, row, column, CHUNK: tl.constexpr):
 def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
               BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """fresh = T (b v), erased = T (b k e^G)."""
-    chunk, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     solved = tile(t + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
@@ -134,7 +134,7 @@ def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr,
           CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """From chunk to chunk: states[0] is given, states[n + 1] is the state after chunk n. `v` is `fresh` under the delta
     rule, whose u is written here."""
-    v0, head = tl.program_id(0) * BV, tl.program_id(1).to(tl.int64)
+    head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     states += head * (chunks + 1) * dk * dv
     k += head * time * dk
@@ -158,7 +158,7 @@ def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr,
 def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
             BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j, for one block of rows."""
-    block_row, v0, head = tl.program_id(0), tl.program_id(1) * BV, tl.program_id(2).to(tl.int64)
+    head, block_row, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
     at = block_row * ROWS
     chunk = at // CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)

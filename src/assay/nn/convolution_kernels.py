@@ -60,7 +60,7 @@ class _Convolution(Function):
 def _correlated(x: Tensor, weight: Tensor, *, back: bool) -> Tensor:
     models, sequences, time, d = x.shape
     y = torch.empty(x.shape, device=x.device, dtype=torch.promote_types(x.dtype, weight.dtype))
-    _convolved[(triton.cdiv(time, ROWS), triton.cdiv(d, COLUMNS), models * sequences)](
+    _convolved[(models * sequences, triton.cdiv(time, ROWS), triton.cdiv(d, COLUMNS))](
         x, weight, y, sequences, time, d, weight.shape[-1], ROWS, COLUMNS, back
     )
     return y
@@ -69,8 +69,8 @@ def _correlated(x: Tensor, weight: Tensor, *, back: bool) -> Tensor:
 @triton.jit
 def _convolved(x, weight, y, sequences, time, d, KERNEL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
                BACK: tl.constexpr):  # fmt: skip
-    rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    sequence = tl.program_id(2).to(tl.int64)
+    sequence = tl.program_id(0).to(tl.int64)
+    rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     weight += (sequence // sequences) * d * KERNEL
     x += sequence * time * d
     found = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)

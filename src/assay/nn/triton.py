@@ -113,7 +113,8 @@ class _Scan(Function):
 
 
 class _Chunks:
-    """Sizes and launches of the kernels for one set of tensors."""
+    """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
+    on which CUDA allows more than 65,535 programs."""
 
     def __init__(
         self,
@@ -146,11 +147,11 @@ class _Chunks:
         states[:, :, 0] = state
         kinds = {**self.shapes, "BV": self.block, **self.way}
         written = fresh if self.delta else self.v
-        chunk_forward.carry[(self.blocks, self.heads)](
+        chunk_forward.carry[(self.heads, self.blocks)](
             self.k, written, g, erased, u, states, *self.sizes, DELTA=self.delta, **kinds
         )
         o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
-        chunk_forward.outputs[(self.chunks * self.chunk // self.rows, self.blocks, self.heads)](
+        chunk_forward.outputs[(self.heads, self.chunks * self.chunk // self.rows, self.blocks)](
             self.q, self.k, u, g, states, o, *self.sizes, ROWS=self.rows, **kinds
         )
         kept = (g, states, u, fresh, erased, solved) if self.delta else (g, states)
@@ -162,19 +163,19 @@ class _Chunks:
         padded = chunks * self.chunk
         width = dk if self.channel else 1
         g = self.empty(*self.shape[:2], padded, width)
-        chunk_forward.cumulate[(chunks, self.heads)](
+        chunk_forward.cumulate[(self.heads, chunks)](
             self.log_decay, g, time, chunks, width, self.chunk, self.shapes["DK"] if self.channel else 1
         )
         if not self.delta:
             return g, self.v, self.v, self.k, self.k  # the last three are not read
         overlap, solved = (self.empty(*self.shape[:2], chunks, self.chunk, self.chunk) for _ in range(2))
         blocks = self.chunk // self.rows
-        chunk_forward.overlaps[(blocks * blocks, chunks, self.heads)](
+        chunk_forward.overlaps[(self.heads, chunks, blocks * blocks)](
             self.k, self.beta, g, overlap, time, chunks, dk, ROWS=self.rows, **self.shapes, **self.way
         )
-        chunk_forward.solve[(chunks, self.heads)](overlap, solved, self.chunk, num_warps=1)
+        chunk_forward.solve[(self.heads, chunks)](overlap, solved, self.chunk, num_warps=1)
         fresh, erased, u = self.empty(self.shape), self.empty(*self.shape[:3], dk), self.empty(self.shape)
-        chunk_forward.unwritten[(chunks, self.heads)](
+        chunk_forward.unwritten[(self.heads, chunks)](
             self.k, self.v, self.beta, g, solved, fresh, erased, *self.sizes, BV=self.block, **self.shapes, **self.way
         )
         return g, u, fresh, erased, solved
@@ -190,25 +191,25 @@ class _Chunks:
         rows = self.chunks * self.chunk // self.rows
         du = self.empty(self.shape)
         if self.delta:
-            chunk_backward.slopes_of_writes[(rows, self.blocks, self.heads)](
+            chunk_backward.slopes_of_writes[(self.heads, rows, self.blocks)](
                 self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=False, **kinds
             )
-        chunk_backward.carry_back[(self.blocks, self.heads)](
+        chunk_backward.carry_back[(self.heads, self.blocks)](
             self.q, self.k, g, erased, d_o, du, d_states, *self.sizes, DELTA=self.delta, **kinds
         )
         if not self.delta:
-            chunk_backward.slopes_of_writes[(rows, self.blocks, self.heads)](
+            chunk_backward.slopes_of_writes[(self.heads, rows, self.blocks)](
                 self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=True, **kinds
             )
         dq, d_right = (self.empty(*self.shape[:3], self.dk) for _ in range(2))
-        chunk_backward.slopes_of_keys[(rows, self.heads)](
+        chunk_backward.slopes_of_keys[(self.heads, rows)](
             self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, ROWS=self.rows, **kinds
         )
         d_erasing, d_beta, d_v = d_right, None, du
         if self.delta:
             d_v, d_erasing, d_beta = self.through_solution(g, states, du, d_right, fresh, erased, solved)
         d_log = torch.empty_like(self.log_decay)
-        chunk_backward.slopes_of_decay[(self.chunks, self.heads)](
+        chunk_backward.slopes_of_decay[(self.heads, self.chunks)](
             self.q, self.k, g, dq, d_erasing, d_right, states, d_states, d_log, *self.sizes, **self.shapes,
             BV=self.block, CHANNEL=self.channel, DELTA=self.delta,
         )  # fmt: skip
@@ -224,11 +225,11 @@ class _Chunks:
         time, chunks, dk, _ = self.sizes
         d_v, d_erasing, d_beta = self.empty(self.shape), self.empty(*self.shape[:3], dk), self.empty(*self.shape[:3])
         d_a = torch.empty_like(solved)
-        chunk_backward.slopes_of_solution[(chunks, self.heads)](
+        chunk_backward.slopes_of_solution[(self.heads, chunks)](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
             BV=self.block, **self.shapes, **self.way,
         )  # fmt: skip
-        chunk_backward.slopes_of_overlaps[(chunks * self.chunk // self.rows, self.heads)](
+        chunk_backward.slopes_of_overlaps[(self.heads, chunks * self.chunk // self.rows)](
             self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, time, chunks, dk, ROWS=self.rows, **self.shapes,
             **self.way,
         )  # fmt: skip

@@ -121,7 +121,7 @@ def _those(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, .
 
 def _untrained(claim: Claim) -> list[Part]:
     """The first two parts of a claim without a certificate."""
-    why = claim.exempt or (f"none, which {claim.uncertified} would need" if claim.uncertified else "not looked at")
+    why = claim.exempt or ("not measured: see the verdict" if claim.uncertified else "not looked at")
     return [Part(name, bool(claim.exempt), why) for name in ("recipe", "doubled training")]
 
 
@@ -238,7 +238,8 @@ class _Arm:
         chosen = " ".join(f"{axis}={value:g}" for axis, value in zip(tried, best, strict=True))
         top = max(fmean(by_seed.values()) for by_seed in scores.values())
         said = f"{count}{chosen} is {'told above its own' if apart else 'its own, and none is told above it'}"
-        said += f" ({certificate.metric} {abs(fmean(scores[best].values())):.4g}, the best {abs(top):.4g})"
+        metric, score = certificate.metric.removeprefix("-"), abs(fmean(scores[best].values()))
+        said += f" ({metric} {score:.4g}, the best {abs(top):.4g})"
         said += ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
         return cls(said, not edges and not apart, tuple(edges))
 

@@ -13,7 +13,7 @@ than the text has rows, it goes through the text again, in another order. A samp
 scale is measured on it, and decoders are fitted to it.
 
 On CUDA the language model computes in bf16 autocast, and scores of what a reconstruction costs it in float32. There are
-no labels: how a token is written, the labels of `activations`, is read best from random units (probe .992).
+no labels.
 
 Differs from the spec: rows are streamed, where its code has all in memory; as for `activations`, a row is one token,
 centred and scaled, and attention sinks and the first token of each window are left out.
