@@ -40,7 +40,7 @@ class Execution:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     backend: Literal["torch", "triton", "fla"] = "torch"
-    """What computes recurrent mixers: torch; on CUDA also triton, our kernels, or fla, flash-linear-attention's."""
+    """What computes recurrent mixers: torch; on CUDA also triton (our kernels, experimental) or fla (its own)."""
     compile: bool = False
     """Compile models with torch.compile."""
     out: Path = Path("results")

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from assay.core.run import Record, Run
 from assay.metrics.intervals import Interval, student_t
-from assay.report.certificate import Finding, examined, of_row, sentence, widened
+from assay.report.certificate import Finding, examined, widened
 from assay.report.claims import Certificate, Check, Claim, identity, seeds_needed
-from assay.report.rows import Row, rows
 
 SCORE = Check(what="score", metric="score", at_least=0.9)
 CLAIM = Claim(
@@ -128,30 +126,3 @@ def test_as_many_seeds_are_asked_for_as_tell_the_effect_seen_four_times_of_five(
     share = np.mean([one.low is not None and one.low > 0 for one in drawn])
     assert 0.74 < share < 0.9, f"{needed} seeds: {share}"
     assert seeds_needed(check, Interval(0.0, -1.0, 1.0, 5)) is None, "at the limit"
-
-
-def curve(values: Sequence[float], lr: float, seed: int) -> Record:
-    entries: list[Any] = [{"step": 10 * place, "accuracy": value} for place, value in enumerate(values, start=1)]
-    run = Run("planted", {"optimizer": {"lr": lr}}, seed, {})
-    return Record(run, "done", {"accuracy": values[-1], "curve": entries})
-
-
-def row(values: Sequence[float], best: float) -> Row:
-    records = [
-        curve([value + noise(seed) - abs(lr - best) for value in values], lr, seed)
-        for lr in (0.001, 0.01, 0.1)
-        for seed in range(3)
-    ]
-    (found,) = rows(records, tune="optimizer.lr", score=lambda record: float(record.metrics["accuracy"]))
-    return found
-
-
-def test_a_row_of_a_report_is_certified_from_its_own_records() -> None:
-    flat, rising = (0.2, 0.5, 0.5, 0.5), (0.1, 0.2, 0.3, 0.5)
-    assert all(part.holds for part in of_row(row(flat, 0.01), "accuracy", limit=0.9))
-    assert [part.holds for part in of_row(row(rising, 0.01), "accuracy", limit=0.9)] == [True, False, True]
-    assert [part.holds for part in of_row(row(flat, 0.1), "accuracy", limit=0.9)] == [False, True, True]
-    assert [part.holds for part in of_row(row(flat, 0.01), "accuracy", limit=0.5)] == [True, True, False]
-    said = sentence("It recalls half.", of_row(row(rising, 0.01), "accuracy"), about="recall")
-    assert said == "not converged: says nothing about recall"
-    assert sentence("It recalls half.", of_row(row(flat, 0.01), "accuracy"), about="recall") == "It recalls half."

@@ -18,16 +18,16 @@ REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the env
 KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 
 
-def text_file(name: str, folder: Path | None = None) -> Path | None:
-    """Find a text file in a data folder, or anywhere."""
-    there = (places.found(name, folder=folder, remedy=REMEDY), Path(name))
-    return next((path for path in there if path and is_there(path)), None)
-
-
 def text_path(name: str, folder: Path | None = None) -> Path | None:
     """Find a text file, or a folder of them, in a data folder, or anywhere."""
     there = (places.found(name, folder=folder, remedy=REMEDY), Path(name))
     return next((path for path in there if path and exists(path)), None)
+
+
+def text_file(name: str, folder: Path | None = None) -> Path | None:
+    """Find a text file in a data folder, or anywhere."""
+    path = text_path(name, folder)
+    return path if path and is_there(path) else None
 
 
 def read_text(name: str) -> str:

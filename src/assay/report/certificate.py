@@ -7,7 +7,7 @@
 
 An "it cannot be learnt" from models that fail one of the first two is no finding: its verdict is `not converged`, and
 too few seeds make it `undecided`. `assay findings` reads what is stored, `assay reproduce` computes what is not: both
-call `examined`. A study's report asks `of_row` before it says in words what its rows show.
+call `examined`.
 """
 
 import math
@@ -18,10 +18,9 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record, Run, flat
-from assay.metrics.intervals import Interval, paired_difference, student_t
+from assay.metrics.intervals import Interval, paired_difference
 from assay.report.claims import (
     Certificate,
-    Check,
     Claim,
     Judged,
     Measured,
@@ -32,7 +31,7 @@ from assay.report.claims import (
     seeds_needed,
     worst,
 )
-from assay.report.rows import Row, number_at
+from assay.report.rows import number_at
 
 WIDER = 3
 """Most values that a search adds at one end of an axis."""
@@ -143,7 +142,8 @@ def enough(judged: Sequence[Judged]) -> Part:
     pooled = [(one, found) for one in judged if (found := one.found) is not None and found.low is not None]
     if not pooled:
         count = min(one.found.n for one in judged if one.found is not None)
-        return Part("seeds", count > 1, f"{count}, of which the worst counts")
+        failing = 1 - 0.05 ** (1 / count)  # the largest share of which none among so many is seen once in 20 times
+        return Part("seeds", count > 1, f"{count}, of which the worst counts: under {failing:.0%} of all seeds fail")
     needed = {place: seeds_needed(one.check, found) or math.inf for place, (one, found) in enumerate(pooled)}
     most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
     one, found = pooled[most]
@@ -289,37 +289,3 @@ def _moved_little(before: Interval, after: Interval) -> bool:
         one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
         for one, other in ((before, after), (after, before))
     )
-
-
-def of_row(row: Row, *metric: str, curve: str = "curve", limit: float | None = None) -> tuple[Part, ...]:
-    """The certificate of a row of a report, from its own records: whether its rate is at an edge of those tried,
-    whether the second half of its training still moved the number (entries of `curve` that have it), and whether its
-    seeds tell it from `limit`, or without one, are more than one."""
-    rates = sorted(rate for rate in row.tried if rate is not None)
-    said = f"{row.tuned_words} of {len(rates)} tried" if len(rates) > 1 else "one rate alone"
-    recipe = Part("recipe", len(rates) > 1 and not row.at_the_edge, said)
-    found = row.interval(*metric)
-    if found is None:
-        return recipe, Part("doubled training", False, "no number"), Part("seeds", False, "no number")
-    halves = [_half_way(record.metrics.get(curve), metric[-1]) for record in row.finished]
-    known = [value for value in halves if value is not None]
-    before = student_t(known) if known else None
-    words = f"{found.mean:.4g}, after half of it {before.mean:.4g}" if before else "no curve is stored"
-    doubled = Part("doubled training", before is not None and _moved_little(before, found), words)
-    if limit is None:
-        return recipe, doubled, Part("seeds", found.n > 1, f"{found.n}")
-    check = Check(what=metric[-1], metric=".".join(metric), at_least=limit)
-    return recipe, doubled, enough([Judged(check, Verdict("undecided"), found)])
-
-
-def _half_way(curve: Any, name: str) -> float | None:
-    """The number in the middle of a learning curve, a list of entries or of numbers."""
-    if not isinstance(curve, Sequence) or len(curve) < 2:
-        return None
-    entry = curve[(len(curve) - 1) // 2]
-    return number_at(entry, [name]) if isinstance(entry, Mapping) else float(entry)
-
-
-def sentence(said: str, parts: Sequence[Part], *, about: str) -> str:
-    """The sentence, if every part of its certificate holds."""
-    return said if all(part.holds for part in parts) else str(Verdict("not converged", about=about))

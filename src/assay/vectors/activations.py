@@ -46,7 +46,7 @@ from assay.data.places import cache
 from assay.data.splice import Splice
 from assay.nn.preparation import Preparation
 from assay.vectors import vectors
-from assay.vectors.base import Part, VectorData, Vectors
+from assay.vectors.base import ModelOutputs, Part, Vectors
 
 SPLICED = 64
 """Most test sequences that a reconstruction is spliced into: each coder takes a forward pass over them."""
@@ -54,33 +54,20 @@ SPLICED = 64
 
 @vectors.register("activations")
 @dataclass(frozen=True, kw_only=True)
-class Activations(VectorData):
+class Activations(ModelOutputs):
     """The output of a module of a Hugging Face causal language model, per token of a text."""
 
     version: ClassVar[int] = 3
-    remedy: ClassVar[str] = REMEDY
-    prepares: ClassVar[bool] = True
 
-    model: str = "stories260K"
-    """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
-    hook: str = "model.layers.2"
-    """The module, as `named_modules` names it."""
     text: str = "wikitext-2/valid.txt"
     """A text file, or a text that has a name: pydoc, wikitext-2, ..."""
     sequences: int = 1000
     """Most sequences of the text."""
-    context: int = 128
-    """Tokens of a sequence; the first is left out."""
     batch: int = 16
     """Sequences of one forward pass."""
-    longest: float = 10.0
-    """Rows that are longer than the median training row by more than this factor are left out; 0 keeps all."""
 
     def __post_init__(self) -> None:
-        if self.longest and self.longest <= 1:
-            raise UserError(
-                f"{self.label}: longest={self.longest:g} would leave out the rows in the middle; 0 or above 1."
-            )
+        super().__post_init__()
         if self.sequences < 10 or self.context < 3 or self.batch < 1:
             raise UserError(f"{self.label}: at least 10 sequences of 3 tokens, in batches of at least 1.")
 

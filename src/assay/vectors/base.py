@@ -11,7 +11,9 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
+from assay.data.named import REMEDY
 from assay.nn.preparation import Preparation
 from assay.vectors import vectors
 
@@ -102,3 +104,26 @@ class VectorData(Plugin):
     def load_with(self, device: str) -> Vectors:
         """Load the data; what has to be computed first is computed on the device."""
         return self.load()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOutputs(VectorData):
+    """Options of rows that are a module's outputs, a row per token, centred and scaled."""
+
+    remedy: ClassVar[str] = REMEDY
+    prepares: ClassVar[bool] = True
+
+    model: str = "stories260K"
+    """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
+    hook: str = "model.layers.2"
+    """The module, as `named_modules` names it."""
+    context: int = 128
+    """Tokens of a sequence; the first is left out."""
+    longest: float = 10.0
+    """Rows that are longer than the median training row by more than this factor are left out; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        if self.longest and self.longest <= 1:
+            raise UserError(
+                f"{self.label}: longest={self.longest:g} would leave out the rows in the middle; 0 or above 1."
+            )

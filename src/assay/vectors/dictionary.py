@@ -82,5 +82,5 @@ class Dictionary(VectorData):
         return (fires & fires[:, parents]).float()
 
     def _parents(self) -> Tensor:
-        """Of each atom of a hierarchy its parent; a parent is its own."""
+        """Return the parent of each atom of a hierarchy; a parent is its own."""
         return torch.arange(self.atoms) // (1 + CHILDREN) * (1 + CHILDREN)

@@ -48,7 +48,7 @@ from assay.data.splice import Splice
 from assay.data.token_windows import Windows, token_file
 from assay.nn.preparation import Preparation
 from assay.vectors import vectors
-from assay.vectors.base import Part, VectorData, Vectors
+from assay.vectors.base import ModelOutputs, Part, Vectors
 
 SAMPLE = 2**16
 """Training rows in memory: the scale is measured on them, decoders are fitted to them."""
@@ -58,37 +58,24 @@ SPLICED, AT_ONCE = 128, 16
 
 @vectors.register("stream")
 @dataclass(frozen=True, kw_only=True)
-class Stream(VectorData):
+class Stream(ModelOutputs):
     """The outputs of a module of a Hugging Face causal language model, streamed while coders are trained on them."""
 
-    remedy: ClassVar[str] = REMEDY
-    prepares: ClassVar[bool] = True
     streams: ClassVar[bool] = True
 
-    model: str = "stories260K"
-    """A folder in Hugging Face format, a name on the hub, or smollm2-135m, which needs no hub."""
-    hook: str = "model.layers.2"
-    """The module, as `named_modules` names it."""
     text: str = "pydoc"
     """A text file, a folder of them, a text that has a name, or a data set of the hub."""
     tokens: int = 1_000_000
     """Most tokens of the text to train on; a shorter text is read again."""
-    context: int = 128
-    """Tokens of a window; the first is left out."""
     batch: int = 64
     """Windows of one forward pass."""
     buffer: int = 2**16
     """Rows in memory at a time, from which batches are drawn."""
     held_out: int = 2**16
     """Tokens of other documents to choose by, and as many to report on; at most a tenth of the text each."""
-    longest: float = 10.0
-    """Rows that are longer than the median training row by more than this factor are left out; 0 keeps all."""
 
     def __post_init__(self) -> None:
-        if self.longest and self.longest <= 1:
-            raise UserError(
-                f"{self.label}: longest={self.longest:g} would leave out the rows in the middle; 0 or above 1."
-            )
+        super().__post_init__()
         least = {"tokens": 10 * self.context, "context": 3, "batch": 1, "buffer": 2, "held_out": self.context}
         for name, value in least.items():
             if getattr(self, name) < value:

@@ -81,7 +81,7 @@ STREAM = (
     "topk:k=32:dead_after=1000", "batch_topk:k=32:dead_after=1000", "relu_l1:l1=5.0", "gated:l1=5.0",
     "jump_relu:l0=1.0:bandwidth=1.0:threshold=1.0", "lse_infomax:lambda_lse=10000.0", "random_relu",
 )  # fmt: skip
-"""One level of each kind, of some 20 to 100 active units among 4608 on rows with |x|^2 = 576. A unit is silent after
+"""One level of each kind among 4608 units, on rows with |x|^2 = 576. A unit is silent after
 1,000 steps of 2,560 rows, a quarter of the 10 million tokens that the TopK paper waits in its longer training."""
 OVERCOMPLETE_CONTROLS = ("kmeans", "kmeans:code=triangle", "random_relu", "dictionary_learning:k=8")
 
