@@ -319,3 +319,12 @@ def test_any_byte_of_the_weights_makes_another_model(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(weights)
     os.utime(tmp_path / "model.safetensors", (1, 1))
     assert fingerprint(str(tmp_path)) != before and fingerprint("smollm2-135m") is None
+
+
+def test_a_model_loaded_first_leaves_device_contexts_whole(tmp_path):
+    """Transformers replaces torch.linspace while it loads, the moment at which torch may list its constructors."""
+    gpt2().save_pretrained(tmp_path)
+    torch.utils._device._device_constructors.cache_clear()
+    load_model(str(tmp_path))
+    with torch.device("meta"):
+        assert torch.linspace(0, 1, 4).is_meta

@@ -23,7 +23,7 @@ from assay.train.memory import passing
 Cli = Callable[..., tuple[int, str, str]]
 SHAPE = TaskShape(Tokens(16), Tokens(16), 8)
 LOOKS = {
-    "tolist": lambda: torch.linspace(0.1, 1, 4).tolist(),  # NotImplementedError on the meta device
+    "tolist": lambda: torch.ones(4).tolist(),  # NotImplementedError on the meta device
     "item": lambda: torch.ones(3).sum().item(),  # RuntimeError
     "numpy": lambda: torch.ones(3).numpy(),  # TypeError
 }
@@ -39,7 +39,7 @@ class Valued(Base):
     aliases = ()
 
     def build(self, length, d_in, d_code):
-        torch.linspace(0.1, 1, 4).tolist()
+        torch.ones(4).tolist()
         return super().build(length, d_in, d_code)
 """
 MIXER = """
@@ -78,7 +78,7 @@ from assay.sparse_coders import relu_l1
 class Module(relu_l1.Module):
     def __init__(self, models, d_in, d_code, **more):
         super().__init__(models, d_in, d_code, **more)
-        self.grid = torch.linspace(0, 1, 3).tolist()
+        self.grid = torch.ones(3).tolist()
 
 @sparse_coders.register("valued")
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class ValuedEncoder(Encoder):
 @dataclass(frozen=True, kw_only=True)
 class ValuedMixer(Attention):
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        torch.linspace(0.1, 1, 4).tolist()
+        torch.ones(4).tolist()
         return super().core(d_model, max_len)
 
 

@@ -33,6 +33,10 @@ def transformers() -> Any:
         import transformers
     except ImportError:
         raise UserError("language models need transformers: pip install 'assay-bench[lm]'.") from None
+    # Torch lists its tensor constructors at the first use of a device context. Transformers replaces torch.linspace
+    # while it loads a model: listed then, the real one would ignore every device context of the process.
+    with torch.device("meta"):
+        torch.empty(0)
     return transformers
 
 
