@@ -62,11 +62,21 @@ class Context:
 class Report(Protocol):
     """A study writes its results here; `assay.report` prints them, saves them and puts them on the page."""
 
+    def finding(self, sentence: str, *, chart: str = "") -> None:
+        """Say what was found, never more strongly than its statistics; `chart` names the chart that shows it."""
+
     def table(
-        self, name: str, rows: Sequence[Mapping[str, Any]], *, formats: Mapping[str, str] | None = None, note: str = ""
+        self,
+        name: str,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        formats: Mapping[str, str] | None = None,
+        lead: Sequence[str] = (),
+        note: str = "",
     ) -> None:
         """Add rows with one set of keys; the first table is the study's answer. A score with an interval is an
-        `Interval`; a key `X_ceiling` is shown beside X; `formats` has format specs by column (default .2f)."""
+        `Interval`; a key `X_ceiling` is shown beside X; `formats` has format specs by column (default .2f); `lead`
+        names the columns that are shown first, the others on demand (default: all)."""
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """Add an Altair chart."""

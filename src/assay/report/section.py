@@ -32,6 +32,8 @@ class Table:
     rows: tuple[Mapping[str, Value], ...]
     formats: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    lead: tuple[str, ...] = ()
+    """The columns that are shown first, the others on demand; empty: all."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -70,6 +72,14 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One sentence about what was found, and the name of the chart that shows it, if one does."""
+
+    sentence: str
+    chart: str = ""
+
+
+@dataclass(frozen=True)
 class Chart:
     """A Vega-Lite spec in the house style."""
 
@@ -83,6 +93,7 @@ class Section:
 
     def __init__(self, study: str = "") -> None:
         self.study = study
+        self.findings: list[Finding] = []
         self.tables: list[Table] = []
         self.charts: list[Chart] = []
         self.looks = Looks()
@@ -98,16 +109,20 @@ class Section:
         finally:
             self._setting = before
 
+    def finding(self, sentence: str, *, chart: str = "") -> None:
+        self.findings.append(Finding(sentence, chart))
+
     def table(
         self,
         name: str,
         rows: Sequence[Mapping[str, Value]],
         *,
         formats: Mapping[str, str] | None = None,
+        lead: Sequence[str] = (),
         note: str = "",
     ) -> None:
         _check_name(name, [table.name for table in self.tables])
-        self.tables.append(Table(name, tuple(dict(row) for row in rows), formats or {}, note))
+        self.tables.append(Table(name, tuple(dict(row) for row in rows), formats or {}, note, tuple(lead)))
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
