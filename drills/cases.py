@@ -200,18 +200,25 @@ def ray_node_lost(place: Bench, rng: random.Random, sweeps: Sequence[Sweep]) -> 
     try:
         nodes = [_patiently(lambda: cluster.add_node(num_cpus=1)), _patiently(lambda: cluster.add_node(num_cpus=1))]
         for sweep in sweeps:
-            out = place.root / sweep.out.name
-            with Watch(out).looking() as watch:
-                driver = place.start(*sweep.words, "--executor", "ray", "--ray-address", cluster.address, "--out", out)
-                wait_for(lambda: all(map(_works, nodes)) or driver.poll() is not None, "both nodes to work", 600)  # noqa: B023 - called here
-                time.sleep(rng.uniform(0, 0.3 * sweep.undisturbed.working))
-                busy = [node for node in nodes if _works(node)]
-                expect(busy and driver.poll() is None, f"{sweep.name} ended before a node could be killed")
-                lost = rng.choice(busy)
-                cluster.remove_node(lost, allow_graceful=False)
-                place.finish(driver, 600).expect(0)
-            expect_same(contents(out), sweep.undisturbed.contents)
-            watch.expect_once()
+            lost, attempt = None, 0
+            while lost is None:  # a node may end its work before it is killed
+                attempt += 1
+                expect(
+                    attempt <= STORES, f"no node worked when it was to be killed, in {STORES} sweeps of {sweep.name}"
+                )
+                out, delay = place.root / f"{sweep.out.name}-{attempt}", rng.uniform(0, 0.3 * sweep.undisturbed.working)
+                with Watch(out).looking() as watch:
+                    at = ("--executor", "ray", "--ray-address", cluster.address, "--out", out)
+                    driver = place.start(*sweep.words, *at)
+                    wait_for(lambda: all(map(_works, nodes)) or driver.poll() is not None, "both nodes to work", 600)  # noqa: B023 - called here
+                    time.sleep(delay / attempt**2)
+                    busy = [node for node in nodes if _works(node)]
+                    if busy and driver.poll() is None:
+                        lost = rng.choice(busy)
+                        cluster.remove_node(lost, allow_graceful=False)
+                    place.finish(driver, 600).expect(0)
+                expect_same(contents(out), sweep.undisturbed.contents)
+                watch.expect_once()
             nodes[nodes.index(lost)] = _patiently(lambda: cluster.add_node(num_cpus=1))
     finally:
         cluster.shutdown()
