@@ -31,7 +31,8 @@ VARIANTS = (
     Mqar(num_kv_pairs=80, input_seq_len=320, vocab_size=512),
     Mqar(num_kv_pairs=1, input_seq_len=4, vocab_size=8),
     Disjoint(vocab_size=12, short_length=1, long_length=7),
-    *(StateTracking(group=group, length=17) for group in ("s3", "a5")),
+    *(StateTracking(group=group, length=17) for group in ("s3", "a5", "s5")),
+    StateTracking(length="3..17"),
     *(
         Regression(regression_type=kind, input_dim=6, input_seq_len=9)
         for kind in ("linear", "quadratic", "sparse_linear", "noisy", "outlier")

@@ -83,4 +83,4 @@ def test_every_combination_learns(task: str, mixer: str, state_mixer: str) -> No
 
 def test_every_task_of_the_study_and_every_type_is_here() -> None:
     assert set(SMALL) == {name for name in tasks.names() if tasks[name].in_context}
-    assert len(EVERY) == 2 + 5 + 8 + 3, "mqar, disjoint, regressions, boolean families, groups"
+    assert len(EVERY) == 2 + 5 + 8 + 4, "mqar, disjoint, regressions, boolean families, groups"
