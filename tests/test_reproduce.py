@@ -87,15 +87,22 @@ def test_least_squares_in_context_is_reproduced_and_then_read_from_the_store(cli
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_parity_needs_negative_eigenvalues(cli: Cli, tmp_path: Path) -> None:
-    """Shorter than claimed, and so without a certificate: the numbers come out, and the verdict says nothing."""
+    """The delta rules of the claim, asked at every position and in 300 steps of a larger rate: far from its recipe, and
+    so without a certificate. The numbers come out, and the verdict says nothing."""
     claim = replace(known_claims()["parity-eigenvalues"], certificate=None)
     given = {key: value for key, value in asdict(claim).items() if value not in (None, "", {}, ())}
-    given["checks"] = [{k: v for k, v in check.items() if v is not None} for check in given["checks"]]
-    given["options"]["train"] |= {"max_steps": 300, "validate_every": 150}
+    given["checks"] = [{k: v for k, v in check.items() if v is not None} for check in given["checks"][:2]]
+    given["grid"] = {"model.seq_mixer": [f"delta_net:num_heads=4:beta_max={most}:conv=0" for most in (1, 2)]}
+    given["options"] |= {
+        "task": "state_tracking:group=parity:length=40",
+        "model": {"state_mixer": "none", "model_dim": 32, "num_layers": 1, "positions": "none"},
+        "train": {"max_steps": 300, "micro_batch_size": 32, "validate_every": 150},
+        "optimizer": {"lr": 0.01},
+    }
     path = tmp_path / "claims.json"
     path.write_text(json.dumps({"parity": {**given, "uncertified": "parity"}}))
     code, out, err = cli("reproduce", "parity", "--file", path, "--out", tmp_path, "--device", "cpu")
-    assert code == 1 and out.count("  reproduced  ") == 4, out + err
+    assert code == 1 and out.count("  reproduced  ") == 2, out + err
     assert "not converged: says nothing about parity" in out
 
 

@@ -12,7 +12,9 @@ from assay.tasks.base import Batch, Task, TaskShape, Tokens, Vectors
 from assay.tasks.boolean import Boolean
 from assay.tasks.disjoint import Disjoint
 from assay.tasks.hybrid import Hybrid
+from assay.tasks.in_context_recall import InContextRecall
 from assay.tasks.mqar import Mqar
+from assay.tasks.noisy_recall import NoisyRecall
 from assay.tasks.regression import Regression
 from assay.tasks.retrieval import Retrieval
 from assay.tasks.state_tracking import StateTracking
@@ -31,7 +33,10 @@ VARIANTS = (
     Mqar(num_kv_pairs=80, input_seq_len=320, vocab_size=512),
     Mqar(num_kv_pairs=1, input_seq_len=4, vocab_size=8),
     Disjoint(vocab_size=12, short_length=1, long_length=7),
-    *(StateTracking(group=group, length=17) for group in ("s3", "a5")),
+    InContextRecall(vocab_size=4, input_seq_len=4),
+    NoisyRecall(vocab_size=9, noise_vocab_size=3, input_seq_len=14, frac_noise=0.5),
+    *(StateTracking(group=group, length=17) for group in ("s3", "a5", "s5")),
+    StateTracking(length="3..17"),
     *(
         Regression(regression_type=kind, input_dim=6, input_seq_len=9)
         for kind in ("linear", "quadratic", "sparse_linear", "noisy", "outlier")

@@ -21,6 +21,8 @@ SMALL = {
     "regression": "regression:input_seq_len=4:input_dim=3:sparsity=2",
     "boolean": "boolean:input_seq_len=4:input_dim=3",
     "state_tracking": "state_tracking:length=8",
+    "in_context_recall": "in_context_recall:vocab_size=8:input_seq_len=12",
+    "noisy_recall": "noisy_recall:vocab_size=12:noise_vocab_size=4:input_seq_len=12",
 }
 TYPES = {"regression": "regression_type", "boolean": "boolean_type", "state_tracking": "group"}
 """The option that says which kind of the task it is."""
@@ -83,4 +85,4 @@ def test_every_combination_learns(task: str, mixer: str, state_mixer: str) -> No
 
 def test_every_task_of_the_study_and_every_type_is_here() -> None:
     assert set(SMALL) == {name for name in tasks.names() if tasks[name].in_context}
-    assert len(EVERY) == 2 + 5 + 8 + 3, "mqar, disjoint, regressions, boolean families, groups"
+    assert len(EVERY) == len(SMALL) - 3 + 5 + 8 + 4, "regressions, boolean families, groups; one each of the others"

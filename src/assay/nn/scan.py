@@ -13,7 +13,6 @@ positive is exponentiated, and a decay near 1 after one near 0 keeps its digits,
 cumulative sums would lose.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
@@ -22,12 +21,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from einops import rearrange
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn.functional import pad, softplus
-
-from assay.nn.attention import HeadProjections
-from assay.nn.axes import Token, Tokens
-from assay.nn.random import for_shapes_alone
+from torch import Tensor
+from torch.nn.functional import pad
 
 CHUNK = 64
 
@@ -157,66 +152,6 @@ def delta_scan(
     starts, state = _carry(torch.matmul, transition, until @ fresh, state)
     u = fresh - erased @ starts
     return _in_time(scores @ u + (q * since_start) @ starts, time), state
-
-
-class Recurrence(nn.Module):
-    """A layer around a recurrence: `written` maps tokens to its arguments, `read` maps its outputs to tokens."""
-
-    scan: Callable[..., tuple[Tensor, Tensor]]
-    loop: Callable[..., tuple[Tensor, Tensor]]
-
-    def __init__(self, heads: HeadProjections) -> None:
-        super().__init__()
-        self.heads = heads
-
-    def written(self, x: Tokens) -> tuple[Tensor, ...]:
-        raise NotImplementedError(f"{type(self).__name__}.written")
-
-    def read(self, o: Values, x: Tokens) -> Tokens:
-        raise NotImplementedError(f"{type(self).__name__}.read")
-
-    def forward(self, x: Tokens) -> Tokens:
-        o, _ = self.scan(*self.written(x))
-        return self.read(o, x)
-
-    def init_state(self, batch: int) -> MatrixState:
-        heads = self.heads
-        return heads.out.weight.new_zeros(batch, heads.heads, heads.key_dim, heads.value_dim)
-
-    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
-        token = x[:, None]
-        o, state = self.loop(*self.written(token), state=state)
-        return self.read(o, token).squeeze(1), state
-
-
-class OuterRecurrence(Recurrence):
-    scan, loop = staticmethod(outer_scan), staticmethod(outer_loop)
-
-
-class DeltaRecurrence(Recurrence):
-    scan, loop = staticmethod(delta_scan), staticmethod(delta_loop)
-
-
-class SelectiveDecay(nn.Module):
-    """A step size and a decay per head that depend on the token (Gu and Dao 2023), initialised as in Mamba-2.
-
-    dt = softplus(W x + b);   log a = -exp(A) dt        dt starts near .001 to .1, exp(A) in 1 to 16
-    """
-
-    def __init__(self, d_model: int, heads: int) -> None:
-        super().__init__()
-        self.project = nn.Linear(d_model, heads, bias=False)
-        if for_shapes_alone():
-            self.bias, self.log_rate = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
-            return
-        dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
-        self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
-        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
-
-    def forward(self, x: Tokens) -> tuple[PerHead, PerHead]:
-        """Return dt and log a."""
-        dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
-        return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
 
 
 class _Decays(NamedTuple):

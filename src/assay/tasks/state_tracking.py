@@ -1,14 +1,19 @@
 """State tracking asks for the running product of group elements (Merrill et al. 2024; Grazzi et al. 2024).
 
     parity   1 1 0 1 0  ->  1 0 0 1 1         the number of ones so far, modulo 2
-    s3       a b c ...  ->  a, ab, abc, ...   all 6 permutations of three things; a5: the 60 even ones of five
+    s3       a b c ...  ->  a, ab, abc, ...   all 6 permutations of three things; s5: all 120 of five, a5: the 60 even
 
 A token is an element of the group, by its place in the lexicographic list of its permutations, so 0 is the identity;
-tokens are uniform and independent. The target at every position is the element x_1 x_2 ... x_t, where
-(p q)(i) = p(q(i)). Models are trained at `length` and scored at up to 256 tokens.
+tokens are uniform and independent. The target at a position is the element x_1 x_2 ... x_t, where (p q)(i) = p(q(i)).
 
-Differs from the paper (Grazzi et al. 2024): models are trained at one length, 40, where the paper's parity has lengths
-up to 40; tests go to 256 tokens in both. Every position is scored.
+    length=40       every position is asked
+    length=3..40    one position is asked, the end of a sequence whose length is uniform over 3, ..., 40
+
+A causal model does not see what stands behind the question, so sequences of all lengths have one shape, the longest:
+no padding, and as many tokens in every step. Models are scored at up to 256 tokens, asked as in training.
+
+Differs from the paper (Grazzi et al. 2024): nothing in the law of `length=3..40`, but its accuracy at 40 to 256 tokens
+is one number, where each length has its own here.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +28,7 @@ from torch import Tensor
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens
 
-Group = Literal["parity", "s3", "a5"]
+Group = Literal["parity", "s3", "a5", "s5"]
 Element = tuple[int, ...]
 
 
@@ -35,31 +40,50 @@ class StateTracking(Task):
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
 
     group: Group = "parity"
-    length: int = 40
+    length: int | str = 40
+    """Tokens of a sequence, asked after each; or a range of lengths, 3..40, asked at the end alone."""
 
     def __post_init__(self) -> None:
-        self.require_positive("length")
+        shortest, longest = self.lengths
+        self.require(
+            1 <= shortest <= longest,
+            f"length={self.length} must be at least 1, or a range that rises. Use length=40, or length=3..40.",
+        )
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The shortest and the longest sequence."""
+        if isinstance(self.length, int):
+            return self.length, self.length
+        first, dots, last = self.length.partition("..")
+        whole = bool(dots) and first.isdecimal() and last.isdecimal()
+        self.require(whole, f"length={self.length} is no length. Use a number such as length=40, or length=3..40.")
+        return int(first), int(last)
 
     def longer(self) -> dict[int, Task]:
-        """Return lengths up to 256 tokens, as the prior art tests models that were trained at 40."""
-        lengths = sorted({self.length, 64, 96, 128, 192, 256})
-        return {length: replace(self, length=length) for length in lengths if length >= self.length}
+        """Return lengths up to 256 tokens, as the prior art tests models that were trained at up to 40."""
+        longest, every = self.lengths[1], isinstance(self.length, int)
+        lengths = sorted({longest, 64, 96, 128, 192, 256})
+        return {n: replace(self, length=n if every else f"{n}..{n}") for n in lengths if n >= longest}
 
     def shape(self) -> TaskShape:
         order = Tokens(len(elements(self.group)))
-        return TaskShape(inputs=order, outputs=order, length=self.length)
+        return TaskShape(inputs=order, outputs=order, length=self.lengths[1])
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
         # Uniform independent tokens have uniform independent products, and the other way round: drawing the products
         # needs no scan over time, since x_t = (x_1 ... x_{t-1})^-1 (x_1 ... x_t).
-        size = (batch, self.length)
-        products = torch.randint(self.shape().outputs.vocab, size, generator=rng, device=rng.device)  # type: ignore[union-attr]
+        shortest, longest = self.lengths
+        size, device = (batch, longest), rng.device
+        products = torch.randint(len(elements(self.group)), size, generator=rng, device=device)
         inputs = products.clone()
-        inputs[:, 1:] = division(self.group, rng.device)[products[:, :-1], products[:, 1:]]
-        positions = torch.arange(self.length, device=rng.device).expand(size)
-        return Batch(inputs=inputs, targets=products, positions=positions)
+        inputs[:, 1:] = division(self.group, device)[products[:, :-1], products[:, 1:]]
+        if isinstance(self.length, int):
+            return Batch(inputs=inputs, targets=products, positions=torch.arange(longest, device=device).expand(size))
+        end = torch.randint(shortest - 1, longest, (batch, 1), generator=rng, device=device)
+        return Batch(inputs=inputs, targets=products.gather(1, end), positions=end)
 
-    def oracle(self, batch: Batch) -> Int[Tensor, "batch time"]:
+    def oracle(self, batch: Batch) -> Int[Tensor, "batch answers"]:
         """Return the product, by doubling: after step s an entry is the product of the last 2^s tokens."""
         table, product = multiplication(self.group, batch.inputs.device), batch.inputs
         reach = 1
@@ -67,7 +91,7 @@ class StateTracking(Task):
             joined = table[product[:, :-reach], product[:, reach:]]
             product = torch.cat((product[:, :reach], joined), dim=1)
             reach *= 2
-        return product
+        return product if batch.positions is None else product.gather(1, batch.positions)
 
 
 @cache
@@ -80,6 +104,8 @@ def elements(group: Group) -> tuple[Element, ...]:
             return tuple(permutations(range(3)))
         case "a5":
             return tuple(p for p in permutations(range(5)) if _is_even(p))
+        case "s5":
+            return tuple(permutations(range(5)))
         case other:
             assert_never(other)
 
@@ -89,7 +115,8 @@ def elements(group: Group) -> tuple[Element, ...]:
 def multiplication(group: Group, device: torch.device) -> Int[Tensor, "order order"]:
     """Return the table whose entry (p, q) is the token of p q."""
     every = elements(group)
-    rows = [[every.index(tuple(p[i] for i in q)) for q in every] for p in every]
+    token = {element: place for place, element in enumerate(every)}
+    rows = [[token[tuple(p[i] for i in q)] for q in every] for p in every]
     return torch.tensor(rows, device=device)
 
 
