@@ -19,7 +19,7 @@ from assay.core.executors.base import Executor
 from assay.core.files import can_be_path, disk_errors, is_there, write_file
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
-from assay.core.run import Record, Run, as_planned, flat
+from assay.core.run import Numerics, Record, Run, as_planned, flat
 from assay.core.store import Store, whole
 from assay.core.study import Study
 from assay.report.section import Section, report_into
@@ -77,18 +77,28 @@ class Session:
     @classmethod
     def open(cls, study: Study, grid: Grid, execution: Execution) -> "Session":
         """Plan, read what is stored, and check everything, before anything is computed."""
-        import torch
+        return cls.of(make_plan(study, grid, cls.numerics(study, execution)), execution)
 
-        from assay.train.device import gpus_of, numerics_for
-        from assay.train.memory import check_memory
+    @staticmethod
+    def numerics(study: Study, execution: Execution) -> Numerics:
+        """Return what the runs' last bits depend on."""
+        from assay.train.device import numerics_for
 
         if execution.compile and not study.compiles:
             raise UserError(f"--compile means nothing to {study.name}: leave it out.")
-        numerics = numerics_for(
+        return numerics_for(
             execution.device, backend=execution.backend, compile=execution.compile, autocast=study.autocast
         )
-        plan = make_plan(study, grid, numerics)
-        store = Store(execution.out)
+
+    @classmethod
+    def of(cls, plan: Plan, execution: Execution) -> "Session":
+        """Read what is stored of a plan's runs, and check the others."""
+        import torch
+
+        from assay.train.device import gpus_of
+        from assay.train.memory import check_memory
+
+        study, store = plan.study, Store(execution.out)
         gpus = gpus_of(execution.device)
         if gpus and execution.executor.name == "serial":
             torch.cuda.set_device(gpus[0])  # workers see one device each; this process sees them all

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from assay.api import write_page
+from assay.command.card import card
 from assay.command.findings import findings
 from assay.command.flags import Parser
 from assay.command.progress import say
@@ -212,6 +213,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "data": data,
     "report": report,
     "demo": demo,
+    "card": card,
     "reproduce": reproduce,
     "findings": findings,
 }

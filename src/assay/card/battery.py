@@ -1,0 +1,187 @@
+"""Asks mixers the questions of a tier: rates by successive halving on validation, then the winner with fresh seeds.
+
+    1  every rate, a third of the steps, the screening seed
+    2  the best two in full; one more beyond the grid if the best lies at its edge and learned
+    3  the best, with the seeds of the tier: these are the scores
+    4  the same trained twice as long, where the goal was not reached: does the score move?
+
+Each round is one plan of runs over all mixers and questions, so that it fills the machine; what a round needs follows
+from the records of the rounds before, so a card that was interrupted goes on where it stopped.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, Question, Tier
+from assay.core.run import Record
+from assay.report.rows import number_at
+
+SIZES = ("params", "state_scalars", "flops_per_token")
+LOST = float("-inf")
+"""The validation of a run that diverged or failed."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run of the battery. A trial without a mixer scores the task's own predictors."""
+
+    question: str
+    mixer: str = ""
+    rate: float = 0.0
+    seed: int = 0
+    steps: int = 0
+
+
+Records = Mapping[Trial, Record]
+Compute = Callable[[Sequence[Trial]], Records]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out for one mixer and one question."""
+
+    mixer: str
+    question: Question
+    scores: Mapping[int, float]
+    """By seed, on sequences that neither training nor the choice of the rate has seen."""
+    rate: float
+    at_edge: bool
+    """The best rate is the lowest or the highest of those tried, also after one more was added."""
+    window: int
+    """Rates of the grid that work: within SLACK of the best at the screening's length."""
+    longer: Mapping[int, float] = field(default_factory=dict)
+    """Scores after twice the training, where the goal was not reached."""
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters, state and FLOPs of its model."""
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.scores.values())
+
+    @property
+    def reached(self) -> bool:
+        return min(self.scores.values()) >= self.question.goal
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The scores between which a question is: of the best possible observer, and of one that remembers nothing."""
+
+    floor: float
+    ceiling: float
+
+
+def battery(tier: Tier, mixers: Sequence[str], compute: Compute) -> Records:
+    """Run rounds until every question is answered for every mixer."""
+    found: dict[Trial, Record] = {}
+    references = [Trial(question.name, seed=seed) for question in tier.questions for seed in tier.seeds]
+    asked = [(question, mixer) for mixer in mixers for question in tier.questions]
+    while todo := [trial for question, mixer in asked for trial in wanted(tier, question, mixer, found)]:
+        found |= compute([*todo, *(trial for trial in references if trial not in found)])
+        assert all(trial in found for trial in todo), "a round left trials without a record"
+    return found
+
+
+def wanted(tier: Tier, question: Question, mixer: str, found: Records) -> list[Trial]:
+    """Return the trials of the next round, none where the question is answered."""
+    for trials in _rounds(tier, question, mixer, found):
+        if missing := [trial for trial in trials if trial not in found]:
+            return missing
+    return []
+
+
+def _rounds(tier: Tier, question: Question, mixer: str, found: Records) -> Iterable[list[Trial]]:
+    """Yield the trials of each round; a round is asked for only when those before are in `found`."""
+    screened = _screened(question, mixer)
+    yield screened
+    full = _full(question, mixer, found)
+    yield full
+    if beyond := _beyond(question, mixer, found):
+        yield beyond
+    rate = _best_rate(question, mixer, found)
+    yield _scored(tier, question, mixer, rate, question.steps)
+    if not _answer(tier, question, mixer, found).reached:
+        yield _scored(tier, question, mixer, rate, 2 * question.steps)
+
+
+def _screened(question: Question, mixer: str) -> list[Trial]:
+    steps = question.steps // SCREENING
+    return [Trial(question.name, mixer, rate, SCREENING_SEED, steps) for rate in question.rates]
+
+
+def _full(question: Question, mixer: str, found: Records) -> list[Trial]:
+    best = sorted(_screened(question, mixer), key=lambda trial: -validation(found[trial]))[:KEPT]
+    return [Trial(question.name, mixer, trial.rate, SCREENING_SEED, question.steps) for trial in best]
+
+
+def _beyond(question: Question, mixer: str, found: Records) -> list[Trial]:
+    """Return one trial beyond the grid, where its best rate lies at the edge and learned more than nothing."""
+    best = max(_full(question, mixer, found), key=lambda trial: validation(found[trial]))
+    worst = min(validation(found[trial]) for trial in _screened(question, mixer))
+    rates = sorted(question.rates)
+    if best.rate not in (rates[0], rates[-1]) or validation(found[best]) < max(worst, 0.0) + SLACK:
+        return []
+    step = rates[1] / rates[0] if best.rate == rates[0] else rates[-1] / rates[-2]
+    further = best.rate / step if best.rate == rates[0] else best.rate * step
+    return [Trial(question.name, mixer, float(f"{further:.3g}"), SCREENING_SEED, question.steps)]
+
+
+def _best_rate(question: Question, mixer: str, found: Records) -> float:
+    tried = [*_full(question, mixer, found), *_beyond(question, mixer, found)]
+    return max(tried, key=lambda trial: validation(found[trial])).rate
+
+
+def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int) -> list[Trial]:
+    return [Trial(question.name, mixer, rate, seed, steps) for seed in tier.seeds]
+
+
+def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer | None:
+    """Return the answer, or None where runs are missing."""
+    return None if wanted(tier, question, mixer, found) else _answer(tier, question, mixer, found)
+
+
+def _answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
+    rate = _best_rate(question, mixer, found)
+    tried = {*question.rates, *(trial.rate for trial in _beyond(question, mixer, found))}
+    screened = [validation(found[trial]) for trial in _screened(question, mixer)]
+    once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
+    first = found[once[0]]
+    return Answer(
+        mixer,
+        question,
+        scores={trial.seed: score(found[trial], question) for trial in once},
+        rate=rate,
+        at_edge=rate in (min(tried), max(tried)),
+        window=sum(value >= max(screened) - SLACK for value in screened),
+        longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
+        sizes={
+            key: first.metrics[key] for key in ("params", "state_scalars", "flops_per_token") if key in first.metrics
+        },
+    )
+
+
+def score(record: Record, question: Question) -> float:
+    """Return the score of a finished run; a run that diverged has learned nothing."""
+    found = number_at(record.metrics, question.metric) if record.status == "done" else None
+    return 0.0 if found is None else found
+
+
+def validation(record: Record) -> float:
+    """Return the accuracy of the last validation, on the way through training."""
+    curve = record.metrics.get("curve") or [{}]
+    return float(curve[-1].get("accuracy", LOST)) if record.status == "done" else LOST
+
+
+def bounds(question: Question, tier: Tier, found: Records) -> Bounds:
+    """Return floor and ceiling: what the task's own predictors score on the same sequences, the best of those that
+    are no oracle being the floor, and a uniform guess where there is none."""
+    from assay.tasks import tasks
+
+    scored = [found[Trial(question.name, seed=seed)].metrics["references"] for seed in tier.seeds]
+    means = {name: fmean(float(each[name]["accuracy"]) for each in scored) for name in scored[0]}
+    outputs = tasks.parse(question.task).shape().outputs
+    chance = 1 / outputs.vocab if hasattr(outputs, "vocab") else 0.0
+    plain = [mean for name, mean in means.items() if name != "oracle"]
+    return Bounds(floor=max([chance, *plain]), ceiling=means["oracle"])

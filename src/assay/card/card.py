@@ -1,0 +1,104 @@
+"""A card as data and as text: one line per question, what it costs, and the verdicts in words."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from assay.card.cost import Speed
+from assay.card.judge import Line, in_words
+from assay.card.protocol import VERSION, Tier
+from assay.metrics.intervals import Interval
+from assay.report.section import Table
+from assay.report.text import render
+
+BYTES = 4
+"""Bytes of a float32 scalar, in which states are counted."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What one mixer can do, next to the field."""
+
+    mixer: str
+    tier: Tier
+    lines: Sequence[Line]
+    speeds: Mapping[str, Speed]
+    """Of this mixer and of the field, measured here."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mixer": self.mixer,
+            "protocol": VERSION,
+            "tier": self.tier.name,
+            "seeds": list(self.tier.seeds),
+            "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
+            "size": dict(self.lines[0].answer.sizes),
+            "speed": {name: asdict(found) for name, found in self.speeds.items()},
+            "verdicts": in_words(self.lines),
+        }
+
+    def text(self, width: int = 118) -> str:
+        """Return the screen: a table, the size, the verdicts."""
+        head = f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds)} seeds)"
+        table = render(Table("card", tuple(map(_row, self.lines)), {"score": ".2f", "rate": "g"}), width)
+        verdicts = [
+            textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ")
+            for sentence in in_words(self.lines)
+        ]
+        return "\n".join([head, "", table, "", *self.costs(), "", *verdicts])
+
+    def costs(self) -> list[str]:
+        sizes = self.lines[0].answer.sizes
+        said = []
+        if sizes:
+            said.append(
+                f"size: {sizes['params']:,} parameters, {BYTES * sizes['state_scalars']:,} bytes of state, "
+                f"{sizes['flops_per_token']:,.0f} FLOPs per token ({self.lines[0].answer.question.name})"
+            )
+        mine = self.speeds.get(self.mixer)
+        if mine:
+            said.append(f"speed here: {mine.trained:,.0f} tokens/s trained, {mine.decoded:,.0f} decoded, one layer")
+            beside = [
+                f"{mine.trained / other.trained:.2g} and {mine.decoded / other.decoded:.2g} times {name}'s"
+                for name, other in self.speeds.items()
+                if name != self.mixer
+            ]
+            said += [f"  that is {'; '.join(beside)}"] if beside else []
+        return said
+
+
+def _row(line: Line) -> dict[str, Any]:
+    best = line.best
+    return {
+        "question": line.answer.question.name,
+        "score": line.interval,
+        "floor": line.bounds.floor,
+        "ceiling": line.bounds.ceiling,
+        "group": line.rank or "-",
+        "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
+        "best of the field": f"{best.other} {_signed(best.interval)}" if best else "-",
+    }
+
+
+def _signed(interval: Interval) -> str:
+    half = (interval.high - interval.low) / 2 if interval.high is not None and interval.low is not None else 0.0
+    return f"({interval.mean:+.2f} ±{half:.2f})"
+
+
+def _line_json(line: Line) -> dict[str, Any]:
+    answer = line.answer
+    return {
+        "scores": {str(seed): value for seed, value in answer.scores.items()},
+        "interval": asdict(line.interval),
+        "floor": line.bounds.floor,
+        "ceiling": line.bounds.ceiling,
+        "rate": answer.rate,
+        "rate_at_edge": answer.at_edge,
+        "rates_that_work": answer.window,
+        "after_twice_the_training": {str(seed): value for seed, value in answer.longer.items()},
+        "group": line.rank,
+        "differences": {name: asdict(each) | {"standing": each.standing} for name, each in line.differences.items()},
+        "verdict": line.verdict,
+        "certified": line.certified,
+    }

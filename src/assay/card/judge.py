@@ -1,0 +1,139 @@
+"""Compares a mixer with the field, question by question, and says in words what may be said.
+
+Two mixers are told apart by a t test, Holm over the field. The standard deviation is pooled over all mixers of the
+question, since two or five seeds of one say little about it, and is never below the sampling error of a score. Where
+some mixers learn with some of their seeds alone, the pooled deviation is large, and little is told apart, as it should
+be.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from assay.card.battery import Answer, Bounds
+from assay.core.on_use import Later
+from assay.metrics.intervals import Interval, holm
+
+special: object = Later("scipy.special")
+LEVEL = 0.05
+
+Standing = Literal["above", "below", "level"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mixer's score less another's."""
+
+    other: str
+    interval: Interval
+    """Not adjusted: how large the difference may be."""
+    p: float
+    """Adjusted over the field (Holm)."""
+
+    @property
+    def standing(self) -> Standing:
+        if self.p >= LEVEL:
+            return "level"
+        return "above" if self.interval.mean > 0 else "below"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One question on the card."""
+
+    answer: Answer
+    bounds: Bounds
+    interval: Interval
+    differences: Mapping[str, Difference]
+    verdict: str
+    certified: bool
+    """Whether its verdict says what the mixer does or does not do, and not only that training says nothing yet."""
+
+    @property
+    def rank(self) -> str:
+        """`a` where no mixer is told apart above it, `b` where one is, and so on; empty without a field to rank in."""
+        ranked = [each for each in self.differences.values() if each.standing == "below"]
+        return chr(ord("a") + min(len(ranked), 25)) if self.differences and not self.answer.at_edge else ""
+
+    @property
+    def best(self) -> Difference | None:
+        """The difference to the best of the field."""
+        return min(self.differences.values(), key=lambda each: each.interval.mean, default=None)
+
+
+def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
+    """Judge one question: `field` are the answers of the other mixers."""
+    deviation, freedom = pooled([mine, *field])
+    differences = _differences(mine, field, deviation, freedom)
+    verdict, certified = _verdict(mine, deviation, freedom)
+    return Line(mine, bounds, _interval(mine, deviation, freedom), differences, verdict, certified)
+
+
+def pooled(answers: Sequence[Answer]) -> tuple[float, int]:
+    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom."""
+    squares = sum((value - each.mean) ** 2 for each in answers for value in each.scores.values())
+    freedom = sum(len(each.scores) - 1 for each in answers)
+    least = answers[0].question.resolution
+    return (max(least, math.sqrt(squares / freedom)) if freedom else math.inf), freedom
+
+
+def _interval(answer: Answer, deviation: float, freedom: int) -> Interval:
+    n = len(answer.scores)
+    if not freedom:
+        return Interval(answer.mean, None, None, n)
+    half = _quantile(freedom) * deviation / math.sqrt(n)
+    return Interval(answer.mean, max(0.0, answer.mean - half), min(1.0, answer.mean + half), n)
+
+
+def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedom: int) -> dict[str, Difference]:
+    if not freedom:
+        return {}
+    found: dict[str, Interval] = {}
+    p: dict[str, float] = {}
+    for other in field:
+        error = deviation * math.sqrt(1 / len(mine.scores) + 1 / len(other.scores))
+        gap, half = mine.mean - other.mean, _quantile(freedom) * error
+        found[other.mixer] = Interval(gap, gap - half, gap + half, min(len(mine.scores), len(other.scores)))
+        p[other.mixer] = 2 * float(special.stdtr(freedom, -abs(gap) / error))  # type: ignore[attr-defined]
+    adjusted = holm(p)
+    return {name: Difference(name, interval, adjusted[name]) for name, interval in found.items()}
+
+
+def _verdict(mine: Answer, deviation: float, freedom: int) -> tuple[str, bool]:
+    """Say what the mixer does, or does not, where the certificate allows: every seed reached the goal, or the rate lies
+    inside its grid and twice the training leaves the score where it is."""
+    question = mine.question
+    if mine.reached:
+        return question.does, True
+    if mine.at_edge:
+        return f"{question.name}: the best rate, {mine.rate:g}, is at the edge of those tried: says nothing yet", False
+    gain = sum(mine.longer.values()) / max(1, len(mine.longer)) - mine.mean
+    if not mine.longer or abs(gain) > _quantile(max(1, freedom)) * deviation * math.sqrt(2 / len(mine.scores)):
+        return f"{question.name}: twice the training moves the score by {gain:+.2f}: says nothing yet", False
+    some = sum(value >= question.goal for value in mine.scores.values())
+    if some:
+        return f"{question.name}: {some} of {len(mine.scores)} seeds reach {question.goal:g}", False
+    return question.does_not, True
+
+
+def _quantile(freedom: int) -> float:
+    return float(special.stdtrit(freedom, 1 - LEVEL / 2))  # type: ignore[attr-defined]
+
+
+def in_words(lines: Sequence[Line]) -> list[str]:
+    """Return the verdicts as sentences: what it does, what it does not, and beside whom."""
+    found = []
+    for each in lines:
+        beside = {
+            standing: [name for name, difference in each.differences.items() if difference.standing == standing]
+            for standing in ("above", "below")
+        }
+        told = [
+            f"{word} {', '.join(names)}"
+            for word, names in (("better than", beside["above"]), ("worse than", beside["below"]))
+            if names
+        ]
+        level = "" if told or not each.differences else f"not told apart from {', '.join(each.differences)}"
+        found.append("; ".join(part for part in (each.verdict, *told, level) if part))
+    return found

@@ -1,0 +1,61 @@
+"""Turns trials of the battery into runs of the study icl, and computes those that are neither stored nor shipped."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.api import Execution, Session, configure
+from assay.card.battery import Trial
+from assay.card.protocol import Tier
+from assay.core import shipped
+from assay.core.errors import UserError
+from assay.core.plan import Plan, make_plan
+from assay.core.run import Numerics, Record, Run
+from assay.studies import studies
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Computes the trials of a tier. `show` is given each session before it is computed, and computes it."""
+
+    tier: Tier
+    execution: Execution
+    show: Callable[[Session], Sequence[Record]]
+    own: bool = False
+    """Whether shipped records are left out and everything is trained here."""
+    _runs: dict[Trial, Run] = field(default_factory=dict)
+
+    def __call__(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
+        runs = {trial: self.run_of(trial) for trial in trials}
+        there = {} if self.own else self.shipped()
+        plan = Plan(studies["icl"](), tuple(dict.fromkeys(runs.values())))
+        session = Session.of(plan, self.execution)
+        session = replace(session, todo=[run for run in session.todo if run.id not in there])
+        found = {record.run.id: record for record in (*session.stored, *self.show(session))}
+        lost = [run.label for run in plan.runs if run.id not in found and run.id not in there]
+        failed = [record for record in found.values() if record.status == "failed"]
+        if lost or failed:
+            why = (failed[0].error or "").strip().splitlines()[-1] if failed else "it was not computed"
+            label = failed[0].run.label if failed else lost[0]
+            raise UserError(f"the card has no number for {label}: {why}. `assay show` has the whole error.")
+        return {trial: found.get(run.id) or there[run.id] for trial, run in runs.items()}
+
+    def shipped(self) -> Mapping[str, Record]:
+        return {record.run.id: record for record in shipped.records(f"card.{self.tier.name}")}
+
+    def run_of(self, trial: Trial) -> Run:
+        """Return the run of a trial, as `assay icl` plans it."""
+        if trial not in self._runs:
+            question = self.tier.question(trial.question)
+            if trial.mixer:
+                given = question.options(trial.mixer, rate=trial.rate, seed=trial.seed, steps=trial.steps)
+            else:
+                given = {"task": question.task, "eval_size": question.eval_size, "seeds": [trial.seed]}
+                given["references_only"] = True
+            study = configure(studies["icl"], None, given)
+            runs = make_plan(study, {}, self.numerics).runs
+            self._runs[trial] = next(run for run in runs if (run.options["model"] is None) is not bool(trial.mixer))
+        return self._runs[trial]
+
+    @property
+    def numerics(self) -> Numerics:
+        return Session.numerics(studies["icl"](), self.execution)

@@ -1,0 +1,84 @@
+"""The battery asks rates by successive halving, scores the winner with fresh seeds, and doubles what fell short."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from assay.card.battery import Records, Trial, answer, battery, wanted
+from assay.card.protocol import SCREENING_SEED, Question, Tier
+from assay.core.run import Numerics, Record, Run
+
+QUESTION = Question("recall", "recalls", "does not recall", "mqar", steps=300, rates=(1e-3, 1e-2, 1e-1))
+TIER = Tier("toy", "toy", (0, 1), (QUESTION,))
+Law = Callable[[Trial], float]
+
+
+def recorded(trial: Trial, accuracy: float) -> Record:
+    run = Run("icl", {"model": trial.mixer, "lr": trial.rate, "steps": trial.steps}, trial.seed, {}, Numerics())
+    metrics = {"accuracy": accuracy, "curve": [{"accuracy": accuracy}], "references": {"oracle": {"accuracy": 1.0}}}
+    return Record(run, "done" if accuracy >= 0 else "diverged", metrics)
+
+
+def computed(law: Law, asked: list[list[Trial]]) -> Callable[[Sequence[Trial]], Records]:
+    def compute(trials: Sequence[Trial]) -> Records:
+        asked.append([trial for trial in trials if trial.mixer])
+        return {trial: recorded(trial, law(trial)) for trial in trials}
+
+    return compute
+
+
+def rounds(law: Law) -> tuple[list[list[Trial]], Records]:
+    asked: list[list[Trial]] = []
+    return asked, battery(TIER, ["mine"], computed(law, asked))
+
+
+def test_the_winner_of_the_screening_is_scored_with_seeds_it_was_not_chosen_by() -> None:
+    asked, found = rounds(lambda trial: 0.95 if trial.rate == 1e-2 else 0.2)
+    assert [len(each) for each in asked] == [3, 2, 2]
+    assert {trial.steps for trial in asked[0]} == {100} and {trial.seed for trial in asked[0]} == {SCREENING_SEED}
+    assert {(trial.rate, trial.seed, trial.steps) for trial in asked[2]} == {(1e-2, 0, 300), (1e-2, 1, 300)}
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result is not None and result.reached and result.rate == 1e-2 and not result.at_edge and not result.longer
+    assert result.window == 1
+
+
+def test_a_rate_at_the_edge_is_followed_by_one_beyond_once() -> None:
+    asked, found = rounds(lambda trial: min(0.99, 0.5 + 40 * trial.rate**2))  # the higher the better, without end
+    assert [trial.rate for trial in asked[2]] == [1.0]
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result is not None and result.at_edge, "still at the edge of all that were tried"
+
+
+def test_nothing_is_tried_beyond_a_grid_on_which_nothing_was_learned() -> None:
+    asked, _ = rounds(lambda trial: 0.02 + 0.01 * (trial.rate == 1e-1))
+    assert all(trial.rate <= 1e-1 for each in asked for trial in each)
+
+
+def test_what_falls_short_is_trained_twice_as_long() -> None:
+    asked, found = rounds(lambda trial: (0.5 if trial.steps == 600 else 0.3) if trial.rate == 1e-2 else 0.2)
+    assert {trial.steps for trial in asked[-1]} == {600} and len(asked) == 4
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result is not None and set(result.longer.values()) == {0.5}
+
+
+def test_a_rate_that_diverges_is_never_chosen() -> None:
+    _, found = rounds(lambda trial: -1.0 if trial.rate == 1e-1 else 0.93)
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result is not None and result.rate < 1e-1
+
+
+def test_an_interrupted_battery_asks_only_for_what_is_missing() -> None:
+    _, found = rounds(lambda trial: 0.95)
+    lost = next(trial for trial in found if trial.mixer and trial.seed == 1)
+    kept = {trial: record for trial, record in found.items() if trial != lost}
+    assert wanted(TIER, QUESTION, "mine", kept) == [lost] and answer(TIER, QUESTION, "mine", kept) is None
+    assert wanted(TIER, QUESTION, "mine", found) == []
+
+
+@pytest.mark.parametrize("field", ["steps", "batch", "task"])
+def test_options_of_a_run_name_everything_that_decides_it(field: str) -> None:
+    given = QUESTION.options("gru", rate=1e-2, seed=3, steps=7)
+    changed = replace(QUESTION, **{field: "regression" if field == "task" else 11})
+    assert (changed.options("gru", rate=1e-2, seed=3, steps=7) != given) is (field != "steps")
+    assert given["seeds"] == [3] and given["train"]["max_steps"] == 7 and given["optimizer"]["lr"] == 1e-2

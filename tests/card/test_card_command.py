@@ -1,0 +1,103 @@
+"""`assay card` on a file outside the tree: one command, one screen; and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.card import cost, protocol
+from assay.card.protocol import Question, Tier
+
+Cli = Callable[..., tuple[int, str, str]]
+TINY = {"model_dim": 16, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
+TOY = Tier(
+    "smoke", "toy", (0, 1),
+    (Question("recall", "recalls", "does not recall", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=2:power_a=1",
+              model=TINY, steps=6, batch=4, eval_size=50, rates=(1e-2, 3e-2)),),
+)  # fmt: skip
+TWIN = """
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.gru import GRU
+
+@mixers.register("twin")
+@dataclass(frozen=True, kw_only=True)
+class Twin(GRU):
+    aliases = ()
+"""
+LEAKING = """
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+
+class Mean(MixerModule):
+    def forward(self, x):
+        return x + x.mean(1, keepdim=True)
+
+    def init_state(self, batch):
+        import torch
+        return torch.zeros(batch, 1)
+
+    def step(self, x, state):
+        return 2 * x, state
+
+@mixers.register("leaking")
+@dataclass(frozen=True, kw_only=True)
+class Leaking(Mixer):
+    def core(self, d_model, max_len):
+        return Mean()
+
+    def core_state(self, d_model, length):
+        return 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": TOY})
+    monkeypatch.setattr(cost, "LENGTH", 16)
+    monkeypatch.setattr(cost, "REPEATS", 1)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothing(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "twin.py").write_text(TWIN)
+    words = ("card", "twin.py", "--vs", "gru", "--executor", "serial")
+    code, out, err = cli(*words)
+    assert code == 0, err
+    assert "card of twin" in out and "speed here" in out and "bytes of state" in out
+    again, shown, told = cli(*words, "--json")
+    assert again == 0 and "to run" not in told
+    card = json.loads(shown)[0]
+    found = card["questions"]["recall"]
+    assert found["differences"]["gru"]["standing"] == "level" and found["differences"]["gru"]["interval"]["mean"] == 0
+    assert found["scores"].keys() == {"0", "1"} and card["protocol"] == protocol.VERSION
+
+
+def test_a_mixer_that_looks_ahead_is_refused_by_name_of_the_promise(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "leaking.py").write_text(LEAKING)
+    code, out, err = cli("card", "leaking.py", "--executor", "serial")
+    assert code == 2 and not out and "breaks a promise" in err and "tokens after t" in err, err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["delta_nte"], "Did you mean 'delta_net'"),
+        (["none.py"], "none.py"),
+        (["gru", "--vs", "nobody"], "no mixer 'nobody'"),
+        (["gru:width=-1"], "width"),
+        (["gru", "--tier", "huge"], "huge"),
+        ([], "FILE|MIXER"),
+    ],
+)
+def test_a_wrong_word_is_one_line(words: list[str], said: str, cli: Cli) -> None:
+    code, out, err = cli("card", *words)
+    assert code == 2 and not out and said in err, err
+
+
+def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:
+    code, out, _ = cli("card", "gru", "--dry-run")
+    assert code == 0 and "recall" in out and not list(tmp_path.iterdir())

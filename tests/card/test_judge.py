@@ -1,0 +1,68 @@
+"""Verdicts are never stronger than the seeds: level where they do not tell, and nothing without a certificate."""
+
+import pytest
+
+from assay.card.battery import Answer, Bounds
+from assay.card.judge import in_words, line, pooled
+from assay.card.protocol import Question
+
+QUESTION = Question("recall", "recalls", "does not recall", "mqar")
+BOUNDS = Bounds(0.1, 1.0)
+
+
+def answered(name: str, *scores: float, longer: tuple[float, ...] = (), edge: bool = False) -> Answer:
+    more = dict(enumerate(longer))
+    return Answer(name, QUESTION, dict(enumerate(scores)), rate=1e-2, at_edge=edge, window=2, longer=more)
+
+
+FIELD = [answered("a", 0.97, 0.99), answered("b", 0.50, 0.54), answered("c", 0.95, 0.96)]
+
+
+def test_a_twin_is_in_its_twins_group() -> None:
+    found = line(answered("twin", 0.97, 0.99), FIELD, BOUNDS)
+    assert found.differences["a"].standing == "level" and found.differences["a"].interval.mean == 0
+    assert found.differences["b"].standing == "above" and found.rank == "a"
+    assert in_words([found]) == ["recalls; better than b"]
+
+
+def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
+    found = line(answered("weak", 0.2, 0.22, longer=(0.21, 0.2)), FIELD, BOUNDS)
+    assert [found.differences[name].standing for name in "abc"] == ["below"] * 3
+    assert found.certified and in_words([found]) == ["does not recall; worse than a, b, c"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "says nothing yet"),
+        (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "edge"),
+        (answered("mine", 0.2, 0.22), "says nothing yet"),
+    ],
+    ids=["twice the training moves it", "rate at an edge", "not trained longer"],
+)
+def test_nothing_is_said_without_a_certificate(mine: Answer, said: str) -> None:
+    found = line(mine, FIELD, BOUNDS)
+    assert not found.certified and said in found.verdict and "does not recall" not in found.verdict
+
+
+def test_seeds_that_disagree_tell_little_apart() -> None:
+    found = line(answered("mine", 0.99, 0.2, longer=(0.99, 0.2)), FIELD, BOUNDS)
+    assert all(each.standing == "level" for each in found.differences.values())
+    assert not found.certified and "1 of 2 seeds" in found.verdict
+
+
+def test_the_deviation_is_never_below_the_sampling_error() -> None:
+    deviation, freedom = pooled([answered("x", 0.5, 0.5), answered("y", 0.51, 0.51)])
+    assert deviation == QUESTION.resolution and freedom == 2
+    found = line(answered("x", 0.5, 0.5, longer=(0.5, 0.5)), [answered("y", 0.51, 0.51)], BOUNDS)
+    assert found.differences["y"].standing == "level"
+
+
+def test_an_interval_of_a_share_stays_between_0_and_1() -> None:
+    found = line(answered("mine", 1.0, 0.9), FIELD, BOUNDS)
+    assert found.interval.high is not None and found.interval.high <= 1
+
+
+def test_one_seed_has_no_interval_and_no_rank() -> None:
+    found = line(answered("mine", 0.95), [answered("other", 0.2)], BOUNDS)
+    assert found.interval.low is None and not found.differences and found.rank == ""
