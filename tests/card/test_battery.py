@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from assay.api import Execution
 from assay.card.battery import Records, Trial, answer, battery, wanted
-from assay.card.protocol import SCREENING_SEED, Question, Tier
+from assay.card.protocol import SCREENING_SEED, TIERS, Question, Tier
+from assay.card.running import Runner
 from assay.core.run import Numerics, Record, Run
 
 QUESTION = Question("recall", "recalls", "does not recall", "mqar", steps=300, rates=(1e-3, 1e-2, 1e-1))
@@ -82,3 +85,15 @@ def test_options_of_a_run_name_everything_that_decides_it(field: str) -> None:
     changed = replace(QUESTION, **{field: "regression" if field == "task" else 11})
     assert (changed.options("gru", rate=1e-2, seed=3, steps=7) != given) is (field != "steps")
     assert given["seeds"] == [3] and given["train"]["max_steps"] == 7 and given["optimizer"]["lr"] == 1e-2
+
+
+@pytest.mark.parametrize("name", TIERS)
+def test_every_question_of_a_tier_is_a_run_of_icl(name: str, tmp_path: Path) -> None:
+    tier = TIERS[name]
+    runner = Runner(tier, Execution(out=tmp_path), show=lambda session: [])
+    for question in tier.questions:
+        trials = wanted(tier, question, "delta_net", {})
+        runs = [runner.run_of(trial) for trial in trials]
+        assert [run.options["optimizer"]["lr"] for run in runs] == list(question.rates)
+        assert runner.run_of(Trial(question.name, seed=1)).options["model"] is None
+        assert len({run.id for run in runs}) == len(runs)

@@ -102,7 +102,7 @@ SMOKE = Tier(
             name="noisy recall",
             does="recalls through noise",
             does_not="does not recall through noise",
-            task="noisy_recall:vocab_size=32:length=64",
+            task="noisy_recall:vocab_size=32:input_seq_len=64",
             model=TWO,
         ),
     ),
