@@ -98,6 +98,40 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, cli: Cli) -> None
     assert code == 2 and not out and said in err, err
 
 
+def test_a_card_travels_and_is_verified_by_its_reader(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "twin.py").write_text(TWIN)
+    here = ("--executor", "serial", "--vs", "gru")
+    code, _, err = cli("card", "submit", "twin.py", "packed", *here)
+    assert code == 0, err
+    assert sorted(path.name for path in Path("packed").iterdir()) == ["card.json", "mixer.py", "records.jsonl.gz"]
+    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    assert code == 0 and out == "verified\n", err
+    told = json.loads(Path("packed/card.json").read_text())
+    told["questions"]["recall"]["scores"]["0"] = 0.99
+    Path("packed/card.json").write_text(json.dumps(told))
+    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    assert code == 2 and not out and "does not follow from its records" in err
+    Path("packed/mixer.py").write_text(TWIN + "# another file\n")
+    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    assert code == 2 and not out and "of another file" in err
+
+
+def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:
+    def written(name: str, *scores: float, tier: str = "smoke") -> str:
+        line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.02, "freedom": 4}
+        Path(name).write_text(json.dumps([{"protocol": 1, "tier": tier, "questions": {"recall": line}}]))
+        return name
+
+    good, same, bad = written("good", 0.9, 0.92), written("same", 0.91, 0.9), written("bad", 0.4, 0.42)
+    assert cli("card", "diff", good, same)[:2][0] == 0
+    code, out, _ = cli("card", "diff", good, bad)
+    assert code == 1 and out.startswith("worse   recall: -0.500")
+    assert cli("card", "diff", bad, good)[0] == 0
+    code, _, err = cli("card", "diff", good, written("other", 0.9, 0.9, tier="full"))
+    assert code == 2 and "do not compare" in err
+    assert cli("card", "diff", good, "nowhere.json")[0] == 2
+
+
 def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:
     code, out, _ = cli("card", "gru", "--dry-run")
     assert code == 0 and "recall" in out and not list(tmp_path.iterdir())

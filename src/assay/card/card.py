@@ -91,6 +91,8 @@ def _line_json(line: Line) -> dict[str, Any]:
     return {
         "scores": {str(seed): value for seed, value in answer.scores.items()},
         "interval": asdict(line.interval),
+        "deviation": line.deviation,
+        "freedom": line.freedom,
         "floor": line.bounds.floor,
         "ceiling": line.bounds.ceiling,
         "rate": answer.rate,

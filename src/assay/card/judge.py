@@ -9,13 +9,14 @@ be.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from statistics import fmean
+from typing import Any, Literal
 
 from assay.card.battery import Answer, Bounds
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval, holm
 
-special: object = Later("scipy.special")
+special: Any = Later("scipy.special")
 LEVEL = 0.05
 
 Standing = Literal["above", "below", "level"]
@@ -45,6 +46,9 @@ class Line:
     answer: Answer
     bounds: Bounds
     interval: Interval
+    deviation: float
+    """Between seeds, pooled over all mixers that were compared, with so many degrees of `freedom`."""
+    freedom: int
     differences: Mapping[str, Difference]
     verdict: str
     certified: bool
@@ -67,7 +71,8 @@ def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     deviation, freedom = pooled([mine, *field])
     differences = _differences(mine, field, deviation, freedom)
     verdict, certified = _verdict(mine, deviation, freedom)
-    return Line(mine, bounds, _interval(mine, deviation, freedom), differences, verdict, certified)
+    interval = _interval(mine, deviation, freedom)
+    return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified)
 
 
 def pooled(answers: Sequence[Answer]) -> tuple[float, int]:
@@ -89,15 +94,19 @@ def _interval(answer: Answer, deviation: float, freedom: int) -> Interval:
 def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedom: int) -> dict[str, Difference]:
     if not freedom:
         return {}
-    found: dict[str, Interval] = {}
-    p: dict[str, float] = {}
-    for other in field:
-        error = deviation * math.sqrt(1 / len(mine.scores) + 1 / len(other.scores))
-        gap, half = mine.mean - other.mean, _quantile(freedom) * error
-        found[other.mixer] = Interval(gap, gap - half, gap + half, min(len(mine.scores), len(other.scores)))
-        p[other.mixer] = 2 * float(special.stdtr(freedom, -abs(gap) / error))  # type: ignore[attr-defined]
-    adjusted = holm(p)
-    return {name: Difference(name, interval, adjusted[name]) for name, interval in found.items()}
+    found = {other.mixer: told_apart(mine.scores, other.scores, deviation, freedom) for other in field}
+    adjusted = holm({name: p for name, (_, p) in found.items()})
+    return {name: Difference(name, interval, adjusted[name]) for name, (interval, _) in found.items()}
+
+
+def told_apart(
+    mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int
+) -> tuple[Interval, float]:
+    """Return the difference of two means with its interval, and the p of a t test with a known pooled deviation."""
+    error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
+    gap, half = fmean(mine.values()) - fmean(other.values()), _quantile(freedom) * error
+    interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
+    return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error))
 
 
 def _verdict(mine: Answer, deviation: float, freedom: int) -> tuple[str, bool]:
@@ -118,7 +127,7 @@ def _verdict(mine: Answer, deviation: float, freedom: int) -> tuple[str, bool]:
 
 
 def _quantile(freedom: int) -> float:
-    return float(special.stdtrit(freedom, 1 - LEVEL / 2))  # type: ignore[attr-defined]
+    return float(special.stdtrit(freedom, 1 - LEVEL / 2))
 
 
 def in_words(lines: Sequence[Line]) -> list[str]:

@@ -22,6 +22,8 @@ class Runner:
     show: Callable[[Session], Sequence[Record]]
     own: bool = False
     """Whether shipped records are left out and everything is trained here."""
+    as_computed: Numerics | None = None
+    """The numerics of runs computed elsewhere, whose ids are asked for; None: those of this machine."""
     _runs: dict[Trial, Run] = field(default_factory=dict)
 
     def __call__(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
@@ -58,4 +60,4 @@ class Runner:
 
     @property
     def numerics(self) -> Numerics:
-        return Session.numerics(studies["icl"](), self.execution)
+        return self.as_computed or Session.numerics(studies["icl"](), self.execution)

@@ -2,12 +2,18 @@
 
 $ assay card my_mixer.py                      the mixers of a file, with the anchors of the protocol beside them
 $ assay card delta_net:beta_max=2 --vs delta_net mamba2 gru
+$ assay card diff before.json after.json      exit code 1 where a question is answered worse
+$ assay card submit my_mixer.py FOLDER        the file, its records and its card, for a pull request
+$ assay card verify FOLDER                    what a reader runs: promises, ids, one cell computed again
 """
 
+import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from assay.command.flags import Parser
 from assay.command.progress import say, shown
@@ -20,37 +26,32 @@ from assay.core.run import Record
 
 if TYPE_CHECKING:
     from assay.api import Session
+    from assay.card.battery import Compute, Records, Trial
     from assay.card.card import Card
+    from assay.card.running import Runner
 
 PLACING = ("out", "device", "executor", "workers", "ray_address")
+CLOSE = 0.05
+"""How far a score may move on another machine and still count as the same."""
 
 
 def card(words: list[str]) -> int:
-    """What a sequence mixer can do, next to the field: `assay card my_mixer.py`, or the name of one."""
-    from assay.card.protocol import ANCHORS, TIERS
-
-    parser = Parser(prog="assay card", description=card.__doc__)
+    """What a sequence mixer can do, next to the field: `assay card my_mixer.py`; also diff, submit and verify."""
+    verbs: dict[str, Callable[[list[str]], int]] = {"diff": _diff, "submit": _submit, "verify": _verify}
+    if words and words[0] in verbs:
+        return verbs[words[0]](words[1:])
+    parser = _parser("card", card.__doc__ or "")
     parser.add_argument("mixers", nargs="+", metavar="FILE|MIXER", help="a Python file with mixers, or mixers by name")
-    parser.add_argument("--vs", nargs="+", metavar="MIXER", help=f"the field; default: {' '.join(ANCHORS)}")
-    parser.add_argument("--tier", default="smoke", choices=list(TIERS), help="how much is asked")
-    parser.add_argument("--own-baselines", action="store_true", help="train the field here, whatever ships with assay")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run")
     parser.add_argument("--json", action="store_true", help="print the card as JSON")
-    parser.add_argument("--out", default="results")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--executor", default="local")
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--ray-address")
     args = parser.parse_args(words)
     mine, foreign = _mixers(args.mixers)
-    field = [word for word in (args.vs or ANCHORS) if word not in mine]
-    for word in field:
-        _known(word)
+    field = _field(args, mine)
     _check(foreign)
-    placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
+    runner = _runner(args)
     if args.dry_run:
-        return _plan(mine, field, TIERS[args.tier], placing)
-    cards = made(mine, field, args.tier, placing, own=args.own_baselines)
+        return _plan(mine, field, runner)
+    cards, _ = made(mine, field, runner)
     if args.json:
         print(json.dumps([each.to_json() for each in cards], indent=1))
     else:
@@ -58,37 +59,150 @@ def card(words: list[str]) -> int:
     return 0
 
 
-def made(mine: Sequence[str], field: Sequence[str], tier: str, placing: dict[str, Any], *, own: bool) -> "list[Card]":
-    """Run the battery for every mixer, and judge each of `mine` next to all others."""
+def _parser(verb: str, description: str) -> argparse.ArgumentParser:
+    from assay.card.protocol import ANCHORS, TIERS
+
+    parser = Parser(prog=f"assay {verb}", description=description)
+    parser.add_argument("--vs", nargs="+", metavar="MIXER", help=f"the field; default: {' '.join(ANCHORS)}")
+    parser.add_argument("--tier", default="smoke", choices=list(TIERS), help="how much is asked")
+    parser.add_argument("--own-baselines", action="store_true", help="train the field here, whatever ships with assay")
+    parser.add_argument("--out", default="results")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--executor", default="local")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--ray-address")
+    return parser
+
+
+def _runner(args: argparse.Namespace) -> "Runner":
     from assay.api import Execution
+    from assay.card.protocol import TIERS
+    from assay.card.running import Runner
+
+    placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
+    execution = construct(Execution, placing, what="assay card")
+    return Runner(TIERS[args.tier], execution, _computed, own=args.own_baselines)
+
+
+def _field(args: argparse.Namespace, mine: Sequence[str]) -> list[str]:
+    from assay.card.protocol import ANCHORS
+
+    field = [word for word in (args.vs or ANCHORS) if word not in mine]
+    for word in field:
+        _known(word)
+    return field
+
+
+def made(
+    mine: Sequence[str], field: Sequence[str], runner: "Runner", look: "Compute | None" = None
+) -> "tuple[list[Card], Records]":
+    """Run the battery for every mixer, and judge each of `mine` next to all others. `look` finds records elsewhere, and
+    then nothing is computed and no speed is measured."""
     from assay.card.battery import answer, battery, bounds
     from assay.card.card import Card
     from assay.card.cost import speed
     from assay.card.judge import line
-    from assay.card.protocol import TIERS
-    from assay.card.running import Runner
     from assay.train.device import activate
 
-    chosen = TIERS[tier]
-    execution = construct(Execution, placing, what="assay card")
-    runner = Runner(chosen, execution, _computed, own=own)
-    every = [*mine, *field]
-    found = battery(chosen, every, runner)
-    answers = {(mixer, q.name): answer(chosen, q, mixer, found) for mixer in every for q in chosen.questions}
-    with activate(runner.numerics) as device:
-        speeds = {mixer: speed(mixer, device) for mixer in every}
+    tier, every = runner.tier, [*mine, *field]
+    found = battery(tier, every, look or runner)
+    answers = {
+        (mixer, question.name): told
+        for mixer in every
+        for question in tier.questions
+        if (told := answer(tier, question, mixer, found)) is not None
+    }
+    speeds = {}
+    if look is None:
+        with activate(runner.numerics) as device:
+            speeds = {mixer: speed(mixer, device) for mixer in every}
     cards = []
     for mixer in mine:
+        others = [other for other in every if other != mixer]
         lines = [
-            line(
-                answers[mixer, q.name],
-                [answers[other, q.name] for other in every if other != mixer],
-                bounds(q, chosen, found),
-            )
-            for q in chosen.questions
+            line(answers[mixer, q.name], [answers[other, q.name] for other in others], bounds(q, tier, found))
+            for q in tier.questions
         ]
-        cards.append(Card(mixer, chosen, lines, speeds))
-    return cards
+        cards.append(Card(mixer, tier, lines, speeds))
+    return cards, found
+
+
+def _diff(words: list[str]) -> int:
+    """Compare two cards, each a file of `assay card MIXER --json`: 1 where a question is answered worse."""
+    from assay.card.exchange import changes, read_card
+
+    parser = Parser(prog="assay card diff", description=_diff.__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    args = parser.parse_args(words)
+    found = changes(read_card(args.before), read_card(args.after))
+    for each in found:
+        low, high = each.interval.low, each.interval.high
+        print(f"{each.word:<7} {each.question}: {each.interval.mean:+.3f} [{low:+.3f}, {high:+.3f}], p {each.p:.2g}")
+    return int(any(each.word == "worse" for each in found))
+
+
+def _submit(words: list[str]) -> int:
+    """Write a mixer's file, every record and its card into a folder, for a pull request."""
+    from assay.card.exchange import pack
+
+    parser = _parser("card submit", _submit.__doc__ or "")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args(words)
+    mine, foreign = _mixers([str(args.file)])
+    if len(mine) != 1:
+        raise UserError(f"'{args.file}' has {len(mine)} mixers ({', '.join(mine)}): submit one per file.")
+    field = _field(args, mine)
+    _check(foreign)
+    cards, records = made(mine, field, _runner(args))
+    pack(args.folder, args.file, records, {**cards[0].to_json(), "field": field})
+    say(f"wrote {args.folder}: mixer.py, records.jsonl.gz, card.json. `assay card verify {args.folder}` tries them.")
+    return 0
+
+
+def _verify(words: list[str]) -> int:
+    """Try a submitted folder: the mixer's promises, that its records follow from its file and its card from them, and
+    one cheap run computed again."""
+    from assay.card import exchange
+
+    parser = _parser("card verify", _verify.__doc__ or "")
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args(words)
+    told = exchange.read_card(args.folder / exchange.CARD)
+    exchange.check_version(told)
+    mine, foreign = _mixers([str(args.folder / exchange.MIXER)])
+    _check(foreign)
+    say("promises: kept")
+    args.tier = told["tier"]
+    packed = exchange.packed_records(args.folder)
+    if not packed:
+        raise UserError(f"{args.folder} has no records: `assay card submit` writes records.jsonl.gz.")
+    runner = replace(_runner(args), as_computed=next(iter(packed.values())).run.numerics)
+
+    def look(trials: "Sequence[Trial]") -> "Records":
+        runs = {trial: runner.run_of(trial) for trial in trials}
+        if lost := [trial for trial, run in runs.items() if run.id not in packed]:
+            raise UserError(f"{args.folder} has no record of {lost[0]}: its records are of another file or protocol.")
+        return {trial: packed[run.id] for trial, run in runs.items()}
+
+    cards, found = made(mine, told["field"], runner, look)
+    if exchange.without_speed(cards[0].to_json() | {"field": told["field"]}) != exchange.without_speed(told):
+        raise UserError(f"{args.folder}/card.json does not follow from its records.")
+    say(f"records: {len(packed)}, of this file, and the card follows from them")
+    again = exchange.cheapest([trial for trial in found if trial.mixer == mine[0]])
+    with TemporaryDirectory() as folder:
+        fresh = _runner(args)
+        fresh = replace(fresh, own=True, execution=replace(fresh.execution, out=Path(folder)))
+        here = fresh([again])[again]
+    one, two = (record.metrics.get("curve", [{}])[-1].get("accuracy", 0.0) for record in (found[again], here))
+    if abs(one - two) > CLOSE:
+        raise UserError(
+            f"computed again, {again} has a validation accuracy of {two:.3f}, and the record says {one:.3f}."
+        )
+    say(f"computed again: {again.question} at rate {again.rate:g}, accuracy {two:.3f}, recorded {one:.3f}")
+    print("verified")
+    return 0
 
 
 def _mixers(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -120,12 +234,11 @@ def _known(word: str) -> None:
 
 def _check(words: Sequence[str]) -> None:
     """Stop at the first broken promise: a card of a mixer that looks ahead would say nothing."""
-    from assay.contracts.base import check, made
+    from assay.contracts.base import check
+    from assay.mixers import mixers
 
     for word in words:
-        plugin, verdicts = made("mixers", word)
-        tried = verdicts or check("mixers", plugin)  # type: ignore[arg-type]
-        for verdict in tried:
+        for verdict in check("mixers", mixers.parse(word)):
             if not verdict.kept:
                 raise UserError(
                     f"{word} breaks a promise of mixers, and a card would say nothing: {verdict.promise} "
@@ -133,13 +246,14 @@ def _check(words: Sequence[str]) -> None:
                 )
 
 
-def _plan(mine: Sequence[str], field: Sequence[str], tier: Any, placing: dict[str, Any]) -> int:
+def _plan(mine: Sequence[str], field: Sequence[str], runner: "Runner") -> int:
     from assay.card.battery import wanted
 
+    tier = runner.tier
     for question in tier.questions:
-        first = len(wanted(tier, question, "", {}))
-        print(f"{question.name}: {first} rates, then the winner with {len(tier.seeds)} seeds, {question.steps} steps")
-    print(f"for {', '.join(mine)}, next to {', '.join(field)}; {tier.says}")
+        rates = len(wanted(tier, question, "", {}))
+        print(f"{question.name}: {rates} rates, then the winner with {len(tier.seeds)} seeds, {question.steps} steps")
+    print(f"for {', '.join(mine)}, next to {', '.join(field) or 'nobody'}; {tier.says}")
     return 0
 
 

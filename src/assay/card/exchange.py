@@ -1,0 +1,96 @@
+"""Cards that travel: two compared for CI, one packed for a pull request, and a packed one verified by its reader.
+
+FOLDER/mixer.py            the file, whole
+FOLDER/records.jsonl.gz    every run the card rests on, the field's too
+FOLDER/card.json           the card that follows from them
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.card.battery import Records, Trial
+from assay.card.judge import LEVEL, told_apart
+from assay.card.protocol import VERSION
+from assay.core import shipped
+from assay.core.errors import UserError
+from assay.core.files import disk_errors, read_file, write_file
+from assay.core.run import Record
+from assay.metrics.intervals import Interval, holm
+
+MIXER, RECORDS, CARD = "mixer.py", "records", "card.json"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One question on two cards: the second's score less the first's."""
+
+    question: str
+    interval: Interval
+    p: float
+
+    @property
+    def word(self) -> str:
+        if self.p >= LEVEL:
+            return "level"
+        return "better" if self.interval.mean > 0 else "worse"
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Read one card from a JSON file, which `assay card --json` writes as a list of one."""
+    try:
+        found = json.loads(read_file(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read a card from '{path}': {error}. `assay card MIXER --json` prints one.") from None
+    cards = found if isinstance(found, list) else [found]
+    if len(cards) != 1 or not isinstance(cards[0], dict) or "questions" not in cards[0]:
+        raise UserError(f"'{path}' is not one card: give a file that `assay card MIXER --json` printed.")
+    return dict(cards[0])
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Compare two cards of one protocol and tier, question by question, Holm over the questions."""
+    for key in ("protocol", "tier"):
+        if before[key] != after[key]:
+            raise UserError(f"the cards differ in their {key}, {before[key]} and {after[key]}: they do not compare.")
+    found: dict[str, Interval] = {}
+    p: dict[str, float] = {}
+    for name in (name for name in before["questions"] if name in after["questions"]):
+        one, two = before["questions"][name], after["questions"][name]
+        freedom = one["freedom"] + two["freedom"]
+        if not freedom:
+            raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
+        square = (one["freedom"] * one["deviation"] ** 2 + two["freedom"] * two["deviation"] ** 2) / freedom
+        found[name], p[name] = told_apart(two["scores"], one["scores"], square**0.5, freedom)
+    adjusted = holm(p)
+    return [Change(name, interval, adjusted[name]) for name, interval in found.items()]
+
+
+def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:
+    """Write a folder that a stranger can verify."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / MIXER, read_file(source).encode())
+        write_file(folder / CARD, (json.dumps(card, indent=1) + "\n").encode())
+    shipped.write(folder / f"{RECORDS}.jsonl.gz", {record.run.id: record for record in records.values()}.values())
+
+
+def packed_records(folder: Path) -> dict[str, Record]:
+    return {record.run.id: record for record in shipped.records(RECORDS, folder)}
+
+
+def without_speed(card: Mapping[str, Any]) -> dict[str, Any]:
+    """A card as far as it follows from its records."""
+    return {key: value for key, value in json.loads(json.dumps(card)).items() if key != "speed"}
+
+
+def check_version(card: Mapping[str, Any]) -> None:
+    if card.get("protocol") != VERSION:
+        raise UserError(f"the card follows protocol {card.get('protocol')}, and this assay has protocol {VERSION}.")
+
+
+def cheapest(trials: Sequence[Trial]) -> Trial:
+    """Return the trial with the fewest steps, to be computed again by who verifies."""
+    return min((trial for trial in trials if trial.mixer), key=lambda trial: (trial.steps, trial.question, trial.rate))
