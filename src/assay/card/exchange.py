@@ -72,7 +72,7 @@ def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) 
     """Write a folder that a stranger can verify."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / MIXER, read_file(source).encode())
+        write_file(folder / MIXER, read_file(source))
         write_file(folder / CARD, (json.dumps(card, indent=1) + "\n").encode())
     shipped.write(folder / f"{RECORDS}.jsonl.gz", {record.run.id: record for record in records.values()}.values())
 
