@@ -17,6 +17,8 @@ from assay.core.on_use import Later
 
 special: Any = Later("scipy.special")
 K = TypeVar("K", bound=Hashable)
+ROUNDING = 1e-12
+"""Spread of differences, relative to the values, that is rounding."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,19 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float], level: flo
 
 
 def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
-    """Return p of a two-sided paired t test over shared seeds; 1 if fewer than two seeds leave nothing to test."""
+    """Return p of a two-sided paired t test over shared seeds; 1 if fewer than two seeds leave nothing to test.
+
+    Differences that are one number but for rounding have no spread to test with: t would be infinite and p 0. Few seeds
+    do not say that much. p is then that of n signs that agree by chance, 2^(1-n): .25 of three seeds, .06 of five."""
     differences = _differences(a, b)
-    if len(differences) < 2:
+    n = len(differences)
+    if n < 2:
         return 1.0
-    mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
-    if error == 0:
-        return 0.0 if mean else 1.0
-    return 2 * float(special.stdtr(len(differences) - 1, -abs(mean) / error))
+    mean, spread = fmean(differences), stdev(differences)
+    rounding = ROUNDING * max(abs(value) for seed in a.keys() & b.keys() for value in (a[seed], b[seed]))
+    if spread <= rounding:
+        return 2.0 ** (1 - n) if abs(mean) > rounding else 1.0
+    return 2 * float(special.stdtr(n - 1, -abs(mean) * math.sqrt(n) / spread))
 
 
 def holm(p: Mapping[K, float]) -> dict[K, float]:
