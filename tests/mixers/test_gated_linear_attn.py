@@ -33,6 +33,7 @@ def test_its_widths_heads_and_gate_are_the_published_ones() -> None:
         "gate_normalizer": 16.0,
         "gate_low_rank": 16,
         "conv": 0,
+        "conv_on": "qkv",
     }
     assert mixers["gated_linear_attn"]().spec() == {"name": "gated_linear_attn", **published}
     heads = mixers["gated_linear_attn"]().build(128, 64).heads
@@ -43,6 +44,7 @@ def test_a_new_model_remembers_for_about_twenty_tokens() -> None:
     """logsigmoid(0) / 16 = -.043: what is written halves in 16 tokens."""
     with initialised_from(0, "gla"):
         module = mixers["gated_linear_attn"]().build(128, 64)
-    *_, log_decay = module.written(torch.randn(4, 64, 128, generator=stream(0, "tokens")))
+    x = torch.randn(4, 64, 128, generator=stream(0, "tokens"))
+    *_, log_decay = module.written(x, *module.heads.split(x))
     assert 15 < -1 / log_decay.mean() < 30
     assert (log_decay < 0).all()

@@ -47,9 +47,9 @@ def test_no_chunk_reads_the_future(name: str, t: int) -> None:
     [
         ("gated_linear_attn", 4 * 16 * 32),
         ("retention", 4 * 32 * 64),
-        ("delta_net", 4 * 32 * 32 + 3 * 128),
-        ("gated_delta_net", 4 * 32 * 32 + 3 * 128),
-        ("mamba2", 256 * 16 + 3 * 128),
+        ("delta_net", 4 * 32 * 32 + 9 * 128),
+        ("gated_delta_net", 4 * 32 * 32 + 9 * 128),
+        ("mamba2", 256 * 16 + 3 * (256 + 2 * 16)),
         ("gru", 128),
     ],
 )

@@ -1,11 +1,12 @@
 """A sequence mixer moves information along time, causally, and can do so one token at a time with a state.
 
 The base class does once what every mixer shares, the optional short convolution in front and its part of the state,
-and asks a mixer for two methods: `core`, the module, and `core_state`, how many scalars it carries.
+and asks a mixer for two methods: `core`, the module, and `core_state`, how many scalars it carries. Mixers that were
+published with the convolution inside, on their queries, keys and values, are `InnerConvolution`s.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -46,6 +47,10 @@ class Mixer(Sized):
     may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
     ordered: ClassVar[bool] = True
     """Whether one layer can tell the order of the past without positions in the tokens."""
+    rounding: ClassVar[float] = 0.0
+    """How far later tokens may move an output: not a bit, but for convolutions by FFT, which round over all tokens."""
+    portable: ClassVar[bool] = True
+    """Whether it runs on every device, and many models at once. Other people's CUDA kernels do neither."""
 
     conv: int = 0
     """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none. Mixers published with one have it by
@@ -54,7 +59,12 @@ class Mixer(Sized):
     def build(self, d_model: int, max_len: int) -> MixerModule:
         """Build the module for sequences of up to `max_len` tokens."""
         core = self.core(d_model, max_len)
-        return Convolved(core, d_model, self.conv) if self.conv else core
+        return Convolved(core, d_model, self.front_kernel) if self.front_kernel else core
+
+    @property
+    def front_kernel(self) -> int:
+        """Kernel of the convolution in front; 0: none."""
+        return self.conv
 
     def check_width(self, d_model: int) -> None:
         """Raise UserError where its heads do not divide a model of that width evenly. It can still be built, so that a
@@ -65,7 +75,7 @@ class Mixer(Sized):
 
     def state_size(self, d_model: int, length: int) -> int:
         """Return the scalars in a sequence's state after `length` tokens, the short convolution included."""
-        return self.core_state(d_model, length) + max(0, self.conv - 1) * d_model
+        return self.core_state(d_model, length) + max(0, self.front_kernel - 1) * d_model
 
     def tells_order(self) -> bool:
         """Return whether it knows the order without positions, by itself or by its convolution."""
@@ -76,6 +86,31 @@ class Mixer(Sized):
 
     def core_state(self, d_model: int, length: int) -> int:
         raise NotImplementedError(f"{type(self).__name__}.core_state")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerConvolution(Mixer):
+    """Options of a mixer whose convolution stands on its projected queries, keys and values."""
+
+    conv_on: Literal["qkv", "input"] = "qkv"
+    """Where the convolution stands: on queries, keys and values, with a SiLU after it, or as x + conv(x) in front."""
+
+    @property
+    def front_kernel(self) -> int:
+        return self.conv if self.conv_on == "input" else 0
+
+    @property
+    def inner_kernel(self) -> int:
+        """Kernel of the convolution on queries, keys and values; 0: none."""
+        return self.conv if self.conv_on == "qkv" else 0
+
+    def convolved_channels(self, d_model: int) -> int:
+        """Return the channels of all queries, keys and values."""
+        raise NotImplementedError(f"{type(self).__name__}.convolved_channels")
+
+    def state_size(self, d_model: int, length: int) -> int:
+        seen = max(0, self.inner_kernel - 1) * self.convolved_channels(d_model)
+        return super().state_size(d_model, length) + seen
 
 
 class Convolved(MixerModule):

@@ -1,20 +1,18 @@
 """DeltaNet (Schlag et al. 2021; in parallel: Yang et al. 2024) erases what a key held before as it is written anew.
 
     S_t = (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)         per head
-    q, k = swish(W x) / |swish(W x)|;   b_t = beta_max * sigmoid(W_b x_t);   y = W_o RMSNorm(o)
+    q, k, v = swish(conv(W x)), q and k then of length 1;   b_t = beta_max * sigmoid(W_b x_t);   y = W_o RMSNorm(o)
 
 The transition has the eigenvalue 1 - b_t along k_t and 1 elsewhere. With beta_max=2 it can be negative, down to a
 reflection at b_t = 2: parity can then be tracked, and not otherwise (Grazzi et al. 2024).
-State: S, d_k x d_v scalars per head, whatever the length, and 3 d_model of the convolution.
+State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the convolution.
 
 Differs from the paper (the layer of Yang et al. 2024):
-- one convolution of 4 tokens in front of the layer, x + conv(x), so that b_t sees it too; published are three, on
-  q, k and v alone, each followed by a SiLU, with a state of 9 d_model
-- v has no SiLU
 - 4 heads whatever the width, where the paper's models have heads of 128 channels; 1e-6 in the norm, not 1e-5
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -30,6 +28,8 @@ from assay.nn.norm import Norm
 @dataclass(frozen=True, kw_only=True)
 class DeltaNet(DeltaHeads):
     """Linear attention that overwrites: a key's old value is erased as the new one is written."""
+
+    version: ClassVar[int] = 2
 
     conv: int = 4
     """As published; 0 goes without the short convolution."""

@@ -7,8 +7,8 @@ State: S, d_k x d_v scalars per head, whatever the length. Widths (keys of d_mod
 4 heads and the gate's rank and divisor are the authors'.
 
 Differs from the paper: RMSNorm for LayerNorm and no bias in W_g, as in the authors' code; 1e-6 in the norm, where they
-have 1e-5; weights start as torch starts a linear layer. If a convolution is asked for (conv=4), it stands in front of
-the layer, x + conv(x), where the authors' option has one on each of q, k and v, followed by a SiLU.
+have 1e-5; weights start as torch starts a linear layer. The authors' option, a convolution on q, k and v and a SiLU
+after it, is conv=4.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,20 @@ from torch.nn.functional import logsigmoid
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import GatedReading, MatrixHeads
+from assay.mixers.heads import ConvolvedHeads, GatedReading
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Tokens
 from assay.nn.norm import Norm
-from assay.nn.scan import OuterRecurrence
+from assay.nn.recurrence import OuterRecurrence
+from assay.nn.scan import Keys, Values
 
 
 @mixers.register("gated_linear_attn")
 @dataclass(frozen=True, kw_only=True)
-class GatedLinearAttn(MatrixHeads):
+class GatedLinearAttn(ConvolvedHeads):
     """Linear attention whose every key channel forgets at its own, data-dependent rate."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     expand_k: float = 0.5
     gate_normalizer: float = 16.0
@@ -58,8 +59,7 @@ class GatedMemory(GatedReading, OuterRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim)
 
-    def written(self, x: Tokens) -> tuple[Tensor, ...]:
-        q, k, v = self.heads.split(x)
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
         # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
         decay = logsigmoid(self.decay(x).to(self.norm.weight.dtype)) / self.normalizer
         return q * self.heads.key_dim**-0.5, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)

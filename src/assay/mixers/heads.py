@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from assay.core.errors import UserError
-from assay.mixers.base import Mixer, MixerModule
+from assay.mixers.base import InnerConvolution, Mixer, MixerModule
 from assay.nn.attention import HeadProjections, head_dim
 from assay.nn.axes import Read, Tokens
 from assay.nn.norm import Norm
-from assay.nn.scan import DeltaRecurrence, Recurrence, unit
+from assay.nn.recurrence import DeltaRecurrence, Recurrence
+from assay.nn.scan import Keys, Values, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +91,32 @@ class MatrixHeads(Mixer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaHeads(MatrixHeads):
+class ConvolvedHeads(InnerConvolution, MatrixHeads):
+    """Options of a mixer with a matrix per head and a short convolution on queries, keys and values."""
+
+    swish: ClassVar[bool] = False
+    """Whether a SiLU follows also where there is no convolution."""
+
+    def convolved_channels(self, d_model: int) -> int:
+        return self.num_heads * (2 * self.key_dim(d_model) + self.value_dim(d_model))
+
+    def projections(self, d_model: int) -> HeadProjections:
+        return HeadProjections(
+            d_model,
+            heads=self.num_heads,
+            kv_heads=self.num_heads,
+            key_dim=self.key_dim(d_model),
+            value_dim=self.value_dim(d_model),
+            conv=self.inner_kernel,
+            swish=self.swish or bool(self.inner_kernel),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaHeads(ConvolvedHeads):
     """Options of a mixer that overwrites by the delta rule."""
+
+    swish: ClassVar[bool] = True
 
     beta_max: float = 1.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
@@ -103,16 +128,15 @@ class DeltaHeads(MatrixHeads):
 
 
 class DeltaMemory(DeltaRecurrence, MixerModule):
-    """Writes by the delta rule: q, k = swish(W x) / |swish(W x)|, b_t = beta_max * sigmoid(W_b x_t)."""
+    """Writes by the delta rule: queries and keys become unit vectors, b_t = beta_max * sigmoid(W_b x_t)."""
 
     beta_max: float
     beta: nn.Linear
     norm: Norm
 
-    def written(self, x: Tokens) -> tuple[Tensor, ...]:
-        q, k, v = self.heads.split(x)
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
         beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
-        return unit(silu(q)) * self.heads.key_dim**-0.5, unit(silu(k)), v, rearrange(beta, "b t h -> b h t")
+        return unit(q) * self.heads.key_dim**-0.5, unit(k), v, rearrange(beta, "b t h -> b h t")
 
 
 class GatedReading(Recurrence):

@@ -1,19 +1,19 @@
 """Mamba-2 (Dao and Gu 2024) is a state space model with one data-dependent decay per head.
 
-    u = swish(W_u x), cut into heads;   B = swish(W_B x), C = swish(W_C x), shared by the heads
+    u, B, C = swish(conv(W x) + b);   u is cut into heads, which share B and C
     dt = softplus(W_t x + c);   S_t = exp(-exp(A) dt_t) S_{t-1} + B_t (dt_t u_t)^T;   o_t = S_t^T C_t + D u_t
     y = W_o RMSNorm(o * swish(W_z x))
 
-State: S, expand * d_model * d_state scalars, whatever the length, and 3 d_model of the convolution.
+State: S, expand * d_model * d_state scalars, whatever the length, and 3 (expand * d_model + 2 d_state) of the
+convolution.
 
 Differs from the paper:
-- one convolution of 4 tokens in front of the layer, x + conv(x), so that the gate and dt see it too; published is one
-  on u, B and C alone, with a bias, before the SiLU, from which its recall comes (arXiv 2505.15105)
 - 4 heads whatever the width, where the authors' layer has heads of 64 channels; d_state 16, theirs 128
 - 1e-6 in the norm, not 1e-5
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -23,20 +23,24 @@ from torch.nn.functional import silu
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
-from assay.mixers.base import Mixer, MixerModule
+from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
+from assay.nn.convolution import short_convolution
 from assay.nn.norm import Norm
-from assay.nn.scan import MatrixState, SelectiveDecay, outer_loop, outer_scan
+from assay.nn.recurrence import SelectiveDecay
+from assay.nn.scan import MatrixState, outer_loop, outer_scan
 
 
 @mixers.register("mamba2")
 @dataclass(frozen=True, kw_only=True)
-class Mamba2(Mixer):
+class Mamba2(InnerConvolution):
     """A state space model with one data-dependent decay per head."""
 
+    version: ClassVar[int] = 2
+
     conv: int = 4
-    """As published; 0 goes without the short convolution."""
+    """As published, on u, B and C; its recall comes from there (arXiv 2505.15105). 0 goes without."""
     num_heads: int = 4
     expand: float = 2.0
     """Channels that are mixed, as a multiple of d_model."""
@@ -49,46 +53,59 @@ class Mamba2(Mixer):
             raise UserError(f"mamba2: expand={self.expand} must be above 0.")
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        return StateSpace(d_model, self.num_heads, width=self.head_width(d_model), d_state=self.d_state)
+        sizes = {"width": self.head_width(d_model), "d_state": self.d_state, "conv": self.inner_kernel}
+        return StateSpace(d_model, self.num_heads, **sizes)
 
     def core_state(self, d_model: int, length: int) -> int:
         return self.num_heads * self.d_state * self.head_width(d_model)
+
+    def convolved_channels(self, d_model: int) -> int:
+        return self.num_heads * self.head_width(d_model) + 2 * self.d_state
 
     def head_width(self, d_model: int) -> int:
         return head_dim(int(self.expand * d_model), self.num_heads)
 
 
 class StateSpace(MixerModule):
-    def __init__(self, d_model: int, heads: int, *, width: int, d_state: int) -> None:
+    def __init__(self, d_model: int, heads: int, *, width: int, d_state: int, conv: int) -> None:
         super().__init__()
         self.heads, self.state_shape = heads, (heads, d_state, width)
-        self.sizes = [heads * width, heads * width, d_state, d_state]
-        self.project = nn.Linear(d_model, sum(self.sizes), bias=False)
+        self.sizes = [heads * width, d_state, d_state]
+        self.project = nn.Linear(d_model, heads * width + sum(self.sizes), bias=False)
+        self.convolution = short_convolution(sum(self.sizes), conv, bias=True)
         self.decay = SelectiveDecay(d_model, heads)
         self.skip = nn.Parameter(torch.ones(heads))
         self.norm = Norm(heads * width)
         self.out = nn.Linear(heads * width, d_model, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:
-        z, u, written = self._written(x)
+        z, ubc = self._projected(x)
+        u, written = self._written(x, self.convolution(ubc))
         o, _ = outer_scan(*written)
         return self._read(o, u, z)
 
-    def init_state(self, batch: int) -> MatrixState:
-        return self.out.weight.new_zeros(batch, *self.state_shape)
+    def init_state(self, batch: int) -> tuple[Any, MatrixState]:
+        return self.convolution.init_state(batch), self.out.weight.new_zeros(batch, *self.state_shape)
 
-    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
-        z, u, written = self._written(x[:, None])
-        o, state = outer_loop(*written, state=state)
-        return self._read(o, u, z).squeeze(1), state
+    def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
+        seen, memory = state
+        z, ubc = self._projected(x[:, None])
+        convolved, seen = self.convolution.step(ubc.squeeze(1), seen)
+        u, written = self._written(x[:, None], convolved[:, None])
+        o, memory = outer_loop(*written, state=memory)
+        return self._read(o, u, z).squeeze(1), (seen, memory)
 
-    def _written(self, x: Tokens) -> tuple[Float[Tensor, "batch time width"], Read, tuple[Tensor, ...]]:
-        """Return the gate, the heads' inputs, and the arguments of the scan."""
-        z, *parts = self.project(x).split(self.sizes, dim=-1)
-        u, b, c = map(silu, parts)
+    def _projected(self, x: Tokens) -> tuple[Float[Tensor, "batch time width"], Float[Tensor, "batch time ubc"]]:
+        """Return the gate's input, and u, B and C before the convolution."""
+        z, ubc = self.project(x).split([self.project.out_features - sum(self.sizes), sum(self.sizes)], dim=-1)
+        return z, ubc
+
+    def _written(self, x: Tokens, convolved: Float[Tensor, "batch time ubc"]) -> tuple[Read, tuple[Tensor, ...]]:
+        """Return the heads' inputs, and the arguments of the scan."""
+        u, b, c = silu(convolved).split(self.sizes, dim=-1)
         u = rearrange(u, "b t (h d) -> b h t d", h=self.heads)
         dt, log_decay = self.decay(x)
-        return z, u, (c[:, None], b[:, None], dt[..., None] * u, log_decay)
+        return u, (c[:, None], b[:, None], dt[..., None] * u, log_decay)
 
     def _read(self, o: Read, u: Read, z: Float[Tensor, "batch time width"]) -> Tokens:
         o = rearrange(o + self.skip[:, None, None] * u, "b h t d -> b t (h d)")

@@ -13,6 +13,7 @@ linear layer, not from Xavier's law with the gain 2^-2.5.
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -22,17 +23,20 @@ from torch.nn.functional import silu
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import MatrixHeads
+from assay.mixers.heads import ConvolvedHeads
 from assay.nn.attention import HeadProjections, head_dim
 from assay.nn.axes import Token, Tokens
+from assay.nn.recurrence import OuterRecurrence
 from assay.nn.rotary import rotate
-from assay.nn.scan import MatrixState, OuterRecurrence
+from assay.nn.scan import Keys, MatrixState, Values
 
 
 @mixers.register("retention")
 @dataclass(frozen=True, kw_only=True)
-class Retention(MatrixHeads):
+class Retention(ConvolvedHeads):
     """Linear attention whose heads forget at fixed rates, from 32 tokens on, each twice as long."""
+
+    version: ClassVar[int] = 2
 
     expand_v: float = 2.0
 
@@ -49,8 +53,7 @@ class FadingMemory(OuterRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = nn.GroupNorm(heads.heads, heads.heads * heads.value_dim, eps=1e-6)
 
-    def written(self, x: Tokens) -> tuple[Tensor, ...]:
-        q, k, v = self.heads.split(x)
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
         h = torch.arange(self.heads.heads, dtype=self.norm.weight.dtype, device=x.device)
         log_decay = torch.log1p(-torch.exp2(-5 - h))[:, None].expand(*v.shape[:3])
         return rotate(q * self.heads.key_dim**-0.5), rotate(k), v, log_decay
@@ -60,7 +63,8 @@ class FadingMemory(OuterRecurrence, MixerModule):
         normed = rearrange(self.norm(tokens), "(b t) d -> b t d", b=len(x))
         return self.heads.out(normed * silu(self.gate(x)))
 
-    def step(self, x: Token, state: MatrixState) -> tuple[Token, MatrixState]:
-        keys = rearrange(state, "b h k v -> b h v 1 k")
+    def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
+        seen, memory = state
+        keys = rearrange(memory, "b h k v -> b h v 1 k")
         # A single token is at position 0 and not rotated; instead the state is, by one token back.
-        return super().step(x, rearrange(rotate(keys, start=-1), "b h v 1 k -> b h k v"))
+        return super().step(x, (seen, rearrange(rotate(keys, start=-1), "b h v 1 k -> b h k v")))

@@ -1,4 +1,4 @@
-"""A causal depthwise convolution runs all at once or token by token."""
+"""A causal depthwise convolution runs all at once or token by token; where there is none, its place is held."""
 
 import torch
 from jaxtyping import Float
@@ -11,15 +11,20 @@ from assay.nn.axes import Token, Tokens
 
 class ShortConvolution(nn.Module):
     """y_t = sum_{i<kernel} w_i x_{t-kernel+1+i}, channel by channel: the last weight is the present token's. Zeros
-    stand before the first token."""
+    stand before the first token. Weights start as torch starts a depthwise convolution, a bias per channel likewise."""
 
-    def __init__(self, d_model: int, kernel: int) -> None:
+    def __init__(self, d_model: int, kernel: int, *, bias: bool = False) -> None:
         super().__init__()
         self.kernel = kernel
         self.weight = nn.Parameter(torch.empty(d_model, kernel))
-        nn.init.uniform_(self.weight, -(kernel**-0.5), kernel**-0.5)
+        self.bias = nn.Parameter(torch.empty(d_model)) if bias else None
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, x: Tokens) -> Tokens:
+        return self._shifted(self._weighted(x))
+
+    def _weighted(self, x: Tokens) -> Tokens:
         if scan.backend == "triton":
             from assay.nn.convolution_kernels import convolve
 
@@ -35,4 +40,25 @@ class ShortConvolution(nn.Module):
         self, x: Token, seen: Float[Tensor, "batch seen d_model"]
     ) -> tuple[Token, Float[Tensor, "batch seen d_model"]]:
         window = torch.cat([seen, x[:, None]], dim=1)
-        return torch.einsum("btd,dt->bd", window, self.weight), window[:, 1:]
+        return self._shifted(torch.einsum("btd,dt->bd", window, self.weight)), window[:, 1:]
+
+    def _shifted(self, y: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
+        return y if self.bias is None else y + self.bias
+
+
+class NoConvolution(nn.Module):
+    """Stands where a layer could have a short convolution: it changes nothing and carries nothing."""
+
+    def forward(self, x: Tokens) -> Tokens:
+        return x
+
+    def init_state(self, batch: int) -> tuple[()]:
+        return ()
+
+    def step(self, x: Token, seen: tuple[()]) -> tuple[Token, tuple[()]]:
+        return x, seen
+
+
+def short_convolution(channels: int, kernel: int, *, bias: bool = False) -> ShortConvolution | NoConvolution:
+    """Return the convolution, or for a kernel of 0 what holds its place."""
+    return ShortConvolution(channels, kernel, bias=bias) if kernel else NoConvolution()

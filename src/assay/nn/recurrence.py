@@ -1,0 +1,93 @@
+"""Layers around the recurrences of nn/scan.py: in parallel by their scans, token by token by their loops."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from assay.nn.attention import HeadProjections
+from assay.nn.axes import Token, Tokens
+from assay.nn.random import for_shapes_alone
+from assay.nn.scan import (
+    Keys,
+    MatrixState,
+    PerHead,
+    Values,
+    delta_loop,
+    delta_scan,
+    general_loop,
+    general_scan,
+    outer_loop,
+    outer_scan,
+)
+
+
+class Recurrence(nn.Module):
+    """A layer around a recurrence: `written` maps tokens and their heads to its arguments, `read` maps its outputs to
+    tokens. The state is what the convolution on the heads has seen, and the recurrence's matrix."""
+
+    scan: Callable[..., tuple[Tensor, Tensor]]
+    loop: Callable[..., tuple[Tensor, Tensor]]
+
+    def __init__(self, heads: HeadProjections) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
+        raise NotImplementedError(f"{type(self).__name__}.written")
+
+    def read(self, o: Values, x: Tokens) -> Tokens:
+        raise NotImplementedError(f"{type(self).__name__}.read")
+
+    def forward(self, x: Tokens) -> Tokens:
+        o, _ = self.scan(*self.written(x, *self.heads.split(x)))
+        return self.read(o, x)
+
+    def init_state(self, batch: int) -> tuple[Any, MatrixState]:
+        heads = self.heads
+        memory = heads.out.weight.new_zeros(batch, heads.heads, heads.key_dim, heads.value_dim)
+        return heads.init_seen(batch), memory
+
+    def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
+        token, (seen, memory) = x[:, None], state
+        qkv, seen = self.heads.split_next(x, seen)
+        o, memory = self.loop(*self.written(token, *qkv), state=memory)
+        return self.read(o, token).squeeze(1), (seen, memory)
+
+
+class OuterRecurrence(Recurrence):
+    scan, loop = staticmethod(outer_scan), staticmethod(outer_loop)
+
+
+class DeltaRecurrence(Recurrence):
+    scan, loop = staticmethod(delta_scan), staticmethod(delta_loop)
+
+
+class GeneralRecurrence(Recurrence):
+    scan, loop = staticmethod(general_scan), staticmethod(general_loop)
+
+
+class SelectiveDecay(nn.Module):
+    """A step size and a decay per head that depend on the token (Gu and Dao 2023), initialised as in Mamba-2.
+
+    dt = softplus(W x + b);   log a = -exp(A) dt        dt starts near .001 to .1, exp(A) in 1 to 16
+    """
+
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(d_model, heads, bias=False)
+        if for_shapes_alone():
+            self.bias, self.log_rate = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
+            return
+        dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
+        self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+
+    def forward(self, x: Tokens) -> tuple[PerHead, PerHead]:
+        """Return dt and log a."""
+        dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
+        return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
