@@ -75,8 +75,8 @@ _TYPES: dict[type[Any], Mapping[str, Any]] = {}
 
 
 def added(default: Any) -> Any:
-    """Declare an option that came after records of its class were stored. At its default it is left out of the JSON form,
-    so that old runs keep their ids and their records count for plans of today."""
+    """Declare an option that came after records of its class were stored. At its default it is left out of the JSON
+    form, so that old runs keep their ids and their records count for plans of today."""
     return dataclasses.field(default=default, metadata={"added": True})
 
 

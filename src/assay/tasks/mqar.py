@@ -35,7 +35,6 @@ from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens
 from assay.tasks.subsets import distinct
 
-
 TRAINED = ((64, 4), (128, 8), (64, 4), (256, 16), (64, 4), (256, 32), (64, 4), (256, 64), (64, 4))
 """Cells (length, pairs) that `cells=zoology` trains on, in turn: 100,000 sequences of the first to 20,000 of each other
 in the authors' set."""

@@ -102,8 +102,8 @@ class Bank(Trainer):
         self.losses.index_copy_(0, rows, losses.detach())
 
     def _group(self, members: Members) -> tuple[Tensor, list[int], Tensor]:
-        """Return the rows of these models, their generators, and which of those each draws from. Made at a group's first
-        step, which is not captured: a graph cannot copy from the host."""
+        """Return the rows of these models, their generators, and which of those each draws from. A group's first step
+        makes them, since it is not captured: a graph cannot copy from the host."""
         if members not in self._groups:
             keys = list(dict.fromkeys(self.rng_of[member] for member in members))
             draws = [keys.index(self.rng_of[member]) for member in members]

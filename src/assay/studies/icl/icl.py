@@ -53,7 +53,9 @@ class InContext(Study):
                 f"trained on, and {self.task} is none: add min_kv_pairs=4 to mqar, or leave train.curriculum at 0."
             )
         if (self.train.curriculum or self.train.stop_at) and self.task.loss == "mse":
-            raise UserError(f"train.curriculum and train.stop_at are accuracies, and {self.task} has none: leave them at 0.")
+            raise UserError(
+                f"train.curriculum and train.stop_at are accuracies, and {self.task} has none: leave them at 0."
+            )
 
     def plan(self) -> list[Run]:
         """Plan a model per seed, and a run that scores the task's oracle and plain predictors on as many sequences."""

@@ -14,6 +14,7 @@ from assay.core.study import Context, Outcome
 from assay.metrics.size import flops_per_token, parameters
 from assay.models.sequence import SequenceModel, SequenceModule
 from assay.nn.random import initialised_from, stream
+from assay.studies.icl.k90 import LEARNED
 from assay.studies.icl.scoring import TOKENS, by_part, score
 from assay.tasks.base import Task
 from assay.train.bank import Bank
@@ -23,8 +24,6 @@ from assay.train.trainer import SingleTrainer, Trainer
 
 GOALS = (0.9, 0.98)
 """Accuracies whose first step above them is recorded."""
-LEARNED = 0.98
-"""Accuracy at the smallest size of a mixture from which on a model has left the plateau of guessing."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
 def _train_and_score(
     runs: Sequence[Run], ctx: Context, device: torch.device, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
-    """Train and score; a run whose loss is not finite stops there while the others continue. It is stored with them: once
-    it were, a later process would train fewer runs, and could not resume from their checkpoint."""
+    """Train and score; a run whose loss is not finite stops there while the others continue. It is stored with them: if
+    it were stored before, a later process would train fewer runs, and could not resume from their checkpoint."""
     settings = [Setting.of(run) for run in runs]
     shared = settings[0]
     begin = time.perf_counter()
