@@ -76,9 +76,20 @@ def test_paired_p_is_the_integral_of_the_density(n):
 def test_p_values_of_degenerate_pairs():
     same = {0: 0.5, 1: 0.25, 2: 0.75}
     assert paired_p(same, same) == 1
-    assert paired_p(same, {seed: value - 0.125 for seed, value in same.items()}) == 0
     assert paired_p({0: 1.0}, {0: 2.0}) == 1
     assert paired_p({}, {0: 2.0}) == 1
+
+
+def test_differences_of_one_size_are_not_told_apart_with_certainty():
+    """p was 0 of two saturated rows, whatever the number of seeds; rounding made it 1e-31 instead."""
+    same = {0: 0.5, 1: 0.25, 2: 0.75}
+    assert paired_p(same, {seed: value - 0.125 for seed, value in same.items()}) == 0.25
+    rounded = {seed: value - 0.1 for seed, value in same.items()}
+    assert len({same[seed] - rounded[seed] for seed in same}) > 1, "these differ in their last bit"
+    assert paired_p(same, rounded) == 0.25
+    five = dict.fromkeys(range(5), 1.0)
+    assert paired_p(five, dict.fromkeys(range(5), 0.0)) == 2**-4
+    assert letters({"a": five, "b": dict.fromkeys(range(5), 0.0)}) == {"a": "a", "b": "a"}
 
 
 def slow_holm(p, key):
@@ -123,7 +134,7 @@ def test_two_names_share_a_letter_exactly_if_not_told_apart(seed):
 def test_a_chain_gives_overlapping_letters():
     wave = [0.0, 0.1, -0.1, 0.05, -0.05, 0.02]
     scores = {
-        "z": {i: 0.50 + 2 * w for i, w in enumerate(wave)},
+        "z": {i: 0.50 + 1.9 * w for i, w in enumerate(wave)},
         "x": {i: 0.80 + 2 * w for i, w in enumerate(wave)},
         "y": {i: 0.65 - 2 * w for i, w in enumerate(wave)},
     }
@@ -147,7 +158,7 @@ def test_degenerate_scores_share_a_letter():
 
 
 def test_sixty_distinct_rows_have_sixty_letters():
-    found = letters({f"m{i}": {0: float(i), 1: float(i), 2: float(i)} for i in range(60)})
+    found = letters({f"m{i}": {0: float(i), 1: i + 1e-9 * i, 2: float(i)} for i in range(60)})
     assert len(set(found.values())) == 60 and all(len(letter) == 1 for letter in found.values())
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from assay.nn.random import stream
-from assay.nn.scan import delta_loop, delta_scan, outer_loop, outer_scan, unit
+from assay.nn.scan import decayed_sums, delta_loop, delta_scan, general_loop, general_scan, outer_loop, outer_scan, unit
 
 BATCH, HEADS, D_KEY, D_VALUE = 2, 3, 8, 5
 RULES = {
@@ -18,6 +18,7 @@ RULES = {
     "shared keys": (outer_loop, outer_scan),
     "delta": (delta_loop, delta_scan),
     "gated delta": (delta_loop, delta_scan),
+    "general": (general_loop, general_scan),
 }
 LENGTHS = (1, 2, 15, 16, 17, 33, 64, 100)
 
@@ -31,8 +32,12 @@ def inputs(rule: str, time: int, *, strength: float = 1.0) -> list[Tensor]:
     if "delta" in rule:
         beta = 2 * torch.sigmoid(draw(BATCH, HEADS, time))
         return [q, normalize(k, dim=-1), v, beta, *([strength * logsigmoid(per_head)] if rule != "delta" else [])]
-    raw = draw(BATCH, HEADS, time, D_KEY) if rule == "decay per channel" else per_head
-    return [q, k, v, strength * logsigmoid(raw)]
+    raw = draw(BATCH, HEADS, time, D_KEY) if rule in ("decay per channel", "general") else per_head
+    extra = []
+    if rule == "general":  # it erases part of what it reads, in another direction: neither symmetric nor small
+        b = normalize(draw(BATCH, HEADS, time, D_KEY), dim=-1)
+        extra = [-b * torch.sigmoid(draw(BATCH, HEADS, time, D_KEY)), b]
+    return [q, k, v, *extra, strength * logsigmoid(raw)]
 
 
 def close(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...], *, tolerance: float = 1e-9) -> None:
@@ -110,6 +115,27 @@ def test_a_stack_of_models_can_be_vmapped(rule: str) -> None:
     stacked = torch.vmap(RULES[rule][1])(*tensors)
     for i in range(2):
         close(tuple(x[i] for x in stacked), RULES[rule][1](*(x[i] for x in tensors)))
+
+
+@pytest.mark.parametrize("run", [0, 1], ids=["loop", "scan"])
+def test_the_general_recurrence_has_the_others_as_cases(run: int) -> None:
+    q, k, v, decay = inputs("decay per channel", 80)
+    nothing = torch.zeros_like(k)
+    general = RULES["general"][run]
+    close(general(q, k, v, nothing, k, decay), outer_loop(q, k, v, decay))
+    q, k, v, beta, decay = inputs("gated delta", 80)
+    a, written = -beta[..., None] * decay[..., None].exp() * k, beta[..., None] * k
+    close(general(q, written, v, a, k, decay[..., None].expand(k.shape)), delta_loop(q, k, v, beta, decay))
+
+
+@pytest.mark.parametrize("time", [1, 15, 16, 40])
+def test_decayed_sums_are_added_up_one_by_one(time: int) -> None:
+    _, _, x, log_decay = inputs("decay per head", time)
+    wanted, s = [], torch.zeros_like(x[:, :, 0])
+    for t in range(time):
+        s = log_decay[:, :, t, None].exp() * s + x[:, :, t]
+        wanted.append(s)
+    close((decayed_sums(x, log_decay, chunk=16),), (torch.stack(wanted, dim=2),))
 
 
 def test_unit_vectors_have_length_one_and_a_finite_gradient_at_zero() -> None:

@@ -20,13 +20,14 @@ def keeps_the_shape_for_any_length(mixer: Mixer) -> None:
 
 
 def does_not_read_the_future(mixer: Mixer) -> None:
-    """Changing the tokens after t leaves every output up to t the same bits; in training they have no gradient."""
+    """Changing the tokens after t leaves the outputs up to t as they were (FFT: to 1e-5), with no gradient to them."""
     module, x = _module(mixer), _sequences(3)
     for t in (1, 5, LENGTH - 1):
         changed = torch.cat([x[:, :t], _sequences(3, name="other")[:, t:]], dim=1)
-        same = torch.equal(module(x)[:, :t], module(changed)[:, :t])
+        one, other = module(x)[:, :t], module(changed)[:, :t]
+        same = torch.equal(one, other) or (one - other).abs().max() <= mixer.rounding
         assert same, f"outputs before {t} moved when the tokens from {t} on changed"
-    reach = training_reach(module, x, lambda y: y[:, :5])
+    reach = training_reach(module, x, lambda y: y[:, :5], least=mixer.rounding)
     assert not reach[:, 5:].any(), "in training, outputs before 5 depend on the tokens from 5 on"
 
 

@@ -37,15 +37,18 @@ def assert_trains(module: nn.Module, output: Tensor) -> None:
 
 
 def training_reach(
-    module: nn.Module, x: Float[Tensor, "batch time d"], chosen: Callable[[Tensor], Tensor]
+    module: nn.Module, x: Float[Tensor, "batch time d"], chosen: Callable[[Tensor], Tensor], *, least: float = 0.0
 ) -> Bool[Tensor, "batch time"]:
-    """Return the inputs with a gradient from the chosen outputs in training, where batch statistics mix inputs."""
+    """Return the inputs with a gradient above `least` from the chosen outputs in training, where batch statistics mix
+    inputs."""
     given = x.clone().requires_grad_()
     y = chosen(module.train()(given))
     if y.requires_grad:
         (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
     module.eval()
-    return torch.zeros_like(x[..., 0], dtype=torch.bool) if given.grad is None else given.grad.ne(0).any(dim=2)
+    return (
+        torch.zeros_like(x[..., 0], dtype=torch.bool) if given.grad is None else (given.grad.abs() > least).any(dim=2)
+    )
 
 
 TEXTS = (

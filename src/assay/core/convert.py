@@ -5,7 +5,7 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from assay.core import words
@@ -72,6 +72,20 @@ def option_types(cls: type[Any]) -> Mapping[str, Any]:
 
 
 _TYPES: dict[type[Any], Mapping[str, Any]] = {}
+
+
+def added(default: Any) -> Any:
+    """Declare an option that came after records of its class were stored. At its default it is left out of the JSON
+    form, so that old runs keep their ids and their records count for plans of today."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def stated(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a dataclass's options as its JSON form has them: all, but for `added` ones at their default."""
+    for field in dataclasses.fields(value):
+        held = getattr(value, field.name)
+        if not (field.metadata.get("added") and held == field.default):
+            yield field.name, held
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from assay.core import words
-from assay.core.convert import construct, nearest
+from assay.core.convert import construct, nearest, stated
 from assay.core.errors import UserError
 from assay.core.foreign import on_reload, read_source, source_of
 from assay.core.run import finite
@@ -40,9 +40,8 @@ class Plugin:
     registry: ClassVar["Registry[Any]"]
 
     def spec(self) -> dict[str, Any]:
-        """Return the JSON form: the name and every option, defaults written out."""
-        options = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"name": self.name} | {key: to_json(value) for key, value in options.items()}
+        """Return the JSON form: the name and every option, defaults written out (but for those of `added` options)."""
+        return {"name": self.name} | {key: to_json(value) for key, value in stated(self)}
 
     @property
     def label(self) -> str:
@@ -62,8 +61,7 @@ class Plugin:
     @cached_property
     def _settled(self) -> tuple[dict[str, Any], dict[str, str]]:
         versions = {f"{self.registry.kind}/{self.name}": self.component_version()}
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return settled({"name": self.name} | options, versions), versions
+        return settled({"name": self.name} | dict(stated(self)), versions), versions
 
 
 class Sized(Plugin):
@@ -90,7 +88,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Plugin):
         return value.spec()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {key: to_json(item) for key, item in stated(value)}
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -112,7 +110,7 @@ def settled(value: Any, versions: dict[str, str]) -> Any:
         versions |= found
         return plain
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: settled(getattr(value, field.name), versions) for field in dataclasses.fields(value)}
+        return {key: settled(item, versions) for key, item in stated(value)}
     if isinstance(value, Mapping):
         return {key: settled(item, versions) for key, item in value.items()}
     if isinstance(value, list | tuple):

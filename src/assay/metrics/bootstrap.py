@@ -81,8 +81,8 @@ def ratio_difference_p(
 def _difference_p(total: Sums, count: Sums, other_total: Sums, other_count: Sums) -> float:
     found = _drawn_differences([torch.tensor(v, dtype=torch.float64) for v in (total, count, other_total, other_count)])
     spread, n = found.std().item(), len(found)
-    if spread == 0:
-        return 1.0 if found[0] == 0 else 0.0
+    if spread == 0:  # every cluster has the same difference: p of as many signs that agree by chance
+        return 1.0 if found[0] == 0 else 2.0 ** (1 - len(total))
     beyond = min((found <= 0).sum().item(), (found >= 0).sum().item())
     counted = min(1.0, 2 * (beyond + 1) / (n + 1))
     return counted if beyond else min(counted, math.erfc(abs(found.mean().item()) / spread / math.sqrt(2)))

@@ -5,18 +5,24 @@ shared seeds, Holm for many comparisons at once, and letters for a table: two ro
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
+from random import Random
 from statistics import fmean, stdev
 from string import ascii_letters
 from typing import Any, TypeVar
 
 from assay.core.errors import UserError
 from assay.core.on_use import Later
+from assay.core.seeds import derive
 
 special: Any = Later("scipy.special")
 K = TypeVar("K", bound=Hashable)
+EVERY_DRAW, DRAWS = 5, 4000
+"""Seeds up to which every draw is enumerated, and the draws taken from more."""
+ROUNDING = 1e-12
+"""Spread of differences, relative to the values, that is rounding."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +79,47 @@ def paired_difference(a: Mapping[int, float], b: Mapping[int, float], level: flo
 
 
 def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
-    """Return p of a two-sided paired t test over shared seeds; 1 if fewer than two seeds leave nothing to test."""
+    """Return p of a two-sided paired t test over shared seeds; 1 if fewer than two seeds leave nothing to test.
+
+    Differences that are one number but for rounding have no spread to test with: t would be infinite and p 0. Few seeds
+    do not say that much. p is then that of n signs that agree by chance, 2^(1-n): .25 of three seeds, .06 of five."""
     differences = _differences(a, b)
-    if len(differences) < 2:
+    n = len(differences)
+    if n < 2:
         return 1.0
-    mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
-    if error == 0:
-        return 0.0 if mean else 1.0
-    return 2 * float(special.stdtr(len(differences) - 1, -abs(mean) / error))
+    mean, spread = fmean(differences), stdev(differences)
+    rounding = ROUNDING * max(abs(value) for seed in a.keys() & b.keys() for value in (a[seed], b[seed]))
+    if spread <= rounding:
+        return 2.0 ** (1 - n) if abs(mean) > rounding else 1.0
+    return 2 * float(special.stdtr(n - 1, -abs(mean) * math.sqrt(n) / spread))
+
+
+def bootstrap_difference(
+    a: Mapping[int, float | None], b: Mapping[int, float | None], level: float = 0.95
+) -> tuple[Interval, float]:
+    """Return the mean of a less that of b over the values that there are, with the percentile interval and p from
+    drawing seeds anew: for outcomes that some seeds do not have, such as a score of those that learned at all. A draw
+    takes each seed's two values together. p is never below 2^(1-n), what n signs that agree by chance have."""
+    seeds = sorted(a.keys() & b.keys())
+    pairs = [(a[seed], b[seed]) for seed in seeds]
+    if (mean := _mean_difference(pairs)) is None:
+        raise UserError(f"no value to compare among seeds {seeds}")
+    draws = product(pairs, repeat=len(pairs)) if len(pairs) <= EVERY_DRAW else _drawn(pairs)
+    found = sorted(value for value in map(_mean_difference, draws) if value is not None)
+    low, high = (found[round((len(found) - 1) * share)] for share in ((1 - level) / 2, (1 + level) / 2))
+    beyond = min(sum(value <= 0 for value in found), sum(value >= 0 for value in found))
+    return Interval(mean, low, high, len(pairs)), min(1.0, max(2 * beyond / len(found), 2.0 ** (1 - len(pairs))))
+
+
+def _drawn(pairs: Sequence[K]) -> Iterator[list[K]]:
+    rng = Random(derive(0, "bootstrap", len(pairs)))
+    return (rng.choices(pairs, k=len(pairs)) for _ in range(DRAWS))
+
+
+def _mean_difference(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """Return the difference of the means of the values on either side; None where a side has none."""
+    sides = [[value for value in side if value is not None] for side in zip(*pairs, strict=True)]
+    return fmean(sides[0]) - fmean(sides[1]) if all(sides) else None
 
 
 def holm(p: Mapping[K, float]) -> dict[K, float]:

@@ -47,6 +47,10 @@ class Mixer(Sized):
     may_be_none: ClassVar[tuple[str, ...]] = ("conv",)
     ordered: ClassVar[bool] = True
     """Whether one layer can tell the order of the past without positions in the tokens."""
+    rounding: ClassVar[float] = 0.0
+    """How far later tokens may move an output: not a bit, but for convolutions by FFT, which round over all tokens."""
+    portable: ClassVar[bool] = True
+    """Whether it runs on every device, and many models at once. Other people's CUDA kernels do neither."""
 
     conv: int = 0
     """Kernel of a causal depthwise convolution in front, x + conv(x); 0: none. Mixers published with one have it by

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 
 WARM_UP_STEPS = 3
-"""Steps run uncaptured first, to set up libraries and buffers. They count as steps."""
+"""Steps run uncaptured first, and the first of every kind, to set up libraries and buffers. They count as steps."""
 
 
 class Graphs:
@@ -19,18 +19,22 @@ class Graphs:
     def __init__(self, on: bool, *, warm_up: int = WARM_UP_STEPS, generators: Iterable[torch.Generator] = ()) -> None:
         self.on, self.warm_up = on, warm_up
         self._generators = list(generators)
-        self._played = 0
+        self._played: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
 
     def play(self, kind: Hashable, step: Callable[[], None]) -> None:
         """Run `step` once; steps of one kind must be the same function of the same tensors."""
-        if not self.on or self._played < self.warm_up:
-            self._played += 1
+        if not self.on or kind not in self._played or sum(self._played.values()) < self.warm_up:
+            self._played[kind] = self._played.get(kind, 0) + 1
             step()
             return
         if kind not in self._graphs:
             self._graphs[kind] = self._captured(step)
         self._graphs[kind].replay()
+
+    def forget(self, unless: Callable[[Hashable], bool]) -> None:
+        """Drop the graphs of kinds that are not played any more, with their memory."""
+        self._graphs = {kind: graph for kind, graph in self._graphs.items() if unless(kind)}
 
     def _captured(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Capture the step without running it; its generators advance at every replay."""

@@ -12,7 +12,18 @@ from torch.nn.functional import softplus
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Token, Tokens
 from assay.nn.random import for_shapes_alone
-from assay.nn.scan import Keys, MatrixState, PerHead, Values, delta_loop, delta_scan, outer_loop, outer_scan
+from assay.nn.scan import (
+    Keys,
+    MatrixState,
+    PerHead,
+    Values,
+    delta_loop,
+    delta_scan,
+    general_loop,
+    general_scan,
+    outer_loop,
+    outer_scan,
+)
 
 
 class Recurrence(nn.Module):
@@ -54,6 +65,10 @@ class OuterRecurrence(Recurrence):
 
 class DeltaRecurrence(Recurrence):
     scan, loop = staticmethod(delta_scan), staticmethod(delta_loop)
+
+
+class GeneralRecurrence(Recurrence):
+    scan, loop = staticmethod(general_scan), staticmethod(general_loop)
 
 
 class SelectiveDecay(nn.Module):

@@ -2,6 +2,7 @@
 
     outer   S_t = diag(a_t) S_{t-1} + k_t v_t^T                      (Yang et al. 2023; scalar a_t: Dao and Gu 2024)
     delta   S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T    (Yang et al. 2024, 2025)
+    general S_t = diag(w_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T    (Peng et al. 2025; both of the above are cases)
             o_t = scale * S_t^T q_t
 
 S is (d_key, d_value). The decay comes as log a_t <= 0, one per key channel or, cheaper, one per head. Every scan takes
@@ -16,13 +17,14 @@ cumulative sums would lose.
 from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
+
+from assay.nn.chunks import carry, channel_scores, head_decay, in_chunks, in_time, one_chunk, products
 
 CHUNK = 64
 
@@ -92,17 +94,30 @@ def outer_scan(
 ) -> Scanned:
     """Return what `outer_loop` gives, computed chunk by chunk."""
     time = v.shape[2]
-    q, k, v, log_decay = _in_chunks(scale * q, k, v, log_decay, chunk=chunk)
+    q, k, v, log_decay = in_chunks(scale * q, k, v, log_decay, chunk=chunk)
     if log_decay.ndim == 5:
-        scores, since_start, until_end = _channel_scores(q, k, log_decay)
+        scores, since_start, until_end = channel_scores(q, k, log_decay)
     else:
-        between, since_start, until_end = _head_decay(log_decay)
-        scores = _products(q, k) * between
+        between, since_start, until_end = head_decay(log_decay)
+        scores = products(q, k) * between
     o, writes = scores @ v, (k * until_end).mT @ v
-    if state is None and _one_chunk(v):
-        return _in_time(o, time), writes.squeeze(2)
-    starts, state = _carry(torch.mul, since_start[..., -1, :, None], writes, state)
-    return _in_time(o + (q * since_start) @ starts, time), state
+    if state is None and one_chunk(v):
+        return in_time(o, time), writes.squeeze(2)
+    starts, state = carry(torch.mul, since_start[..., -1, :, None], writes, state)
+    return in_time(o + (q * since_start) @ starts, time), state
+
+
+@in_float32
+def decayed_sums(x: Values, log_decay: PerHead, *, chunk: int = CHUNK) -> Values:
+    """Return s_t = a_t s_{t-1} + x_t for every t."""
+    time = x.shape[2]
+    x, log_decay = in_chunks(x, log_decay, chunk=chunk)
+    between, since_start, _ = head_decay(log_decay)
+    sums = between @ x
+    if one_chunk(x):
+        return in_time(sums, time)
+    starts, _ = carry(torch.mul, since_start[..., -1:, :], sums[..., -1:, :], None)
+    return in_time(sums + since_start * starts, time)
 
 
 @in_float32
@@ -137,112 +152,66 @@ def delta_scan(
     """
     time = v.shape[2]
     log_decay = torch.zeros_like(beta) if log_decay is None else log_decay
-    q, k, v, beta, log_decay = _in_chunks(scale * q, k, v, beta, log_decay, chunk=chunk)
-    between, since_start, until_end = _head_decay(log_decay)
-    scores, until = _products(q, k) * between, (k * until_end).mT
-    overlap = (beta[..., None] * _products(k, k) * between).tril(-1)
+    q, k, v, beta, log_decay = in_chunks(scale * q, k, v, beta, log_decay, chunk=chunk)
+    between, since_start, until_end = head_decay(log_decay)
+    scores, until = products(q, k) * between, (k * until_end).mT
+    overlap = (beta[..., None] * products(k, k) * between).tril(-1)
     solve = partial(torch.linalg.solve_triangular, overlap, upper=False, unitriangular=True)
-    if state is None and _one_chunk(v):
+    if state is None and one_chunk(v):
         u = solve(beta[..., None] * v)
-        return _in_time(scores @ u, time), (until @ u).squeeze(2)
+        return in_time(scores @ u, time), (until @ u).squeeze(2)
     solved = solve(beta[..., None] * torch.cat([v, k * since_start], dim=-1))
     fresh, erased = solved.split([v.shape[-1], k.shape[-1]], dim=-1)  # u = fresh - erased S_0
     eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
     transition = since_start[..., -1:, :] * eye - until @ erased
-    starts, state = _carry(torch.matmul, transition, until @ fresh, state)
+    starts, state = carry(torch.matmul, transition, until @ fresh, state)
     u = fresh - erased @ starts
-    return _in_time(scores @ u + (q * since_start) @ starts, time), state
+    return in_time(scores @ u + (q * since_start) @ starts, time), state
 
 
-class _Decays(NamedTuple):
-    """Decay factors inside each chunk: from j to i (0 where j > i), from before the first token, to after the last."""
-
-    between: Float[Tensor, "batch heads chunks query key"]
-    since_start: Float[Tensor, "batch heads chunks query one"]
-    until_end: Float[Tensor, "batch heads chunks key one"]
-
-
-def _head_decay(log_decay: Float[Tensor, "batch heads chunks size"]) -> _Decays:
-    size = log_decay.shape[-1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=log_decay.device).tril()
-    # Column j sums log a over j+1..i alone: see the head of the file.
-    steps = log_decay[..., None].expand(*log_decay.shape, size).masked_fill(~causal.tril(-1), 0.0)
-    between = steps.cumsum(-2).masked_fill(~causal, -torch.inf).exp()
-    return _Decays(between, log_decay.cumsum(-1).exp()[..., None], between[..., -1, :, None])
+@in_float32
+def general_loop(
+    q: Keys, k: Keys, v: Values, a: Keys, b: Keys, log_decay: PerChannel, *, state: Start = None, scale: float = 1.0
+) -> Scanned:
+    """S_t = diag(w_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T, o_t = scale * S_t^T q_t, one token after another."""
+    s = _zero_state(k, v) if state is None else state
+    outputs = []
+    for q_t, k_t, v_t, a_t, b_t, w_t in zip(*(x.unbind(2) for x in (q, k, v, a, b, log_decay.exp())), strict=True):
+        stored = b_t[..., None, :] @ s
+        s = w_t[..., None] * s + a_t[..., None] * stored + k_t[..., None] * v_t[..., None, :]
+        outputs.append(scale * (q_t[..., None, :] @ s).squeeze(-2))
+    return torch.stack(outputs, dim=2), s
 
 
-def _channel_scores(
-    q: Float[Tensor, "batch heads chunks size d_key"],
-    k: Float[Tensor, "batch heads chunks size d_key"],
-    log_decay: Float[Tensor, "batch heads chunks size d_key"],
-) -> tuple[
-    Float[Tensor, "batch heads chunks size size"],
-    Float[Tensor, "batch heads chunks size d_key"],
-    Float[Tensor, "batch heads chunks size d_key"],
-]:
-    """Return sum_d q_id k_jd exp(sum of log a_d over j+1..i) for j <= i, and decays since the start and to the end.
+@in_float32
+def general_scan(
+    q: Keys, k: Keys, v: Values, a: Keys, b: Keys, log_decay: PerChannel, *, state: Start = None, scale: float = 1.0,
+    chunk: int = CHUNK,
+) -> Scanned:  # fmt: skip
+    """Return what `general_loop` gives, computed chunk by chunk.
 
-    With a decay per channel the scores are no product of two matrices, unless each pair meets at a moment between j
-    and i. So blocks are merged two by two: every late query meets every early key at the seam, q_i decayed since the
-    seam and k_j decayed until it. log2(size) rounds, each a batched product.
+    With y_t = S_{t-1}^T b_t each token makes two writes, k_t v_t^T and a_t y_t^T. Inside a chunk, with D_ij the decay
+    over j+1..i and D_i0 the one since its start, the y solve a unit triangular system:
+
+        y_i - sum_{j<i} (b_i . D_{i-1,j} a_j) y_j = sum_{j<i} (b_i . D_{i-1,j} k_j) v_j + S_0^T (D_{i-1,0} b_i)
     """
-    size = q.shape[-2]
-    scores = (q * k).sum(-1)[..., None, None]  # blocks of one token
-    since, until = log_decay[..., None, :], torch.zeros_like(log_decay)[..., None, :]
-    for width in (2**level for level in range(size.bit_length() - 1)):
-        (_, q_late), (k_early, _) = (_halves(rearrange(x, "... (m w) d -> ... m w d", w=width)) for x in (q, k))
-        (since_early, since_late), (until_early, until_late) = _halves(since), _halves(until)
-        cross = _products(q_late * since_late.exp(), k_early * until_early.exp())
-        early, late = _halves(scores)
-        scores = torch.cat(
-            [torch.cat([early, torch.zeros_like(cross)], dim=-1), torch.cat([cross, late], dim=-1)], dim=-2
-        )
-        since = torch.cat([since_early, since_late + since_early[..., -1:, :]], dim=-2)
-        until = torch.cat([until_early + since_late[..., -1:, :], until_late], dim=-2)
-    return scores.squeeze(-3), since.squeeze(-3).exp(), until.squeeze(-3).exp()
-
-
-def _products(a: Float[Tensor, "*axes query d"], b: Float[Tensor, "*axes key d"]) -> Float[Tensor, "*axes query key"]:
-    """Return a b^T. Copied: torch 2.13 on ARM takes 68 us instead of 22 for 64 x 32 matrices with b^T a view."""
-    return a @ b.mT.contiguous()
-
-
-def _halves(blocks: Float[Tensor, "*axes blocks a b"]) -> tuple[Tensor, ...]:
-    """Return the blocks at even and at odd places."""
-    return rearrange(blocks, "... (m two) a b -> two ... m a b", two=2).unbind()
-
-
-def _carry(
-    product: Callable[[Tensor, Tensor], Tensor],
-    transitions: Float[Tensor, "batch heads chunks rows columns"],
-    writes: Float[Tensor, "batch heads chunks d_key d_value"],
-    state: MatrixState | None,
-) -> tuple[Float[Tensor, "batch heads chunks d_key d_value"], MatrixState]:
-    """Return the state before each chunk, and after the last: S <- transition S + writes."""
-    states = [torch.zeros_like(writes[:, :, 0]) if state is None else state]
-    for transition, write in zip(transitions.unbind(2), writes.unbind(2), strict=True):
-        states.append(product(transition, states[-1]) + write)
-    return torch.stack(states[:-1], dim=2), states[-1]
-
-
-def _in_chunks(*tensors: Tensor, chunk: int) -> list[Tensor]:
-    """Cut time into (chunks, size). Zeros fill up the last chunk: they decay, write and erase nothing."""
-    time = tensors[0].shape[2]
-    # A power of two, so that blocks can be merged in pairs; no longer than the sequence needs.
-    size = min(chunk, 1 << (time - 1).bit_length())
-    assert size & (size - 1) == 0, f"chunk={chunk} must be a power of two"
-    missing = -time % size
-    padded = (pad(x, (0, 0) * (x.ndim - 3) + (0, missing)) if missing else x for x in tensors)
-    return [rearrange(x, "b h (n c) ... -> b h n c ...", c=size) for x in padded]
-
-
-def _one_chunk(v: Float[Tensor, "batch heads chunks size d"]) -> bool:
-    """Return whether one chunk holds it all, training's usual case: with no state before it, none is read or moved."""
-    return v.shape[2] == 1
-
-
-def _in_time(o: Float[Tensor, "batch heads chunks size d"], time: int) -> Float[Tensor, "batch heads time d"]:
-    return rearrange(o, "b h n c d -> b h (n c) d")[:, :, :time]
+    time = v.shape[2]
+    q, k, v, a, b, log_decay = in_chunks(scale * q, k, v, a, b, log_decay, chunk=chunk)
+    # b_i reads the state before its token: it meets keys as a query of token i-1 would, and its row moves down after.
+    readers = torch.stack([q, pad(b[..., 1:, :], (0, 0, 0, 1))])[:, None]
+    ((qk, qa), early), since_start, until_end = channel_scores(readers, torch.stack([k, a]), log_decay)
+    bk, ba = pad(early, (0, 0, 1, 0))[..., :-1, :]
+    solve = partial(torch.linalg.solve_triangular, -ba, upper=False, unitriangular=True)
+    k_until, a_until = (k * until_end).mT, (a * until_end).mT
+    if state is None and one_chunk(v):
+        y = solve(bk @ v)
+        return in_time(qk @ v + qa @ y, time), (k_until @ v + a_until @ y).squeeze(2)
+    before = pad(since_start[..., :-1, :], (0, 0, 1, 0), value=1.0)
+    fresh, moved = solve(torch.cat([bk @ v, b * before], dim=-1)).split([v.shape[-1], k.shape[-1]], dim=-1)
+    transition = torch.diag_embed(since_start[..., -1, :]) + a_until @ moved  # y = fresh + moved S_0
+    starts, state = carry(torch.matmul, transition, k_until @ v + a_until @ fresh, state)
+    y = fresh + moved @ starts
+    return in_time(qk @ v + qa @ y + (q * since_start) @ starts, time), state
 
 
 def _zero_state(k: Keys, v: Values) -> MatrixState:

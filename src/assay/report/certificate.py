@@ -225,7 +225,7 @@ class _Arm:
         scores = _scores(certificate.metric, [r for r in records if has_options(r.run, arm)], list(tried))
         mine = {_recipe(run, list(tried)) for run in own if has_options(run, arm)}
         best = max(scores, key=lambda recipe: fmean(scores[recipe].values()))
-        name = "".join(f"{key.rpartition('.')[2]} {value}: " for key, value in arm.items())
+        name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
         count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
         if len(mine) == 1:  # otherwise it chooses for itself
             (recipe,) = mine

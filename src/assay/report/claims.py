@@ -310,5 +310,18 @@ def of_one_kind(named: Iterable[tuple[str, Record]]) -> dict[str, Record]:
 
 
 def has_options(run: Run, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a run has these options. `seq_mixer.pattern.1` is the name of a plug-in in a list."""
     options = flat(run.options)
-    return all(key in options and options[key] == value for key, value in wanted.items())
+    return all(options.get(key, _member(run.options, key)) == value for key, value in wanted.items())
+
+
+def _member(value: Any, path: str) -> Any:
+    """The name of the plug-in at a path through lists; a value that no option has where there is none."""
+    for key in path.split("."):
+        if isinstance(value, list | tuple) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, Mapping) and key in value:
+            value = value[key]
+        else:
+            return math.nan
+    return value["name"] if isinstance(value, Mapping) and "name" in value else value

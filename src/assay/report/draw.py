@@ -34,6 +34,8 @@ class Column:
     """Shown even where no row has a value."""
     note: str = ""
     """The column's meaning, printed below the table if the column is shown."""
+    lead: bool = False
+    """Shown first; where a table has such columns, the others are shown on demand."""
 
     def of(self, row: Row) -> dict[str, Any]:
         found = {self.title: row.interval(self.value) if isinstance(self.value, str) else self.value(row)}
@@ -50,7 +52,8 @@ def table(
     extra: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Report a line per row: its names, its setting and the columns; then the `extra` lines, such as untrained
-    references. Columns without any value are left out."""
+    references. Columns without any value are left out. The names, the setting and the columns that `lead` come first;
+    where none does, all are shown."""
     cells = [{key: value for column in columns for key, value in column.of(row).items()} for row in found]
     made = [{**row.names, **row.setting, **own} for row, own in zip(found, cells, strict=True)]
     keep = {column.title for column in columns if column.always}
@@ -58,7 +61,15 @@ def table(
     formats = {column.title: column.format for column in columns if column.format}
     if shown:
         told = [column.note for column in columns if column.note and column.title in shown[0]]
-        out.table(name, shown, formats=formats, note=" ".join([note, *told]) if told else note)
+        note = " ".join([note, *told]) if told else note
+        out.table(name, shown, formats=formats, lead=_lead(shown[0], columns), note=note)
+
+
+def _lead(line: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, ...]:
+    """List the columns shown first: all that name the row, and those that lead; none where no column does."""
+    later = {column.title for column in columns if not column.lead}
+    first = any(column.lead for column in columns)
+    return tuple(key for key in line if key not in later and not key.endswith("_ceiling")) if first else ()
 
 
 def filled(found: Sequence[Mapping[str, Any]], *, keep: Iterable[str] = ()) -> list[dict[str, Any]]:

@@ -73,6 +73,19 @@ class Task(Plugin):
         """Return the tasks of a mixture, trained in turn and scored apart; any other task is its only part."""
         return (self,)
 
+    def scored_parts(self) -> "tuple[Task, ...]":
+        """Return the tasks that models are scored on: the parts of training, unless there are others."""
+        return self.parts()
+
+    def turns(self, batch: int) -> "tuple[tuple[Task, int], ...]":
+        """Return the parts in the order in which training takes them, each with its sequences per step, where the
+        longest has `batch`: as many tokens in every step."""
+        return tuple((part, batch * self.shape().length // part.shape().length) for part in self.parts())
+
+    def floor(self) -> float | None:
+        """Return the accuracy of the best guess that uses nothing of what is asked for, where that is known."""
+        return None
+
     def longer(self) -> "dict[int, Task]":
         """Return longer versions, by length, on which models without a table of positions are scored untrained."""
         return {}

@@ -13,12 +13,13 @@ sequences), over the tokens that are not keys of the sequence (`no_keys`), or 0 
 questions into the first third of the slots.
 
 `min_kv_pairs=4` mixes sizes: `parts()` has 4, 8, 16, ..., num_kv_pairs pairs, each in its share L K / num_kv_pairs of
-the length, `task.only(K)`. Models are trained on them in turn; `sample` draws the largest.
+the length, `task.only(K)`. Models are trained on them in turn; `sample` draws the largest. `cells=zoology` has the
+authors' own cells of length and pairs instead, five to train on and seven to be scored on (TRAINED, SCORED).
 
-Differs from the paper: a question is followed by its value, as in the spec, where the authors' code leaves filler.
-So a value that has been shown can be ruled out for later questions: guessing among those not shown yet scores
-(1 + 1/2 + ... + 1/K) / K instead of 1/K. Filler never is 0 unless all of it is, theirs may be. Batches are drawn anew,
-where they go through a fixed set many times. `no_keys`, `key_pool` and `min_kv_pairs` are ours.
+Differs from the paper: a question is followed by its value, as in the spec, where the authors' code leaves filler, as
+`values=hidden` does. A value that has been shown can be ruled out for later questions: guessing among those not shown
+yet scores (1 + 1/2 + ... + 1/K) / K instead of 1/K (`floor`). Filler never is 0 unless all of it is, theirs may be.
+Batches are drawn anew, where they go through a fixed set many times. `no_keys`, `key_pool` and `min_kv_pairs` are ours.
 """
 
 from dataclasses import dataclass, replace
@@ -29,9 +30,16 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from assay.core.convert import added
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens
 from assay.tasks.subsets import distinct
+
+TRAINED = ((64, 4), (128, 8), (64, 4), (256, 16), (64, 4), (256, 32), (64, 4), (256, 64), (64, 4))
+"""Cells (length, pairs) that `cells=zoology` trains on, in turn: 100,000 sequences of the first to 20,000 of each other
+in the authors' set."""
+SCORED = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256))
+"""Cells that it is scored on, each as much as another. The last two are larger than any in training."""
 
 
 @tasks.register("mqar")
@@ -50,6 +58,10 @@ class Mqar(Task):
     """`train` and `eval` are disjoint halves of the keys. Models trained on the first are also scored on the second:
     does recall carry over to keys never asked for before?"""
     min_kv_pairs: int | None = None
+    values: Literal["shown", "hidden"] = added("shown")
+    """What follows a question: its value, or with `hidden` filler, so that no answer can be found by elimination."""
+    cells: Literal["doubling", "zoology"] = added("doubling")
+    """`zoology`: the lengths and pairs of the authors' recall sweep, up to input_seq_len=1024 and num_kv_pairs=256."""
 
     def __post_init__(self) -> None:
         length, pairs = self.input_seq_len, self.num_kv_pairs
@@ -69,6 +81,12 @@ class Mqar(Task):
             f"num_kv_pairs={pairs}. Use vocab_size={(2 if self.key_pool == 'all' else 4) * (pairs + 1)} or more.",
         )
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
+        if self.cells == "zoology":
+            largest = {"input_seq_len": SCORED[-1][0], "num_kv_pairs": SCORED[-1][1], "min_kv_pairs": None}
+            self.require(
+                (length, pairs, self.min_kv_pairs) == tuple(largest.values()),
+                "cells=zoology has sizes of its own. Use input_seq_len=1024, num_kv_pairs=256 and no min_kv_pairs.",
+            )
         if self.min_kv_pairs is not None:
             self._check_mix(self.min_kv_pairs)
 
@@ -104,11 +122,31 @@ class Mqar(Task):
 
     def parts(self) -> tuple[Task, ...]:
         """Return each size at its own length."""
+        if self.cells == "zoology":
+            return tuple(map(self._cell, dict.fromkeys(TRAINED)))
         return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
+
+    def scored_parts(self) -> tuple[Task, ...]:
+        return tuple(map(self._cell, SCORED)) if self.cells == "zoology" else self.parts()
+
+    def turns(self, batch: int) -> tuple[tuple[Task, int], ...]:
+        """Return the parts in the order of training: the authors' cells with as many sequences each, other mixtures
+        with as many tokens."""
+        return tuple((self._cell(cell), batch) for cell in TRAINED) if self.cells == "zoology" else super().turns(batch)
+
+    def _cell(self, cell: tuple[int, int]) -> "Mqar":
+        return replace(self, input_seq_len=cell[0], num_kv_pairs=cell[1], cells="doubling")
+
+    def floor(self) -> float:
+        """Return the accuracy of a guess among the sequence's values, or among those not shown yet where they are."""
+        pairs = self.num_kv_pairs
+        return (1 if self.values == "hidden" else sum(1 / left for left in range(1, pairs + 1))) / pairs
 
     def longer(self) -> dict[int, Task]:
         """Return tasks with as many pairs among more filler: 1 to 8 times the greatest length of training; for a
-        mixture, at a size that most mixers hold."""
+        mixture, at a size that most mixers hold. The authors' cells have none."""
+        if self.cells == "zoology":
+            return {}
         base = self.only(self.sizes[len(self.sizes) // 3])
         lengths = [self.input_seq_len * times for times in (1, 2, 4, 8)]
         return {n: replace(base, input_seq_len=n) for n in lengths}
@@ -151,7 +189,9 @@ class Mqar(Task):
         inputs[:, 0 : 2 * pairs : 2] = keys
         inputs[:, 1 : 2 * pairs : 2] = values
         positions = 2 * pairs + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
-        inputs.scatter_(1, positions, keys).scatter_(1, positions + 1, values)
+        inputs.scatter_(1, positions, keys)
+        if self.values == "shown":
+            inputs.scatter_(1, positions + 1, values)
         return Batch(inputs=inputs, targets=values, positions=positions)
 
     def _scores(self, batch: int, rng: torch.Generator) -> Tensor:

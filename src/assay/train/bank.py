@@ -22,7 +22,7 @@ from assay.tasks.base import Batch, Task
 from assay.train.adamw import AdamW
 from assay.train.checkpoint import fill
 from assay.train.recipe import Optimizer, Train, answer_losses, wide_cross_entropy
-from assay.train.trainer import Trainer, decays
+from assay.train.trainer import Members, Trainer, decays
 
 SHORT = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 LONG = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -49,7 +49,7 @@ class Bank(Trainer):
         compile: bool = False,
     ) -> None:
         device = next(models[0].parameters()).device
-        super().__init__(task, train, seeds=dict.fromkeys(seeds), device=device, graph=graph)
+        super().__init__(task, train, seeds=seeds, device=device, graph=graph)
         self.template = models[0]
         self.whole = nullcontext if compile else kept_whole  # compiled code is fused anyway
         self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = wide_cross_entropy
@@ -67,10 +67,9 @@ class Bank(Trainer):
         self.clip = self.packed.new_tensor([[optimizer.clip] for optimizer in optimizers])
         self.optimizer = self._optimizer(optimizers, split=sum(p.numel() for name, p in parameters if decaying[name]))
         self.losses = self.packed.new_zeros(len(models))
-        order = list(self.rngs)
         if compile:
             self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
-        self.seed_of = torch.tensor([order.index(seed) for seed in seeds], device=device)
+        self._groups: dict[Members, tuple[Tensor, list[int], Tensor]] = {}
 
     def ordered(self, model: SequenceModule) -> Iterator[Tensor]:
         """Yield a model's parameters in the order of a packed row."""
@@ -80,25 +79,45 @@ class Bank(Trainer):
     def _optimizer(self, optimizers: Sequence[Optimizer], *, split: int) -> AdamW:
         """Make the optimizer of views of the packed parameters, whose gradients are views of the packed gradient."""
         views = []
+        self.pieces: list[list[Tensor]] = []
+        """The parameters of each model, as the optimizer has them."""
         for row, (optimizer, gradient) in enumerate(zip(optimizers, self.gradient, strict=True)):
             pieces = [self.packed.detach()[row, :split], self.packed.detach()[row, split:]]
+            self.pieces.append(pieces)
             for piece, part in zip(pieces, (gradient[:split], gradient[split:]), strict=True):
                 piece.grad = part
             views.append((optimizer, pieces[:1], pieces[1:]))
         return AdamW(views)
 
-    def train_on(self, part: Task, batch: int) -> None:
-        drawn = [part.sample(batch, rng) for rng in self.rngs.values()]
-        losses = self._losses(part, _stacked(drawn, self.seed_of))
-        (gradient,) = torch.autograd.grad(losses.sum(), self.packed)
+    def train_on(self, part: Task, batch: int, members: Members) -> None:
+        rows, keys, draw_of = self._group(members)
+        whole = len(members) == len(self.packed)
+        packed = self.packed if whole else self.packed.detach()[rows].requires_grad_(True)
+        drawn = [part.sample(batch, self.rngs[key]) for key in keys]
+        losses = self._losses(part, packed, _stacked(drawn, draw_of))
+        (gradient,) = torch.autograd.grad(losses.sum(), packed)
         # Clipped by each model's norm, as clip_grad_norm_ does it.
-        scale = (self.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1)
-        torch.mul(gradient, scale, out=self.gradient)
-        self.optimizer.step()
-        self.losses.copy_(losses.detach())
+        gradient.mul_((self.clip[rows] / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1))
+        self.gradient.index_copy_(0, rows, gradient)
+        self.losses.index_copy_(0, rows, losses.detach())
 
-    def _losses(self, part: Task, batch: Batch) -> Float[Tensor, " models"]:
-        answers = self._together(self._weights(), batch)
+    def _group(self, members: Members) -> tuple[Tensor, list[int], Tensor]:
+        """Return the rows of these models, their generators, and which of those each draws from. A group's first step
+        makes them, since it is not captured: a graph cannot copy from the host."""
+        if members not in self._groups:
+            keys = list(dict.fromkeys(self.rng_of[member] for member in members))
+            draws = [keys.index(self.rng_of[member]) for member in members]
+            rows, draw_of = (torch.tensor(places, device=self.device) for places in (members, draws))
+            self._groups[members] = rows, keys, draw_of
+        return self._groups[members]
+
+    def stop(self, member: int) -> None:
+        super().stop(member)
+        for piece in self.pieces[member]:
+            piece.grad = None  # the optimizer leaves such a tensor as it is
+
+    def _losses(self, part: Task, packed: Tensor, batch: Batch) -> Float[Tensor, " models"]:
+        answers = self._together(self._weights(packed), batch)
         return answer_losses(part, answers, batch, self.cross_entropy).flatten(1).mean(dim=1)
 
     def _together(self, weights: Weights, batch: Batch) -> Float[Tensor, "models batch answers outputs"]:
@@ -119,7 +138,7 @@ class Bank(Trainer):
         self.template.eval()
         for start in range(0, len(batches), size):
             batch = _stacked(batches[start : start + size])
-            weights = tuple(weight[start : start + size] for weight in self._weights())
+            weights = self._weights(self.packed[start : start + size])
             yield from self._together(weights, batch)
         self.template.train()
 
@@ -131,12 +150,12 @@ class Bank(Trainer):
         super().restore(state)
         fill(self.packed, state["packed"])
 
-    def _weights(self) -> Weights:
+    def _weights(self, packed: Float[Tensor, "models parameters"]) -> Weights:
         """View the packed rows as parameters: one split, so that its gradient is one concatenation. Those of linear
         layers are cast as autocast casts them for one model; under vmap a layer is decomposed before autocast sees it,
         and its bias would stay wide."""
-        pieces = self.packed.split([shape.numel() for shape in self.shapes], dim=1)
-        narrow = torch.bfloat16 if self.autocast()._enabled else self.packed.dtype
+        pieces = packed.split([shape.numel() for shape in self.shapes], dim=1)
+        narrow = torch.bfloat16 if self.autocast()._enabled else packed.dtype
         return tuple(
             (piece.to(narrow) if name in self.narrow else piece).unflatten(1, shape)
             for piece, name, shape in zip(pieces, self.names, self.shapes, strict=True)

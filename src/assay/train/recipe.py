@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax, mse_loss, nll_loss
 
+from assay.core.convert import added
 from assay.core.errors import UserError
 from assay.tasks.base import Batch, Task
 
@@ -44,6 +45,11 @@ class Train:
     validate_every: int = 100
     warmup_ratio: float = 0.03
     """Share of the steps in which the rate rises from 0; then it falls by a cosine."""
+    curriculum: float = added(0.0)
+    """Accuracy on validation that opens the next part of a mixture: training begins with the smallest part alone, and
+    once that is there another opens at each validation. 0: all parts from the first step."""
+    stop_at: float = added(0.0)
+    """Accuracy on validation, of every part, at which a model is solved and its training ends. 0: it never does."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "micro_batch_size", "validate_every"):
@@ -51,6 +57,9 @@ class Train:
                 raise UserError(f"train.{name}={getattr(self, name)}: it must be at least 1.")
         if not 0 <= self.warmup_ratio < 1:
             raise UserError(f"train.warmup_ratio={self.warmup_ratio}: it must be in [0, 1).")
+        for name in ("curriculum", "stop_at"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"train.{name}={getattr(self, name)}: an accuracy is in [0, 1], and 0 is off.")
 
     def rate(self, step: int) -> float:
         """The share of the learning rate at a step: linear warm-up, then cosine to 0 at max_steps."""

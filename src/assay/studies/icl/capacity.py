@@ -1,27 +1,41 @@
 """Capacity against carried state: how recall falls as the number of pairs grows, for mixtures of mqar.
 
-K90 is where accuracy falls through 90 %; recalled bits are the most, over the sizes, that the answers say of the
-values. Mixers with a short convolution are never ranked with those without one: the convolution does half the work.
+Learning comes first: the share of seeds that left the plateau, and the steps they took. K90, where accuracy falls
+through 90 %, and the recalled bits are of those seeds alone; a row without any says `not learned`, and nothing else of
+it is shown. Mixers with a short convolution are never ranked with those without one: it does half the work.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from assay.core.errors import UserError
 from assay.core.study import Report
-from assay.metrics.intervals import letters, student_t
+from assay.metrics.intervals import Interval, student_t, wilson
+from assay.report.certificate import widened
 from assay.report.draw import Column, Points, lines, table
-from assay.report.rows import Row, labels
+from assay.report.rows import Row, by_setting, labels
 from assay.studies.icl.anchors import anchors
-from assay.studies.icl.k90 import best_recalled_bits, capacity_interval
+from assay.studies.icl.k90 import best_recalled_bits, capacity_interval, crossing
+from assay.studies.icl.learning import Versus, best_of, bits, compared, curve, learned, measured, sizes
+from assay.studies.icl.memories import Rule, memory_curve, memory_shape
+from assay.tasks import tasks
 
+BASELINE = "linear_attention"
+"""The mixer that every other is compared with, besides the best: a matrix that is only added to."""
+CONVOLUTIONS = ("base_conv", "hyena")
+"""Mixers that are convolutions themselves."""
 NOTE = (
-    "K90: pairs recalled at 90 %, with the 95 % interval over seeds; recalled: bits, at the number of pairs where they "
-    "are most; rows that share a letter are not told apart by them (paired t, Holm); state at the longest sequence; "
-    "layer params: of all layers, without tables."
+    "learned: seeds that recall the smallest size at 98 %, with the Wilson interval of their share, and the first "
+    "validation at which they did; the rest is of those seeds. K90: pairs recalled at 90 %, with the 95 % interval "
+    "over seeds; bits: K (log2 M - cross entropy) at the number of pairs where it is most; vs: difference in bits, * "
+    f"told apart (Holm over the comparisons with the best and with {BASELINE}; paired t, or where not every seed "
+    "learned a bootstrap over seeds); state at the longest sequence, in float32 bytes; edge: a rate beyond those tried may "
+    "be better. In parentheses: no training; a guess, the exact lookup, and memories of random keys."
 )
-PUBLISHED = "; ○: published points (zoology, read off a figure; other sizes, a kernel-3 convolution before every mixer)"
+PUBLISHED = "; ○: published points (zoology, accuracy read off a figure)"
 
 
 def capacity(found: Sequence[Row], out: Report) -> None:
@@ -34,8 +48,9 @@ def capacity(found: Sequence[Row], out: Report) -> None:
 
 
 def has_convolution(mixer: Mapping[str, Any]) -> bool:
-    """Return whether the mixer, or a mixer inside it, has a short convolution."""
-    return mixer["conv"] > 0 or any(has_convolution(member) for member in mixer.get("pattern", ()))
+    """Return whether the mixer, or a mixer inside it, has or is a short convolution."""
+    own = mixer.get("conv", 0) > 0 or mixer["name"] in CONVOLUTIONS
+    return own or any(has_convolution(member) for member in mixer.get("pattern", ()))
 
 
 def _named_by_mixer(found: Sequence[Row]) -> list[Row]:
@@ -45,49 +60,125 @@ def _named_by_mixer(found: Sequence[Row]) -> list[Row]:
 
 
 def _report(found: Sequence[Row], name: str, what: str, out: Report) -> None:
-    groups = letters({row.series: _bits(row) for row in found if row.finished})
-    columns = (
-        Column("K90", lambda row: str(capacity_interval(*_curves(row))) if row.first else None, always=True),
-        Column("recalled bits", lambda row: student_t(list(_bits(row).values())) if row.first else None, always=True),
-        Column("group", lambda row: groups.get(row.series), always=True),
-        Column("state bytes", lambda row: _state(row) if row.first else None, always=True),
-        Column("bits/state scalar", _bits_per_scalar, ".3f", always=True),
-        Column("k-layer params", lambda row: row.first["layer_params"] / 1000 if row.first else None, always=True),
-        Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
-        Column("lr", lambda row: row.tuned_words, always=True),
-    )
-    best_first = sorted(found, key=lambda row: -fmean(_bits(row).values()) if row.first else float("inf"))
-    table(out, f"capacity_{name}", best_first, columns, note=f"Mixers {what}. {NOTE}")
+    in_zoology = any(row.options["task"].get("cells") == "zoology" for row in found)
+    versus: dict[tuple[str, str], Versus] = {}
+    for rivals in by_setting(found).values():
+        versus |= compared(rivals, _others(rivals))
+    best_first = sorted(found, key=lambda row: -fmean(bits(row).values()) if learned(row) else float("inf"))
+    untrained = [*_known(best_first), *_memories(best_first)]
+    note = " ".join([f"Mixers {what}.", NOTE, *_to_widen(best_first)])
+    table(out, f"capacity_{name}", best_first, _columns(versus, in_zoology=in_zoology), extra=untrained, note=note)
     done = [row for row in found if row.finished]
     lines(
         out, f"recall_by_pairs_{name}", done, _by_pairs, bounded=True, x_title="pairs", y_title="accuracy", log_x=True,
         references={"90 %": 0.9}, caption=f"Recall by number of pairs, {what}.",
     )  # fmt: skip
-    anchored = name == "conv"
     lines(
         out, f"recall_by_state_{name}", sorted(done, key=lambda row: (_mixer(row), _state(row))), _by_state,
         series=_mixer, bounded=True, x_title="state, bytes", y_title="accuracy", log_x=True,
-        extra=_published(done) if anchored and done else (),
-        caption=f"Mean recall over all sizes against carried state, {what}{PUBLISHED if anchored else ''}.",
+        extra=_published(done) if in_zoology else (),  # of other sizes than its own they say nothing
+        caption=f"Mean recall over all sizes against carried state, {what}{PUBLISHED if in_zoology else ''}.",
     )  # fmt: skip
 
 
-def _curves(row: Row) -> tuple[list[int], list[list[float]]]:
-    """The sizes, and the accuracy at each, seed by seed."""
-    sizes = sorted(map(int, row.first.get("by_size", {})))
-    return sizes, [[record.metrics["by_size"][str(size)] for size in sizes] for record in row.finished]
+def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> tuple[Column, ...]:
+    """The columns; in zoology's cells its own measure leads, the mean accuracy, with what was published beside it."""
+    ours = not in_zoology
+    return (
+        Column("learned", lambda row: f"{len(learned(row))}/{row.n}", always=True, lead=True),
+        Column("share learned", lambda row: wilson(len(learned(row)), row.n) if row.n > 1 else None),
+        Column("steps to learn", _steps, ".0f", lead=ours),
+        Column("K90", _k90, always=True, lead=ours),
+        Column("bits", lambda row: student_t(list(bits(row).values())) if learned(row) else None, ".0f", lead=ours),
+        Column("accuracy", "accuracy", lead=in_zoology),
+        Column("published", _published_accuracy if in_zoology else lambda row: None, lead=True),
+        Column("vs best", lambda row: _told(versus.get((row.series, "best")))),
+        Column(f"vs {BASELINE}", lambda row: _told(versus.get((row.series, BASELINE)))),
+        Column("state bytes", lambda row: _state(row) if row.first else None, always=True, lead=True),
+        Column("bits/state scalar", _bits_per_scalar, ".3f"),
+        Column("k-layer params", lambda row: row.first["layer_params"] / 1000 if row.first else None),
+        Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
+        Column("lr", lambda row: row.tuned_words if learned(row) else None, always=True),
+    )
 
 
-def _bits(row: Row) -> dict[int, float]:
-    """Recalled bits by seed."""
-    sizes, curves = _curves(row)
-    vocab = row.options["task"]["vocab_size"]
-    pairs = zip(row.finished, curves, strict=True)
-    return {record.run.seed: best_recalled_bits(sizes, curve, vocab) for record, curve in pairs}
+def _others(found: Sequence[Row]) -> dict[str, Row]:
+    """The rows that all others of the setting are compared with: the best, and the baseline that learned most."""
+    best = best_of(found)
+    plain = best_of([row for row in found if measured(row) == BASELINE])
+    return {name: row for name, row in (("best", best), (BASELINE, plain)) if row is not None}
 
 
-def _bits_per_scalar(row: Row) -> Any:
-    return student_t([bits / row.first["state_scalars"] for bits in _bits(row).values()]) if row.first else None
+def _told(versus: Versus | None) -> str | None:
+    return None if versus is None else str(versus)
+
+
+def _steps(row: Row) -> Interval | None:
+    """The first validation at which each seed had left the plateau; records of earlier versions do not say."""
+    found = [record.metrics.get("left_plateau") for record in learned(row)]
+    steps = [float(step) for step in found if step is not None]
+    return student_t(steps) if steps else None
+
+
+def _k90(row: Row) -> str | None:
+    if not row.first:
+        return None
+    curves = [curve(record) for record in learned(row)]
+    return str(capacity_interval(sizes(row), curves)) if curves else "not learned"
+
+
+def _bits_per_scalar(row: Row) -> Interval | None:
+    return student_t([each / row.first["state_scalars"] for each in bits(row).values()]) if learned(row) else None
+
+
+def _known(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """The guess that recalls nothing, and the exact lookup, where all rows are of one task."""
+    try:
+        (task,) = {tasks.load(row.options["task"]) for row in found if row.options["task"]["name"] == "mqar"}
+    except (UserError, ValueError):
+        return []
+    parts = task.scored_parts()
+    floors, vocab = [part.floor() for part in parts], task.shape().outputs.vocab
+    pairs = [part.num_kv_pairs for part in parts]
+    guess = "1/K, a guess" if task.values == "hidden" else "H_K/K, elimination"
+    return [
+        {"seq_mixer": f"({guess})", "K90": str(crossing(pairs, floors)), "accuracy": fmean(floors)},
+        {
+            "seq_mixer": "(oracle)", "K90": str(crossing(pairs, [1.0] * len(pairs))), "accuracy": 1.0,
+            "bits": best_recalled_bits(pairs, [1.0] * len(pairs), vocab),
+        },
+    ]  # fmt: skip
+
+
+def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """Untrained memories of the sizes that mixers which learned carry."""
+    made: dict[Any, dict[str, Any]] = {}
+    rules: tuple[Rule, ...] = ("hebbian", "least squares")
+    for row in (row for row in found if learned(row)):
+        shape = memory_shape(row.options["model"]["seq_mixer"], row.options["model"]["model_dim"])
+        pairs, vocab = tuple(sizes(row)), row.options["task"]["vocab_size"]
+        for rule in rules if shape else ():
+            if (rule, shape, pairs) not in made:
+                recall = memory_curve(rule, shape, pairs, vocab - vocab // 2)
+                made[rule, shape, pairs] = {
+                    "seq_mixer": f"({rule}, {shape})", "K90": str(crossing(pairs, recall)), "accuracy": fmean(recall),
+                    "bits": best_recalled_bits(pairs, recall, vocab), "state bytes": 4 * shape.scalars,
+                }  # fmt: skip
+    return list(made.values())
+
+
+def _to_widen(found: Sequence[Row]) -> list[str]:
+    """Say which rates to add where a row that learned chose the smallest or largest that was tried."""
+    rates: set[float] = set()
+    for row in found:
+        if learned(row) and row.at_the_edge:
+            tried = {"lr": sorted(row.tried)}
+            ends = [
+                ("lr", end) for end, rate in ((False, min(row.tried)), (True, max(row.tried))) if rate in row.chosen
+            ]
+            rates |= set(widened(tried, ends, tried)["lr"]) - set(tried["lr"])
+    words = ",".join(f"{rate:g}" for rate in sorted(rates))
+    return [f"Rows at an edge: add --grid optimizer.lr={words} to the rates."] if rates else []
 
 
 def _state(row: Row) -> int:
@@ -97,20 +188,27 @@ def _state(row: Row) -> int:
 
 def _mixer(row: Row) -> str:
     """The chart's line: the mixer's name and the setting, whatever the size of the state."""
-    return f"{row.options['model']['seq_mixer']['name']} {row.where}".strip()
+    where = replace(row, setting={key: value for key, value in row.setting.items() if not key.endswith("model_dim")})
+    return f"{measured(row)} {where.where}".strip()
 
 
 def _by_pairs(row: Row) -> Points:
-    return [(size, row.values("by_size", str(size))) for size in _curves(row)[0]]
+    return [(size, row.values("by_size", str(size))) for size in sizes(row)]
 
 
 def _by_state(row: Row) -> Points:
-    means = zip(row.finished, map(fmean, _curves(row)[1]), strict=True)
-    return [(_state(row), {record.run.seed: mean for record, mean in means})]
+    return [(_state(row), {record.run.seed: fmean(curve(record)) for record in row.finished})]
+
+
+def _published_accuracy(row: Row) -> float | None:
+    """The published point of the mixer that is nearest in state, if it is within a third."""
+    own = [anchor for anchor in anchors() if anchor.ours == measured(row)] if row.first else []
+    nearest = min(own, key=lambda anchor: abs(math.log(anchor.state_bytes / _state(row))), default=None)
+    return nearest.accuracy if nearest and 0.75 < nearest.state_bytes / _state(row) < 1.34 else None
 
 
 def _published(found: Sequence[Row]) -> list[dict[str, Any]]:
-    ours = {row.options["model"]["seq_mixer"]["name"] for row in found}
+    ours = {measured(row) for row in found}
     return [
         {"series": f"○ {anchor.mixer}", "x": anchor.state_bytes, "y": anchor.accuracy}
         for anchor in anchors()

@@ -1,6 +1,12 @@
 """What others published about learning in context, and what has to come out here."""
 
+from collections.abc import Sequence
+from itertools import combinations
+
+from assay.core.run import Record
+from assay.metrics.intervals import Interval, student_t
 from assay.report.claims import Certificate, Check, Claim
+from assay.studies.icl.presets import IN_ZOOLOGY, RATES, ZOOLOGY
 
 WORST = Check(
     what="query accuracy of the worst seed",
@@ -16,6 +22,41 @@ PARITY = Check(
     rows={"model.seq_mixer.beta_max": 1},
     over="max",
     at_most=0.6,
+)
+PUBLISHED = {
+    "delta_net": (128, 0.96),
+    "gated_delta_net": (64, 0.89),
+    "based": (128, 0.84),
+    "gated_linear_attn": (128, 0.77),
+    "mamba2": (64, 0.69),
+    "sliding_window": (128, 0.31),
+}
+"""Zoology's recall with a state of 16 to 34 kB: the width of the model, and its accuracy (anchors.json)."""
+
+
+def order_agreement(records: Sequence[Record]) -> Interval | None:
+    """Return Kendall's tau between the mixers' published accuracies and ours, over seeds: each seed ranks its own
+    models, at the rates that the other seeds chose. None where a mixer is missing or a seed of it diverged."""
+    from assay.studies.icl.learning import measured
+    from assay.studies.icl.report import trained
+
+    ours = {measured(row): row.values("accuracy") for row in trained(records)}
+    seeds = sorted(set.intersection(*map(set, ours.values()))) if ours.keys() == PUBLISHED.keys() else []
+    if not seeds or any(len(values) > len(seeds) for values in ours.values()):
+        return None
+    return student_t([kendall_tau([(PUBLISHED[name][1], ours[name][seed]) for name in PUBLISHED]) for seed in seeds])
+
+
+def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the share of pairs of points that are in the same order less that of those in the opposite one."""
+    signs = [(x > a) - (x < a) if y > b else (x < a) - (x > a) for (x, y), (a, b) in combinations(pairs, 2) if y != b]
+    return sum(signs) / (len(pairs) * (len(pairs) - 1) / 2)
+
+
+ORDER = Check(
+    what="Kendall's tau between the published order of six mixers and ours",
+    measure=order_agreement,
+    at_least=0.7,
 )
 
 CLAIMS = {
@@ -67,6 +108,35 @@ CLAIMS = {
             number=WORST,
         ),
         checks=(WORST,),
+    ),
+    "zoology-recall": Claim(
+        claim=(
+            "With a state of 16 to 34 kB recall falls from DeltaNet over gated DeltaNet, Based, gated linear attention "
+            "and Mamba-2 to a sliding window."
+        ),
+        source=(
+            "zoology (github.com/HazyResearch/zoology at d88d6f5), the README's figure of recall against state; one "
+            "seed, the best of four rates"
+        ),
+        study="icl",
+        preset="zoology",
+        grid={
+            "model": [
+                {**IN_ZOOLOGY, "seq_mixer": ZOOLOGY[name], "model_dim": width} for name, (width, _) in PUBLISHED.items()
+            ],
+            # A fifth of the authors' steps: data is new at every step here, where theirs comes 32 times.
+            "train.max_steps": [4500],
+        },
+        tables=("capacity_conv",),
+        certificate=Certificate(
+            about="the order of these mixers",
+            metric="accuracy",
+            tried={"optimizer.lr": tuple(map(float, RATES))},
+            arms=tuple({"model.seq_mixer.pattern.1": name} for name in PUBLISHED),
+            longer={"train.max_steps": 9000},
+            number=ORDER,
+        ),
+        checks=(ORDER,),
     ),
     "parity-eigenvalues": Claim(
         claim=(

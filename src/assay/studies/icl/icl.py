@@ -47,6 +47,15 @@ class InContext(Study):
     def __post_init__(self) -> None:
         if self.eval_size < 1:
             raise UserError(f"eval_size={self.eval_size}: score at least one sequence.")
+        if self.train.curriculum and (len(self.task.parts()) < 2 or self.task.parts() != self.task.scored_parts()):
+            raise UserError(
+                f"train.curriculum={self.train.curriculum} needs a mixture of sizes that is scored on the sizes it is "
+                f"trained on, and {self.task} is none: add min_kv_pairs=4 to mqar, or leave train.curriculum at 0."
+            )
+        if (self.train.curriculum or self.train.stop_at) and self.task.loss == "mse":
+            raise UserError(
+                f"train.curriculum and train.stop_at are accuracies, and {self.task} has none: leave them at 0."
+            )
 
     def plan(self) -> list[Run]:
         """Plan a model per seed, and a run that scores the task's oracle and plain predictors on as many sequences."""

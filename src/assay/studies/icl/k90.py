@@ -18,6 +18,9 @@ from typing import Literal
 from assay.core.errors import UserError
 from assay.metrics.intervals import student_t
 
+LEARNED = 0.98
+"""Accuracy at the smallest size from which on a model has left the plateau of guessing."""
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -108,6 +111,17 @@ def recalled_bits(accuracy: float, pairs: int, vocab: int) -> float:
         raise UserError(f"accuracy={accuracy}, vocab={vocab}: give an accuracy in [0, 1] and at least 3 tokens.")
     lost = _entropy(accuracy) + _entropy(error) + error * math.log2(values - 1)
     return pairs * max(0.0, math.log2(values) - lost)  # at chance, rounding may leave a last bit below 0
+
+
+def answered_bits(loss: float, pairs: int, vocab: int) -> float:
+    """Bound from below the bits about a sequence's values in its answers, by the cross entropy of those (in nats):
+
+        pairs * (log2 M - loss / ln 2),    M = vocab / 2 values
+
+    Tighter than Fano's bound, since a model may know how sure it is. At most log2 K of the log2 M bits per value are
+    about which of the K values belongs to the key; the rest says which values there are at all.
+    """
+    return pairs * max(0.0, math.log2(vocab - vocab // 2) - loss / math.log(2))
 
 
 def best_recalled_bits(sizes: Sequence[int], accuracies: Sequence[float], vocab: int) -> float:

@@ -35,12 +35,11 @@ def _memory(text: str) -> Mapping[str, int]:
     """Count the model and the larger of training and scoring, which take turns."""
     task_options, model_options, batch, rows, precision = json.loads(text)
     task = convert(Task, task_options, what="option 'task'")
-    scored = max((_scored(part, rows) for part in task.parts()), key=lambda need: sum(need.values()))
+    scored = max((_scored(part, rows) for part in task.scored_parts()), key=lambda need: sum(need.values()))
     if not batch:
         return scored
     model = convert(SequenceModel, model_options, what="option 'model'")
-    length = task.shape().length
-    steps = [_step(part, model, batch * length // part.shape().length, precision) for part in task.parts()]
+    steps = [_step(part, model, sequences, precision) for part, sequences in dict.fromkeys(task.turns(batch))]
     return _weights(task, model) | max([*steps, scored], key=lambda need: sum(need.values()))
 
 

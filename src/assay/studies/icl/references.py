@@ -22,7 +22,7 @@ def score_references(run: Run, device: torch.device) -> Outcome:
     """Score every reference; the result is `references`, by name."""
     task = convert(Task, run.options["task"], what="option 'task'")
     size = min(MOST, run.options["eval_size"])
-    part = task.parts()[-1]
+    part = task.scored_parts()[-1]
     names = ["oracle", *part.references(part.sample(2, stream(0, "names", device=device)))]
     # Each name counts as a model, and all see the same sequences: the predictors answer them all at once.
     rngs = [stream(run.seed, "test", device=device) for _ in names]
@@ -31,14 +31,19 @@ def score_references(run: Run, device: torch.device) -> Outcome:
 
 
 def _answer(task: Task) -> Callable[[Sequence[Batch]], Iterator[Tensor]]:
-    by_length = {part.shape().length: part for part in task.parts()}
+    by_shape = {_shape(part.sample(1, stream(0, "shape"))): part for part in task.scored_parts()}
 
     def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
         batch = batches[0]
-        part = by_length[batch.inputs.shape[1]]
+        part = by_shape[_shape(batch)]
         yield from (_as_outputs(part, given) for given in (part.oracle(batch), *part.references(batch).values()))
 
     return answer
+
+
+def _shape(batch: Batch) -> tuple[int, int]:
+    """Return the length of a batch's sequences and their answers, which tell the parts of a mixture apart."""
+    return batch.inputs.shape[1], batch.targets.shape[1]
 
 
 def _as_outputs(task: Task, answers: Tensor) -> Any:

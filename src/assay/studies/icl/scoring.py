@@ -1,6 +1,6 @@
 """Scores answers over many fresh sequences: overall, per sequence, by position, by gap and by part of a mixture."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ Totals = dict[str, Tensor]
 @torch.no_grad()
 def score(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
     """Score each model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; for a
-    mixture the mean over its parts, and the score of each by its number of answers. Models that share a generator see
-    the same sequences."""
-    parts = task.parts()
+    mixture the mean over its parts, and the score and the loss of each by its number of answers. Models that share a
+    generator see the same sequences."""
+    parts = task.scored_parts()
     found = [_score_part(answer, part, size=-(-size // len(parts)), rngs=rngs) for part in parts]
     return [_joined(parts, per_part) for per_part in zip(*found, strict=True)]
 
@@ -82,4 +82,11 @@ def _joined(parts: Sequence[Task], found: Sequence[dict[str, Any]]) -> dict[str,
     plain = [key for key in ("accuracy", "exact_match", "mse", "loss") if key in found[0]]
     means = {key: sum(part[key] for part in found) / len(found) for key in plain}
     quality = "mse" if "mse" in means else "accuracy"
-    return means | {"by_size": {str(len(part["by_answer"])): part[quality] for part in found}}
+    sizes = [str(len(part["by_answer"])) for part in found]
+    by_size = {size: part[quality] for size, part in zip(sizes, found, strict=True)}
+    return means | {"by_size": by_size, "loss_by_size": {size: p["loss"] for size, p in zip(sizes, found, strict=True)}}
+
+
+def by_part(found: Mapping[str, Any]) -> list[float]:
+    """Return the accuracies of a scored model by part, smallest first; that of a single task alone."""
+    return list(found["by_size"].values()) if "by_size" in found else [found["accuracy"]]

@@ -14,7 +14,8 @@ from assay.core.study import Context, Outcome
 from assay.metrics.size import flops_per_token, parameters
 from assay.models.sequence import SequenceModel, SequenceModule
 from assay.nn.random import initialised_from, stream
-from assay.studies.icl.scoring import TOKENS, score
+from assay.studies.icl.k90 import LEARNED
+from assay.studies.icl.scoring import TOKENS, by_part, score
 from assay.tasks.base import Task
 from assay.train.bank import Bank
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
@@ -47,6 +48,11 @@ class RunProgress:
     run: Run
     curve: list[dict[str, Any]] = field(default_factory=list)
     seconds_to: dict[str, float] = field(default_factory=dict)
+    diverged: dict[str, Any] = field(default_factory=dict)
+    """What was found when its loss was no number, and the step."""
+
+    def saved(self) -> dict[str, Any]:
+        return {"curve": self.curve, "seconds_to": self.seconds_to, "diverged": self.diverged}
 
 
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
@@ -58,41 +64,44 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
 def _train_and_score(
     runs: Sequence[Run], ctx: Context, device: torch.device, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
-    """Train and score; a run whose loss is not finite ends as diverged while the others continue."""
+    """Train and score; a run whose loss is not finite stops there while the others continue. It is stored with them: if
+    it were stored before, a later process would train fewer runs, and could not resume from their checkpoint."""
     settings = [Setting.of(run) for run in runs]
     shared = settings[0]
     begin = time.perf_counter()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    going = {index: RunProgress(run) for index, run in enumerate(runs)}
+    progress = [RunProgress(run) for run in runs]
 
     def take_up(fresh: Trainer, saved: Checkpoint) -> None:
         nonlocal begin
         fresh.restore(saved.state["trainer"])
-        taken = {index: RunProgress(run, **saved.runs[run.id]) for index, run in enumerate(runs)}
+        taken = [RunProgress(run, **saved.runs[run.id]) for run in runs]
         begin -= float(saved.state["seconds"])
-        going.update(taken)
+        progress[:] = taken
 
     trainer = resumed(saved, lambda: _trainer(runs, settings, ctx, device), take_up)
     keeper = Keeper(ctx)
     for step in trainer.run():
         found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)
         finite = trainer.losses.isfinite().tolist()
-        for index, progress in list(going.items()):
-            _note(progress, step, found[index], ctx, shared, time.perf_counter() - begin)
+        for index in trainer.going:
+            _note(progress[index], step, found[index], ctx, shared, time.perf_counter() - begin)
             if not finite[index]:
-                del going[index]
-                yield Outcome(runs[index], {**found[index], "steps": step}, diverged=True)
-        if not going:
-            return
-        # Once a run is stored as diverged, a later process trains fewer runs and could not resume from this checkpoint.
-        if len(going) == len(runs) and step < shared.train.max_steps:
-            keeper.keep(runs[-1], lambda: _checkpoint(trainer, going.values(), time.perf_counter() - begin))
-    yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
+                progress[index].diverged = {**found[index], "steps": step}
+                trainer.stop(index)
+        if shared.train.curriculum or shared.train.stop_at:
+            trainer.validated([by_part(each) for each in found])
+        if trainer.going and step < shared.train.max_steps:
+            keeper.keep(runs[-1], lambda: _checkpoint(trainer, progress, time.perf_counter() - begin))
+    yield from (Outcome(each.run, each.diverged, diverged=True) for each in progress if each.diverged)
+    going = {index: each for index, each in enumerate(progress) if not each.diverged}
+    if going:
+        yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
 
 
-def _checkpoint(trainer: Trainer, going: Iterable[RunProgress], seconds: float) -> Checkpoint:
-    kept = {p.run.id: {"curve": p.curve, "seconds_to": p.seconds_to} for p in going}
+def _checkpoint(trainer: Trainer, progress: Iterable[RunProgress], seconds: float) -> Checkpoint:
+    kept = {each.run.id: each.saved() for each in progress}
     return Checkpoint(trainer.step, {"trainer": trainer.state(), "seconds": seconds}, kept)
 
 
@@ -126,6 +135,8 @@ def _note(
     progress: RunProgress, step: int, found: Mapping[str, Any], ctx: Context, shared: Setting, seconds: float
 ) -> None:
     plain = {key: value for key, value in found.items() if not isinstance(value, list | dict)}
+    if "by_size" in found:
+        plain["smallest"] = by_part(found)[0]
     progress.curve.append({"step": step, **plain})
     shown = {key: value for key, value in plain.items() if key in ("accuracy", "mse", "loss")}
     ctx.progress(progress.run, step, shared.train.max_steps, **shown)
@@ -147,16 +158,17 @@ def _outcomes(
     other = shared.task.unseen()
     unseen = _scored(trainer, other, shared.eval_size, runs, "unseen", device) if other else None
     sizes = _sizes(shared, build(shared.model, shared.task, runs[0].seed))
-    tokens = shared.train.max_steps * shared.train.micro_batch_size * shared.task.shape().length
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
     # Models that were trained together share the time and the memory.
-    cost = {"seconds": seconds / len(runs), "tokens_per_second": tokens * len(runs) / seconds, "memory": memory}
+    cost = {"seconds": seconds / len(runs), "tokens_per_second": sum(trainer.tokens) / seconds, "memory": memory}
     cost["trained_together"] = len(runs)
     for index, progress in going.items():
         metrics = final[index] | longer[index] | sizes | _milestones(progress.curve) | {"curve": progress.curve}
         if unseen:
             metrics["unseen_accuracy"] = unseen[index]["accuracy"]
-        yield Outcome(runs[index], metrics, cost | progress.seconds_to)
+        if (stopped := trainer.stopped_at[index]) is not None:
+            metrics["stopped_at"] = stopped
+        yield Outcome(runs[index], metrics, cost | {"tokens": trainer.tokens[index]} | progress.seconds_to)
 
 
 def _longer(
@@ -189,5 +201,9 @@ def _milestones(curve: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
     """Find the first validated step at which each goal was reached; None if it never was."""
     if not curve or "accuracy" not in curve[0]:
         return {}
-    reached = {goal: [point["step"] for point in curve if point["accuracy"] >= goal] for goal in GOALS}
-    return {f"steps_to_{100 * goal:.0f}": steps[0] if steps else None for goal, steps in reached.items()}
+    found = {f"steps_to_{100 * goal:.0f}": _reached(curve, "accuracy", goal) for goal in GOALS}
+    return found | ({"left_plateau": _reached(curve, "smallest", LEARNED)} if "smallest" in curve[0] else {})
+
+
+def _reached(curve: Sequence[Mapping[str, Any]], metric: str, goal: float) -> int | None:
+    return next((point["step"] for point in curve if point[metric] >= goal), None)

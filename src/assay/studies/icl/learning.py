@@ -1,0 +1,103 @@
+"""Learning and capacity are two questions: did a seed leave the plateau of guessing, and what do those hold that did?
+
+    seed   accuracy at the smallest size    left the plateau    counts for K90 and bits
+    0      1.00                             yes                 yes
+    1      0.26                             no                  no
+    2      0.99                             yes                 yes        -> learned 2/3
+
+A seed that recalls the smallest size at 98 % has left it. Outcomes are bimodal: a mean over all seeds describes none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from assay.core.run import Record
+from assay.metrics.intervals import Interval, bootstrap_difference, holm, paired_difference, paired_p
+from assay.report.rows import Row
+from assay.studies.icl.k90 import LEARNED, answered_bits, recalled_bits
+
+
+def sizes(row: Row) -> list[int]:
+    """The numbers of pairs, smallest first."""
+    return sorted(map(int, row.first.get("by_size", {})))
+
+
+def measured(row: Row) -> str:
+    """The name of the mixer that the row is about: of a hybrid, the last of its members."""
+    mixer: Mapping[str, Any] = row.options["model"]["seq_mixer"]
+    return str(mixer["pattern"][-1]["name"] if mixer.get("pattern") else mixer["name"])
+
+
+def has_learned(record: Record) -> bool:
+    by_size: Mapping[str, float] = record.metrics["by_size"]
+    return by_size[min(by_size, key=int)] >= LEARNED
+
+
+def learned(row: Row) -> list[Record]:
+    """The seeds that left the plateau."""
+    return [record for record in row.finished if has_learned(record)]
+
+
+def curve(record: Record) -> list[float]:
+    """The accuracy at each size."""
+    by_size: Mapping[str, float] = record.metrics["by_size"]
+    return [by_size[size] for size in sorted(by_size, key=int)]
+
+
+def bits_of(record: Record) -> float:
+    """The most bits recalled at any size, from the stored losses; Fano's bound of the accuracies in records without."""
+    vocab = record.run.options["task"]["vocab_size"]
+    if losses := record.metrics.get("loss_by_size"):
+        return max(answered_bits(loss, int(size), vocab) for size, loss in losses.items())
+    return max(recalled_bits(score, int(size), vocab) for size, score in record.metrics["by_size"].items())
+
+
+def bits(row: Row) -> dict[int, float]:
+    """Recalled bits by seed, of those that learned."""
+    return {record.run.seed: bits_of(record) for record in learned(row)}
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A row's bits less those of another, and whether the two are told apart after Holm over all that were compared."""
+
+    difference: Interval
+    p: float
+
+    def __str__(self) -> str:
+        bounds = "" if self.difference.low is None else f" [{self.difference.low:+.0f}, {self.difference.high:+.0f}]"
+        return f"{self.difference.mean:+.0f}{bounds}{' *' if self.p < 0.05 else ''}"
+
+
+def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str, str], Versus]:
+    """Compare the bits of each row with those of a few others, by the row's series and the other's name. Only these
+    comparisons count for Holm: over all pairs of 15 rows, three seeds would tell none apart."""
+    pairs = {
+        (row.series, name): _difference(row, other)
+        for row in found
+        for name, other in others.items()
+        if row is not other and learned(row) and learned(other)
+    }
+    known = {key: value for key, value in pairs.items() if value is not None}
+    adjusted = holm({key: p for key, (_, p) in known.items()})
+    return {key: Versus(difference, adjusted[key]) for key, (difference, _) in known.items()}
+
+
+def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
+    """Compare over the seeds of both: by a paired t where every seed learned, else by drawing the seeds anew."""
+    one, two = bits(row), bits(other)
+    shared = set(row.seeds) & set(other.seeds)
+    if not shared & one.keys() or not shared & two.keys():
+        return None
+    if shared <= one.keys() and shared <= two.keys():
+        return paired_difference(one, two), paired_p(one, two)
+    everyone: list[dict[int, Any]] = [{seed: each.get(seed) for seed in shared} for each in (one, two)]
+    return bootstrap_difference(*everyone)
+
+
+def best_of(found: Sequence[Row]) -> Row | None:
+    """The row that recalls most, among those that carry a state of fixed size: attention is a ceiling, no rival."""
+    rivals = [row for row in found if learned(row) and measured(row) != "attention"]
+    return max(rivals, key=lambda row: fmean(bits(row).values()), default=None)
