@@ -10,6 +10,7 @@ from assay.contracts import tasks as contract
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens, Vectors
 from assay.tasks.boolean import Boolean
+from assay.tasks.compression import Compression
 from assay.tasks.disjoint import Disjoint
 from assay.tasks.hybrid import Hybrid
 from assay.tasks.in_context_recall import InContextRecall
@@ -38,6 +39,7 @@ VARIANTS = (
     Disjoint(vocab_size=12, short_length=1, long_length=7),
     InContextRecall(vocab_size=4, input_seq_len=4),
     NoisyRecall(vocab_size=9, noise_vocab_size=3, input_seq_len=14, frac_noise=0.5),
+    Compression(vocab_size=3, input_seq_len=2),
     SelectiveCopying(vocab_size=5, input_seq_len=7, num_tokens_to_copy=3),
     Memorization(vocab_size=5, input_seq_len=4, map_seed=3),
     MultiHopRecall(vocab_size=3, num_nodes=2, max_hops=1, num_queries=1),
