@@ -10,13 +10,17 @@ from assay.contracts import tasks as contract
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens, Vectors
 from assay.tasks.boolean import Boolean
+from assay.tasks.compression import Compression
 from assay.tasks.disjoint import Disjoint
 from assay.tasks.hybrid import Hybrid
 from assay.tasks.in_context_recall import InContextRecall
+from assay.tasks.memorization import Memorization
 from assay.tasks.mqar import Mqar
+from assay.tasks.multi_hop_recall import MultiHopRecall
 from assay.tasks.noisy_recall import NoisyRecall
 from assay.tasks.regression import Regression
 from assay.tasks.retrieval import Retrieval
+from assay.tasks.selective_copying import SelectiveCopying
 from assay.tasks.state_tracking import StateTracking
 
 BOOLEAN = ("dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity", "sparse_parity", "disjunction")
@@ -35,6 +39,10 @@ VARIANTS = (
     Disjoint(vocab_size=12, short_length=1, long_length=7),
     InContextRecall(vocab_size=4, input_seq_len=4),
     NoisyRecall(vocab_size=9, noise_vocab_size=3, input_seq_len=14, frac_noise=0.5),
+    Compression(vocab_size=3, input_seq_len=2),
+    SelectiveCopying(vocab_size=5, input_seq_len=7, num_tokens_to_copy=3),
+    Memorization(vocab_size=5, input_seq_len=4, map_seed=3),
+    MultiHopRecall(vocab_size=3, num_nodes=2, max_hops=1, num_queries=1),
     *(StateTracking(group=group, length=17) for group in ("s3", "a5", "s5")),
     StateTracking(length="3..17"),
     *(

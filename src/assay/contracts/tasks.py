@@ -26,8 +26,9 @@ def has_the_shape_it_says(task: Task) -> None:
         if batch.positions is None:
             _assert_kind("targets", batch.targets, (size,), shape.outputs)
             continue
-        answers = (size, batch.positions.shape[1])
-        _assert_kind("positions", batch.positions, answers, Tokens(shape.length))
+        asked = batch.positions.shape[1]
+        _assert_kind("positions", batch.positions, (size, asked), Tokens(shape.length))
+        answers = (size, asked * shape.answers_per_position)
         if shape.outputs == Vectors(1):
             _assert_kind("targets", batch.targets.unsqueeze(-1), answers, shape.outputs)
         else:

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -128,12 +129,14 @@ class SequenceModule(nn.Module):
             mixer.depth = depth
         self.norm = Norm(width)
         self.outputs = shape.outputs.vocab if isinstance(shape.outputs, Tokens) else shape.outputs.dim
-        if model.tied and not (isinstance(shape.inputs, Tokens) and shape.inputs == shape.outputs):
+        self.per_position = shape.answers_per_position
+        ties = isinstance(shape.inputs, Tokens) and shape.inputs == shape.outputs and self.per_position == 1
+        if model.tied and not ties:
             raise UserError(
-                "a tied head needs a task whose answers are tokens of its inputs: untie it with --model.no_tied "
-                "(model.tied=False)."
+                "a tied head needs a task whose answers are tokens of its inputs, one per position: untie it with "
+                "--model.no_tied (model.tied=False)."
             )
-        self.head = None if model.tied else nn.Linear(width, self.outputs, bias=False)
+        self.head = None if model.tied else nn.Linear(width, self.per_position * self.outputs, bias=False)
 
     def hidden(self, inputs: Tensor, positions: Scored) -> Float[Tensor, "batch scored d_model"]:
         h = self.embed(inputs)
@@ -146,12 +149,18 @@ class SequenceModule(nn.Module):
             h = layer(h)
         return self.norm(last(h, positions))
 
-    def forward(self, inputs: Tensor, positions: Scored = None) -> Float[Tensor, "batch scored outputs"]:
-        """Return answers at `positions`, or at every position."""
+    def forward(self, inputs: Tensor, positions: Scored = None) -> Float[Tensor, "batch answers outputs"]:
+        """Return answers at `positions`, or at every position; where a position has several, they stand in a row."""
         h = self.hidden(inputs, positions)
         if self.head is None:
             return linear(h, self.embed.weight)  # type: ignore[arg-type]
-        return self.head(h)
+        answers = self.head(h)
+        return answers if self.per_position == 1 else read_out(answers, self.per_position)
+
+
+def read_out(answers: Float[Tensor, "batch scored wide"], count: int) -> Float[Tensor, "batch answers outputs"]:
+    """Cut what stands at each position into `count` answers."""
+    return rearrange(answers, "b s (n outputs) -> b (s n) outputs", n=count)
 
 
 def _table(length: int, width: int) -> Float[Tensor, "time d_model"]:

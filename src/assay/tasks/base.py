@@ -30,13 +30,16 @@ class TaskShape:
     inputs: Tokens | Vectors
     outputs: Tokens | Vectors
     length: int
+    answers_per_position: int = 1
+    """More than one: the model's last vector at a position is read out by as many heads, an answer each."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """`inputs` (batch, time) tokens or (batch, time, d_in); `targets` one answer per sequence, or one per entry of
-    `positions` (batch, answers), which says where the answers are read. Answers at positions that are one number wide,
-    Vectors(1), have no axis for it: their targets are (batch, answers)."""
+    `positions` (batch, answers), which says where the answers are read; with several answers per position, those of a
+    position stand in a row. Answers at positions that are one number wide, Vectors(1), have no axis for it: their
+    targets are (batch, answers)."""
 
     inputs: Tensor
     targets: Tensor

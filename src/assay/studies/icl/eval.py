@@ -5,6 +5,8 @@
     def answer(inputs, *, positions):     # or, where (batch, answers) positions are asked for,
         return logits                     # (batch, answers, outputs)
 
+Where a task reads several answers at one position, `outputs` are those of the first, then those of the second, ...
+
 The model is a function, or an `nn.Module` that is built already, of a file (`folder/mine.py:answer`) or of a module
 that Python can import from here (`package.mine:answer`). The sha256 of that file is part of a run's options: an edited
 model is another run. What the file itself reads, weights or other modules, is not.
@@ -30,6 +32,7 @@ from assay.core.files import is_there
 from assay.core.foreign import Source, load_source, loaded_sources, read_source
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
+from assay.models.sequence import read_out
 from assay.nn.random import initialised_from, stream
 from assay.report.draw import table
 from assay.report.rows import rows
@@ -140,8 +143,8 @@ def _check_causal(answer: Answer, task: Task, run: Run, device: torch.device) ->
 
 def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
     """Wrap the function for `score`: it answers where the batch has questions."""
-    outputs = task.shape().outputs
-    width = outputs.vocab if isinstance(outputs, Tokens) else outputs.dim
+    outputs, count = task.shape().outputs, task.shape().answers_per_position
+    width = count * (outputs.vocab if isinstance(outputs, Tokens) else outputs.dim)
     selective = takes_positions(function)
 
     def part(inputs: Tensor, positions: Tensor) -> Tensor:
@@ -149,7 +152,8 @@ def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
         places = positions.shape[1] if selective else inputs.shape[1]
         _check(given, (len(inputs), places, width), name=name, selective=selective)
         given = given.to(inputs.device)
-        return given if selective else given.gather(1, positions[..., None].expand(-1, -1, width))
+        chosen = given if selective else given.gather(1, positions[..., None].expand(-1, -1, width))
+        return read_out(chosen, count)
 
     def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
         for batch in batches:
