@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,12 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     code, out, err = cli(*words)
     assert code == 0, err
     assert "card of twin" in out and "speed here" in out and "bytes of state" in out
+    page = (tmp_path / "results/card/twin.html").read_text()
+    assert "card of twin" in page and "recall_by_rate" in page and len(page) < 2_000_000
     again, shown, told = cli(*words, "--json")
     assert again == 0 and "to run" not in told
     card = json.loads(shown)[0]
+    assert json.loads((tmp_path / "results/card/twin.json").read_text())[0]["questions"] == card["questions"]
     found = card["questions"]["recall"]
     assert found["differences"]["gru"]["standing"] == "level" and found["differences"]["gru"]["interval"]["mean"] == 0
     assert found["scores"].keys() == {"0", "1"} and card["protocol"] == protocol.VERSION
@@ -98,7 +102,9 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, cli: Cli) -> None
     assert code == 2 and not out and said in err, err
 
 
-def test_a_card_travels_and_is_verified_by_its_reader(tmp_path: Path, cli: Cli) -> None:
+def test_a_card_travels_and_is_verified_by_its_reader(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "twin.py").write_text(TWIN)
     here = ("--executor", "serial", "--vs", "gru")
     code, _, err = cli("card", "submit", "twin.py", "packed", *here)
@@ -111,9 +117,10 @@ def test_a_card_travels_and_is_verified_by_its_reader(tmp_path: Path, cli: Cli) 
     Path("packed/card.json").write_text(json.dumps(told))
     code, out, err = cli("card", "verify", "packed", "--executor", "serial")
     assert code == 2 and not out and "does not follow from its records" in err
-    Path("packed/mixer.py").write_text(TWIN + "# another file\n")
+    changed = replace(TOY, questions=(replace(TOY.questions[0], steps=9),))
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": changed})
     code, out, err = cli("card", "verify", "packed", "--executor", "serial")
-    assert code == 2 and not out and "of another file" in err
+    assert code == 2 and not out and "of another file or protocol" in err
 
 
 def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from assay.card.cost import Speed
 from assay.card.judge import Line, in_words
@@ -26,6 +26,24 @@ class Card:
     speeds: Mapping[str, Speed]
     """Of this mixer and of the field, measured here."""
 
+    LEAD: ClassVar[tuple[str, ...]] = (
+        "question", "score", "floor", "ceiling", "group", "rate", "best of the field",
+    )  # fmt: skip
+
+    @staticmethod
+    def row(line: Line) -> dict[str, Any]:
+        """The line of a question, as a table shows it."""
+        best = line.best
+        return {
+            "question": line.answer.question.name,
+            "score": line.interval,
+            "floor": line.bounds.floor,
+            "ceiling": line.bounds.ceiling,
+            "group": line.rank or "-",
+            "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
+            "best of the field": f"{best.other} {_signed(best.interval)}" if best else "-",
+        }
+
     def to_json(self) -> dict[str, Any]:
         return {
             "mixer": self.mixer,
@@ -41,7 +59,7 @@ class Card:
     def text(self, width: int = 118) -> str:
         """Return the screen: a table, the size, the verdicts."""
         head = f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds)} seeds)"
-        table = render(Table("card", tuple(map(_row, self.lines)), {"score": ".2f", "rate": "g"}), width)
+        table = render(Table("card", tuple(map(self.row, self.lines)), {"score": ".2f", "rate": "g"}), width)
         verdicts = [
             textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ")
             for sentence in in_words(self.lines)
@@ -66,19 +84,6 @@ class Card:
             ]
             said += [f"  that is {'; '.join(beside)}"] if beside else []
         return said
-
-
-def _row(line: Line) -> dict[str, Any]:
-    best = line.best
-    return {
-        "question": line.answer.question.name,
-        "score": line.interval,
-        "floor": line.bounds.floor,
-        "ceiling": line.bounds.ceiling,
-        "group": line.rank or "-",
-        "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
-        "best of the field": f"{best.other} {_signed(best.interval)}" if best else "-",
-    }
 
 
 def _signed(interval: Interval) -> str:

@@ -35,7 +35,11 @@ class Question:
     steps: int = 1500
     batch: int = 8
     """Sequences per step."""
-    eval_size: int = 1000
+    eval_size: int = 400
+    validations: int = 3
+    """How often a model is validated on the way."""
+    curriculum: float = 0.0
+    """Accuracy that opens the next larger size of a mixture; 0: all from the first step."""
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
     weight_decay: float = 0.1
     goal: float = 0.9
@@ -46,7 +50,12 @@ class Question:
         return {
             "task": self.task,
             "model": {**self.model, "seq_mixer": mixer},
-            "train": {"max_steps": steps, "micro_batch_size": self.batch, "validate_every": max(1, steps // 3)},
+            "train": {
+                "max_steps": steps,
+                "micro_batch_size": self.batch,
+                "validate_every": max(1, steps // self.validations),
+                "curriculum": self.curriculum,
+            },
             "optimizer": {"lr": rate, "weight_decay": self.weight_decay},
             "eval_size": self.eval_size,
             "seeds": [seed],
@@ -85,8 +94,13 @@ SMOKE = Tier(
             name="recall",
             does="recalls up to 16 pairs",
             does_not="does not recall up to 16 pairs",
-            task="mqar:vocab_size=256:input_seq_len=64:num_kv_pairs=16:min_kv_pairs=4:power_a=1:filler=no_keys",
+            task=(
+                "mqar:vocab_size=256:input_seq_len=64:num_kv_pairs=16:min_kv_pairs=4:power_a=1:filler=no_keys"
+                ":values=hidden"
+            ),
             model=SMALL,
+            validations=15,
+            curriculum=0.9,
         ),
         Question(
             name="parity",
@@ -99,10 +113,10 @@ SMOKE = Tier(
             weight_decay=0.0,
         ),
         Question(
-            name="noisy recall",
-            does="recalls through noise",
-            does_not="does not recall through noise",
-            task="noisy_recall:vocab_size=32:input_seq_len=64",
+            name="copy",
+            does="copies 8 tokens in order from among blanks",
+            does_not="does not copy 8 tokens in order from among blanks",
+            task="selective_copying:vocab_size=16:input_seq_len=64:num_tokens_to_copy=8",
             model=TWO,
         ),
     ),

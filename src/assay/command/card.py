@@ -9,6 +9,7 @@ $ assay card verify FOLDER                    what a reader runs: promises, ids,
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from assay.command.flags import Parser
 from assay.command.progress import say, shown
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
-from assay.core.files import is_there
+from assay.core.files import disk_errors, is_there, write_file
 from assay.core.foreign import load_source, read_source
 from assay.core.plugin import registries
 from assay.core.run import Record
@@ -51,7 +52,10 @@ def card(words: list[str]) -> int:
     runner = _runner(args)
     if args.dry_run:
         return _plan(mine, field, runner)
-    cards, _ = made(mine, field, runner)
+    cards, records = made(mine, field, runner)
+    for each in cards:
+        path = _page(each, [other for other in (*mine, *field) if other != each.mixer], runner, records)
+        say(f"page: {path}")
     if args.json:
         print(json.dumps([each.to_json() for each in cards], indent=1))
     else:
@@ -125,6 +129,24 @@ def made(
         ]
         cards.append(Card(mixer, tier, lines, speeds))
     return cards, found
+
+
+def _page(one: "Card", others: Sequence[str], runner: "Runner", records: "Records") -> Path:
+    """Write the card's page, and the card as JSON, beside the store."""
+    from assay.card.battery import answer
+    from assay.card.page import page
+
+    tier = runner.tier
+    field = {
+        question.name: [found for other in others if (found := answer(tier, question, other, records)) is not None]
+        for question in tier.questions
+    }
+    stem = re.sub(r"[^\w.=-]+", "_", one.mixer)
+    path = runner.execution.out / "card" / f"{stem}.html"
+    with disk_errors(path):
+        write_file(path, page(one, field, records).encode())
+        write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
+    return path
 
 
 def _diff(words: list[str]) -> int:
