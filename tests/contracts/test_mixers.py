@@ -26,10 +26,10 @@ def test_the_mixers_published_with_a_short_convolution_have_it_by_default() -> N
     assert {name: conv for name, conv in default.items() if conv} == dict.fromkeys(of_four, 4) | {"hyena": 3}
 
 
-@pytest.mark.parametrize("name", ["attention", "delta_net"])
-def test_zero_goes_without_the_convolution_and_is_the_least(name: str) -> None:
+@pytest.mark.parametrize(("name", "channels"), [("attention", 32), ("delta_net", 3 * 32)])
+def test_zero_goes_without_the_convolution_and_is_the_least(name: str, channels: int) -> None:
     without, with_it = mixers.parse(f"{name}:conv=0"), mixers.parse(f"{name}:conv=4")
-    assert with_it.state_size(32, 10) - without.state_size(32, 10) == 3 * 32
+    assert with_it.state_size(32, 10) - without.state_size(32, 10) == 3 * channels
     assert mixers.parse(without.label) == without and mixers.parse(with_it.label) == with_it
     with pytest.raises(UserError, match="conv=-1 is too small"):
         mixers.parse(f"{name}:conv=-1")

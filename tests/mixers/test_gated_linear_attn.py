@@ -11,7 +11,7 @@ def test_outputs_follow_the_formula() -> None:
     with initialised_from(0, "gla"):
         module = mixers["gated_linear_attn"]().build(16, 10).double()
     x = torch.randn(10, 16, generator=stream(0, "tokens"), dtype=torch.float64)
-    heads, dk, dv = 4, 2, 4
+    heads, dk, dv = 2, 4, 8
     q, k, v = (x @ module.heads.qkv.weight.T).split([heads * dk, heads * dk, heads * dv], dim=-1)
     log_decay = logsigmoid(module.decay(x)) / 16
     rows = []
@@ -21,13 +21,13 @@ def test_outputs_follow_the_formula() -> None:
         for t in range(10):
             s = torch.diag(log_decay[t, keys].exp()) @ s + torch.outer(k[t, keys], v[t, values])
             outputs.append(s.T @ q[t, keys] / dk**0.5)
-        rows.append(rms_norm(torch.stack(outputs), (dv,), eps=1e-6) * silu(module.gate(x))[:, values])
+        rows.append(rms_norm(torch.stack(outputs), (dv,), eps=1e-5) * silu(module.gate(x))[:, values])
     torch.testing.assert_close(module(x[None])[0], module.heads.out(torch.cat(rows, dim=-1)), rtol=1e-9, atol=1e-9)
 
 
 def test_its_widths_heads_and_gate_are_the_published_ones() -> None:
     published = {
-        "num_heads": 4,
+        "num_heads": 2,
         "expand_k": 0.5,
         "expand_v": 1.0,
         "gate_normalizer": 16.0,
@@ -37,7 +37,7 @@ def test_its_widths_heads_and_gate_are_the_published_ones() -> None:
     }
     assert mixers["gated_linear_attn"]().spec() == {"name": "gated_linear_attn", **published}
     heads = mixers["gated_linear_attn"]().build(128, 64).heads
-    assert (heads.key_dim, heads.value_dim) == (128 // 2 // 4, 128 // 4)
+    assert (heads.key_dim, heads.value_dim) == (128 // 2 // 2, 128 // 2)
 
 
 def test_a_new_model_remembers_for_about_twenty_tokens() -> None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import group_norm, silu, softplus
+from torch.nn.functional import rms_norm, silu, softplus
 
+from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.nn.random import initialised_from, stream
@@ -16,9 +17,9 @@ SCANNED = (
 )  # fmt: skip
 
 
-def built(name: str, d_model: int = 16) -> MixerModule:
-    with initialised_from(0, name):
-        return mixers[name](conv=0).build(d_model, 200).double().eval()
+def built(word: str, d_model: int = 16) -> MixerModule:
+    with initialised_from(0, word):
+        return mixers.parse(word).build(d_model, 200).double().eval()
 
 
 def tokens(batch: int, time: int, d_model: int = 16, *, name: str = "one") -> torch.Tensor:
@@ -48,11 +49,11 @@ def test_no_chunk_reads_the_future(name: str, t: int) -> None:
 @pytest.mark.parametrize(
     ("name", "scalars"),
     [
-        ("gated_linear_attn", 4 * 16 * 32),
+        ("gated_linear_attn", 2 * 32 * 64),
         ("retention", 4 * 32 * 64),
         ("delta_net", 4 * 32 * 32 + 9 * 128),
-        ("gated_delta_net", 4 * 32 * 32 + 9 * 128),
-        ("mamba2", 256 * 16 + 3 * (256 + 2 * 16)),
+        ("gated_delta_net", 4 * 32 * 64 + 12 * 128),
+        ("mamba2", 256 * 128 + 3 * (256 + 2 * 128)),
         ("gru", 128),
         ("kda", 4 * 32 * 32 + 9 * 128),
         ("rwkv7", 4 * 32 * 32 + 128),
@@ -68,18 +69,18 @@ def test_default_states_at_width_128(name: str, scalars: int) -> None:
 
 
 def test_retention_is_decayed_rotary_attention_without_softmax() -> None:
-    module, x = built("retention"), tokens(1, 20)
+    module, x = built("retention:conv=0"), tokens(1, 20)
     q, k, v = module.heads.split(x)
     distance = torch.arange(20)[:, None] - torch.arange(20)
     gamma = 1 - 2.0 ** (-5 - torch.arange(4, dtype=torch.float64))[:, None, None]
     decay = torch.where(distance >= 0, gamma**distance, 0.0)
     o = (rotate(q) @ rotate(k).mT / q.shape[-1] ** 0.5 * decay) @ v
-    o = group_norm(o[0].transpose(0, 1).reshape(20, -1), 4, eps=1e-6)
+    o = rms_norm(o[0], o.shape[-1:], eps=1e-5).transpose(0, 1).reshape(20, -1)
     torch.testing.assert_close(module(x)[0], module.heads.out(o * silu(module.gate(x[0]))), rtol=1e-9, atol=1e-9)
 
 
 def test_mamba2_is_its_state_space_model_channel_by_channel() -> None:
-    module, x = built("mamba2"), tokens(1, 12)[0]
+    module, x = built("mamba2:conv=0:num_heads=4:d_state=16"), tokens(1, 12)[0]
     z, u, b, c = module.project(x).split([32, 32, 16, 16], dim=-1)
     u, b, c = silu(u), silu(b), silu(c)
     dt = softplus(module.decay.project(x) + module.decay.bias)
@@ -90,6 +91,36 @@ def test_mamba2_is_its_state_space_model_channel_by_channel() -> None:
             s = torch.exp(-module.decay.log_rate[head].exp() * dt[t, head]) * s + dt[t, head] * u[t, channel] * b[t]
             o[t, channel] = s @ c[t] + module.skip[head] * u[t, channel]
     torch.testing.assert_close(module(x[None])[0], module.out(module.norm(o * silu(z))), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("word", "d_model", "heads"),
+    [
+        ("mamba2", 16, (1, 32)),
+        ("mamba2", 128, (4, 64)),
+        ("mamba2", 48, (1, 96)),
+        ("mamba2", 100, (2, 100)),
+        ("mamba2:head_dim=16", 32, (4, 16)),
+        ("mamba2:num_heads=4", 128, (4, 64)),
+        ("mamba2:num_heads=8", 128, (8, 32)),
+    ],
+)
+def test_mamba2_has_heads_of_64_channels_where_they_fit(word: str, d_model: int, heads: tuple[int, int]) -> None:
+    mixer = mixers.parse(word)
+    assert mixer.heads(d_model) == heads
+    mixer.check_width(d_model)
+    assert mixer.build(d_model, 8).state_shape == (heads[0], mixer.d_state, heads[1])
+
+
+def test_mamba2_refuses_a_number_of_heads_that_does_not_divide_the_width() -> None:
+    with pytest.raises(UserError, match="5 heads do not divide model_dim=32"):
+        mixers.parse("mamba2:num_heads=5").check_width(32)
+
+
+@torch.no_grad()
+def test_gated_delta_net_starts_with_rates_from_0_to_16() -> None:
+    rates = built("gated_delta_net:num_heads=64", 128).decay.log_rate.exp()
+    assert 0 < rates.min() < 1 and 12 < rates.max() <= 16
 
 
 def test_mamba2_starts_with_the_published_step_sizes_and_rates() -> None:

@@ -66,6 +66,11 @@ class Mixer(Sized):
         """Kernel of the convolution in front; 0: none."""
         return self.conv
 
+    @property
+    def inner_kernel(self) -> int:
+        """Kernel of a convolution on queries, keys and values; 0: none."""
+        return 0
+
     def check_width(self, d_model: int) -> None:
         """Raise UserError where its heads do not divide a model of that width evenly. It can still be built, so that a
         parameter budget can be met, but it is not what a name such as `attention` promises."""
@@ -101,7 +106,6 @@ class InnerConvolution(Mixer):
 
     @property
     def inner_kernel(self) -> int:
-        """Kernel of the convolution on queries, keys and values; 0: none."""
         return self.conv if self.conv_on == "qkv" else 0
 
     def convolved_channels(self, d_model: int) -> int:

@@ -5,9 +5,11 @@
 State: 1 + f + f(f+1)/2 features (153 for f = 16) x (d_v + 1) scalars per head, whatever the length. Its local half, a
 sliding window, is a mixer of its own: `hybrid:pattern=sliding_window+based` puts them together.
 
-Differs from the paper: neither the window nor the gated short convolutions that its models alternate with this layer;
-8 heads, where the authors' layer has 12 and their recall sweeps 1; 1e-6, not 1e-12, is added to the denominator. Each
-product of two channels is kept once, where the authors keep it twice: the same weights from 153 features, not 273.
+The layer is the authors', with the one head of their sweeps of recall (their language models have 12 or 16).
+
+Differs from the published layer:
+- neither the window nor the gated short convolutions that its models alternate with this layer
+- each product of two channels is kept once, not twice: the same weights from 153 features, where the authors have 273
 """
 
 from dataclasses import dataclass
@@ -29,15 +31,19 @@ from assay.nn.attention import (
 from assay.nn.axes import Memory, Token, Tokens
 from assay.nn.feature_maps import Taylor
 
+FLOOR = 1e-12
+"""Added to the denominator, which is at least 1/2: the authors' constant."""
+
 
 @mixers.register("based")
 @dataclass(frozen=True, kw_only=True)
 class Based(Mixer):
     """Linear attention with the Taylor expansion of the exponential, and its denominator."""
 
+    version: ClassVar[int] = 2
     ordered: ClassVar[bool] = False
 
-    num_heads: int = 8
+    num_heads: int = 1
     feature_dim: int = 16
     """Channels of a head's queries and keys; the state grows with its square."""
 
@@ -63,7 +69,7 @@ class TaylorMemory(MixerModule):
     def forward(self, x: Tokens) -> Tokens:
         q, k, v = self._written(x)
         o = linear_attention(q, k, v, kernel=self.taylor.kernel, features=self.taylor)
-        return self.heads.merge(divided(o))
+        return self.heads.merge(divided(o, floor=FLOOR))
 
     def init_state(self, batch: int) -> Memory:
         shape = batch, self.heads.heads, self.taylor.dim_out, self.heads.value_dim + 1
@@ -72,7 +78,7 @@ class TaylorMemory(MixerModule):
     def step(self, x: Token, state: Memory) -> tuple[Token, Memory]:
         q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
         o, state = linear_attention_step(self.taylor(q), self.taylor(k), v, state)
-        y = self.heads.merge(rearrange(divided(o), "b h e -> b h 1 e"))
+        y = self.heads.merge(rearrange(divided(o, floor=FLOOR), "b h e -> b h 1 e"))
         return rearrange(y, "b 1 d -> b d"), state
 
     def _written(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:

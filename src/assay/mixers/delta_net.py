@@ -7,8 +7,11 @@ The transition has the eigenvalue 1 - b_t along k_t and 1 elsewhere. With beta_m
 reflection at b_t = 2: parity can then be tracked, and not otherwise (Grazzi et al. 2024).
 State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the convolution.
 
-Differs from the paper (the layer of Yang et al. 2024):
-- 4 heads whatever the width, where the paper's models have heads of 128 channels; 1e-6 in the norm, not 1e-5
+The layer is that of Yang et al. 2024: keys and values of d_model channels, 4 heads, a convolution of 4 tokens on q, k
+and v, the SiLU after it also where there is no convolution (conv=0).
+
+Differs from the published layer:
+- 4 heads whatever the width, where the paper's models have heads of 128 channels
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads, DeltaMemory
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Read, Tokens
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 
 
 @mixers.register("delta_net")
@@ -43,7 +46,7 @@ class OverwritingMemory(DeltaMemory):
         super().__init__(heads)
         self.beta_max = beta_max
         self.beta = nn.Linear(d_model, heads.heads, bias=False)
-        self.norm = Norm(heads.value_dim)
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def read(self, o: Read, x: Tokens) -> Tokens:
         return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))

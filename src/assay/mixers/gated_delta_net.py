@@ -4,12 +4,15 @@
     q, k, v = swish(conv(W x)), q and k then of length 1;   b_t = beta_max * sigmoid(W_b x_t)
     a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
 
-State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the convolution.
+State: S, d_k x d_v scalars per head, whatever the length, and 12 d_model of the convolution.
 
-Differs from the paper:
-- the widths are those of delta_net, so that the two differ by the decay and the gate alone: keys and values of d_model
-  channels in 4 heads; published are keys of .75 d_model and values twice as wide (expand_v=2), in heads of 256 channels
-- exp(A) starts in 1 to 16, the authors' in 0 to 16; 1e-6 in the norm, not 1e-5
+The layer is the authors': values twice as wide as keys, a convolution of 4 tokens on q, k and v, exp(A) from 0 to 16 at
+the start. Zoology's sweeps of recall leave out the gate: `use_gate=False:num_heads=2`.
+
+Differs from the published layer:
+- keys of d_model channels and values of 2 d_model, as in zoology; with the gate the authors' models have .75 and 1.5,
+  which is `expand_k=0.75:expand_v=1.5`
+- 4 heads whatever the width, where those models have heads of 256 key channels
 """
 
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads, DeltaMemory, GatedReading
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Tokens
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import SelectiveDecay
 from assay.nn.scan import Keys, Values
 
@@ -36,19 +39,23 @@ class GatedDeltaNet(DeltaHeads):
 
     conv: int = 4
     """As published; 0 goes without the short convolution."""
+    expand_v: float = 2.0
+    use_gate: bool = True
+    """Multiply what is read by swish(W_g x)."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        return GatedOverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
+        heads = self.projections(d_model)
+        return GatedOverwritingMemory(heads, d_model, beta_max=self.beta_max, use_gate=self.use_gate)
 
 
 class GatedOverwritingMemory(GatedReading, DeltaMemory):
-    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
+    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float, use_gate: bool) -> None:
         super().__init__(heads)
         self.beta_max = beta_max
         self.beta = nn.Linear(d_model, heads.heads, bias=False)
-        self.decay = SelectiveDecay(d_model, heads.heads)
-        self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
-        self.norm = Norm(heads.value_dim)
+        self.decay = SelectiveDecay(d_model, heads.heads, slowest=0.0)
+        self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False) if use_gate else None
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
         _, log_decay = self.decay(x)

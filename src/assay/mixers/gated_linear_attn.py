@@ -3,12 +3,14 @@
     S_t = diag(a_t) S_{t-1} + k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)                  per head
     log a_t = logsigmoid(W_2 W_1 x_t + b) / 16;   y = W_o (RMSNorm(o) * swish(W_g x))
 
-State: S, d_k x d_v scalars per head, whatever the length. Widths (keys of d_model / 2 channels, values of d_model), the
-4 heads and the gate's rank and divisor are the authors'.
+State: S, d_k x d_v scalars per head, whatever the length.
 
-Differs from the paper: RMSNorm for LayerNorm and no bias in W_g, as in the authors' code; 1e-6 in the norm, where they
-have 1e-5; weights start as torch starts a linear layer. The authors' option, a convolution on q, k and v and a SiLU
-after it, is conv=4.
+The layer is the authors': keys of d_model / 2 channels, values of d_model, the gate's rank and divisor, RMSNorm where
+the paper's formula has LayerNorm, no convolution; `conv=4` is their option, on q, k and v with a SiLU after it.
+
+Differs from the published layer:
+- 2 heads, as in zoology's sweeps of recall, not 4: at the widths of this benchmark the keys of 4 would be narrow
+- weights start as torch starts a linear layer
 """
 
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads, GatedReading
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Tokens
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import OuterRecurrence
 from assay.nn.scan import Keys, Values
 
@@ -36,6 +38,7 @@ class GatedLinearAttn(ConvolvedHeads):
 
     version: ClassVar[int] = 3
 
+    num_heads: int = 2
     expand_k: float = 0.5
     gate_normalizer: float = 16.0
     """Divides the log decay, so that a new model remembers for about 20 tokens instead of 1."""
@@ -57,7 +60,7 @@ class GatedMemory(GatedReading, OuterRecurrence, MixerModule):
         decays = nn.Linear(rank, heads.heads * heads.key_dim)
         self.decay = nn.Sequential(nn.Linear(d_model, rank, bias=False), decays)
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
-        self.norm = Norm(heads.value_dim)
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
         # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.

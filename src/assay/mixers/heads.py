@@ -66,6 +66,9 @@ class SoftmaxHeads(Mixer):
 class MatrixHeads(Mixer):
     """Options of a mixer that keeps a (d_key, d_value) matrix per head, and what follows from them."""
 
+    swish: ClassVar[bool] = False
+    """Whether queries, keys and values pass a SiLU also where no convolution comes before it."""
+
     num_heads: int = 4
     expand_k: float = 1.0
     """Channels of all queries (and of all keys) as a multiple of d_model."""
@@ -86,21 +89,6 @@ class MatrixHeads(Mixer):
         return head_dim(int(self.expand_v * d_model), self.num_heads)
 
     def projections(self, d_model: int) -> HeadProjections:
-        sizes = {"key_dim": self.key_dim(d_model), "value_dim": self.value_dim(d_model)}
-        return HeadProjections(d_model, heads=self.num_heads, kv_heads=self.num_heads, **sizes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConvolvedHeads(InnerConvolution, MatrixHeads):
-    """Options of a mixer with a matrix per head and a short convolution on queries, keys and values."""
-
-    swish: ClassVar[bool] = False
-    """Whether a SiLU follows also where there is no convolution."""
-
-    def convolved_channels(self, d_model: int) -> int:
-        return self.num_heads * (2 * self.key_dim(d_model) + self.value_dim(d_model))
-
-    def projections(self, d_model: int) -> HeadProjections:
         return HeadProjections(
             d_model,
             heads=self.num_heads,
@@ -110,6 +98,14 @@ class ConvolvedHeads(InnerConvolution, MatrixHeads):
             conv=self.inner_kernel,
             swish=self.swish or bool(self.inner_kernel),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolvedHeads(InnerConvolution, MatrixHeads):
+    """Options of a mixer with a matrix per head and a short convolution on queries, keys and values."""
+
+    def convolved_channels(self, d_model: int) -> int:
+        return self.num_heads * (2 * self.key_dim(d_model) + self.value_dim(d_model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +136,13 @@ class DeltaMemory(DeltaRecurrence, MixerModule):
 
 
 class GatedReading(Recurrence):
-    """Reads y = W_o (RMSNorm(o) * swish(W_g x)), the norm head by head."""
+    """Reads y = W_o (RMSNorm(o) * swish(W_g x)), the norm head by head; without a gate, W_o RMSNorm(o)."""
 
-    gate: nn.Linear
+    gate: nn.Linear | None
     norm: Norm
 
     def read(self, o: Read, x: Tokens) -> Tokens:
-        gate = rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
-        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)
+        o = self.norm(o.to(self.norm.weight.dtype))
+        if self.gate is not None:
+            o = o * rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
+        return self.heads.merge(o)

@@ -5,10 +5,13 @@
 
 State: S, features x d_v scalars per head, whatever the length; a column more with `normalize`, for the sum of phi(k).
 
-Differs from the paper: the defaults are those of the code behind the spec: phi a product of two learned maps, no
-denominator, an RMSNorm on every head's output. `feature_map=elu:normalize=True` gives the paper's weights; the RMSNorm,
-which the paper does not have, stays. A learned map is one for all heads of a layer, where hedgehog was published with
-one per head, and t2r has no bias. Weights start as torch starts a linear layer.
+The layer is flash-linear-attention's, with its defaults: phi a product of two learned maps, no denominator, an RMSNorm
+on every head's output. `feature_map=elu:normalize=True` gives the paper's weights; the RMSNorm, which the paper does
+not have, stays.
+
+Differs from the published layer:
+- a learned map is one for all heads of a layer, where hedgehog was published with one per head; t2r has no bias
+- weights start as torch starts a linear layer
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ from assay.mixers.heads import MatrixHeads
 from assay.nn.attention import HeadProjections, divided, linear_attention, linear_attention_step, with_ones
 from assay.nn.axes import Memory, Read, Token, Tokens
 from assay.nn.feature_maps import FEATURE_MAPS, FeatureMap, FeatureMapName
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 
 
 @mixers.register("linear_attention")
@@ -32,6 +35,7 @@ from assay.nn.norm import Norm
 class LinearAttention(MatrixHeads):
     """Attention with a feature map in place of the exponential: a state of one matrix per head."""
 
+    version: ClassVar[int] = 2
     ordered: ClassVar[bool] = False
 
     num_heads: int = 8
@@ -65,7 +69,7 @@ class MatrixMemory(MixerModule):
     def __init__(self, heads: HeadProjections, query_map: FeatureMap, key_map: FeatureMap, *, normalize: bool) -> None:
         super().__init__()
         self.heads, self.query_map, self.key_map, self.normalize = heads, query_map, key_map, normalize
-        self.norm = Norm(heads.value_dim)
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def forward(self, x: Tokens) -> Tokens:
         return self._read(linear_attention(*self._written(x)))

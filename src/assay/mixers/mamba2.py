@@ -7,11 +7,15 @@
 State: S, expand * d_model * d_state scalars, whatever the length, and 3 (expand * d_model + 2 d_state) of the
 convolution.
 
-Differs from the paper:
-- 4 heads whatever the width, where the authors' layer has heads of 64 channels; d_state 16, theirs 128
-- 1e-6 in the norm, not 1e-5
+The layer is the authors': heads of 64 channels, d_state 128, a convolution of 4 tokens on u, B and C with a bias; at
+the start, exp(A) is in 1 to 16 and dt in .001 to .1. Zoology's sweeps of recall have a d_state of 8 to 24.
+
+Differs from the published layer:
+- widths that 64 does not divide have fewer and wider heads, where the authors' layer refuses them; `num_heads` sets
+  their number instead
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +31,7 @@ from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import SelectiveDecay
 from assay.nn.scan import MatrixState, outer_loop, outer_scan
 
@@ -41,10 +45,13 @@ class Mamba2(InnerConvolution):
 
     conv: int = 4
     """As published, on u, B and C; its recall comes from there (arXiv 2505.15105). 0 goes without."""
-    num_heads: int = 4
+    head_dim: int = 64
+    """Channels of a head, at least; fewer where the layer has fewer."""
+    num_heads: int = 0
+    """Heads; 0: as many as head_dim gives."""
     expand: float = 2.0
     """Channels that are mixed, as a multiple of d_model."""
-    d_state: int = 16
+    d_state: int = 128
     """Scalars kept per channel."""
 
     def __post_init__(self) -> None:
@@ -52,18 +59,26 @@ class Mamba2(InnerConvolution):
         if self.expand <= 0:
             raise UserError(f"mamba2: expand={self.expand} must be above 0.")
 
+    def check_width(self, d_model: int) -> None:
+        if self.num_heads:
+            super().check_width(d_model)
+
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        sizes = {"width": self.head_width(d_model), "d_state": self.d_state, "conv": self.inner_kernel}
-        return StateSpace(d_model, self.num_heads, **sizes)
+        heads, width = self.heads(d_model)
+        return StateSpace(d_model, heads, width=width, d_state=self.d_state, conv=self.inner_kernel)
 
     def core_state(self, d_model: int, length: int) -> int:
-        return self.num_heads * self.d_state * self.head_width(d_model)
+        return math.prod(self.heads(d_model)) * self.d_state
 
     def convolved_channels(self, d_model: int) -> int:
-        return self.num_heads * self.head_width(d_model) + 2 * self.d_state
+        return math.prod(self.heads(d_model)) + 2 * self.d_state
 
-    def head_width(self, d_model: int) -> int:
-        return head_dim(int(self.expand * d_model), self.num_heads)
+    def heads(self, d_model: int) -> tuple[int, int]:
+        """Return the number of heads and the channels of each."""
+        channels = int(self.expand * d_model)
+        fit = range(max(1, channels // self.head_dim), 0, -1)
+        heads = self.num_heads or next(heads for heads in fit if channels % heads == 0)
+        return heads, head_dim(channels, heads)
 
 
 class StateSpace(MixerModule):
@@ -75,7 +90,7 @@ class StateSpace(MixerModule):
         self.convolution = short_convolution(sum(self.sizes), conv, bias=True)
         self.decay = SelectiveDecay(d_model, heads)
         self.skip = nn.Parameter(torch.ones(heads))
-        self.norm = Norm(heads * width)
+        self.norm = Norm(heads * width, eps=LAYER_EPS)
         self.out = nn.Linear(heads * width, d_model, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:

@@ -74,10 +74,10 @@ class GeneralRecurrence(Recurrence):
 class SelectiveDecay(nn.Module):
     """A step size and a decay per head that depend on the token (Gu and Dao 2023), initialised as in Mamba-2.
 
-    dt = softplus(W x + b);   log a = -exp(A) dt        dt starts near .001 to .1, exp(A) in 1 to 16
+    dt = softplus(W x + b);   log a = -exp(A) dt        dt starts near .001 to .1, exp(A) in `slowest` to 16
     """
 
-    def __init__(self, d_model: int, heads: int) -> None:
+    def __init__(self, d_model: int, heads: int, *, slowest: float = 1.0) -> None:
         super().__init__()
         self.project = nn.Linear(d_model, heads, bias=False)
         if for_shapes_alone():
@@ -85,7 +85,8 @@ class SelectiveDecay(nn.Module):
             return
         dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
         self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
-        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        rate = torch.empty(heads).uniform_(slowest, 16).clamp_(min=1e-4)  # 0 has no logarithm
+        self.log_rate = nn.Parameter(rate.log())
 
     def forward(self, x: Tokens) -> tuple[PerHead, PerHead]:
         """Return dt and log a."""

@@ -1,0 +1,75 @@
+"""Write published_layers.safetensors: whole layers of other people's code, their weights and what they make of tokens.
+
+    pip install --no-deps --target /tmp/layers fla-core==0.6.0 flash-linear-attention==0.6.0 triton==3.6.0 numpy==2.2.6
+    TRITON_INTERPRET=1 PYTHONPATH=/tmp/layers python tests/golden/make_published_layers.py
+
+flash-linear-attention's kernels run on a CPU by Triton's interpreter, which numpy 2.4 breaks; tuning, which needs a
+GPU, takes the first configuration. Mamba-2 is the plain PyTorch path of transformers: fla's needs kernels of others.
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from triton.runtime.autotuner import Autotuner
+
+D_MODEL, TIME, HEADS = 16, 12, 2
+CONSTRUCT = Autotuner.__init__
+
+
+def untuned(self, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
+    CONSTRUCT(self, *args, **kwargs)
+    self.configs = self.configs[:1]
+
+
+def layers() -> dict[str, nn.Module]:
+    from fla.layers.based import BasedLinearAttention
+    from fla.layers.delta_net import DeltaNet
+    from fla.layers.gated_deltanet import GatedDeltaNet
+    from fla.layers.gla import GatedLinearAttention
+    from fla.layers.linear_attn import LinearAttention
+    from fla.layers.multiscale_retention import MultiScaleRetention
+    from transformers.models.mamba2.configuration_mamba2 import Mamba2Config
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+    sizes = {"hidden_size": D_MODEL, "num_heads": HEADS}
+    mamba = Mamba2Config(
+        hidden_size=D_MODEL, num_heads=4, head_dim=8, expand=2, state_size=6, n_groups=1, num_hidden_layers=1,
+        layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True, chunk_size=8,
+    )  # fmt: skip
+    return {
+        "gated_linear_attn": GatedLinearAttention(**sizes),
+        "gated_linear_attn:conv=4": GatedLinearAttention(**sizes, use_short_conv=True),
+        "retention:num_heads=2": MultiScaleRetention(**sizes),
+        "retention:num_heads=2:conv=4": MultiScaleRetention(**sizes, use_short_conv=True),
+        "delta_net:num_heads=2": DeltaNet(**sizes),
+        "delta_net:num_heads=2:conv=0:beta_max=2": DeltaNet(**sizes, use_short_conv=False, allow_neg_eigval=True),
+        "gated_delta_net:num_heads=2": GatedDeltaNet(**sizes, head_dim=8),
+        "gated_delta_net:num_heads=2:use_gate=False": GatedDeltaNet(**sizes, head_dim=8, use_gate=False),
+        "linear_attention:num_heads=2": LinearAttention(**sizes, mode="fused_recurrent"),
+        "based:feature_dim=4": BasedLinearAttention(D_MODEL, feature_dim=4, num_heads=1, num_key_value_heads=1),
+        "mamba2:num_heads=4:d_state=6": Mamba2Mixer(mamba, layer_idx=0),
+    }
+
+
+@torch.no_grad()
+def main() -> None:
+    Autotuner.__init__ = untuned  # type: ignore[method-assign]
+    torch.manual_seed(0)  # the layers draw their weights from the global generator
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(2, TIME, D_MODEL, generator=rng)
+    tensors: dict[str, Tensor] = {"x": x}
+    for word, layer in layers().items():
+        layer.eval()
+        for parameter in layer.parameters():  # gains, biases and rates too: what all start at would prove nothing
+            parameter.copy_(parameter + 0.3 * torch.randn(parameter.shape, generator=rng))
+        y = layer.forward_reference(x) if hasattr(layer, "forward_reference") else layer(x)
+        tensors[f"{word}/y"] = (y[0] if isinstance(y, tuple) else y).contiguous()
+        tensors |= {f"{word}/{name}": weight.contiguous() for name, weight in layer.named_parameters()}
+    target = Path(__file__).with_name("published_layers.safetensors")
+    save_file(tensors, target, {"peers": "flash-linear-attention 0.6.0; transformers 5.22.2"})
+
+
+if __name__ == "__main__":
+    main()
