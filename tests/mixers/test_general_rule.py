@@ -35,7 +35,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def rms(o: Tensor, gains: Tensor) -> Tensor:
-    return o * torch.rsqrt(o.square().mean(-1, keepdim=True) + 1e-6) * gains
+    return o * torch.rsqrt(o.square().mean(-1, keepdim=True) + 1e-5) * gains
 
 
 @torch.no_grad()

@@ -58,7 +58,7 @@ def test_the_whole_layer_is_a_weighted_ridge_regression_at_every_token() -> None
             rows = torch.cat([rows, torch.diag(ridge[h].sqrt())])
             wanted = torch.cat([wanted, torch.zeros(4, 4, dtype=torch.float64)])
             heads[t, h] = torch.from_numpy(np.linalg.lstsq(rows.numpy(), wanted.numpy())[0]).T @ q[t, h]
-    normed = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + 1e-6) * module.norm.weight
+    normed = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + 1e-5) * module.norm.weight
     wanted = normed.flatten(1) @ module.out.weight.T
     torch.testing.assert_close(module(x[None])[0], wanted, rtol=1e-8, atol=1e-8)
 

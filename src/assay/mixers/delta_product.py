@@ -9,8 +9,7 @@ n + 1 things: num_householder=4 can track S5 in one layer, where delta_net canno
 
 State: S, d_k x d_v scalars per head, whatever the length, and 3 (1 + 3 n) d_model of the convolution.
 
-Differs from the paper: 4 heads whatever the width, where its models have heads of 128 and 256 channels; 1e-6 in the
-norm, not 1e-5.
+Differs from the paper: 4 heads whatever the width, where its models have heads of 128 and 256 channels.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads, GatedReading
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Keys, Queries, Tokens, Values
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import DeltaRecurrence, SelectiveDecay
 from assay.nn.scan import unit
 
@@ -73,9 +72,9 @@ class ProductMemory(GatedReading, DeltaRecurrence, MixerModule):
         super().__init__(heads)
         self.beta_max, self.steps = beta_max, heads.kv_heads // heads.heads
         self.beta = nn.Linear(d_model, heads.kv_heads, bias=False)
-        self.decay = SelectiveDecay(d_model, heads.heads) if forget else None
+        self.decay = SelectiveDecay(d_model, heads.heads, slowest=0.0) if forget else None
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
-        self.norm = Norm(heads.value_dim)
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def written(self, x: Tokens, q: Queries, k: Keys, v: Values) -> tuple[Tensor, ...]:
         beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))

@@ -8,8 +8,8 @@ It is gated_delta_net with a decay per channel for its decay per head.
 State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the convolution.
 
 Differs from the paper: 4 heads whatever the width, where its models have heads of 128 channels; the rank of W_2 W_1 and
-W_4 W_3 is a head's width, as there. 1e-6 in the norm, not 1e-5. Its models have a layer of attention after every third
-of these: hybrid:pattern=kda+kda+kda+attention.
+W_4 W_3 is a head's width, as there. Its models have a layer of attention after every third of these:
+hybrid:pattern=kda+kda+kda+attention.
 """
 
 import math
@@ -25,7 +25,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Read, Tokens
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.random import for_shapes_alone
 from assay.nn.recurrence import GeneralRecurrence
 from assay.nn.scan import Keys, PerChannel, Values, unit
@@ -51,7 +51,7 @@ class ChannelDecayMemory(GeneralRecurrence, MixerModule):
         self.decay = ChannelDecay(d_model, heads.heads, keys, rank=heads.value_dim)
         rank = heads.value_dim
         self.gate = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, values))
-        self.norm = Norm(heads.value_dim)
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
         beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))

@@ -13,7 +13,7 @@ the convolution.
 
 Differs from the paper: the system is solved exactly, by Cholesky's factors of every G_t + L, where the authors take 30
 steps of conjugate gradients so as not to form G_t; that is cheaper for heads of up to about 64 channels, in time and in
-memory. 4 heads whatever the width, where the paper's have 128 channels; 1e-6 in the norm, not 1e-5.
+memory. 4 heads whatever the width, where the paper's have 128 channels.
 """
 
 import math
@@ -31,7 +31,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads
 from assay.nn.axes import Read, Token, Tokens
 from assay.nn.convolution import short_convolution
-from assay.nn.norm import Norm
+from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.scan import MatrixState, PerHead, decayed_sums, in_float32, outer_loop, outer_scan, unit
 
 LEAST_RIDGE = 0.25
@@ -68,7 +68,7 @@ class LeastSquaresMemory(MixerModule):
         self.gates = nn.Linear(d_model, 2 * heads)
         # L starts at 1: softplus gives .75.
         self.ridge = nn.Parameter(torch.full((heads, key_dim), math.log(math.expm1(1 - LEAST_RIDGE))))
-        self.norm = Norm(value_dim)
+        self.norm = Norm(value_dim, eps=LAYER_EPS)
         self.out = nn.Linear(heads * value_dim, d_model, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:
