@@ -26,7 +26,7 @@ from assay.nn.random import stream
 FEW, MANY = 5, 60
 NEEDS_FILES = {"activations", "mnist"}
 NEEDS_A_GPU = {"fla_layer"}
-PINNED = {"dictionary": {"rows": 400}}
+PINNED = {"dictionary": {"rows": 400}, "delta_product": {"num_householder": 3}}
 """What would only make a test slow."""
 
 

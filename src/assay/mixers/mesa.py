@@ -35,7 +35,8 @@ from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.scan import MatrixState, PerHead, decayed_sums, in_float32, outer_loop, outer_scan, unit
 
 LEAST_RIDGE = 0.25
-State = tuple[Any, MatrixState, MatrixState]
+Gram = Float[Tensor, "batch heads d_key d_key"]
+State = tuple[Any, Gram, MatrixState]
 Keys = Float[Tensor, "batch heads time d_key"]
 
 

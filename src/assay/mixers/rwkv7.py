@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -31,6 +32,7 @@ from assay.nn.scan import MatrixState, general_loop, general_scan, unit
 
 SHIFTS = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
 """mu starts at 1 - (channel / channels) ** this."""
+Inner = Float[Tensor, "batch time inner"]
 State = tuple[Token, MatrixState]
 
 
@@ -100,7 +102,7 @@ class ShiftedMemory(MixerModule):
         o, memory = general_loop(*written, state=memory)
         return self._read(o, *written[:3], gate).squeeze(1), (x, memory)
 
-    def _written(self, x: Tokens, last: Tokens) -> tuple[tuple[Tensor, ...], Tokens]:
+    def _written(self, x: Tokens, last: Tokens) -> tuple[tuple[Tensor, ...], Inner]:
         """Return the arguments of the scan and the gate; `last` holds the token before each."""
         x_r, x_w, x_k, x_v, x_a, x_g = (x + (last - x) * mu for mu in self.shift)
         # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
@@ -113,7 +115,7 @@ class ShiftedMemory(MixerModule):
         kappa = unit(removed)
         return (r, k, v, -rate * kappa, kappa, log_decay), self.gate(x_g)
 
-    def _read(self, o: Read, r: Read, k: Read, v: Read, gate: Tokens) -> Tokens:
+    def _read(self, o: Read, r: Read, k: Read, v: Read, gate: Inner) -> Tokens:
         flat = rearrange(o.to(self.norm.weight.dtype), "b h t d -> (b t) (h d)")
         normed = rearrange(self.norm(flat), "(b t) d -> b t d", b=len(o))
         present = (r * k * self.bonus).sum(-1, keepdim=True) * v
