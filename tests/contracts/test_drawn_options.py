@@ -25,7 +25,8 @@ from assay.nn.random import stream
 
 FEW, MANY = 5, 60
 NEEDS_FILES = {"activations", "mnist"}
-PINNED = {"dictionary": {"rows": 400}}
+NEEDS_A_GPU = {"fla_layer"}
+PINNED = {"dictionary": {"rows": 400}, "delta_product": {"num_householder": 3}}
 """What would only make a test slow."""
 
 
@@ -100,7 +101,9 @@ CHEAP: dict[str, list[Callable[[Any], None]]] = {
     ],
     "vectors": [vectors.has_three_parts_of_finite_rows, vectors.is_the_same_every_time, loads_back],
 }
-PLUGINS = [(folder, name) for folder in CHEAP for name in registries()[folder].names() if name not in NEEDS_FILES]
+PLUGINS = [
+    (folder, name) for folder in CHEAP for name in registries()[folder].names() if name not in NEEDS_FILES | NEEDS_A_GPU
+]
 
 
 def values(hint: Any, default: Any) -> st.SearchStrategy[Any]:

@@ -10,18 +10,20 @@ from assay.contracts.base import promises
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
+from portable import MIXERS
 
 
 @pytest.mark.parametrize("promise", promises("mixers"), ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("conv", [0, 4])
-@pytest.mark.parametrize("name", mixers.names())
+@pytest.mark.parametrize("name", MIXERS)
 def test_mixer_keeps(name: str, conv: int, promise) -> None:
     promise(dataclasses.replace(mixers[name](), conv=conv))
 
 
 def test_the_mixers_published_with_a_short_convolution_have_it_by_default() -> None:
     default = {name: mixers[name]().conv for name in mixers.names()}
-    assert {name: conv for name, conv in default.items() if conv} == {"delta_net": 4, "gated_delta_net": 4, "mamba2": 4}
+    of_four = ("delta_net", "delta_product", "gated_delta_net", "kda", "mamba2", "mesa", "mlstm")
+    assert {name: conv for name, conv in default.items() if conv} == dict.fromkeys(of_four, 4) | {"hyena": 3}
 
 
 @pytest.mark.parametrize(("name", "channels"), [("attention", 32), ("delta_net", 3 * 32)])

@@ -53,6 +53,31 @@ def layers() -> dict[str, nn.Module]:
     }
 
 
+def newer_layers() -> dict[str, nn.Module]:
+    from fla.layers import mesa_net
+    from fla.layers.gated_deltaproduct import GatedDeltaProduct
+    from fla.layers.kda import KimiDeltaAttention
+    from fla.layers.rwkv7 import RWKV7Attention
+    from fla.modules.l2norm import l2_norm
+    from fla.ops.mesa_net.naive import naive_mesa_net_exact
+
+    def exactly(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, lamb: Tensor, **_: object) -> tuple:
+        return naive_mesa_net_exact(l2_norm(q), l2_norm(k), v, g, lamb, beta)
+
+    mesa_net.chunk_mesa_net = exactly  # the interpreter cannot run the kernel; this is the authors' oracle of it
+    sizes = {"hidden_size": D_MODEL, "num_heads": HEADS, "head_dim": D_MODEL // HEADS}
+    return {
+        "kda:num_heads=2": KimiDeltaAttention(**sizes),
+        "kda:num_heads=2:conv=0:beta_max=2": KimiDeltaAttention(**sizes, use_short_conv=False, allow_neg_eigval=True),
+        "delta_product:num_heads=2": GatedDeltaProduct(**sizes),
+        "delta_product:num_heads=2:num_householder=3:forget=False:beta_max=1": GatedDeltaProduct(
+            **sizes, num_householder=3, use_forget_gate=False, allow_neg_eigval=False
+        ),
+        "mesa:num_heads=2": mesa_net.MesaNet(**sizes),
+        "rwkv7:num_heads=2": RWKV7Attention(**sizes, layer_idx=0, num_hidden_layers=2),
+    }
+
+
 @torch.no_grad()
 def main() -> None:
     Autotuner.__init__ = untuned  # type: ignore[method-assign]
@@ -60,7 +85,7 @@ def main() -> None:
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(2, TIME, D_MODEL, generator=rng)
     tensors: dict[str, Tensor] = {"x": x}
-    for word, layer in layers().items():
+    for word, layer in (layers() | newer_layers()).items():
         layer.eval()
         for parameter in layer.parameters():  # gains, biases and rates too: what all start at would prove nothing
             parameter.copy_(parameter + 0.3 * torch.randn(parameter.shape, generator=rng))

@@ -7,9 +7,10 @@ from assay.mixers import mixers
 from assay.models.sequence import SequenceModel
 from assay.nn.random import initialised_from, stream
 from assay.tasks import tasks
+from portable import MIXERS
 
 ROTARY = [f"{name}:positions=rotary" for name in ("attention", "sliding_window", "sparse_attention")]
-ALONE = [name for name in mixers.names() if name != "hybrid"]
+ALONE = [name for name in MIXERS if name != "hybrid"]
 """A hybrid is several layers; of two that are blind the second can tell order from what the first one saw."""
 
 

@@ -32,6 +32,8 @@ OURS = {
 PATTERNS = {
     r"(o_norm|g_norm_swish_gate|norm)\.weight": r"norm.weight",
     r"gk_proj\.(.*)": r"decay.\1",
+    r"f_proj\.(.*)": r"decay.project.\1",
+    r"g_proj\.([01].*)": r"gate.\1",
     r"feature_map_q\.layer1\.(.*)": r"query_map.one.\1",
     r"feature_map_q\.layer2\.(.*)": r"query_map.other.\1",
     r"feature_map_k\.layer1\.(.*)": r"key_map.one.\1",
@@ -42,6 +44,10 @@ PATTERNS = {
 def translated(theirs: dict[str, Tensor], module: MixerModule) -> dict[str, Tensor]:
     """Return the weights under our names: projections and convolutions of q, k and v are one tensor each."""
     left, ours = dict(theirs), {}
+    if "x_r" in left:
+        return token_shifted(left)
+    if "lambda_params" in left:
+        return least_squares(left)
     if "q_proj.weight" in left:
         ours["heads.qkv.weight"] = torch.cat([left.pop(f"{part}_proj.weight") for part in "qkv"])
     if "q_conv1d.weight" in left:
@@ -58,6 +64,29 @@ def translated(theirs: dict[str, Tensor], module: MixerModule) -> dict[str, Tens
         ]
         ours[known[0] if known else OURS[name]] = weight
     return ours
+
+
+def token_shifted(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """RWKV-7's weights under our names."""
+    names = {"r_proj": "r", "k_proj": "k", "v_proj": "v", "o_proj": "out", "g_norm": "norm"}
+    names |= {"w_lora.lora": "decay", "a_lora.lora": "rate", "g_lora.lora": "gate"}
+    ours = {"shift": torch.cat([theirs.pop(f"x_{part}")[0] for part in "rwkvag"])}
+    ours |= {"removal": theirs.pop("k_k"), "replacement": theirs.pop("k_a"), "bonus": theirs.pop("r_k")[:, None]}
+    for name, weight in theirs.items():
+        prefix = next(prefix for prefix in names if name.startswith(f"{prefix}."))
+        ours[name.replace(prefix, names[prefix], 1)] = weight
+    return ours
+
+
+def least_squares(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """MesaNet's weights under our names."""
+    ours = {"queries_and_keys.weight": torch.cat([theirs.pop("q_proj.weight"), theirs.pop("k_proj.weight")])}
+    ours["convolution.weight"] = torch.cat([theirs.pop(f"{part}_conv1d.weight") for part in "qk"]).squeeze(1)
+    for kind in ("weight", "bias"):
+        ours[f"gates.{kind}"] = torch.cat([theirs.pop(f"a_proj.{kind}"), theirs.pop(f"b_proj.{kind}")])
+    ours["ridge"] = theirs.pop("lambda_params").reshape(2, -1)
+    names = {"v_proj.weight": "values.weight", "o_norm.weight": "norm.weight", "o_proj.weight": "out.weight"}
+    return ours | {names[name]: weight for name, weight in theirs.items()}
 
 
 def module_and_answer(word: str) -> tuple[MixerModule, Tensor]:

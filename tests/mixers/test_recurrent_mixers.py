@@ -11,7 +11,10 @@ from assay.mixers.base import MixerModule
 from assay.nn.random import initialised_from, stream
 from assay.nn.rotary import rotate
 
-SCANNED = ("gated_linear_attn", "retention", "delta_net", "gated_delta_net", "mamba2")
+SCANNED = (
+    "gated_linear_attn", "retention", "delta_net", "gated_delta_net", "mamba2", "kda", "rwkv7", "delta_product", "mesa",
+    "mlstm",
+)  # fmt: skip
 
 
 def built(word: str, d_model: int = 16) -> MixerModule:
@@ -52,6 +55,13 @@ def test_no_chunk_reads_the_future(name: str, t: int) -> None:
         ("gated_delta_net", 4 * 32 * 64 + 12 * 128),
         ("mamba2", 256 * 128 + 3 * (256 + 2 * 128)),
         ("gru", 128),
+        ("kda", 4 * 32 * 32 + 9 * 128),
+        ("rwkv7", 4 * 32 * 32 + 128),
+        ("delta_product", 4 * 32 * 64 + 3 * (1 + 2 + 2 * 2) * 128),
+        ("mesa", 4 * 32 * (32 + 32) + 3 * 2 * 128),
+        ("mlstm", 4 * (64 * 65 + 1) + 3 * 256),
+        ("base_conv", 2 * 128),
+        ("hyena", 1000 * 128 + 2 * 3 * 128),
     ],
 )
 def test_default_states_at_width_128(name: str, scalars: int) -> None:

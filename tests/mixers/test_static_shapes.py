@@ -14,6 +14,8 @@ WORDS = (
     "linear_attention:feature_map=dpfp:normalize=true",
     "based",
     "hybrid:conv=3",
+    "base_conv",
+    "hybrid:pattern=base_conv+attention",
 )
 
 

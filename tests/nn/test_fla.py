@@ -18,6 +18,7 @@ from assay.mixers import mixers
 from assay.nn import fla, scan
 from assay.nn.random import initialised_from, stream
 from assay.nn.scan import delta_loop, delta_scan, outer_loop, outer_scan
+from portable import MIXERS
 
 BATCH, HEADS, TIME, D_KEY, D_VALUE = 2, 3, 37, 16, 18
 RULES: dict[str, tuple[Callable, Callable, str]] = {
@@ -31,8 +32,11 @@ SERVED = {
     "gated_linear_attn": "gla",
     "retention": "simple_gla",
     "mamba2": "simple_gla",
+    "mlstm": "simple_gla",
+    "mesa": "simple_gla",
     "delta_net": "delta_rule",
     "gated_delta_net": "gated_delta_rule",
+    "delta_product": "gated_delta_rule",
 }
 CUDA = torch.cuda.is_available() and find_spec("fla") is not None
 on_cuda = pytest.mark.skipif(not CUDA, reason="needs CUDA and fla")
@@ -144,7 +148,7 @@ def test_without_a_state_it_begins_at_zero_with_scale_one(rule: str, fake: list[
     near(list(through(*tensors)), list(loop(*tensors)), 1e-2)
 
 
-@pytest.mark.parametrize("name", mixers.names())
+@pytest.mark.parametrize("name", MIXERS)
 def test_the_mixers_named_in_the_table_use_the_kernels_and_no_other_does(
     name: str, fake: list[str], by_fla: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +166,13 @@ def test_the_mixers_named_in_the_table_use_the_kernels_and_no_other_does(
 
 def test_every_mixer_served_exists() -> None:
     assert set(SERVED) <= set(mixers.names())
+
+
+def test_values_with_an_odd_number_of_channels_get_one_of_zeros(fake: list[str], by_fla: None) -> None:
+    loop, through, _ = RULES["decay per head"]
+    tensors = inputs("decay per head", sizes=(TIME, D_KEY, D_VALUE + 1))
+    state = torch.randn(BATCH, HEADS, D_KEY, D_VALUE + 1, generator=stream(0, "fla", "odd"))
+    near(with_gradients(through, tensors, state, scale=0.3), with_gradients(loop, tensors, state, scale=0.3), 1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(8, 8, 32), (8, 32, 8), (8, 17, 32)])

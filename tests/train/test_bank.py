@@ -14,6 +14,7 @@ from assay.train.bank import Bank
 from assay.train.checkpoint import load_checkpoint, save_checkpoint
 from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer
+from portable import MIXERS
 
 TASK = tasks.parse("mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:min_kv_pairs=2")
 TRAIN = Train(max_steps=6, micro_batch_size=4, validate_every=3)
@@ -34,7 +35,7 @@ def bank(mixer: str = "attention", which: slice = slice(None)) -> Bank:
     return Bank(models(mixer)[which], TASK, TRAIN, OPTIMIZERS[which], seeds=SEEDS[which])
 
 
-@pytest.mark.parametrize("mixer", mixers.names())
+@pytest.mark.parametrize("mixer", MIXERS)
 def test_a_bank_is_the_plain_loop_model_by_model(mixer: str) -> None:
     together = bank(mixer)
     list(together.run())

@@ -13,6 +13,7 @@ from assay.nn.random import initialised_from, stream
 from assay.state_mixers import state_mixers
 from assay.tasks import tasks
 from assay.train.recipe import answer_losses
+from portable import MIXERS
 
 # Small enough for every type with every mixer to take seconds: what is asked is whether gradients reach and help.
 SMALL = {
@@ -38,7 +39,7 @@ KINDS = {
 }
 EVERY = [word for words in KINDS.values() for word in words]
 OTHER_STATE_MIXERS = [name for name in state_mixers.names() if name != "mlp"]
-MIXER = pytest.mark.parametrize("mixer", mixers.names())
+MIXER = pytest.mark.parametrize("mixer", MIXERS)
 STEPS = 20
 
 

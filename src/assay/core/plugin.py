@@ -190,7 +190,7 @@ class Registry(Generic[P]):
     def installed(self) -> dict[str, importlib.metadata.EntryPoint]:
         """The choices of other distributions: entry points `assay.plugins` named `<folder>/<name>`."""
         prefix = self.package.rpartition(".")[2] + "/"
-        points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+        points = _points(importlib.metadata.entry_points)
         return {point.name.removeprefix(prefix): point for point in points if point.name.startswith(prefix)}
 
     def entries(self) -> tuple[Entry, ...]:
@@ -269,6 +269,12 @@ def registries() -> dict[str, Registry[Any]]:
             module = ".".join(("assay", *init.parent.relative_to(root).parts))
             found[init.parent.name] = getattr(importlib.import_module(module), init.parent.name)
     return found
+
+
+@cache
+def _points(find: Callable[..., Any]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Return the entry points of all folders, read once: every installed distribution has a file to look into."""
+    return tuple(find(group=ENTRY_POINTS))
 
 
 @cache

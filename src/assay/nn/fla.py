@@ -2,9 +2,9 @@
 
     recurrence               kernel of fla.ops         mixers it serves
     outer, decay per channel chunk_gla                 gated_linear_attn
-    outer, decay per head    chunk_simple_gla          retention, mamba2
+    outer, decay per head    chunk_simple_gla          retention, mamba2, mlstm, mesa
     delta                    chunk_delta_rule          delta_net
-    delta, decay per head    chunk_gated_delta_rule    gated_delta_net
+    delta, decay per head    chunk_gated_delta_rule    gated_delta_net, delta_product
 
 Chosen by `--backend fla`. Every other mixer (linear_attention, based, attention, gru, ...) runs as always, and so does
 `step`, which takes one token at a time. What a kernel cannot do is an error, never another kernel.
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.torch_version import TorchVersion
 
 from assay.core.errors import UserError
@@ -71,7 +72,9 @@ def delta_scan(
 
 def _run(op: str, q: Keys, k: Keys, v: Values, state: Start, scale: float, **gates: Decay) -> Scanned:
     """Call a kernel in its layout, (batch, time, heads, ...), with our scale: its default is attention's."""
-    dtype, kernel = _precision(q, k, v), f"chunk_{op}"
+    dtype, kernel, width = _precision(q, k, v), f"chunk_{op}", v.shape[-1]
+    if width % 2:  # the kernels take an even number of channels, and one of zeros changes no other
+        v, state = pad(v, (0, 1)), None if state is None else pad(state, (0, 1))
     _refuse_sizes(kernel, k.shape[-1], v.shape[-1])
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise UserError(f"--backend fla: {kernel} takes no {dtype}. Use float32 or bf16, {INSTEAD}")
@@ -84,7 +87,7 @@ def _run(op: str, q: Keys, k: Keys, v: Values, state: Start, scale: float, **gat
         initial_state=None if state is None else state.float(),
         output_final_state=True,
     )
-    return rearrange(o, "b t h d -> b h t d").float(), end
+    return rearrange(o, "b t h d -> b h t d").float()[..., :width], end[..., :width]
 
 
 def _precision(q: Keys, k: Keys, v: Values) -> torch.dtype:

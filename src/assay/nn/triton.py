@@ -1,8 +1,8 @@
 """Triton kernels of our own compute the recurrences of nn/scan.py on CUDA, forward and backward: `--backend triton`.
 
     recurrence                                   mixers it serves
-    outer, decay per channel or per head         gated_linear_attn; retention, mamba2
-    delta, with or without a decay               delta_net, gated_delta_net
+    outer, decay per channel or per head         gated_linear_attn; retention, mamba2, mlstm, mesa
+    delta, with or without a decay               delta_net, gated_delta_net, delta_product
 
 The kernels (nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
 length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models of a bank are

@@ -6,8 +6,11 @@ from typing import Any, ClassVar
 
 from assay.core.convert import convert
 from assay.core.errors import UserError
+from assay.core.plugin import plugins_in
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
+from assay.mixers import mixers
+from assay.mixers.base import Mixer
 from assay.models.sequence import SequenceModel
 from assay.studies import studies
 from assay.studies.icl.memory import memory
@@ -67,7 +70,7 @@ class InContext(Study):
 
     def cohort(self, run: Run) -> Hashable:
         """Train models that differ only in seed and optimizer together, on a GPU."""
-        if run.numerics.device == "cpu" or run.numerics.backend == "fla":
+        if run.numerics.device == "cpu" or run.numerics.backend == "fla" or not _portable(run.options["model"]):
             return run.id  # no gain on a CPU, and foreign kernels have no axis for models
         return canonical({key: value for key, value in run.options.items() if key != "optimizer"})
 
@@ -88,3 +91,9 @@ class InContext(Study):
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         write_report(records, out)
+
+
+def _portable(model: Mapping[str, Any] | None) -> bool:
+    """Return whether the mixer, and every one inside it, can run many models at once."""
+    parts = plugins_in(mixers.load(model["seq_mixer"])) if model else ()
+    return all(part.portable for part in parts if isinstance(part, Mixer))

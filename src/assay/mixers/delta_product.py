@@ -1,0 +1,91 @@
+"""DeltaProduct (Siems et al. 2025) takes several steps of the delta rule per token, each with its own key and value.
+
+    S <- a_t S_{t-1};   S <- (I - b_j k_j k_j^T) S + b_j k_j v_j^T  for j = 1..n;   o_t = S^T q_t / sqrt(d_k)   per head
+    q, k_j, v_j = swish(conv(W x)), q and k then of length 1;   b_j = beta_max * sigmoid(W_b x_t)
+    a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
+
+One delta step with beta_max=2 can reflect; a product of n of them is any rotation in n dimensions, and so can permute
+n + 1 things: num_householder=4 can track S5 in one layer, where delta_net cannot. forget=False has a_t = 1.
+
+State: S, d_k x d_v scalars per head, whatever the length, and 3 (1 + 3 n) d_model of the convolution.
+
+Differs from the paper: 4 heads whatever the width, where its models have heads of 128 and 256 channels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from assay.mixers import mixers
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import DeltaHeads, GatedReading
+from assay.nn.attention import HeadProjections
+from assay.nn.axes import Keys, Queries, Tokens, Values
+from assay.nn.norm import LAYER_EPS, Norm
+from assay.nn.recurrence import DeltaRecurrence, SelectiveDecay
+from assay.nn.scan import unit
+
+
+@mixers.register("delta_product")
+@dataclass(frozen=True, kw_only=True)
+class DeltaProduct(DeltaHeads):
+    """Gated DeltaNet with several steps of the delta rule per token."""
+
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
+    expand_v: float = 2.0
+    beta_max: float = 2.0
+    """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
+    num_householder: int = 2
+    """Steps of the delta rule per token."""
+    forget: bool = True
+    """Whether the state decays, by a data-dependent factor per head."""
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return ProductMemory(self.projections(d_model), d_model, beta_max=self.beta_max, forget=self.forget)
+
+    def convolved_channels(self, d_model: int) -> int:
+        keys, values = self.key_dim(d_model), self.value_dim(d_model)
+        return self.num_heads * (keys + self.num_householder * (keys + values))
+
+    def projections(self, d_model: int) -> HeadProjections:
+        """Return projections with keys and values of every step as heads of their own."""
+        return HeadProjections(
+            d_model,
+            heads=self.num_heads,
+            kv_heads=self.num_heads * self.num_householder,
+            key_dim=self.key_dim(d_model),
+            value_dim=self.value_dim(d_model),
+            conv=self.inner_kernel,
+            swish=self.swish,
+        )
+
+
+class ProductMemory(GatedReading, DeltaRecurrence, MixerModule):
+    """The steps of a token are as many tokens of the delta rule; the last one reads."""
+
+    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float, forget: bool) -> None:
+        super().__init__(heads)
+        self.beta_max, self.steps = beta_max, heads.kv_heads // heads.heads
+        self.beta = nn.Linear(d_model, heads.kv_heads, bias=False)
+        self.decay = SelectiveDecay(d_model, heads.heads, slowest=0.0) if forget else None
+        self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
+
+    def written(self, x: Tokens, q: Queries, k: Keys, v: Values) -> tuple[Tensor, ...]:
+        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
+        k, v = (rearrange(part, "b (n h) t d -> b h (t n) d", n=self.steps) for part in (unit(k), v))
+        beta = rearrange(beta, "b t (n h) -> b h (t n)", n=self.steps)
+        q = pad(unit(q)[..., None, :] * self.heads.key_dim**-0.5, (0, 0, self.steps - 1, 0))
+        q = rearrange(q, "b h t n d -> b h (t n) d")
+        if self.decay is None:
+            return q, k, v, beta
+        _, log_decay = self.decay(x)
+        return q, k, v, beta, rearrange(pad(log_decay[..., None], (0, self.steps - 1)), "b h t n -> b h (t n)")
+
+    def read(self, o: Float[Tensor, "batch heads steps e"], x: Tokens) -> Tokens:
+        return super().read(o[:, :, self.steps - 1 :: self.steps], x)

@@ -1,0 +1,83 @@
+"""Kimi Delta Attention (Kimi Linear; Kimi Team 2025) has the delta rule, and a decay for every key channel.
+
+    S <- diag(a_t) S_{t-1};   S_t = S + b_t k_t (v_t - S^T k_t)^T;   o_t = S_t^T q_t / sqrt(d_k)          per head
+    q, k, v = swish(conv(W x)), q and k then of length 1;   b_t = beta_max * sigmoid(W_b x_t)
+    log a_t = -exp(A) softplus(W_2 W_1 x_t + c);   y = W_o (RMSNorm(o) * sigmoid(W_4 W_3 x + e))
+
+It is gated_delta_net with a decay per channel for its decay per head.
+State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the convolution.
+
+Differs from the paper: 4 heads whatever the width, where its models have heads of 128 channels; the rank of W_2 W_1 and
+W_4 W_3 is a head's width, as there. Its models have a layer of attention after every third of these:
+hybrid:pattern=kda+kda+kda+attention.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from assay.mixers import mixers
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import DeltaHeads
+from assay.nn.attention import HeadProjections
+from assay.nn.axes import Read, Tokens
+from assay.nn.norm import LAYER_EPS, Norm
+from assay.nn.random import for_shapes_alone
+from assay.nn.recurrence import GeneralRecurrence
+from assay.nn.scan import Keys, PerChannel, Values, unit
+
+
+@mixers.register("kda")
+@dataclass(frozen=True, kw_only=True)
+class KDA(DeltaHeads):
+    """The delta rule with a data-dependent decay for every key channel."""
+
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        return ChannelDecayMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
+
+
+class ChannelDecayMemory(GeneralRecurrence, MixerModule):
+    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
+        super().__init__(heads)
+        self.beta_max, keys, values = beta_max, heads.heads * heads.key_dim, heads.heads * heads.value_dim
+        self.beta = nn.Linear(d_model, heads.heads, bias=False)
+        self.decay = ChannelDecay(d_model, heads.heads, keys, rank=heads.value_dim)
+        rank = heads.value_dim
+        self.gate = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, values))
+        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
+        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
+        q, k, log_decay = unit(q) * self.heads.key_dim**-0.5, unit(k), self.decay(x)
+        written = rearrange(beta, "b t h -> b h t 1") * k
+        return q, written, v, -written, log_decay.exp() * k, log_decay
+
+    def read(self, o: Read, x: Tokens) -> Tokens:
+        gate = rearrange(torch.sigmoid(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
+        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)
+
+
+class ChannelDecay(nn.Module):
+    """log a = -exp(A) softplus(W_2 W_1 x + c), A per head; softplus(c) starts in .001 to .1, exp(A) in 1 to 16."""
+
+    def __init__(self, d_model: int, heads: int, channels: int, *, rank: int) -> None:
+        super().__init__()
+        self.project = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, channels, bias=False))
+        self.bias, self.log_rate = nn.Parameter(torch.empty(channels)), nn.Parameter(torch.empty(heads))
+        if for_shapes_alone():
+            return
+        with torch.no_grad():
+            dt = torch.exp(self.bias.uniform_(math.log(1e-3), math.log(1e-1)))
+            self.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+            self.log_rate.uniform_(1, 16).log_()
+
+    def forward(self, x: Tokens) -> PerChannel:
+        dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
+        return -self.log_rate.exp()[:, None, None] * rearrange(dt, "b t (h d) -> b h t d", h=len(self.log_rate))

@@ -1,0 +1,129 @@
+"""MesaNet (von Oswald et al. 2025) answers each query by the ridge regression of all values on all keys so far.
+
+    G_t = g_t G_{t-1} + b_t k_t k_t^T;   H_t = g_t H_{t-1} + b_t k_t v_t^T;   o_t = H_t^T (G_t + L)^-1 q_t     per head
+    q, k = swish(conv(W x)), then of length 1;   v = W x;   g, b = sigmoid(W x + c);   L = diag(.25 + softplus(l))
+    y = W_o RMSNorm(o)
+
+H^T (G + L)^-1 is the linear map with the least squared error sum_s b_s |v_s - M k_s|^2 + |M L^.5|^2, with older tokens
+weighing less: where linear attention adds values up and the delta rule takes one step of gradient descent per token,
+this takes all of them. It is the ceiling for a memory of that shape that is read linearly.
+
+State: G and H, d_k (d_k + d_v) scalars per head, whatever the length (G is symmetric and kept whole), and 6 d_model of
+the convolution.
+
+Differs from the paper: the system is solved exactly, by Cholesky's factors of every G_t + L, where the authors take 30
+steps of conjugate gradients so as not to form G_t; that is cheaper for heads of up to about 64 channels, in time and in
+memory. 4 heads whatever the width, where the paper's have 128 channels.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, silu, softplus
+
+from assay.mixers import mixers
+from assay.mixers.base import MixerModule
+from assay.mixers.heads import ConvolvedHeads
+from assay.nn.axes import Read, Token, Tokens
+from assay.nn.convolution import short_convolution
+from assay.nn.norm import LAYER_EPS, Norm
+from assay.nn.scan import MatrixState, PerHead, decayed_sums, in_float32, outer_loop, outer_scan, unit
+
+LEAST_RIDGE = 0.25
+Gram = Float[Tensor, "batch heads d_key d_key"]
+State = tuple[Any, Gram, MatrixState]
+Keys = Float[Tensor, "batch heads time d_key"]
+
+
+@mixers.register("mesa")
+@dataclass(frozen=True, kw_only=True)
+class Mesa(ConvolvedHeads):
+    """Least squares in context: a query is answered by the regression of all values on all keys so far."""
+
+    conv: int = 4
+    """As published, on q and k; 0 goes without the short convolution."""
+
+    def core(self, d_model: int, max_len: int) -> MixerModule:
+        sizes = {"key_dim": self.key_dim(d_model), "value_dim": self.value_dim(d_model), "conv": self.inner_kernel}
+        return LeastSquaresMemory(d_model, self.num_heads, **sizes)
+
+    def convolved_channels(self, d_model: int) -> int:
+        return 2 * self.num_heads * self.key_dim(d_model)
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return super().core_state(d_model, length) + self.num_heads * self.key_dim(d_model) ** 2
+
+
+class LeastSquaresMemory(MixerModule):
+    def __init__(self, d_model: int, heads: int, *, key_dim: int, value_dim: int, conv: int) -> None:
+        super().__init__()
+        self.heads, self.key_dim, self.value_dim = heads, key_dim, value_dim
+        self.queries_and_keys = nn.Linear(d_model, 2 * heads * key_dim, bias=False)
+        self.convolution = short_convolution(2 * heads * key_dim, conv)
+        self.values = nn.Linear(d_model, heads * value_dim, bias=False)
+        self.gates = nn.Linear(d_model, 2 * heads)
+        # L starts at 1: softplus gives .75.
+        self.ridge = nn.Parameter(torch.full((heads, key_dim), math.log(math.expm1(1 - LEAST_RIDGE))))
+        self.norm = Norm(value_dim, eps=LAYER_EPS)
+        self.out = nn.Linear(heads * value_dim, d_model, bias=False)
+
+    def forward(self, x: Tokens) -> Tokens:
+        q, k, v, beta, log_decay = self._written(x, self.convolution(self.queries_and_keys(x)))
+        gram = decayed_sums(
+            rearrange(beta[..., None, None] * k[..., None] * k[..., None, :], "b h t d e -> b h t (d e)"), log_decay
+        )
+        solved = solve(rearrange(gram, "b h t (d e) -> b h t d e", d=self.key_dim), self._ridge(), q)
+        o, _ = outer_scan(solved, beta[..., None] * k, v, log_decay)
+        return self._read(o)
+
+    def init_state(self, batch: int) -> State:
+        zeros = self.out.weight.new_zeros(batch, self.heads, self.key_dim, self.key_dim + self.value_dim)
+        gram, memory = zeros.split([self.key_dim, self.value_dim], dim=-1)
+        return self.convolution.init_state(batch), gram, memory
+
+    def step(self, x: Token, state: State) -> tuple[Token, State]:
+        seen, gram, memory = state
+        projected, seen = self.convolution.step(self.queries_and_keys(x), seen)
+        q, k, v, beta, log_decay = self._written(x[:, None], projected[:, None])
+        _, gram = outer_loop(q, beta[..., None] * k, k, log_decay, state=gram)
+        o, memory = outer_loop(
+            solve(gram[:, :, None], self._ridge(), q), beta[..., None] * k, v, log_decay, state=memory
+        )
+        return self._read(o).squeeze(1), (seen, gram, memory)
+
+    def _written(
+        self, x: Tokens, projected: Float[Tensor, "batch time qk"]
+    ) -> tuple[Keys, Keys, Read, PerHead, PerHead]:
+        """Return queries, keys, values, strengths of writing and log decays."""
+        q, k = rearrange(silu(projected), "b t (two h d) -> two b h t d", two=2, h=self.heads)
+        v = rearrange(self.values(x), "b t (h e) -> b h t e", h=self.heads)
+        # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
+        decay, beta = rearrange(self.gates(x).to(self.ridge.dtype), "b t (two h) -> two b h t", two=2)
+        return unit(q), unit(k), v, torch.sigmoid(beta), logsigmoid(decay)
+
+    def _ridge(self) -> Float[Tensor, "heads d_key"]:
+        return LEAST_RIDGE + softplus(self.ridge)
+
+    def _read(self, o: Read) -> Tokens:
+        return self.out(rearrange(self.norm(o.to(self.norm.weight.dtype)), "b h t e -> b t (h e)"))
+
+
+@in_float32
+def solve(
+    gram: Float[Tensor, "batch heads time d_key d_key"], ridge: Float[Tensor, "heads d_key"], q: Keys
+) -> Float[Tensor, "batch heads time d_key"]:
+    """Return (G + L)^-1 q.
+
+    The factors have no gradient. One step of iterative refinement with them, x + F^-1 (q - (G + L) x), does: its
+    derivative is F^-1 (dq - dG x - dL x), that of the solution, and it takes the rounding of the first solve away.
+    """
+    ridge = ridge[:, None]
+    factor = torch.linalg.cholesky_ex(gram.detach() + torch.diag_embed(ridge.detach())).L
+    first = torch.cholesky_solve(q.detach()[..., None], factor)
+    residual = q[..., None] - gram @ first - ridge[..., None] * first
+    return (first + torch.cholesky_solve(residual, factor)).squeeze(-1)
