@@ -72,6 +72,23 @@ def test_a_graph_trains_to_the_numbers_of_the_plain_path(make: Callable[[bool], 
 
 
 @needs_cuda
+def test_a_curriculum_of_graphs_trains_to_the_numbers_of_the_plain_path() -> None:
+    """Groups of a bank change at validations: a graph of a group that is gone is dropped, a new one captured."""
+    train = Train(max_steps=24, micro_batch_size=8, validate_every=4, curriculum=0.9, stop_at=0.99)
+    scores = [[[0.95, 0.1]] * 6, [[0.1, 0.1]] * 3 + [[0.95, 0.1]] * 3, [[0.95, 0.1]] * 2 + [[1.0, 1.0]] * 4]
+    with activate(Numerics(device="cuda")):
+        optimizers = [Optimizer(lr=rate) for rate in RATES]
+        graphed, plain, start = (
+            Bank(models(), TASK, train, optimizers, seeds=SEEDS, graph=graph) for graph in (True, False, False)
+        )
+        for trainer in (graphed, plain):
+            for number, _ in enumerate(trainer.run()):
+                trainer.validated([each[number] for each in scores])
+    assert graphed.stopped_at == plain.stopped_at == [None, None, 12] and graphed.open == [2, 2, 2]
+    assert_same_way(weights(start), weights(graphed), weights(plain))
+
+
+@needs_cuda
 @pytest.mark.parametrize("make", [single, bank])
 def test_a_graphed_trainer_resumes_from_its_state(make: Callable[[bool], Trainer]) -> None:
     """Generators, clock and rate lie on the device, and the resumed process captures graphs of its own."""

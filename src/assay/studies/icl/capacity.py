@@ -32,8 +32,8 @@ NOTE = (
     "validation at which they did; the rest is of those seeds. K90: pairs recalled at 90 %, with the 95 % interval "
     "over seeds; bits: K (log2 M - cross entropy) at the number of pairs where it is most; vs: difference in bits, * "
     f"told apart (Holm over the comparisons with the best and with {BASELINE}; paired t, or where not every seed "
-    "learned a bootstrap over seeds); state at the longest sequence, in float32 bytes; edge: a rate beyond those tried may "
-    "be better. In parentheses: no training; a guess, the exact lookup, and memories of random keys."
+    "learned a bootstrap over seeds); state at the longest sequence, in float32 bytes; edge: a rate beyond those tried "
+    "may be better. In parentheses: no training; a guess, the exact lookup, and memories of random keys."
 )
 PUBLISHED = "; ○: published points (zoology, accuracy read off a figure)"
 
