@@ -8,9 +8,9 @@ from assay.core.plugin import registries, to_json
 from assay.core.run import canonical
 
 
-def labels(values: Sequence[Any]) -> list[Any]:
+def labels(values: Sequence[Any], *, short: bool = False) -> list[Any]:
     """Option values as a table shows them; a plug-in spec as its name, the options that are not at their default, and
-    those that tell it apart from others of its name.
+    those that tell it apart from others of its name. `short` names the latter alone: where the setup says the rest.
 
     {"name": "gru", "width": 8}, {"name": "gru", "width": 16}, {"name": "mlp", "width": 8}        (the default is 8)
         ->  gru:width=8, gru:width=16, mlp
@@ -18,11 +18,11 @@ def labels(values: Sequence[Any]) -> list[Any]:
     shown = [",".join(str(item) for item in labels(v)) if isinstance(v, list | tuple) else v for v in values]
     namesakes: dict[str, list[int]] = {}
     for place, value in enumerate(values):
-        if _is_spec(value):
+        if is_spec(value):
             namesakes.setdefault(value["name"], []).append(place)
     for name, places in namesakes.items():
         specs = [values[place] for place in places]
-        told, defaults = _told_apart(specs), _defaults(specs[0])
+        told, defaults = _told_apart(specs), {} if short else defaults_of(specs[0])
         for number, place in enumerate(places):
             own = specs[number]
             changed = {key for key in own.keys() & defaults.keys() if own[key] != defaults[key]}
@@ -31,11 +31,11 @@ def labels(values: Sequence[Any]) -> list[Any]:
     return shown
 
 
-def short(paths: Iterable[str]) -> list[str]:
+def tails(paths: Iterable[str]) -> list[str]:
     """The last word of each dotted path, or the whole paths where two end alike."""
     paths = list(paths)
-    tails = [path.rpartition(".")[2] for path in paths]
-    return [tail if tails.count(tail) == 1 else path for tail, path in zip(tails, paths, strict=True)]
+    last = [path.rpartition(".")[2] for path in paths]
+    return [tail if last.count(tail) == 1 else path for tail, path in zip(last, paths, strict=True)]
 
 
 def word(value: Any) -> str:
@@ -45,7 +45,7 @@ def word(value: Any) -> str:
 
 def _wrapped(label: Any, value: Any) -> str:
     """A label inside another: a plug-in with options of its own stands in parentheses, as on the command line."""
-    return f"({label})" if _is_spec(value) and ":" in str(label) else str(label)
+    return f"({label})" if is_spec(value) and ":" in str(label) else str(label)
 
 
 def _told_apart(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -55,7 +55,7 @@ def _told_apart(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {key: list(map(_wrapped, labels(own), own)) for key, own in values.items() if differ(own)}
 
 
-def _defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+def defaults_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults of a plug-in's options as JSON. Folders may share a name: the one that knows most of the options
     counts. Empty for a plug-in whose file this command was not given."""
     name, found = spec["name"], list[dict[str, Any]]()
@@ -72,13 +72,14 @@ def _defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 def leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield options under dotted paths; a plug-in spec is one value."""
     for key, value in options.items():
-        if isinstance(value, Mapping) and not _is_spec(value):
+        if isinstance(value, Mapping) and not is_spec(value):
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 
 
-def _is_spec(value: Any) -> bool:
+def is_spec(value: Any) -> bool:
+    """Return whether an option is a plug-in: {"name": ..., its options}."""
     return isinstance(value, Mapping) and isinstance(value.get("name"), str)
 
 

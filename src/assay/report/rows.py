@@ -19,7 +19,7 @@ from typing import Any
 from assay.core.errors import UserError
 from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, share, student_t
-from assay.report.labels import differ, labels, leaves, short, word
+from assay.report.labels import defaults_of, differ, is_spec, labels, leaves, tails, word
 from assay.report.tuning import Score, Tried, at_the_edge, leave_one_out, most_common
 
 Name = str | Callable[[Record], Any]
@@ -94,7 +94,7 @@ class Row:
     @cached_property
     def where(self) -> str:
         """The setting in words: `noise=0.1 steps=300`."""
-        return " ".join(f"{key}={v}" for key, v in zip(short(self.setting), self.setting.values(), strict=True))
+        return " ".join(f"{key}={v}" for key, v in zip(tails(self.setting), self.setting.values(), strict=True))
 
     @property
     def series(self) -> str:
@@ -142,6 +142,7 @@ def rows(
     records: Iterable[Record],
     *,
     names: Mapping[str, Name] | None = None,
+    short: Collection[str] = (),
     tune: str = "",
     score: Score | None = None,
     over: str = SEED,
@@ -151,15 +152,17 @@ def rows(
 ) -> list[Row]:
     """Pool runs of the given statuses into a row per setting, in the order they come.
 
-    A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
-    the option chosen per seed, by `score` on validation. `over` is an option to pool over instead of the seed; `status`
-    may let failed runs in, which have an error and no metrics. `columns` says which options make the settings, instead
-    of those in which the rows differ; `ignore` names options not shown as settings, since a name shows them."""
+    Names have every option that is not at its default; those under a `short` title only what tells rows apart, since
+    the setup has the rest. A setting is study, options, numerics and the versions of the code: an edited plug-in is
+    another setting. `tune` is the option chosen per seed, by `score` on validation. `over` is an option to pool over
+    instead of the seed; `status` may let failed runs in, which have an error and no metrics. `columns` says which
+    options make the settings, instead of those in which the rows differ; `ignore` names options not shown as settings,
+    since a name shows them."""
     names = names or {}
     wanted = [record for record in records if record.status in status]
     pooled_paths = [path for path in (tune, over) if path not in ("", SEED)]
     found = [_pooled(group, tune, score, over) for group in _groups(wanted, pooled_paths, over)]
-    titles = {title: _words(found, name) for title, name in names.items()}
+    titles = {title: _words(found, name, short=title in short) for title, name in names.items()}
     paths = [name for name in names.values() if isinstance(name, str)]
     settings = varying(found, ignore=[*paths, *ignore, *pooled_paths])
     kept = settings if columns is None else {key: settings.get(key, [None] * len(found)) for key in columns}
@@ -206,8 +209,9 @@ def _pooled(group: Sequence[Record], tune: str, score: Score | None, over: str) 
     return Row(tuple(leave_one_out(tried, score).values()), tune=tune, tried=tried, over=over)
 
 
-def _words(found: Sequence[Row], name: Name) -> list[str]:
-    return labels([option(row.options, name) if isinstance(name, str) else name(row.records[0]) for row in found])
+def _words(found: Sequence[Row], name: Name, *, short: bool) -> list[str]:
+    named = [option(row.options, name) if isinstance(name, str) else name(row.records[0]) for row in found]
+    return labels(named, short=short)
 
 
 def by_setting(found: Iterable[Row]) -> dict[str, list[Row]]:
@@ -246,17 +250,30 @@ def setup_of(found: Sequence[Row], ignore: Sequence[str] = ()) -> str:
     if not found:
         return ""
     skip = {found[0].tune, found[0].over, *ignore}
-    flat = [dict(leaves(row.options)) for row in found]
-    same = {path: value for path, value in flat[0].items() if not differ([own.get(path) for own in flat])}
+    held: dict[str, list[Any]] = {}  # of the rows that have the option: what is fitted at once has no epochs
+    for path, value in (leaf for row in found for leaf in leaves(row.options)):
+        held.setdefault(path, []).append(value)
+    same = {path: values[0] for path, values in held.items() if not differ(values)}
+    for path, values in held.items():
+        same |= {} if path in same else _in_common(path, values)
     # What is switched off or empty says nothing; 0 does.
     told = {path: v for path, v in same.items() if path not in skip and (v or type(v) in (int, float))}
-    parts = [" ".join(f"{key}={word(value)}" for key, value in zip(short(told), told.values(), strict=True))]
+    parts = [" ".join(f"{key}={word(value)}" for key, value in zip(tails(told), told.values(), strict=True))]
     if tried := sorted({rate for row in found for rate in row.tried if rate is not None}):
         title = found[0].tune.rpartition(".")[2]
         parts.append(f"{title} tried: {', '.join(map(word, tried))}" if len(tried) > 1 else f"{title}={tried[0]:g}")
     if found[0].over == SEED:
         parts.append(seeds_of(found))
     return f"Setup: {'; '.join(filter(None, parts))}."
+
+
+def _in_common(path: str, values: Sequence[Any]) -> dict[str, Any]:
+    """The options, not at their default, that plug-ins of one name share."""
+    if not all(map(is_spec, values)) or len({value["name"] for value in values}) > 1:
+        return {}
+    shared = {key: value for key, value in values[0].items() if not differ([other.get(key) for other in values])}
+    defaults = defaults_of(values[0])
+    return {f"{path}.{key}": v for key, v in shared.items() if key in defaults and v != defaults[key]}
 
 
 def seeds_of(found: Sequence[Row]) -> str:

@@ -130,6 +130,8 @@ def _ranking(found: Contest, of: str) -> str:
         return f"{seen}; {few} nothing apart"
     top = f"{best.label} scores {most} on {measure.name}, {score}"
     beaten, level = found.beaten, [row for row in others if row not in found.beaten]
+    if not level and len(others) == 1:
+        return f"{top}, and is told apart from {others[0].label}, which is {_behind(found)}"
     if not level:
         return f"{top}, and is told apart from every other {of}: the next, {others[0].label}, is {_behind(found)}"
     if beaten:
@@ -173,8 +175,9 @@ def _caveats(ranked: Sequence[Row]) -> str:
     lost = [row for row in ranked if row.diverged]
     said = []
     if edge:
-        rate = ranked[0].tune.rpartition(".")[2]
-        said.append(f"the {rate} of {_listed(edge)} lies at the edge of those tried, so a better one may lie beyond")
+        rate = edge[0].tune.rpartition(".")[2]
+        whose = f"every {rate}" if len(edge) == len(ranked) else f"the {rate} of {_listed(edge)}"
+        said.append(f"{whose} lies at the edge of those tried, so better scores may lie beyond")
     if lost:
         said.append(f"seeds of {_listed(lost)} diverged and have no score")
     return "".join(f"; {each}" for each in said)
@@ -216,9 +219,12 @@ def _once(found: Iterable[Row]) -> list[Row]:
     return list({row.label: row for row in found}.values())
 
 
-def _listed(found: Sequence[Row]) -> str:
-    """Name up to NAMED rows: `a`, `a and b`, `a, b and 5 others`."""
-    names = [row.label for row in found]
+def listed(names: Sequence[str]) -> str:
+    """Name up to NAMED things: `a`, `a and b`, `a, b and 5 others`."""
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _listed(found: Sequence[Row]) -> str:
+    return listed([row.label for row in found])

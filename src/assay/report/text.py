@@ -56,11 +56,12 @@ def wrapped(text: str, width: int | None = None) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """Render the table as Markdown for documentation, its note above."""
-    lines = [table.columns, ["---"] * len(table.columns)]
-    lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
+    """Render the table as Markdown for documentation, the columns that lead, its note above."""
+    columns, note = table.lead or table.columns, table.lead_note or table.note
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[str(shown(table, row, column)) for column in columns] for row in table.rows]
     body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-    return f"{' '.join(table.note.split())}\n\n{body}" if table.note else body
+    return f"{' '.join(note.split())}\n\n{body}" if note else body
 
 
 def _padded(column: Sequence[str]) -> list[str]:
