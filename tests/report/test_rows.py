@@ -4,7 +4,7 @@ import pytest
 
 from assay.core.errors import UserError
 from assay.metrics.intervals import student_t
-from assay.report.rows import Row, by_setting, labels, rows, varying
+from assay.report.rows import Row, by_setting, labels, rows, setup_of, varying
 
 
 def test_seeds_are_pooled_and_settings_kept_apart_in_the_order_they_come(record):
@@ -151,3 +151,29 @@ def test_failed_runs_have_rows_where_they_are_asked_for(record):
     assert [row.options["noise"] for row in rows(records)] == [0.1]
     lost = rows(records, status=("done", "failed"))[1]
     assert lost.records[0].error == "RuntimeError: broken" and not lost.finished and lost.first == {}
+
+
+def test_a_label_has_every_option_that_is_not_at_its_default():
+    """`delta_net:conv=0` and `sparse_attention:method=...` once read `delta_net` and `sparse_attention`."""
+    from assay.mixers import mixers
+
+    for word in ("delta_net:conv=0", "sparse_attention:method=window:slots=8"):
+        assert labels([mixers.parse(word).spec()]) == [word]
+        assert labels([mixers.parse(word).spec()], short=True) == [word.partition(":")[0]]
+    assert labels([mixers.parse("delta_net").spec()]) == ["delta_net"]
+
+
+def test_the_setup_says_what_all_rows_share(record):
+    records = [
+        record(seed=seed, lr=lr, model={"name": name}, train={"steps": 300, "warmup": 0}, tied=False, noise=noise)
+        for seed in (0, 1)
+        for lr in (0.1, 0.2)
+        for name, noise in (("a", 1.5), ("b", 2.5))
+    ]
+    found = rows(records, names={"model": "model"}, tune="lr", score=lambda one: 0.0)
+    assert setup_of(found) == "Setup: steps=300 warmup=0; lr tried: 0.1, 0.2; 2 seeds."
+
+
+def test_the_setup_says_what_only_some_rows_have_if_those_agree(record):
+    fitted, trained = record(model={"name": "pca"}, recipe=None), record(model={"name": "topk"}, recipe={"epochs": 4})
+    assert setup_of(rows([fitted, trained], names={"model": "model"})) == "Setup: epochs=4; 1 seed."

@@ -62,6 +62,26 @@ def test_a_ceiling_takes_the_format_of_its_score_and_is_left_out_where_either_is
     assert cell(None, R2_ceiling=1.0) == "-"
 
 
+def test_letters_stand_beside_the_score():
+    assert cell(Interval(0.67, 0.65, 0.69, 5), R2_ceiling=1.0, R2_group="ab") == "0.67 ±0.02 /1.00 ab"
+    assert cell(None, R2_group="ab") == "-"
+
+
+def test_a_number_below_every_rounding_error_is_not_spelled_out():
+    tiny = table(
+        {"sv": Interval(5.31e-69, -1.8e-68, 2.8e-68, 3), "error": 2.2e-16}, formats={"sv": ".2e", "error": ".1e"}
+    )
+    assert render(tiny).splitlines()[2].split() == ["<1e-20", "2.2e-16"]
+
+
+def test_without_whole_only_leading_columns_are_shown_and_none_that_is_empty():
+    rows = {"Model": "gru", "R2": 0.5, "NCE": None, "Gini": 0.9}
+    led = Table("scores", (rows,), {}, "All of it.", ("Model", "R2", "NCE"), "The lead.")
+    assert led.lead == ("Model", "R2") and led.columns == ("Model", "R2", "Gini")
+    assert render(led, whole=False).split() == ["Model", "R2", "-" * 26, "gru", "0.50", "The", "lead."]
+    assert render(led).splitlines()[0].split() == ["Model", "R2", "NCE", "Gini"] and render(led).endswith("All of it.")
+
+
 def test_a_name_cannot_steer_the_terminal():
     assert "\x1b" not in render(table({"Model": "\x1b[31mred\nline"}))
     assert len(render(table({"Model": "two\nlines"})).splitlines()) == 3

@@ -69,25 +69,46 @@ class WithNorm(ExpressivityTester):
 """
 
 
+def lines_of(out: str) -> list[str]:
+    """The lines from the head of the table on; the findings stand before it."""
+    lines = out.splitlines()
+    return lines[next(place for place, line in enumerate(lines) if line.startswith("Model ")) :]
+
+
 def columns(out: str) -> list[str]:
-    return out.splitlines()[0].split()
+    return lines_of(out)[0].split()
 
 
 def test_the_table_has_the_specs_columns_in_its_order_then_ours(cli: Cli, out: Path) -> None:
-    words = ["expressivity", "--seeds", "0", "1", *QUICK, "--out", out]
+    words = ["expressivity", "--seeds", "0", "1", *QUICK, "--out", out, "--all-columns"]
     code, said, err = cli(*words, "--models", "SelfAttn", "StaticMLP")
     assert code == 0 and "8 planned, 6 stored, 2 to run" in err and columns(said)[: len(SPEC)] == SPEC
     assert {"BA(bits)", "RetrieveR2_trained", "erank", "FLOPs/token"} <= set(columns(said)[len(SPEC) :])
-    assert [line.split()[0] for line in said.splitlines()[2:6]] == ["SelfAttn", "StaticMLP", "Oracle", "Noise"]
+    assert [line.split()[0] for line in lines_of(said)[2:6]] == ["SelfAttn", "StaticMLP", "Oracle", "Noise"]
     assert "±" in said and "log2 n = 8.00" in said and "25.3" in said and "24.6" in said
     trained = cli(*words, "--models", "StaticMLP", "--train_steps", "2")[1]
     assert columns(trained)[:5] == ["Model", "k-params", "sec/run", "R2", "AfterTrainR2"]
 
 
+def test_the_answer_comes_first_and_few_columns_unless_all_are_asked_for(
+    cli: Cli, cli_json: Callable[..., Any], out: Path
+) -> None:
+    words = ["expressivity", "--seeds", "0", "1", *QUICK, "--out", out, "--models", "StaticMLP"]
+    said, err = cli(*words)[1:]
+    assert said.startswith("In these runs (") and "2 seeds" in said.splitlines()[0]
+    assert columns(said) == ["Model", "k-params", "R2", "NCE(bits)", "RetrieveR2_trained"]
+    assert "--all-columns" in err
+    found = cli_json(*words)
+    assert " ".join(said[: said.index("Model ")].split()) == " ".join(found["findings"])
+    assert SPEC[-1] in found["rows"][0], "what is not shown is in the files"
+
+
 def test_fast_leaves_the_jacobian_columns_empty_but_there(cli: Cli, tmp_path: Path) -> None:
-    out = cli("expressivity", "--models", "StaticMLP", "--seeds", "0", *QUICK, "--fast", "--out", tmp_path)[1]
+    out = cli(
+        "expressivity", "--models", "StaticMLP", "--seeds", "0", *QUICK, "--fast", "--out", tmp_path, "--all-columns"
+    )[1]
     assert columns(out)[: len(SPEC)] == SPEC
-    row = dict(zip([*columns(out)[:3], "rest"], out.splitlines()[2].split(maxsplit=3), strict=True))
+    row = dict(zip([*columns(out)[:3], "rest"], lines_of(out)[2].split(maxsplit=3), strict=True))
     assert row["Model"] == "StaticMLP" and " - " in row["rest"]
     assert "jac_points=0" in out and "fast=" not in out, "the setup says what --fast meant"
 

@@ -1,16 +1,19 @@
-"""Results leave a command as tables on standard output, files in a folder and failures on standard error."""
+"""Results leave a command as findings and tables on standard output, as files, and as failures on standard error."""
 
 import json
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from assay.api import Results, Session
 from assay.command.progress import say
 from assay.report.files import write_section
 from assay.report.section import Section, report_into
-from assay.report.text import render
+from assay.report.text import render, wrapped
 
 PIPED = 118
 """Columns of a table that is piped or redirected, unless COLUMNS says otherwise."""
@@ -20,8 +23,9 @@ NAMED = 4
 """Most requested files whose paths are printed once they are written."""
 
 
-def publish(session: Session, results: Results, *, as_json: bool, quiet: bool) -> int:
-    """Prints a study's tables, writes its files, names its failures, and returns the exit code."""
+def publish(session: Session, results: Results, show: Callable[[Section, Path, str], None]) -> int:
+    """Shows a study's section, names its failures, and returns the exit code. `show` gets the section, the folder of
+    its files, and what to say of the page."""
     study, out = session.plan.study, session.execution.out
     section = Section(study.name)
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
@@ -33,7 +37,7 @@ def publish(session: Session, results: Results, *, as_json: bool, quiet: bool) -
         )
         return 1
     page = f"; `assay report --out {out}` makes the page"
-    show(section, study.folder(out), as_json=as_json, quiet=quiet, page=page)
+    show(section, study.folder(out), page)
     bad = [record for record in results if record.status != "done"]
     for record in bad:
         reason = (record.error or "a number was not finite").strip().splitlines()[-1]
@@ -46,25 +50,47 @@ def publish(session: Session, results: Results, *, as_json: bool, quiet: bool) -
     return 1 if bad or results.errors else 0
 
 
-def show(section: Section, folder: Path, *, as_json: bool, quiet: bool, page: str = "") -> None:
-    """Writes a section's files into its folder and prints its tables."""
-    files = write_section(section, folder) if section.tables else []
-    if as_json:
-        tables = {table.name: table.json_rows() for table in section.tables}
-        first = next(iter(tables.values()), [])
-        found = {"study": section.study, "rows": first, "files": [str(path) for path in files], "tables": tables}
-        print(json.dumps(found, allow_nan=False), flush=True)
-        return
-    print("\n\n".join(render(table, _width()) for table in section.tables), flush=True)
-    if not quiet:
+@dataclass(frozen=True)
+class Show:
+    """Writes a section's files into its folder, and prints its findings and tables."""
+
+    json: bool = False
+    quiet: bool = False
+    whole: bool = False
+    """Whether tables have all their columns."""
+
+    def __call__(self, section: Section, folder: Path, page: str = "") -> None:
+        files = write_section(section, folder) if section.tables else []
+        if self.json:
+            print(json.dumps(_document(section, files), allow_nan=False), flush=True)
+            return
+        findings = [wrapped(finding.sentence, screen()) for finding in section.findings]
+        tables = [render(table, screen(), whole=self.whole) for table in section.tables]
+        print("\n\n".join(filter(None, ["\n".join(findings), *tables])), flush=True)
+        if self.quiet:
+            return
         asked = files[len(files) - len(section.files) :] if files else []
         say(f"{len(files) - len(asked)} files in {folder}{page}")
+        if hidden := 0 if self.whole else sum(len(t.columns) - len(t.lead) for t in section.tables if t.lead):
+            say(f"{hidden} more columns are in the files, and printed with --all-columns")
         for path in asked[:NAMED]:
             say(f"wrote {path}")
         if len(asked) > NAMED:
             say(f"and {len(asked) - NAMED} more beside them")
 
 
-def _width() -> int:
+def _document(section: Section, files: Sequence[Path]) -> dict[str, Any]:
+    tables = {table.name: table.json_rows() for table in section.tables}
+    return {
+        "study": section.study,
+        "findings": [finding.sentence for finding in section.findings],
+        "rows": next(iter(tables.values()), []),
+        "files": [str(path) for path in files],
+        "tables": tables,
+    }
+
+
+def screen() -> int:
+    """The columns to print in: of the terminal, or PIPED where the output goes elsewhere."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size((PIPED, 24)).columns if known else PIPED

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING, dataclass, fields, replace
 from inspect import cleandoc
@@ -14,7 +14,7 @@ from assay.api import Execution, Results, Session, combined_grid, configure, fie
 from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
 from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
 from assay.command.progress import say, shown
-from assay.command.publish import publish, show
+from assay.command.publish import Show, publish
 from assay.command.wandb_log import logged, require_wandb
 from assay.contracts.base import check as verdicts_of
 from assay.contracts.base import has_contract, made
@@ -52,6 +52,8 @@ class Shell:
     """Check the promises of the chosen plug-ins and exit."""
     json: bool = False
     """Print one JSON document and nothing else."""
+    all_columns: bool = False
+    """Print tables with all their columns, not only those that answer the question."""
     quiet: bool = False
     """No progress."""
     yes: bool = False
@@ -66,8 +68,10 @@ class ReadingShell:
     """Folder for tables and figures."""
     json: bool = False
     """Print one JSON document and nothing else."""
+    all_columns: bool = False
+    """Print tables with all their columns."""
     quiet: bool = False
-    """Print only the tables."""
+    """Print only findings and tables."""
 
 
 def run_reading(cls: type[Reading], words: list[str]) -> int:
@@ -86,7 +90,7 @@ def run_reading(cls: type[Reading], words: list[str]) -> int:
     section = Section(cls.name)
     construct(cls, given, what=prog).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
-    show(section, shell.out / section.study, as_json=shell.json, quiet=shell.quiet, page=where)
+    Show(shell.json, shell.quiet, shell.all_columns)(section, shell.out / section.study, where)
     return 0
 
 
@@ -99,14 +103,18 @@ def _unset(cls: type[Reading]) -> Reading:
     return made
 
 
-def run_study(name: str, words: list[str]) -> int:
-    """Runs a command line, or the several that it stands for, one after another."""
+Shower = Callable[[Section, Path, str], None]
+
+
+def run_study(name: str, words: list[str], show: Shower | None = None) -> int:
+    """Runs a command line, or the several that it stands for, one after another. `show` takes each section, instead of
+    printing it."""
     cls = registries()["studies"][name]
     if issubclass(cls, Reading):
         return run_reading(cls, words)
     # Only words of the command line can contradict each other; flags win over a preset or a file of options.
     _refuse_contradictions(cls, read(words, cls, Shell, Execution))
-    return max([_run_one(cls, read(each, cls, Shell, Execution)) for each in cls.commands(words)])
+    return max([_run_one(cls, read(each, cls, Shell, Execution), show) for each in cls.commands(words)])
 
 
 def _refuse_contradictions(cls: type[Study], line: Line) -> None:
@@ -136,7 +144,7 @@ def _axes(line: Line) -> dict[str, list[str]]:
     return parse_grid(chain(*grids))
 
 
-def _run_one(cls: type[Study], line: Line) -> int:
+def _run_one(cls: type[Study], line: Line, show: Shower | None = None) -> int:
     base = configure(cls, preset := _preset(line), {})
     parts = (base, Shell(), Execution())
     if line.help:
@@ -156,7 +164,8 @@ def _run_one(cls: type[Study], line: Line) -> int:
     session = Session.open(study, grid, _placed(execution, cpu_only=shell.cpu_only))
     if shell.dry_run:
         return _print_plan(session, as_json=shell.json)
-    return publish(session, _compute(session, shell), as_json=shell.json, quiet=shell.quiet)
+    whole = shell.all_columns or preset in cls.whole_tables
+    return publish(session, _compute(session, shell), show or Show(shell.json, shell.quiet, whole))
 
 
 def _configured(base: Study, preset: str | None, line: Line) -> tuple[Study, Mapping[str, Sequence[Any]]]:

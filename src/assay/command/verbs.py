@@ -1,7 +1,9 @@
 """`assay VERB ...` shows what can be run and what is stored."""
 
 import json
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import get_args
 
 from assay.api import write_page
@@ -9,6 +11,7 @@ from assay.command.card import card
 from assay.command.findings import findings
 from assay.command.flags import Parser
 from assay.command.progress import say
+from assay.command.publish import screen
 from assay.command.reproduce import reproduce
 from assay.command.study_command import print_verdicts, run_study
 from assay.contracts.base import has_contract
@@ -21,7 +24,12 @@ from assay.core.plugin import registries
 from assay.core.run import Record, Status
 from assay.core.store import Store
 from assay.core.words import printable
+from assay.report.files import write_section
 from assay.report.record import render_record
+from assay.report.section import Section
+
+FINDING_LINES = 4
+"""Most lines of a study in the demo's summary."""
 
 
 def _parser(verb: str, description: str) -> Parser:
@@ -187,22 +195,46 @@ def report(words: list[str]) -> int:
 
 
 def demo(words: list[str]) -> int:
-    """Run every study's demo preset, then write the page; takes seconds when the runs are stored."""
+    """Run every study's demo preset, say what was found, and write the page; takes seconds when the runs are stored."""
     parser = _parser("demo", demo.__doc__ or "")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
     studies = registries()["studies"]
-    codes = []
+    codes, found = [], dict[str, list[Section]]()
     for name in studies.names():
         if "demo" in studies[name].presets:
             print(f"\n$ assay {name.replace('.', ' ')} --preset demo --out {args.out}\n{studies[name].question}\n")
+            sections = found.setdefault(name, [])
             try:
-                codes.append(run_study(name, ["--preset", "demo", "--out", args.out]))
+                codes.append(run_study(name, ["--preset", "demo", "--out", args.out], _keeping(sections)))
             except UserError as error:  # one study without its model must not stop the others
                 say(f"assay: {error}")
                 codes.append(2)
-    print("\nThe page to open:")
+    print("\n" + summary(found))
+    print(f"\nTables: the commands above, or `assay report --out {args.out}` again. The page to open:")
     return max([*codes, report(["--out", args.out])])
+
+
+def _keeping(sections: list[Section]) -> Callable[[Section, Path, str], None]:
+    """Returns what writes a section's files and keeps the section."""
+
+    def keep(section: Section, folder: Path, page: str) -> None:
+        write_section(section, folder)
+        sections.append(section)
+
+    return keep
+
+
+def summary(found: Mapping[str, Sequence[Section]]) -> str:
+    """The first finding of each study, in few enough lines to fit a screen with those of the others."""
+    said = {name: [f.sentence for section in own for f in section.findings[:1]] for name, own in found.items()}
+    return "\n".join(
+        textwrap.fill(
+            printable(f"{name}: {' '.join(sentences) or 'no result'}"), screen(), subsequent_indent="  ",
+            max_lines=FINDING_LINES, placeholder=" ...", break_on_hyphens=False,
+        )
+        for name, sentences in said.items()
+    )  # fmt: skip
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {

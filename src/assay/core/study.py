@@ -1,6 +1,6 @@
 """A study asks one question: it plans runs, executes them, and reports from their records alone."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,10 +73,12 @@ class Report(Protocol):
         formats: Mapping[str, str] | None = None,
         lead: Sequence[str] = (),
         note: str = "",
+        lead_note: str = "",
     ) -> None:
         """Add rows with one set of keys; the first table is the study's answer. A score with an interval is an
-        `Interval`; a key `X_ceiling` is shown beside X; `formats` has format specs by column (default .2f); `lead`
-        names the columns that are shown first, the others on demand (default: all)."""
+        `Interval`; keys `X_ceiling` and `X_group` (a letter) are shown beside X; `formats` has format specs by column
+        (default .2f); `lead` names the columns that are shown first, the others on demand (default: all), and
+        `lead_note` is the note of those alone (default: the whole)."""
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         """Add an Altair chart."""
@@ -122,6 +124,8 @@ class Study(Plugin):
         {"capacity": {"task": "mqar", "grid": {"optimizer.lr": ["1e-3", "3e-3"], "seed": ["0", "1"]}}}
 
     An axis gives way to the user's own of that option, and to the option itself, or what holds it, once named."""
+    whole_tables: ClassVar[Collection[str]] = ()
+    """Presets whose tables are printed with all columns, as a spec shows them."""
     renamed: ClassVar[Mapping[str, str]] = {}
     """Old dotted flags -> the paths they set today, with underscores: {"task.eval_size": "eval_size"}."""
 

@@ -132,6 +132,17 @@ def holm(p: Mapping[K, float]) -> dict[K, float]:
     return {key: adjusted[key] for key in p}
 
 
+def told_apart(
+    scores: Mapping[str, Mapping[int, float]],
+    level: float = 0.95,
+    p_of: Callable[[str, str], float] | None = None,
+) -> list[tuple[str, str]]:
+    """Return the pairs of names whose paired difference is significant after Holm over all pairs."""
+    test = p_of or (lambda one, other: paired_p(scores[one], scores[other]))
+    p = holm({pair: test(*pair) for pair in combinations(scores, 2)})
+    return [pair for pair, value in p.items() if value < 1 - level]
+
+
 def letters(
     scores: Mapping[str, Mapping[int, float]],
     level: float = 0.95,
@@ -146,9 +157,7 @@ def letters(
 
     `p_of` gives the p value of two names where a paired t over what they share is not the test.
     """
-    test = p_of or (lambda one, other: paired_p(scores[one], scores[other]))
-    p = holm({pair: test(*pair) for pair in combinations(scores, 2)})
-    apart = [pair for pair, value in p.items() if value < 1 - level]
+    apart = told_apart(scores, level, p_of)
     ranked = sorted(scores, key=lambda name: fmean(scores[name].values()) if scores[name] else -math.inf, reverse=True)
     rank = {name: place for place, name in enumerate(ranked)}
     groups = sorted(_groups(set(scores), apart), key=lambda group: sorted(rank[name] for name in group))

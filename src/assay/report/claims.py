@@ -21,6 +21,7 @@
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -165,6 +166,8 @@ class Claim:
         return f"assay {words} --preset {self.preset}" if plain else f"assay reproduce {name}"
 
 
+SHARE = re.compile(r"(^|[._])acc(uracy)?($|[._])|(^|[._])exact_match$|_found$")
+"""Metrics between 0 and 1: an interval is printed as far as it lies there."""
 SHOWN = 10
 """Most seeds whose numbers are printed one by one."""
 
@@ -187,7 +190,10 @@ class Judged:
         """`mean 0.75 [0.70, 0.80] of 2 seeds (0.74 0.76)`, `0.75 [0.70, 0.80]`, or why there is none."""
         if self.found is None:
             return self.reason
-        bounds = "" if self.found.low is None else f" [{self.found.low:.4g}, {self.found.high:.4g}]"
+        low, high = self.found.low, self.found.high
+        if low is not None and high is not None and SHARE.search(self.check.metric):
+            low, high = max(0.0, low), min(1.0, high)
+        bounds = "" if low is None else f" [{low:.4g}, {high:.4g}]"
         if not self.by_seed:
             return f"{self.found.mean:.4g}{bounds}"
         each, count = list(self.by_seed.values()), len(self.by_seed)

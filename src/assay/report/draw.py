@@ -5,7 +5,7 @@ lines(out, "accuracy_by_width", found, lambda row: [(8, row.values("accuracy"))]
 for suffix, own in per_setting(found, out): ...
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from assay.core.study import Report
 from assay.metrics.intervals import share, student_t
 from assay.report.charts import interval_bars, interval_lines
-from assay.report.rows import Row, by_setting
+from assay.report.rows import Row, by_setting, setup_of
+from assay.report.section import CEILING, GROUP
 from assay.report.thinning import SETTINGS, evenly, of_all
 
 Points = Iterable[tuple[float, Mapping[int, float]]]
@@ -30,16 +31,26 @@ class Column:
     format: str = ""
     ceiling: Callable[[Row], float | None] | None = None
     """The best score possible, shown beside the score."""
+    group: Callable[[Row], str | None] | None = None
+    """Letters, shown beside the score: rows that share one are not told apart."""
+    share: bool = False
+    """A metric between 0 and 1: its interval stays there."""
     always: bool = False
-    """Shown even where no row has a value."""
+    """A key of the files even where no row has a value."""
     note: str = ""
     """The column's meaning, printed below the table if the column is shown."""
     lead: bool = False
     """Shown first; where a table has such columns, the others are shown on demand."""
 
     def of(self, row: Row) -> dict[str, Any]:
-        found = {self.title: row.interval(self.value) if isinstance(self.value, str) else self.value(row)}
-        return found | {f"{self.title}_ceiling": self.ceiling(row)} if self.ceiling else found
+        found = {self.title: self._value(row)}
+        beside = {CEILING: self.ceiling, GROUP: self.group}
+        return found | {f"{self.title}{suffix}": of(row) for suffix, of in beside.items() if of}
+
+    def _value(self, row: Row) -> Any:
+        if not isinstance(self.value, str):
+            return self.value(row)
+        return row.interval(self.value, bounded=self.share)
 
 
 def table(
@@ -50,26 +61,39 @@ def table(
     *,
     note: str = "",
     extra: Sequence[Mapping[str, Any]] = (),
+    unsaid: Sequence[str] = (),
 ) -> None:
     """Report a line per row: its names, its setting and the columns; then the `extra` lines, such as untrained
-    references. Columns without any value are left out. The names, the setting and the columns that `lead` come first;
-    where none does, all are shown."""
+    references. Columns without any value are left out. What all rows have in common stands below, as their setup,
+    but for the options that are `unsaid`.
+    Where columns `lead`, they come first with what tells the rows apart; the others are shown on demand."""
     cells = [{key: value for column in columns for key, value in column.of(row).items()} for row in found]
     made = [{**row.names, **row.setting, **own} for row, own in zip(found, cells, strict=True)]
     keep = {column.title for column in columns if column.always}
     shown = filled([*made, *extra], keep=keep)
+    if not shown:
+        return
     formats = {column.title: column.format for column in columns if column.format}
-    if shown:
-        told = [column.note for column in columns if column.note and column.title in shown[0]]
-        note = " ".join([note, *told]) if told else note
-        out.table(name, shown, formats=formats, lead=_lead(shown[0], columns), note=note)
+    lead = _lead(shown, columns)
+
+    def noted(there: Collection[str]) -> str:
+        """The note for some columns: their meaning, then the setup of all rows."""
+        meaning = " ".join([note, *(column.note for column in columns if column.note and column.title in there)])
+        return "\n".join(filter(None, [meaning.strip(), setup_of(found, unsaid)]))
+
+    out.table(name, shown, formats=formats, lead=lead, note=noted(shown[0]), lead_note=noted(lead) if lead else "")
 
 
-def _lead(line: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, ...]:
-    """List the columns shown first: all that name the row, and those that lead; none where no column does."""
-    later = {column.title for column in columns if not column.lead}
-    first = any(column.lead for column in columns)
-    return tuple(key for key in line if key not in later and not key.endswith("_ceiling")) if first else ()
+def _lead(lines: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> tuple[str, ...]:
+    """List the columns shown first: those that lead, after names and settings in which lines differ, and the first
+    name; none where no column leads."""
+    if not any(column.lead for column in columns):
+        return ()
+    leading = {column.title for column in columns if column.lead}
+    measured = {f"{column.title}{suffix}" for column in columns for suffix in ("", CEILING, GROUP)}
+    names = [key for key in lines[0] if key not in measured]
+    telling = [key for key in names if len({str(line[key]) for line in lines}) > 1] or names[:1]
+    return tuple(key for key in lines[0] if key in leading or key in telling)
 
 
 def filled(found: Sequence[Mapping[str, Any]], *, keep: Iterable[str] = ()) -> list[dict[str, Any]]:

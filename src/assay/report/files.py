@@ -1,4 +1,5 @@
-"""Writes a section: each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec they are drawn from.
+"""Writes a section: its findings as JSON, each table as CSV and JSON, each chart as PDF, PNG and the Vega-Lite spec
+they are drawn from.
 
 Tables and charts are views of one command. The next command whose first table has the same name removes those that it
 does not write again, so that no outdated figure stays. A small file in the folder lists what was written, by first
@@ -20,12 +21,15 @@ from assay.report.section import Chart, Section
 from assay.report.style import house_spec, vegalite_version
 
 PNG_SCALE = 2
+FINDINGS = "findings.json"
+"""[{"sentence": ..., "chart": "the chart that shows it, or nothing"}]"""
 WRITTEN = ".written.json"
 """{"icl": {"icl.csv": sha256, "mse_by_step.pdf": sha256, ...}}: the views in a folder, by their first table."""
 
 
 def write_section(section: Section, folder: Path) -> list[Path]:
-    """Write everything the section holds; return the paths in the order of its tables, documents, charts and files."""
+    """Write everything the section holds; return the paths in the order of its findings, tables, documents, charts and
+    files."""
     paths, views = [], dict[str, str]()
     for name, data in _contents(section, folder):
         paths.append(_write(folder / name, data))
@@ -72,6 +76,9 @@ def _sha256(data: bytes) -> str:
 
 
 def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
+    if section.findings:
+        said = json.dumps([vars(finding) for finding in section.findings], indent=1, ensure_ascii=False)
+        yield FINDINGS, _utf8(f"{said}\n")
     for table in section.tables:
         yield f"{table.name}.csv", _utf8(table.csv())
         text = json.dumps(table.json_rows(), indent=1, ensure_ascii=False, allow_nan=False)

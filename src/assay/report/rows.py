@@ -11,14 +11,15 @@ each seed's run is the one whose tuned option the other seeds chose (report.tuni
 pooled over that option instead, and seeds are settings like any other.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.run import Numerics, Record, Status, canonical
-from assay.metrics.intervals import Interval, student_t
+from assay.metrics.intervals import Interval, share, student_t
+from assay.report.labels import defaults_of, differ, is_spec, labels, leaves, tails, word
 from assay.report.tuning import Score, Tried, at_the_edge, leave_one_out, most_common
 
 Name = str | Callable[[Record], Any]
@@ -93,9 +94,7 @@ class Row:
     @cached_property
     def where(self) -> str:
         """The setting in words: `noise=0.1 steps=300`."""
-        tails = [key.rpartition(".")[2] for key in self.setting]
-        short = tails if len(set(tails)) == len(tails) else list(self.setting)
-        return " ".join(f"{key}={value}" for key, value in zip(short, self.setting.values(), strict=True))
+        return " ".join(f"{key}={v}" for key, v in zip(tails(self.setting), self.setting.values(), strict=True))
 
     @property
     def series(self) -> str:
@@ -107,10 +106,11 @@ class Row:
         found = {pooled_key(record, self.over): number_at(record.metrics, path) for record in self.finished}
         return {seed: value for seed, value in sorted(found.items()) if value is not None}
 
-    def interval(self, *path: str) -> Interval | None:
-        """The Student t interval over seeds; None where no seed has the number."""
+    def interval(self, *path: str, bounded: bool = False) -> Interval | None:
+        """The Student t interval over seeds, kept between 0 and 1 where the number is `bounded` so; None where no seed
+        has the number."""
         values = list(self.values(*path).values())
-        return student_t(values) if values else None
+        return (share if bounded else student_t)(values) if values else None
 
     @property
     def chosen(self) -> tuple[Any, ...]:
@@ -134,14 +134,15 @@ class Row:
         if not any(record.status == "done" for by_seed in self.tried.values() for record in by_seed.values()):
             return None
         count = self.chosen.count(self.tuned_value)
-        share = "" if count == self.n else f" ({count}/{self.n})"
-        return f"{self.tuned_value:g}{share}" + (" edge" if self.at_the_edge else "")
+        some = "" if count == self.n else f" ({count}/{self.n})"
+        return f"{self.tuned_value:g}{some}" + (" edge" if self.at_the_edge else "")
 
 
 def rows(
     records: Iterable[Record],
     *,
     names: Mapping[str, Name] | None = None,
+    short: Collection[str] = (),
     tune: str = "",
     score: Score | None = None,
     over: str = SEED,
@@ -151,15 +152,17 @@ def rows(
 ) -> list[Row]:
     """Pool runs of the given statuses into a row per setting, in the order they come.
 
-    A setting is study, options, numerics and the versions of the code: an edited plug-in is another setting. `tune` is
-    the option chosen per seed, by `score` on validation. `over` is an option to pool over instead of the seed; `status`
-    may let failed runs in, which have an error and no metrics. `columns` says which options make the settings, instead
-    of those in which the rows differ; `ignore` names options not shown as settings, since a name shows them."""
+    Names have every option that is not at its default; those under a `short` title only what tells rows apart, since
+    the setup has the rest. A setting is study, options, numerics and the versions of the code: an edited plug-in is
+    another setting. `tune` is the option chosen per seed, by `score` on validation. `over` is an option to pool over
+    instead of the seed; `status` may let failed runs in, which have an error and no metrics. `columns` says which
+    options make the settings, instead of those in which the rows differ; `ignore` names options not shown as settings,
+    since a name shows them."""
     names = names or {}
     wanted = [record for record in records if record.status in status]
     pooled_paths = [path for path in (tune, over) if path not in ("", SEED)]
     found = [_pooled(group, tune, score, over) for group in _groups(wanted, pooled_paths, over)]
-    titles = {title: _words(found, name) for title, name in names.items()}
+    titles = {title: _words(found, name, short=title in short) for title, name in names.items()}
     paths = [name for name in names.values() if isinstance(name, str)]
     settings = varying(found, ignore=[*paths, *ignore, *pooled_paths])
     kept = settings if columns is None else {key: settings.get(key, [None] * len(found)) for key in columns}
@@ -206,8 +209,9 @@ def _pooled(group: Sequence[Record], tune: str, score: Score | None, over: str) 
     return Row(tuple(leave_one_out(tried, score).values()), tune=tune, tried=tried, over=over)
 
 
-def _words(found: Sequence[Row], name: Name) -> list[str]:
-    return labels([option(row.options, name) if isinstance(name, str) else name(row.records[0]) for row in found])
+def _words(found: Sequence[Row], name: Name, *, short: bool) -> list[str]:
+    named = [option(row.options, name) if isinstance(name, str) else name(row.records[0]) for row in found]
+    return labels(named, short=short)
 
 
 def by_setting(found: Iterable[Row]) -> dict[str, list[Row]]:
@@ -223,37 +227,60 @@ def varying(found: Sequence[Row], *, ignore: Iterable[str] = ()) -> dict[str, li
 
     A plug-in is one column of labels, whatever its options. Numerics come under their field's name, and `version` is
     there when one plug-in was run in several versions. `ignore` leaves out a path and all below it."""
-    flat = [dict(_leaves(row.options)) for row in found]
+    flat = [dict(leaves(row.options)) for row in found]
     paths = dict.fromkeys(path for options in flat for path in options)
     skip = tuple(ignore)
     columns: dict[str, list[Any]] = {}
     for path in paths:
         values = [options.get(path) for options in flat]
-        if _differ(values) and not any(path == name or path.startswith(f"{name}.") for name in skip):
+        if differ(values) and not any(path == name or path.startswith(f"{name}.") for name in skip):
             columns[path] = labels(values)
     for name, values in _code_and_numerics(found).items():
-        if _differ(values) and name not in skip:
+        if differ(values) and name not in skip:
             columns[f"numerics.{name}" if name in columns else name] = values
     return columns
 
 
-def labels(values: Sequence[Any]) -> list[Any]:
-    """Option values as a table shows them; plug-in specs as the shortest words that tell them apart.
+def setup_of(found: Sequence[Row], ignore: Sequence[str] = ()) -> str:
+    """What all rows share, in one line: options, the values that one was tuned over, and seeds. `ignore` names options
+    that others say already.
 
-    {"name": "gru", "width": 8}, {"name": "gru", "width": 16}, {"name": "mlp", "width": 8}
-        ->  gru:width=8, gru:width=16, mlp
+    Setup: steps=300 batch=64 width=32; lr tried: 0.001, 0.003; 3 seeds.
     """
-    shown = [",".join(str(item) for item in labels(v)) if isinstance(v, list | tuple) else v for v in values]
-    namesakes: dict[str, list[int]] = {}
-    for place, value in enumerate(values):
-        if _is_spec(value):
-            namesakes.setdefault(value["name"], []).append(place)
-    for name, places in namesakes.items():
-        told = _told_apart([values[place] for place in places])
-        for number, place in enumerate(places):
-            words = [f"{key}={texts[number]}" for key, texts in told.items() if key in values[place]]
-            shown[place] = ":".join([name, *words])
-    return shown
+    if not found:
+        return ""
+    skip = {found[0].tune, found[0].over, *ignore}
+    held: dict[str, list[Any]] = {}  # of the rows that have the option: what is fitted at once has no epochs
+    for path, value in (leaf for row in found for leaf in leaves(row.options)):
+        held.setdefault(path, []).append(value)
+    same = {path: values[0] for path, values in held.items() if not differ(values)}
+    for path, values in held.items():
+        same |= {} if path in same else _in_common(path, values)
+    # What is switched off or empty says nothing; 0 does.
+    told = {path: v for path, v in same.items() if path not in skip and (v or type(v) in (int, float))}
+    parts = [" ".join(f"{key}={word(value)}" for key, value in zip(tails(told), told.values(), strict=True))]
+    if tried := sorted({rate for row in found for rate in row.tried if rate is not None}):
+        title = found[0].tune.rpartition(".")[2]
+        parts.append(f"{title} tried: {', '.join(map(word, tried))}" if len(tried) > 1 else f"{title}={tried[0]:g}")
+    if found[0].over == SEED:
+        parts.append(seeds_of(found))
+    return f"Setup: {'; '.join(filter(None, parts))}."
+
+
+def _in_common(path: str, values: Sequence[Any]) -> dict[str, Any]:
+    """The options, not at their default, that plug-ins of one name share."""
+    if not all(map(is_spec, values)) or len({value["name"] for value in values}) > 1:
+        return {}
+    shared = {key: value for key, value in values[0].items() if not differ([other.get(key) for other in values])}
+    defaults = defaults_of(values[0])
+    return {f"{path}.{key}": v for key, v in shared.items() if key in defaults and v != defaults[key]}
+
+
+def seeds_of(found: Sequence[Row]) -> str:
+    """How many seeds the rows have: `3 seeds`, `2 to 5 seeds`."""
+    counts = sorted({row.n for row in found})
+    few = f"{counts[0]} to " if len(counts) > 1 else ""
+    return f"{few}{counts[-1]} seed{'' if counts == [1] else 's'}"
 
 
 def option(options: Mapping[str, Any], path: str) -> Any:
@@ -283,28 +310,6 @@ def _without(options: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {**options, key: _without(options[key], rest)}
 
 
-def _told_apart(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The options in which specs of one name differ -> their values as words, one for each spec."""
-    told = {}
-    for key in dict.fromkeys(key for spec in specs for key in spec if key != "name"):
-        values = [spec.get(key) for spec in specs]
-        if _differ(values):
-            told[key] = [f"({text})" if ":" in text else text for text in map(str, labels(values))]
-    return told
-
-
-def _is_spec(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("name"), str)
-
-
-def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in options.items():
-        if isinstance(value, Mapping) and not _is_spec(value):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
 def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
     """Fields of the numerics, the versions of those components that occur in several, and seeds not pooled over."""
     numerics = [asdict(row.numerics) for row in found]
@@ -321,10 +326,6 @@ def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
             for row in found
         ],
     }
-
-
-def _differ(values: Sequence[Any]) -> bool:
-    return len({canonical(value) for value in values}) > 1
 
 
 def _difference(one: Numerics, other: Numerics) -> str:

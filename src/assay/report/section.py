@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from assay.metrics.intervals import Interval
 from assay.report.readable import described, without_odd
 from assay.report.style import Looks, house_spec, notes
 
-CEILING = "_ceiling"
+CEILING, GROUP = "_ceiling", "_group"
+"""Suffixes of keys that are shown beside the score they are named after."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """Characters that begin a formula in a spreadsheet; the last four are wide forms of the first."""
 NUMBER = re.compile(r"[+-](\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|-", re.ASCII | re.IGNORECASE)
@@ -34,6 +36,8 @@ class Table:
     note: str = ""
     lead: tuple[str, ...] = ()
     """The columns that are shown first, the others on demand; empty: all."""
+    lead_note: str = ""
+    """The note where only those are shown; empty: the whole note."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -43,15 +47,24 @@ class Table:
             for key, value in row.items():
                 if not isinstance(value, Value):
                     raise TypeError(f"table '{self.name}', column '{key}': a {type(value).__name__} is no table value")
+        columns = self.columns
+        object.__setattr__(self, "lead", tuple(column for column in columns if column in self.lead))
 
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.rows[0]) if self.rows else ()
 
     @property
+    def every_column(self) -> tuple[str, ...]:
+        """The keys without ceilings and letters, which are shown beside their score."""
+        beside = {f"{key}{suffix}" for key in self.keys for suffix in (CEILING, GROUP)}
+        return tuple(key for key in self.keys if key not in beside)
+
+    @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The keys that are shown as columns; a ceiling is shown beside its score, not as a column."""
-        return tuple(key for key in self.keys if not (key.endswith(CEILING) and key.removesuffix(CEILING) in self.keys))
+        """The columns in which some row has something to show."""
+        every = self.every_column
+        return tuple(key for key in every if any(_there(row[key]) for row in self.rows)) or every
 
     def json_rows(self) -> list[dict[str, Any]]:
         """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
@@ -120,9 +133,11 @@ class Section:
         formats: Mapping[str, str] | None = None,
         lead: Sequence[str] = (),
         note: str = "",
+        lead_note: str = "",
     ) -> None:
         _check_name(name, [table.name for table in self.tables])
-        self.tables.append(Table(name, tuple(dict(row) for row in rows), formats or {}, note, tuple(lead)))
+        held = tuple(dict(row) for row in rows)
+        self.tables.append(Table(name, held, formats or {}, note, tuple(lead), lead_note))
 
     def chart(self, name: str, chart: Any, *, caption: str = "") -> None:
         _check_name(name, [chart.name for chart in self.charts])
@@ -144,6 +159,12 @@ def _check_name(name: str, taken: Sequence[str]) -> None:
         raise ValueError(f"'{name}' names a file: use letters, digits, '_', '-' and '.'")
     if name in taken:
         raise ValueError(f"'{name}' is there already: its file would be overwritten")
+
+
+def _there(value: Value) -> bool:
+    """Return whether there is something to show: neither nothing nor a number that is not finite."""
+    mean = value.mean if isinstance(value, Interval) else value
+    return mean is not None and not (isinstance(mean, float) and not math.isfinite(mean))
 
 
 def _json(value: Value) -> Any:

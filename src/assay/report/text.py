@@ -2,7 +2,7 @@
 
 Model         k-params      R2
 ----------------------------------------
-SelfAttn      12.4          0.67 ±0.02 /1.00
+SelfAttn      12.4          0.67 ±0.02 /1.00 a
 """
 
 import math
@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from assay.core.words import printable
 from assay.metrics.intervals import Interval
-from assay.report.section import CEILING, Table, Value
+from assay.report.section import CEILING, GROUP, Table, Value
 
 MISSING = "-"
 WIDTH, GAP = 12, "  "
+TINY = 1e-20
+"""Numbers nearer to 0 are not spelled out: they lie below the rounding error of anything measured in float64."""
 
 
 class Shown(NamedTuple):
@@ -24,31 +26,42 @@ class Shown(NamedTuple):
     value: str
     spread: str = ""
     ceiling: str = ""
+    group: str = ""
+    """Letters: rows that share one are not told apart."""
 
     def __str__(self) -> str:
         return " ".join(part for part in self if part)
 
 
-def render(table: Table, width: int | None = None) -> str:
+def render(table: Table, width: int | None = None, *, whole: bool = True) -> str:
     """Render the table with its note below; no line ends in spaces. Given a width, columns are split into blocks that
-    fit, each after the leading columns that name the rows."""
+    fit, each after the leading columns that name the rows. Without `whole`, only the columns that lead are shown, and
+    none that is empty."""
+    columns = table.every_column if whole else table.lead or table.columns
     if not table.rows:
         body = "(no rows)"
     else:
-        lines = [[printable(column) for column in table.columns]]
-        lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
-        columns = [_padded(column) for column in zip(*lines, strict=True)]
-        body = "\n\n".join(_block(block) for block in _blocks(columns, width))
-    note = "\n".join(textwrap.fill(printable(line), width or 10**9) for line in table.note.splitlines())
+        lines = [[printable(column) for column in columns]]
+        lines += [[str(shown(table, row, column)) for column in columns] for row in table.rows]
+        padded = [_padded(column) for column in zip(*lines, strict=True)]
+        body = "\n\n".join(_block(block) for block in _blocks(padded, width))
+    told = table.note if whole else table.lead_note or table.note
+    note = "\n".join(wrapped(line, width) for line in told.splitlines())
     return f"{body}\n\n{note}" if note else body
 
 
+def wrapped(text: str, width: int | None = None) -> str:
+    """One paragraph, broken into lines that fit."""
+    return textwrap.fill(printable(text), width or 10**9, break_on_hyphens=False)
+
+
 def as_markdown(table: Table) -> str:
-    """Render the table as Markdown for documentation, its note above."""
-    lines = [table.columns, ["---"] * len(table.columns)]
-    lines += [[str(shown(table, row, column)) for column in table.columns] for row in table.rows]
+    """Render the table as Markdown for documentation, the columns that lead, its note above."""
+    columns, note = table.lead or table.columns, table.lead_note or table.note
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[str(shown(table, row, column)) for column in columns] for row in table.rows]
     body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-    return f"{' '.join(table.note.split())}\n\n{body}" if table.note else body
+    return f"{' '.join(note.split())}\n\n{body}" if note else body
 
 
 def _padded(column: Sequence[str]) -> list[str]:
@@ -88,18 +101,26 @@ def _span(columns: list[list[str]]) -> int:
 
 
 def shown(table: Table, row: Mapping[str, Value], column: str) -> Shown:
-    """Format one cell: the value, its interval and its ceiling."""
+    """Format one cell: the value, its interval, its ceiling and its letters."""
     form = table.formats.get(column, "")
-    value, best = row[column], row.get(column + CEILING)
+    value, best, group = row[column], row.get(column + CEILING), row.get(column + GROUP)
     ceiling = best.mean if isinstance(best, Interval) else best
     if isinstance(value, Interval):
-        text, spread = _number(value.mean, form), _spread(value, form)
+        text, spread = number(value.mean, form), _spread(value, form)
     else:
-        text, spread = _number(value, form), ""
-    return Shown(text, spread, "" if ceiling is None or text == MISSING else f"/{_number(ceiling, form)}")
+        text, spread = number(value, form), ""
+    if text == MISSING:
+        return Shown(text, spread)
+    return Shown(text, spread, "" if ceiling is None else f"/{number(ceiling, form)}", str(group or ""))
 
 
-def _number(value: str | int | float | None, form: str) -> str:
+def with_interval(interval: Interval, form: str = "") -> str:
+    """A number with its interval: `0.67 ±0.02`, or `0.97 [0.90, 1.00]` where it is not symmetric."""
+    return str(Shown(number(interval.mean, form), _spread(interval, form)))
+
+
+def number(value: str | int | float | None, form: str = "") -> str:
+    """A value as text; one that is missing or not finite is a dash."""
     match value:
         case None:
             return MISSING
@@ -109,6 +130,8 @@ def _number(value: str | int | float | None, form: str) -> str:
             return "yes" if value else "no"
         case int() if not form:
             return str(value)
+        case float() if form.endswith("e") and 0 < abs(value) < TINY:
+            return f"<{TINY:.0e}"
         case _:
             return _no_negative_zero(format(value, form or ".2f")) if math.isfinite(value) else MISSING
 
@@ -119,9 +142,9 @@ def _no_negative_zero(text: str) -> str:
 
 def _spread(interval: Interval, form: str) -> str:
     low, high = interval.low, interval.high
-    if low is None or high is None or not math.isfinite(interval.mean):
+    if low is None or high is None or not math.isfinite(interval.mean) or number(interval.mean, form)[0] == "<":
         return ""
     below, above = interval.mean - low, high - interval.mean
     if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-12):
-        return f"±{_number(above, form)}"
-    return f"[{_number(low, form)}, {_number(high, form)}]"
+        return f"±{number(above, form)}"
+    return f"[{number(low, form)}, {number(high, form)}]"

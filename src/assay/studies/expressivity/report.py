@@ -1,7 +1,7 @@
 """The study's table and figures: columns and charts as data, drawn from rows."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
@@ -10,9 +10,9 @@ from assay.core.run import Record
 from assay.core.study import Report
 from assay.encoders import encoders
 from assay.metrics.information import nce_cap
-from assay.metrics.intervals import letters
 from assay.report.draw import Column, Points, bars, lines, per_setting, table
-from assay.report.rows import Row, by_setting, rows
+from assay.report.rows import Row, by_setting, rows, seeds_of
+from assay.report.sentences import Measure, across, groups
 from assay.studies.expressivity.references import REFERENCES
 from assay.studies.expressivity.spec.config import Setup
 from assay.studies.expressivity.spec.tester import NCE_BLOCK, SHARES
@@ -29,9 +29,18 @@ OPTIONAL = ("AfterTrainR2", "BA(bits)", "RetrieveR2_trained", "erank", "logdet(b
 BOUNDED = ("R2", "R2_0.75", "R2_0.50", "R2_0.25", "NCE(bits)", "BA(bits)")
 """Scores whose ceiling is the ideal observer's score through the same probe."""
 LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
-RANKED = ("R2", "NCE(bits)", "RetrieveR2", "RetrieveR2_trained")
+RANKED = {
+    "RetrieveR2_trained": "lookup by content after training (RetrieveR2_trained)",
+    "R2": "recovery of the global factors (R2)",
+    "NCE(bits)": "information about them (NCE, bits)",
+    "RetrieveR2": "lookup by content, untrained (RetrieveR2)",
+}
+"""Scores that encoders are ranked by, and what they are called in a sentence."""
+LEAD = ("R2", "AfterTrainR2", "NCE(bits)", "RetrieveR2_trained")
+"""Shown first, and where nothing was trained to look up, RetrieveR2."""
 MARGIN = 0.05
 FORMATS = {"sv_min": ".2e", "sv_median": ".2e"}
+NOTES = {"BA(bits)": "BA(bits) is a lower bound too.", "Gini": "Gini is the diversity 1 - sum p^2."}
 SIZE = "enc_params"
 NOT_COLUMNS = {SIZE, "flops_per_token", "R2_1.00", "participation"}
 """Metrics that are shown under another name, or not at all."""
@@ -39,8 +48,18 @@ NOT_COLUMNS = {SIZE, "flops_per_token", "R2_1.00", "participation"}
 
 def report(records: Sequence[Record], out: Report) -> None:
     found = _rows(records)
-    table(out, "expressivity", found, _columns(found), note=_note(found))
-    _ranking(found, out)
+    settings = {where: _rivals(own) for where, own in by_setting(found).items()}
+    measures = {title: _measure(title, found) for title in RANKED}
+    _say(settings, measures, out)
+    ranks = {
+        (title, series): group
+        for title, measure in measures.items()
+        for rivals in settings.values()
+        for series, group in groups(rivals, measure).items()
+    }
+    note = _note(found, ranked=bool(ranks))
+    # `fast` is stored as the options it sets, too.
+    table(out, "expressivity", found, _columns(found, ranks), note=note, unsaid=["fast"])
     for suffix, own in per_setting(found, out):
         lines(
             out, f"r2_by_share{suffix}", own, _by_share, series=attrgetter("label"), y_title="held-out R²",
@@ -60,6 +79,56 @@ def report(records: Sequence[Record], out: Report) -> None:
                 out, f"retrieval{suffix}", trained, "RetrieveR2_trained", references=ceilings, caption=caption,
                 value_title="RetrieveR2_trained",
             )  # fmt: skip
+
+
+def _rivals(own: Sequence[Row]) -> list[Row]:
+    return [row for row in own if not _is_reference(row)]
+
+
+def _say(settings: Mapping[str, Sequence[Row]], measures: Mapping[str, Measure], out: Report) -> None:
+    """Say what trained and untrained encoders score, and on which scores nothing is told apart."""
+    rivals = [row for own in settings.values() for row in own]
+    if not rivals:
+        return
+    steps = {setup(row).end_to_end_steps for row in rivals}
+    trained = f"{' or '.join(map(str, sorted(steps)))} steps"
+    where = {"of": "encoder", "over": "settings"}
+    said = across(settings, measures["RetrieveR2_trained"], runs=trained, **where)
+    if said:
+        out.finding(said, chart="retrieval" if len(settings) == 1 else "retrieval_1")
+    chart = "r2_by_share" if len(settings) == 1 else "r2_by_share_1"
+    for title in ("R2", "NCE(bits)") if said else ("R2", "NCE(bits)", "RetrieveR2"):
+        if sentence := across(settings, measures[title], runs="untrained", **where):
+            out.finding(sentence, chart=chart)
+
+
+def _measure(title: str, found: Sequence[Row]) -> Measure:
+    metric = SCORES[title]
+    noise = {row.where: score.mean for row in found if _kind(row) == "Noise" and (score := row.interval(metric))}
+
+    def floor(row: Row) -> float:
+        return noise.get(row.where, 0.0) + MARGIN
+
+    return Measure(RANKED[title], metric, ceiling=_ceiling(title, found), floor=floor)
+
+
+def _kind(row: Row) -> str:
+    return str(row.options["model"]["name"])
+
+
+def _ceiling(title: str, found: Sequence[Row]) -> Callable[[Row], float | None] | None:
+    """The best score possible: what the ideal observer reaches through the same probe, or a lookup without error."""
+    if title in LOOKUPS:
+        return lambda row: setup(row).lookup().ceiling()
+    if title not in BOUNDED:
+        return None
+    best = {row.where: row.interval(SCORES[title]) for row in found if _kind(row) == "Oracle"}
+
+    def ideal(row: Row) -> float | None:
+        oracle = best.get(row.where)
+        return oracle.mean if oracle else None
+
+    return ideal
 
 
 def _rows(records: Sequence[Record]) -> list[Row]:
@@ -86,7 +155,7 @@ def _with_version(row: Row) -> Row:
 
 
 def _is_reference(row: Row) -> bool:
-    return row.options["model"]["name"] in REFERENCES
+    return _kind(row) in REFERENCES
 
 
 def setup(row: Row) -> Setup:
@@ -95,21 +164,21 @@ def setup(row: Row) -> Setup:
     return Setup(**{key: value for key, value in row.options.items() if key in known})
 
 
-def _columns(found: Sequence[Row]) -> list[Column]:
-    references = {(row.where, row.options["model"]["name"]): row for row in found if _is_reference(row)}
-
-    def ideal(metric: str) -> Callable[[Row], float | None]:
-        def ceiling(row: Row) -> float | None:
-            oracle = references.get((row.where, "Oracle"))
-            best = oracle.interval(metric) if oracle else None
-            return best.mean if best else None
-
-        return ceiling
+def _columns(found: Sequence[Row], ranks: Mapping[tuple[str, str], str]) -> list[Column]:
+    trained = any(row.values("RetrieveR2_trained") for row in found)
 
     def column(title: str, metric: str) -> Column:
-        lookup = (lambda row: setup(row).lookup().ceiling()) if title in LOOKUPS else None
-        ceiling = ideal(metric) if title in BOUNDED else lookup
-        return Column(title, metric, FORMATS.get(title, ""), ceiling=ceiling, always=title not in OPTIONAL)
+        group = (lambda row: ranks.get((title, row.series))) if title in RANKED else None
+        return Column(
+            title,
+            metric,
+            FORMATS.get(title, ""),
+            ceiling=_ceiling(title, found),
+            group=group,
+            note=NOTES.get(title, ""),
+            always=title not in OPTIONAL,
+            lead=title in LEAD or (title == "RetrieveR2" and not trained),
+        )
 
     return [
         Column(
@@ -117,11 +186,12 @@ def _columns(found: Sequence[Row]) -> list[Column]:
             lambda row: row.first["enc_params"] / 1000 if "enc_params" in row.first else None,
             ".1f",
             always=True,
+            lead=True,
         ),
         Column("sec/run", _seconds, ".2f", always=True),
         *(column(title, metric) for title, metric in SCORES.items()),
         Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".0f"),
-        *(Column(name, name) for name in _extra_metrics(found)),
+        *(Column(name, name, lead=True) for name in _extra_metrics(found)),
     ]
 
 
@@ -139,58 +209,21 @@ def _extra_metrics(found: Sequence[Row]) -> list[str]:
     return [name for name in mine if any(row.values(name) for row in found)]
 
 
-def _note(found: Sequence[Row]) -> str:
+def _note(found: Sequence[Row], *, ranked: bool) -> str:
     caps = {row.series: nce_cap(setup(row).batch_eval, NCE_BLOCK) for row in found}
     near = [row.series for row in found if (bits := row.interval("NCE_bits")) and bits.mean > 0.9 * caps[row.series]]
     saturated = f" Saturated (over 90 % of it): {', '.join(near)}." if near else ""
-    seeds = sorted({row.n for row in found})
-    spread = (
-        f"half the 95 % Student t interval over {' or '.join(map(str, seeds))} seeds" if seeds != [1] else "one seed"
+    spread = f" ± half the 95 % Student t interval over {seeds_of(found)}" if any(row.n > 1 for row in found) else ""
+    shared = (
+        "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group. Where "
+        f"no encoder is {MARGIN:g} above Noise there is nothing to rank.\n"
     )
     return (
         "Encoders are untrained, random features of each architecture, but in AfterTrainR2 and RetrieveR2_trained.\n"
-        f"score ± {spread} / ceiling: what the ideal observer of the noisy input reaches.\n"
-        f"NCE(bits) and BA(bits) are lower bounds; NCE cannot exceed log2 n = "
-        f"{' or '.join(f'{cap:.2f}' for cap in sorted(set(caps.values())))}.{saturated}\n"
-        f"Gini is the diversity 1 - sum p^2. Setup: {_common(found)}."
+        f"score{spread} / ceiling: what the ideal observer of the noisy input reaches.\n{shared if ranked else ''}"
+        f"NCE(bits) is a lower bound and cannot exceed log2 n = "
+        f"{' or '.join(f'{cap:.2f}' for cap in sorted(set(caps.values())))}.{saturated}"
     )
-
-
-def _common(found: Sequence[Row]) -> str:
-    """The options that all rows share, without `fast`, which is stored as the options it sets."""
-    first = {key: value for key, value in found[0].options.items() if key != "fast"}
-    same = {key: value for key, value in first.items() if all(row.options.get(key) == value for row in found)}
-    return " ".join(f"{key}={value}" for key, value in same.items() if not isinstance(value, dict))
-
-
-def _ranking(found: Sequence[Row], out: Report) -> None:
-    """Give two encoders the same letter unless their paired difference over seeds is significant (Holm)."""
-    ranked: list[Row] = []
-    ranks: dict[tuple[str, str], str] = {}
-    for own in by_setting(found).values():
-        rivals = [row for row in own if not _is_reference(row) and row.n > 1]
-        if len(rivals) < 2:
-            continue
-        ranked += rivals
-        noise = next((row for row in own if row.options["model"]["name"] == "Noise"), None)
-        for title in RANKED:
-            ranks |= {(title, name): group for name, group in _letters(rivals, noise, SCORES[title]).items()}
-    note = (
-        "Encoders that share a letter are not told apart by these seeds (paired t, Holm); a is the best group. Where "
-        f"no encoder is {MARGIN:g} above Noise there is nothing to rank."
-    )
-
-    def column(title: str) -> Column:
-        return Column(title, lambda row: ranks.get((title, row.series)), always=True)
-
-    table(out, "ranking", ranked, [column(title) for title in RANKED], note=note)
-
-
-def _letters(rivals: Sequence[Row], noise: Row | None, metric: str) -> dict[str, str]:
-    scores = {rival.series: by_seed for rival in rivals if (by_seed := rival.values(metric))}
-    floor = noise.interval(metric) if noise else None
-    best = max((statistics.mean(by_seed.values()) for by_seed in scores.values()), default=0.0)
-    return letters(scores) if best > (floor.mean if floor else 0.0) + MARGIN else {}
 
 
 def _by_share(row: Row) -> Points:

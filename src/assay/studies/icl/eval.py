@@ -37,6 +37,7 @@ from assay.nn.random import initialised_from, stream
 from assay.report.draw import table
 from assay.report.rows import rows
 from assay.studies import studies
+from assay.studies.icl.findings import say_untrained
 from assay.studies.icl.memory import memory
 from assay.studies.icl.references import score_references
 from assay.studies.icl.report import SCORES, reference_lines
@@ -94,8 +95,9 @@ class Eval(Study):
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         models = [record for record in records if record.run.options["model"] is not None]
-        found = rows(models, names={"task": "task", "model": _short}, ignore=["model"])
+        found = rows(models, names={"task": "task", "model": _short}, short=["task"], ignore=["model"])
         references = rows([record for record in records if record.run.options["model"] is None])
+        say_untrained(found, out)
         table(out, "icl_eval", found, SCORES, extra=reference_lines(references, title="model"), note=NOTE)
 
 

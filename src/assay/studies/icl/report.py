@@ -9,8 +9,10 @@ from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import student_t, wilson
 from assay.report.draw import Column, Points, lines, table
-from assay.report.rows import Row, labels, rows
+from assay.report.labels import labels
+from assay.report.rows import Row, rows
 from assay.studies.icl.capacity import capacity
+from assay.studies.icl.findings import say
 from assay.tasks import tasks
 
 SOLVED = 0.98
@@ -55,6 +57,7 @@ def report(records: Sequence[Record], out: Report) -> None:
     references = rows([record for record in records if record.run.options["model"] is None])
     chosen = any(len(row.tried) > 1 for row in found)
     extra = reference_lines(references, title="seq_mixer")
+    say(found, out)
     table(out, "icl", found, COLUMNS, extra=extra, note=NOTE + (RATES if chosen else ""))
     if chosen:
         _rates(found, out)
@@ -78,7 +81,7 @@ def report(records: Sequence[Record], out: Report) -> None:
 def trained(records: Iterable[Record]) -> list[Row]:
     """A row per trained model, each seed at the learning rate that the other seeds chose on validation."""
     models = [record for record in records if record.run.options.get("model") is not None]
-    return rows(models, names=NAMES, tune="optimizer.lr", score=validation)
+    return rows(models, names=NAMES, short=["task"], tune="optimizer.lr", score=validation)
 
 
 def validation(record: Record) -> float:
@@ -103,7 +106,7 @@ def _speed(row: Row) -> float | None:
 
 def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, Any]]:
     """A line for each predictor of each task, its name in parentheses under the column `title`."""
-    asked = labels([row.options["task"] for row in references])
+    asked = labels([row.options["task"] for row in references], short=True)
     return [
         {"task": task, title: f"({name})"}
         | {column.title: row.interval("references", name, str(column.value)) for column in SCORES}
@@ -144,7 +147,7 @@ def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -
     """Chart the error, or the accuracy, by the number of examples seen, beside the plain predictors."""
     curves = [(row.series, [r.metrics["by_answer"] for r in row.finished]) for row in found if _by_examples(row)]
     if curves or not found:
-        tasks_asked = labels([row.options["task"] for row in references])
+        tasks_asked = labels([row.options["task"] for row in references], short=True)
         several = len(set(tasks_asked)) > 1
         curves += [
             (

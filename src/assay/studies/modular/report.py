@@ -6,11 +6,12 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import student_t, wilson
+from assay.metrics.intervals import share, wilson
 from assay.report.charts import interval_lines
 from assay.report.draw import Column, filled, lines, per_setting, table
 from assay.report.rows import Row, by_setting, rows
 from assay.studies.modular.figures import capacity, maps, survival
+from assay.studies.modular.findings import say
 from assay.studies.modular.measures import GOOD
 from assay.studies.modular.references import pairs_of, references
 from assay.studies.modular.thresholds import from_here_on, half_pass
@@ -40,16 +41,17 @@ REFERENCES = (
 )
 
 
+LATER = ("pairs", "some seed perfect")
 COLUMNS = (
-    Column("d_hidden", lambda row: width(row)),
-    Column("val acc", lambda row: student_t(list(validated(row).values())), ".4f"),
-    Column("best val acc", "best_val_acc", ".4f", always=True),
-    Column("test acc", "test_acc", ".4f"),
-    Column("full table", "full_acc", ".4f", always=True),
-    Column("perfect", lambda row: f"{perfect(row)}/{row.n}"),
+    Column("d_hidden", lambda row: width(row), lead=True),
+    Column("val acc", lambda row: share(list(validated(row).values())), ".4f", lead=True),
+    Column("best val acc", "best_val_acc", ".4f", share=True, always=True),
+    Column("test acc", "test_acc", ".4f", share=True, lead=True),
+    Column("full table", "full_acc", ".4f", share=True, always=True),
+    Column("perfect", lambda row: f"{perfect(row)}/{row.n}", lead=True),
     Column("share perfect", lambda row: wilson(perfect(row), row.n) if row.n > 1 else None, always=True),
-    Column("diverged", lambda row: row.diverged or None),
-    Column("epochs to 100 %", "epochs_to_perfect", ".0f", always=True),
+    Column("diverged", lambda row: row.diverged or None, lead=True),
+    Column("epochs to 100 %", "epochs_to_perfect", ".0f", always=True, lead=True),
     Column("effective rank", "effective_rank", always=True),
     Column("params", lambda row: 5 * row.options["P"] * width(row), ".0f"),
 )
@@ -59,11 +61,13 @@ def report(records: Sequence[Record], out: Report) -> None:
     found = rows(records, ignore=["d_hidden"])
     settings = {where: sorted(own, key=width) for where, own in by_setting(found).items()}
     found = [row for own in settings.values() for row in own]
+    thresholds = [_thresholds(own) for own in settings.values()]
+    say(list(settings.values()), thresholds, out)
     table(out, "modular_sweep", found, COLUMNS, note=NOTE)
     floors = [{"setting": setting(own[0]), **line} for own in settings.values() for line in _references(own)]
     formats = dict.fromkeys(("val acc", "test acc", "full table"), ".4f")
     out.table("references", filled(floors), formats=formats, note=REFERENCES)
-    out.table("smallest_width", [_thresholds(own) for own in settings.values()], note=SMALLEST)
+    out.table("smallest_width", thresholds, lead=[key for key in thresholds[0] if key not in LATER], note=SMALLEST)
     _against_width(found, out, "val_acc", "validation accuracy", validated, bounded=True)
     _perfect(found, out)
     capacity({setting(own[0]): own for own in settings.values()}, out, good=GOOD)

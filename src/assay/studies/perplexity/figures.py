@@ -14,6 +14,7 @@ from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines
 from assay.report.draw import filled
+from assay.report.section import GROUP
 from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import SWEEPS, Entry, entries, interval
 
@@ -24,12 +25,12 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Dataset", "dataset", ""),
     ("Method", "title", ""),
     ("Context", "context_length", ""),
-    ("Sparsity", lambda entry: _budget(entry), ""),
+    ("Sparsity", lambda entry: budget_shown(entry), ""),
     ("Realised", "realised_sparsity", ".3f"),
     ("Perplexity", lambda entry: interval(entry, "perplexity") or _reason(str(entry["error"])), ".3f"),
+    (f"Perplexity{GROUP}", "group", ""),
     ("Clusters", lambda entry: entry.get("clusters"), ""),
-    ("Δ vs dense %", lambda entry: _percent(interval(entry, "delta_vs_dense")), ".2f"),
-    ("Group", "group", ""),
+    ("Δ vs dense %", lambda entry: percent(interval(entry, "delta_vs_dense")), ".2f"),
     ("KL", "kl_to_dense", ".4f"),
     ("Gain kept", "context_gain_kept", ""),
     # A cell without a result has no such keys.
@@ -41,6 +42,7 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Pass tokens/s", "pass_tokens_per_second", ".0f"),
 )
 """Title, value from R (a key or a function), and format."""
+LEAD = ("Dataset", "Method", "Context", "Sparsity", "Realised", "Perplexity", "Δ vs dense %")
 FORMATS = {title: form for title, _, form in COLUMNS if form}
 
 
@@ -56,6 +58,12 @@ def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[di
     order = list(dict.fromkeys(line["Method"] for line in lines))
     lines.sort(key=lambda line: (line["Dataset"], line["Context"], order.index(line["Method"]), line["Sparsity"]))
     return filled(lines)
+
+
+def lead_of(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of Table 3 that are shown first; a text and a context that all lines share are left out."""
+    shared = {key for key in ("Dataset", "Context") if len({line[key] for line in lines}) == 1}
+    return [key for line in lines[:1] for key in line if key in {*LEAD, "Model"} - shared]
 
 
 def figure_4(document: Mapping[str, Any], dataset: str) -> Any | None:
@@ -150,7 +158,7 @@ def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[s
         for group in groups:
             by_name = {str(number): cells[key] for number, key in enumerate(group)}
             means = {name: {0: -entry["cross_entropy"]} for name, entry in by_name.items()}
-            shared = letters(means, p_of=partial(_p, by_name)) if len(by_name) > 1 else {}
+            shared = letters(means, p_of=partial(p_of_difference, by_name)) if len(by_name) > 1 else {}
             at = f" at {cells[group[0]]['realised_sparsity']:.2f}" if len(groups) > 1 else ""
             found |= {key: shared[str(number)] + at for number, key in enumerate(group) if shared}
     return found
@@ -168,7 +176,7 @@ def alike(cells: Mapping[tuple[str, ...], Entry]) -> list[list[tuple[str, ...]]]
     return groups
 
 
-def _p(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:
+def p_of_difference(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:
     """The p value of no difference between two cells that were scored on the same clusters."""
     sums = list[list[float]]()
     for entry in (entries_by_name[one], entries_by_name[other]):
@@ -177,7 +185,8 @@ def _p(entries_by_name: Mapping[str, Entry], one: str, other: str) -> float:
     return ratio_difference_p(*sums)
 
 
-def _budget(entry: Entry) -> str:
+def budget_shown(entry: Entry) -> str:
+    """The budget as it was asked for: `k=20` slots, or a sparsity."""
     return f"k={entry['budget']}" if entry["budget"] is not None else f"{entry['nominal_sparsity']:g}"
 
 
@@ -187,7 +196,8 @@ def _reason(error: str) -> str:
     return said if len(said) <= 60 else said[:57] + "..."
 
 
-def _percent(found: Interval | None) -> Interval | None:
+def percent(found: Interval | None) -> Interval | None:
+    """A share as a percentage."""
     if found is None:
         return None
     low, high = (None if bound is None else 100 * bound for bound in (found.low, found.high))

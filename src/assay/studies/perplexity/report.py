@@ -11,19 +11,37 @@ from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import documents_of, entries
-from assay.studies.perplexity.figures import FIXED, FORMATS, by_distance, by_position, figure_4, figure_8, table_3
+from assay.studies.perplexity.figures import (
+    FIXED,
+    FORMATS,
+    by_distance,
+    by_position,
+    figure_4,
+    figure_8,
+    lead_of,
+    table_3,
+)
+from assay.studies.perplexity.findings import sentences
 from assay.studies.perplexity.sweeps import Sweeps
 
 NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
     "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
-    "(k = slots), Realised is measured. Group: at one budget, methods that share a letter are not told apart (the "
+    "(k = slots), Realised is measured. At one budget, methods that share a letter are not told apart (the "
     f"same paired bootstrap, Holm). Methods whose realised sparsities differ by more than {EQUAL:g} are not ranked "
     "against each other: a letter then says at which it compares, and a method that is alone there has none. KL: from "
     "dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: loss at the "
     "last token of a rare bigram seen before in the window. KV kB: keys and values held when the last token attends, "
     "per sequence, and read per token. Pass tokens/s: of all methods of one forward pass."
 )
+LEAD_NOTE = (
+    "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
+    "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
+    "(k = slots), Realised is measured. At one budget, methods that share a letter are not told apart (Holm); those "
+    f"whose realised sparsities differ by more than {EQUAL:g} are not ranked against each other."
+)
+SAID = 3
+"""Most sentences: one for each model and text."""
 CHARTS = {
     "figure_4": (figure_4, "Figure 4: perplexity against context length, the same tokens at each."),
     "figure_8": (figure_8, "Figure 8: perplexity against the cache that is held and that is read."),
@@ -44,12 +62,17 @@ def report(
     documents = documents_of(records, name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
+    _say(documents, names, [label in drawn for label in names], out)
     for label, document in zip(names, documents, strict=True):
         text = partial(_text, document)  # called only where files are written
         stamp = re.sub(r"\D", "", document["config"]["timestamp"])[:14]
         out.document(f"{label}_{stamp}.json", text)
         out.document(f"{label}_latest.json", text)
-        out.table(f"{label}_table_3", _rows(document, documents), formats=FORMATS, note=NOTE)
+        lines = _rows(document, documents)
+        out.table(
+            f"{label}_table_3", lines, formats=FORMATS, lead=lead_of(lines), note=f"{NOTE}\n{_setup(document)}",
+            lead_note=f"{LEAD_NOTE}\n{_setup(document)}",
+        )  # fmt: skip
         if verbose or not any(entries(document, *FIXED)):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
         out.document(f"{label}_table_3.md", partial(generate_summary_table, document))
@@ -58,8 +81,29 @@ def report(
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
 
 
+def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:
+    """Say a sentence for each model and text, SAID of them at most, beside the first chart that shows it."""
+    said = [
+        (sentence, f"{label}_{_plain(dataset)}" if charted else "", document, dataset)
+        for label, document, charted in zip(names, documents, drawn, strict=True)
+        for dataset, sentence in sentences(document).items()
+    ]
+    for sentence, label, document, dataset in said[:SAID]:
+        kinds = ("figure_8", "figure_4", "by_position") if label else ()
+        shown = next((kind for kind in kinds if CHARTS[kind][0](document, dataset) is not None), "")
+        out.finding(sentence, chart=f"{label}_{shown}" if shown else "")
+
+
 def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _setup(document: Mapping[str, Any]) -> str:
+    """What all lines share: the model, its precision, the protocol and the texts."""
+    config = document["config"]
+    shared = {key: config[key] for key in ("dtype", "positions", "protocol", "seed")}
+    words = " ".join(f"{key}={value}" for key, value in shared.items())
+    return f"Setup: model={config['model']['name']} {words}; texts: {', '.join(config['datasets'])}."
 
 
 def _rows(document: Mapping[str, Any], documents: Sequence[Any]) -> list[dict[str, Any]]:

@@ -14,8 +14,10 @@ from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.draw import Column, table
 from assay.report.rows import Row
+from assay.report.sentences import Measure, compared
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
+from assay.studies.sae.findings import epochs
 from assay.studies.sae.fitting import weights
 from assay.studies.sae.spec import metrics as spec
 from assay.studies.sae.verb import Comparison
@@ -25,8 +27,10 @@ METRICS = (
     "max_responsibility", "reconstruction_mse",
 )  # fmt: skip
 HISTORY = ("train_loss", "lse", "var", "tc", "dead_units", "redundancy")
+SHARES = ("max_responsibility", "linear_probe_accuracy")
+LEAD = ("dead (spec)", "dead (never fires)", "redundancy", "L0", "probe", "FVU")
 COLUMNS = [
-    Column(title, metric, form, always=True)
+    Column(title, metric, form, always=True, share=metric in SHARES, lead=title in LEAD)
     for title, metric, form in (
         ("dead (spec)", "dead_units", ""), ("dead (never fires)", "dead", ""),
         ("redundancy", "redundancy_score", ".1f"), ("weight redundancy", "weight_redundancy", ""),
@@ -35,6 +39,8 @@ COLUMNS = [
         ("FVU", "fvu", ".3f"),
     )
 ]  # fmt: skip
+REDUNDANCY = Measure("redundancy (sum of squared correlations)", "redundancy_score", ".1f", lower=True)
+DEAD = Measure("dead units (variance below 0.01)", "dead_units", ".1f", lower=True)
 NOTE = (
     "± half the 95 % Student t interval over seeds; on test rows. dead (spec): variance below 0.01, an absolute "
     "threshold that any code passes once its scale has grown; redundancy: sum of squared correlations, each pair "
@@ -61,6 +67,8 @@ class Ablation(Comparison):
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         found = self.rows(records, "configuration")
+        for measure in (REDUNDANCY, DEAD):
+            out.finding(compared(found, measure, of="configuration", runs=epochs(found)), chart="fig2_ablation")
         table(out, "ablation", found, COLUMNS, note=NOTE)
         files = {"json": "ablation_results.json", "figure": "fig2_ablation"}
         self.write(out, found, self.results(found), **files, caption=FIGURE)

@@ -16,8 +16,10 @@ from assay.core.study import Report
 from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, table
 from assay.report.rows import Row
+from assay.report.sentences import Measure, compared
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
+from assay.studies.sae.findings import FVU, epochs
 from assay.studies.sae.fitting import weights
 from assay.studies.sae.verb import Comparison
 
@@ -26,13 +28,14 @@ METRICS = (
 )  # fmt: skip
 PROBE = "linear_probe_accuracy"
 COLUMNS = [
-    Column(title, metric, form, always=True)
+    Column(title, metric, form, always=True, share=metric == PROBE, lead=title in ("probe", "L0", "FVU"))
     for title, metric, form in (
         ("probe", PROBE, ".4f"), ("L0", "l0", ""), ("L0 (spec)", "l0_sparsity", ""), ("FVU", "fvu", ".3f"),
         ("FVU own", "fvu_own", ".3f"), ("MSE (spec)", "reconstruction_mse", ""),
         ("normalised MSE (spec)", "normalized_reconstruction_mse", ".3f"),
     )
 ]  # fmt: skip
+ACCURACY = Measure("probe accuracy", PROBE, ".4f", share=True)
 NOTE = (
     "± half the 95 % Student t interval over seeds; on test rows; probe - first: paired over seeds. FVU: by a ridge "
     "decoder fitted to each frozen code, so that all are judged alike. The spec's MSE reconstructs with W^T where "
@@ -63,10 +66,13 @@ class Benchmark(Comparison):
             return paired_difference(row.values(PROBE), reference) if row is not found[0] and reference else None
 
         last = [
-            Column("probe - first", beyond_first, ".4f", always=True),
-            Column("params", lambda row: int(row.first["params"])),
-            Column("with decoder", _with_decoder),
+            Column("probe - first", beyond_first, ".4f", always=True, lead=True),
+            Column("params", lambda row: int(row.first["params"]), lead=True),
+            Column("with decoder", _with_decoder, lead=True),
         ]
+        for measure in (ACCURACY, FVU):
+            if sentence := compared(found, measure, of="model", runs=epochs(found)):
+                out.finding(sentence, chart="fig3_benchmark")
         table(out, "benchmark", found, [*COLUMNS, *last], note=NOTE)
         files = {"json": "benchmark_results.json", "figure": "fig3_benchmark"}
         self.write(out, found, self.results(found), **files, caption=FIGURE)

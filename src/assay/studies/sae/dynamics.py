@@ -10,7 +10,7 @@ over K, which is -1 if so.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from assay.core.run import Record, Run
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, student_t
+from assay.report.text import with_interval
 from assay.studies import studies
 from assay.studies.sae.charts import convergence_chart, loss_chart
 from assay.studies.sae.config import Config
@@ -74,6 +75,8 @@ class Dynamics(FromConfig):
             | {title: _pooled(entry["runs"], key) for title, key in COLUMNS.items()}
             for entry in results["sweep"]
         ]
+        if rows:
+            out.finding(_sentence(rows), chart="fig4b_convergence")
         out.table("dynamics", rows, formats=FORMATS, note=NOTE)
         out.file(self.output_dir / "dynamics_results.json", as_json(results))
         self.figure(out, "fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
@@ -108,6 +111,23 @@ def log_slope(losses: Sequence[float]) -> float:
     x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)
     spread = sum((a - x) ** 2 for a, _ in points)
     return sum((a - x) * (b - y) for a, b in points) / spread if spread else 0.0
+
+
+def _sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The range of the epochs at which the loss slows down, and of the slopes that say whether it stops."""
+    epochs = sorted(rows, key=lambda row: row["convergence epoch"].mean)
+    slopes = sorted(row["slope / K"].mean for row in rows)
+    first, last = (
+        f"{with_interval(row['convergence epoch'], '.0f')} ({row['optimizer']}, lr {row['lr']:g})"
+        for row in (epochs[0], epochs[-1])
+    )
+    n = max(row["convergence epoch"].n for row in rows)
+    where = f"from epoch {first} to epoch {last}" if len(rows) > 1 else f"at epoch {first}"
+    return (
+        f"In these runs ({n} seed{'s' * (n > 1)}) the loss changes by less than {THRESHOLD:g} per epoch {where}, and "
+        f"its slope against ln(epoch) over the number of units is {slopes[0]:.2f} to {slopes[-1]:.2f}: 0 would be a "
+        "loss that has stopped."
+    )
 
 
 def _pooled(runs: Sequence[dict[str, Any]], key: str) -> Interval | None:

@@ -9,20 +9,22 @@ from dataclasses import replace
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.data.splice import CLEARLY
-from assay.metrics.intervals import Interval, letters, paired_difference
+from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, Points, lines, numbered, per_setting, table
 from assay.report.rows import Row, by_setting
+from assay.report.sentences import groups
 from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
-from assay.studies.sae.planted import planted_tables
+from assay.studies.sae.findings import FVU, say
+from assay.studies.sae.planted import planted, planted_tables
 from assay.studies.sae.units import features, stability
 
 NOTE = (
     "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
-    "every coder. dead: units that fire on no test row. lr: the rate most seeds count at; each seed's is the one with "
+    "every coder. lr: the rate most seeds count at; each seed's is the one with "
     "the least FVU on validation rows over the other seeds, a diverged seed being the worst. *: some seed's is at the "
     "edge of the rates tried. The rate with the least FVU may be the one with the densest code: rows of unequal L0 are "
-    "not for comparing. n: seeds with a score; diverged: seeds without, at the rate the others chose."
+    "not for comparing."
 )
 EQUAL = (
     "Every rate is a curve over those levels of a coder that are not dominated (no more active units and less "
@@ -32,25 +34,29 @@ EQUAL = (
     "one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
 )
 COLUMNS = (
-    Column("lr", rate_shown, "g", always=True),
-    Column("n", lambda row: len(row.finished), always=True),
-    Column("diverged", lambda row: row.diverged, always=True),
-    Column("L0", "l0", ".1f", always=True),
-    Column("FVU", "fvu", ".3f", always=True),
+    Column("lr", rate_shown, "g", always=True, lead=True),
+    Column("n", lambda row: len(row.finished), always=True, note="n: seeds with a score."),
+    Column("diverged", lambda row: row.diverged, always=True,
+           note="diverged: seeds without a score, at the rate the others chose."),
+    Column("L0", "l0", ".1f", always=True, lead=True),
+    Column("FVU", "fvu", ".3f", always=True, lead=True),
     Column("FVU own", "fvu_own", ".3f", note="FVU own: by the coder's own decoder."),
-    Column("probe", "probe_accuracy", ".4f", note="probe: logistic regression, its penalty chosen on validation rows."),
-    Column("1 unit", "probe_1_units", ".3f",
+    Column("probe", "probe_accuracy", ".4f", share=True, lead=True,
+           note="probe: logistic regression, its penalty chosen on validation rows."),
+    Column("1 unit", "probe_1_units", ".3f", share=True,
            note="1 unit, 5 units: balanced accuracy of class or planted concept against rest from so many units."),
-    Column("5 units", "probe_5_units", ".3f"),
-    Column("dead", "dead", ".1f", always=True),
+    Column("5 units", "probe_5_units", ".3f", share=True),
+    Column("dead", "dead", ".1f", always=True, lead=True, note="dead: units that fire on no test row."),
     Column("atoms", "atom_cosine", ".3f", note="atoms: one-to-one matched |cosine| with the true atoms."),
-    Column("atoms found", "atoms_found", ".3f", note="atoms found: share of them with |cosine| above .9."),
-    Column("firing F1", "firing_f1", ".3f", note="firing F1: of the matched units, against the atoms' firing."),
+    Column("atoms found", "atoms_found", ".3f", share=True, lead=True,
+           note="atoms found: share of them with |cosine| above .9."),
+    Column("firing F1", "firing_f1", ".3f", share=True,
+           note="firing F1: of the matched units, against the atoms' firing."),
     Column("loss recovered own", "loss_recovered_from_mean_own", ".3f",
            note="loss recovered own: of the cross entropy lost with the layer at its mean, by the own decoder, "
            f"where that is {CLEARLY:g} nats at least; above 1 the model predicts this text better from the "
            "reconstruction than from its own activations."),
-    Column("loss recovered", "loss_recovered_from_mean", ".3f",
+    Column("loss recovered", "loss_recovered_from_mean", ".3f", lead=True,
            note="loss recovered: of the cross entropy lost with the layer at its mean, by the ridge decoder, "
            f"where that is {CLEARLY:g} nats at least."),
     Column("KL own", "kl_own", ".3f",
@@ -63,7 +69,11 @@ COLUMNS = (
     Column("params", lambda row: row.first.get("params"), always=True),
 )  # fmt: skip
 COMPARED = ("FVU", "probe", "atoms", "atoms found", "firing F1", "loss recovered")
-MEASURES = [replace(column, note="", always=False) for column in COLUMNS if column.title in COMPARED]
+MEASURES = [
+    replace(column, note="", always=False, lead=column.title in ("FVU", "probe"))
+    for column in COLUMNS
+    if column.title in COMPARED
+]
 """The columns that curves are compared by at equal L0."""
 REFERENCE = "lse_infomax"
 CHARTS = {
@@ -74,10 +84,15 @@ CHARTS = {
 
 def report(records: Sequence[Record], out: Report) -> None:
     found = chosen(records)
-    table(out, "sae", found, COLUMNS, note=NOTE)
     compared = beside_every_recipe(found)
-    for suffix, own in numbered(compared):
-        _equal_l0(own, out, f"equal_l0{suffix}")
+    curves = {suffix: _at_equal_l0(own) for suffix, own in numbered(compared)}
+    atoms = [own.there for own in planted(records).values() if own.there is not None]
+    say(list(curves.values()), atoms, found, out)
+    lost = any(row.diverged for row in found)
+    columns = [replace(column, lead=column.lead or (lost and column.title == "diverged")) for column in COLUMNS]
+    table(out, "sae", found, columns, note=NOTE)
+    for suffix, reached in curves.items():
+        _equal_l0(reached, out, f"equal_l0{suffix}")
     planted_tables(records, compared, out)
     for suffix, own in per_setting(compared, out):
         for metric, title in CHARTS.items():
@@ -89,24 +104,27 @@ def report(records: Sequence[Record], out: Report) -> None:
         features(own, out, f"features{suffix}")
 
 
-def _equal_l0(found: Sequence[Row], out: Report, name: str) -> None:
+def _at_equal_l0(found: Sequence[Row]) -> list[Row]:
+    return [row for target in TARGETS for row in at_equal_l0(found, target).values()]
+
+
+def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:
     """A table of curves at equal L0, with their paired differences from the decoder-free coder, and letters."""
-    reached = [row for target in TARGETS for row in at_equal_l0(found, target).values()]
     reference = {row.where: row for row in reached if row.label == REFERENCE}
-    groups: dict[str, str] = {}
-    for rivals in by_setting(reached).values():
-        falling = {row.series: {seed: -value for seed, value in row.values("fvu").items()} for row in rivals}
-        groups |= letters(falling) if len(rivals) > 1 else {}
+    ranks = {series: group for own in by_setting(reached).values() for series, group in groups(own, FVU).items()}
     uneven = len({row.n for row in reached}) > 1
     columns = (
-        Column("L0", lambda row: row.setting["L0"], "g"),
-        Column("coder", lambda row: row.label),
-        Column("lr", rate_shown),
+        Column("L0", lambda row: row.setting["L0"], "g", lead=True),
+        Column("coder", lambda row: row.label, lead=True),
+        Column("lr", rate_shown, lead=True),
         Column("n", lambda row: row.n if uneven else None),
-        Column("group", lambda row: groups.get(row.series)),
-        *(column for measure in MEASURES for column in (measure, _minus(measure, reference))),
+        *(column for measure in MEASURES for column in (_ranked(measure, ranks), _minus(measure, reference))),
     )
     table(out, name, reached, columns, note=EQUAL)
+
+
+def _ranked(measure: Column, ranks: Mapping[str, str]) -> Column:
+    return replace(measure, group=lambda row: ranks.get(row.series)) if measure.title == "FVU" else measure
 
 
 def _minus(measure: Column, reference: Mapping[str, Row]) -> Column:
@@ -117,7 +135,7 @@ def _minus(measure: Column, reference: Mapping[str, Row]) -> Column:
         values = row.values(str(measure.value)) if row.label != REFERENCE else {}
         return paired_difference(values, own) if values.keys() & own.keys() else None
 
-    return Column(f"{measure.title} - {REFERENCE}", difference, measure.format)
+    return Column(f"{measure.title} - {REFERENCE}", difference, measure.format, lead=measure.title == "FVU")
 
 
 def _level(metric: str) -> Callable[[Row], Points]:

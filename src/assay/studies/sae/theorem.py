@@ -73,6 +73,7 @@ class Theorem(Study):
                 yield Outcome(run, metrics, {}, {POINTS: safetensors.torch.save(points)})
 
     def report(self, records: Sequence[Record], out: Report) -> None:
+        out.finding(_sentence(records), chart="fig1_theorem")
         rows = [
             {
                 "": where,
@@ -90,3 +91,15 @@ class Theorem(Study):
         chart = theorem_chart(saved_tensors(records[0], POINTS))
         out.chart("fig1_theorem", chart, caption="Gradient against responsibility; the line is y = x.")
         out.file(self.output, drawn(chart, self.output.suffix))
+
+
+def _sentence(records: Sequence[Record]) -> str:
+    """The worst correlation over seeds at the energies and through the activation, and what lies on units that are
+    off."""
+    at, through = (min(record.metrics[f"correlation_{where}"] for record in records) for _, where in ROWS)
+    off = max(record.metrics["responsibility_off"] for record in records)
+    return (
+        f"In these runs ({len(records)} seed{'s' * (len(records) > 1)}) gradient and responsibility correlate by "
+        f"{at:.10f} at the energies and by {through:.4f} at z; {off:.0%} of the responsibility lies on units that are "
+        f"off{' (worst seed each)' * (len(records) > 1)}."
+    )

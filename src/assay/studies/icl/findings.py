@@ -1,0 +1,83 @@
+"""Says which mixer scores best on which task, in these runs.
+
+Rows are compared within a task and a setting. Mixers with a short convolution are not compared with those without one:
+the convolution does half the work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from assay.core.study import Report
+from assay.report.labels import labels
+from assay.report.rows import Row
+from assay.report.sentences import Measure, across, compared
+
+MOST = 3
+"""Most sentences; more tasks are counted."""
+MEASURES = (
+    Measure("accuracy", "accuracy", ".4f", share=True),
+    Measure("error over variance (mse)", "mse", ".4f", lower=True),
+)
+
+
+def say(found: Sequence[Row], out: Report) -> None:
+    """Say a sentence for each task, apart for mixers with and without a short convolution."""
+    contests: dict[tuple[str, str, str], list[Row]] = {}
+    tasks = labels([row.options["task"] for row in found], short=True)
+    for row, task in zip(_named(found), tasks, strict=True):
+        contests.setdefault((task, _convolution(row, found), row.where), []).append(row)
+    kinds: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for (task, convolution, where), own in contests.items():
+        kinds.setdefault((task, convolution), {})[where] = own
+    said = [
+        (sentence, f"{measure.value}_by_step")
+        # Where several mixers were compared comes first.
+        for (task, convolution), settings in sorted(kinds.items(), key=lambda kind: -max(map(len, kind[1].values())))
+        for measure in MEASURES
+        if (sentence := across(settings, measure, of="mixer", over="settings", runs=_runs(task, convolution, settings)))
+    ]
+    for sentence, chart in said if len(said) <= MOST else said[: MOST - 1]:
+        out.finding(sentence, chart=chart)
+    if len(said) > MOST:
+        out.finding(f"{len(said) - MOST + 1} more comparisons, of other tasks or kinds of mixer, are in the table.")
+
+
+def say_untrained(found: Sequence[Row], out: Report) -> None:
+    """Say what functions that were not trained here score on each task, MOST tasks at most."""
+    tasks = labels([row.options["task"] for row in found], short=True)
+    by_task: dict[str, list[Row]] = {}
+    for row, task in zip(found, tasks, strict=True):
+        by_task.setdefault(task, []).append(replace(row, label=row.names["model"]))
+    said = [
+        sentence
+        for task, own in by_task.items()
+        for measure in MEASURES
+        if (sentence := compared(own, measure, of="model", runs=f"{task}, untrained"))
+    ]
+    for sentence in said[:MOST]:
+        out.finding(sentence)
+
+
+def _named(found: Sequence[Row]) -> list[Row]:
+    """Rows labelled by their mixers alone, and by their state mixers where those differ."""
+    telling = ["seq_mixer"] + ["state_mixer"] * (len({row.names["state_mixer"] for row in found}) > 1)
+    return [replace(row, label=" ".join(row.names[title] for title in telling)) for row in found]
+
+
+def _convolution(row: Row, found: Sequence[Row]) -> str:
+    """Whether the row has a short convolution, where some rows have one and others do not."""
+    if len({_convolved(other) for other in found}) == 1:
+        return ""
+    return f"with{'' if _convolved(row) else 'out'} a short convolution"
+
+
+def _convolved(row: Row) -> bool:
+    from assay.studies.icl.capacity import has_convolution
+
+    return has_convolution(row.options["model"]["seq_mixer"])
+
+
+def _runs(task: str, convolution: str, settings: dict[str, list[Row]]) -> str:
+    steps = sorted({row.options["train"]["max_steps"] for own in settings.values() for row in own})
+    trained = f"{' or '.join(map(str, steps))} steps" if len(steps) <= 2 else f"{steps[0]} to {steps[-1]} steps"
+    return ", ".join(filter(None, [task, trained, convolution]))

@@ -1,0 +1,51 @@
+"""Says which coder leaves least unexplained at equally many active units, and what few units tell."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from assay.core.study import Report
+from assay.report.rows import Row
+from assay.report.sentences import Measure, across, compared
+
+FVU = Measure("variance unexplained (FVU)", "fvu", ".3f", lower=True)
+PROBE = Measure("probe accuracy", "probe_accuracy", ".4f", share=True)
+FOUND = Measure("planted atoms found at the true L0", "atoms_found", ".3f", share=True)
+
+
+def say(reached: Sequence[Sequence[Row]], planted: Sequence[Row], levels: Sequence[Row], out: Report) -> None:
+    """Say what curves show at equal L0 (`reached`, a list for each setting), and what was found of planted atoms; where
+    no two curves meet, what there was to see."""
+    if planted and (sentence := compared(planted, FOUND, of="coder", runs="each coder at the true L0")):
+        out.finding(sentence)
+    contests = {
+        f"{place} {target:g}": list(rivals)
+        for place, own in enumerate(reached)
+        for target, rivals in groupby(own, key=lambda row: row.setting["L0"])
+    }
+    contests = {key: rivals for key, rivals in contests.items() if len(rivals) > 1}
+    targets = sorted({rivals[0].setting["L0"] for rivals in contests.values()})
+    if not contests:
+        out.finding(_alone(levels))
+        return
+    span = f"{targets[0]:g} to {targets[-1]:g}" if len(targets) > 1 else f"{targets[0]:g}"
+    for measure, chart in ((FVU, "fvu_by_l0"), (PROBE, "probe_accuracy_by_l0")):
+        runs = f"each coder at {span} active units"
+        if sentence := across(contests, measure, of="coder", over="comparisons", runs=runs):
+            out.finding(sentence, chart=chart if len(reached) == 1 else f"{chart}_1")
+
+
+def _alone(levels: Sequence[Row]) -> str:
+    """What can be said of coders that nothing is compared with at their number of active units."""
+    if len(levels) == 1:
+        return compared(levels, FVU, of="coder", runs=epochs(levels))
+    counts = f"{len(levels)} coders" if len({row.label for row in levels}) == len(levels) else f"{len(levels)} levels"
+    return (
+        f"No two coders are read at one number of active units (L0), so these {counts} are not compared: a denser code "
+        "leaves less unexplained whatever the coder. Give each coder several levels to make its curve."
+    )
+
+
+def epochs(found: Sequence[Row]) -> str:
+    """How long the rows were trained: `40 epochs`; empty where that differs, or nothing was trained."""
+    held = {recipe.get("epochs") for row in found if (recipe := row.options.get("recipe"))}
+    return f"{held.pop():g} epochs" if len(held) == 1 and None not in held else ""
