@@ -46,9 +46,13 @@ def section() -> Section:
     section = Section("toy")
     rows = [{"Model": name, "R2_0.75": Interval(mean, mean - 0.1, mean + 0.1, 5)} for name, mean in means.items()]
     lost: dict[str, Any] = {"Model": "lost", "R2_0.75": None}
-    section.table("scores", [*rows, lost], note=f"A note with {HOSTILE}.")
+    cells = [{"k-params": 12.5, **row, "seconds": 1.5} for row in [*rows, lost]]
+    section.table("scores", cells, lead=["Model", "R2_0.75"], note=f"A note with {HOSTILE}.")
+    section.finding(f"conv is best, 10.5 ±0.1 (n = 5); {HOSTILE} is not.", chart="lines")
     points = [row | {"k": k} for row in rows for k in (1, 2, 4)]
-    dots = [{"Model": row["Model"], "k": k, "R2_0.75": 0.5, "seed": 0} for row in rows for k in (1, 2, 4)]
+    dots = [
+        {"Model": row["Model"], "k": k, "R2_0.75": 0.5, "seed": 0, "run": "0a1b2c3d"} for row in rows for k in (1, 2, 4)
+    ]
     lines = interval_lines(
         points, x="k", y="R2_0.75", series="Model", dots=dots, references={"ceiling": 11.0, HOSTILE: 0.0}, title=HOSTILE
     )
