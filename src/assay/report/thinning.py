@@ -57,23 +57,24 @@ def thinned(lines: Sequence[Row], dots: Sequence[Row], series: str) -> tuple[lis
 def flat_value(spec: Mapping[str, Any]) -> float | None:
     """The one value that a chart shows everywhere, whatever its intervals; None where values differ, where there is
     only one, and for charts of others' making, whose fields are unknown."""
-    values = list(_values(spec, spec.get("datasets", {})))
-    return values[0] if len(values) > 1 and len(set(values)) == 1 else None
+    shown = list(_shown(spec, spec.get("datasets", {})))
+    places, values = {place for place, _ in shown}, {value for _, value in shown}
+    return values.pop() if len(places) > 1 and len(values) == 1 else None
 
 
-def _values(spec: Mapping[str, Any], named: Mapping[str, Sequence[Row]]) -> Iterator[float | None]:
-    """Yield what the marks of a chart show: `y` of points, bars and dots, `v` of a heatmap's cells. References, which
-    have neither a series nor a cell, do not count; a row with other fields yields None and a number, which differ."""
+def _shown(spec: Mapping[str, Any], named: Mapping[str, Sequence[Row]]) -> Iterator[tuple[Any, float | None]]:
+    """Yield where the marks of a chart are and what they show: `y` of points, bars and dots, `v` of a heatmap's cells.
+    References, which have neither a series nor a cell, do not count; a row with other fields shows two values."""
     for part in (part for key in PARTS for part in spec.get(key, ())):
-        yield from _values(part, named)
+        yield from _shown(part, named)
     data = spec.get("data", {})
     for row in named.get(data["name"], ()) if "name" in data else data.get("values", ()):
         match row:
-            case {"series": _, "y": y}:
-                yield y
-            case {"x": _, "v": v}:
-                yield v
+            case {"series": series, "y": y}:
+                yield (series, row.get("x"), row.get("label")), y
+            case {"x": x, "y": y, "v": v}:
+                yield (x, y), v
             case {"name": _, "y": _}:
                 pass
             case _:
-                yield from (None, 0.0)
+                yield from ((0, None), (1, 0.0))

@@ -153,6 +153,7 @@ async function draw(target) {
   const card = target.closest(".card") !== null;
   const room = target.clientWidth;
   target.dataset.width = room;
+  const [role, words] = [target.getAttribute("role"), target.getAttribute("aria-label")];
   const spec = JSON.parse(document.getElementById(target.dataset.chart).textContent);
   const sized = card ? onCard(spec, room) : fitted(spec, room, HEIGHT);
   const single = sized.layer || (sized.mark && !isMap(sized) && !isPicture(sized));
@@ -163,10 +164,12 @@ async function draw(target) {
     actions: card ? false : { export: true, source: false, compiled: false, editor: false },
     downloadFileName: target.dataset.name,
   };
-  /* Read out as one thing with the words it has; hundreds of marks would be read one by one otherwise. */
   const config = { ...sized.config, aria: false, font, background: "transparent" };
   const autosize = single ? { autosize: { type: "fit-x", contains: "padding" } } : {};
   await vegaEmbed(target, { ...sized, ...autosize, config }, options);
+  /* Read out as one thing, with the words of the page: not as hundreds of marks. */
+  target.setAttribute("role", role);
+  target.setAttribute("aria-label", words);
   target.querySelector("svg.marks").setAttribute("aria-hidden", "true");
 }
 
