@@ -1,6 +1,7 @@
 """Records that nothing computed, and a section with one of everything."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from assay.core.run import Numerics, Provenance, Record, Run, Status
 from assay.metrics.intervals import Interval
 from assay.report.section import Section
+from browsing import CHROMIUM, QUIET
 
 HOSTILE = "</script><script>window.__hacked = 1</script><img src=x onerror=window.__hacked=1>"
 
@@ -59,3 +61,18 @@ def section() -> Section:
     section.chart("lines", lines, caption=f"A caption with {HOSTILE}.")
     section.chart("bars", interval_bars(rows, label="Model", value="R2_0.75", dots=dots, references={"ceiling": 11.0}))
     return section
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM and os.environ.get("REQUIRE_BROWSER") != "1":
+        pytest.skip("no chromium here: the browser tests are skipped")
+    assert CHROMIUM, "REQUIRE_BROWSER=1, but there is no chromium; on Debian: apt-get install chromium"
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[f"--{flag}" for flag in (*QUIET, "no-first-run")]
+        )
+        yield browser
+        browser.close()

@@ -66,12 +66,12 @@ let waiting = false;
 window.addEventListener(
   "scroll",
   () => {
-    if (!waiting) requestAnimationFrame(() => { waiting = false; markPlace(); });
+    if (entries.length && !waiting) requestAnimationFrame(() => { waiting = false; markPlace(); });
     waiting = true;
   },
   { passive: true },
 );
-markPlace();
+if (entries.length) markPlace();
 
 /* Charts fill their column. `ast` interprets Vega's expressions instead of compiling them, so the page needs no
    'unsafe-eval'. Colours of text and axes are the style sheet's, so that dark mode and print need no second drawing. */
