@@ -221,25 +221,57 @@ def write_page(out: str | Path) -> tuple[Path, list[str]]:
     studies whose section could not be made, which the page says in its place."""
     from assay.report.page import build_page, long_tables
 
+    found = _stored(out)
+    path = Path(out) / "report.html"
+    with disk_errors(path):
+        for file, text in long_tables(found.sections):
+            write_file(path.parent / file, text.encode())
+        write_file(path, build_page(found.sections, found.behind).encode())
+    return path, found.failed
+
+
+def write_site(out: str | Path, folder: str | Path) -> tuple[Path, list[str]]:
+    """Write the same as a static site: the cards, a page per study, and one per plug-in that was run."""
+    from assay.report.site import build_site, check_folder
+
+    check_folder(Path(folder))
+    found = _stored(out)
+    index = Path(folder) / "index.html"
+    with disk_errors(index):
+        for file, text in build_site(found.sections, found.behind, found.plugins):
+            write_file(index.parent / file, text.encode())
+    return index, found.failed
+
+
+@dataclass
+class _Stored:
+    """What a page shows of a results folder."""
+
+    sections: list[tuple[str, str, Section]] = field(default_factory=list)
+    behind: list[Record] = field(default_factory=list)
+    """All records, those with a result without their metrics."""
+    plugins: dict[str, list[str]] = field(default_factory=dict)
+    """`kind/name` of the plug-ins in each study's records."""
+    failed: list[str] = field(default_factory=list)
+    """Studies whose section could not be made."""
+
+
+def _stored(out: str | Path) -> _Stored:
     if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
-    store, known = Store(out), studies.names()
-    sections, behind, failed = [], list[Record](), list[str]()
+    store, known, found = Store(out), studies.names(), _Stored()
     for name in dict.fromkeys((*known, *store.studies())):  # one at a time: all records at once may not fit
         records = as_planned(whole(store.records(name)))
         mine = [r for r in records if name in known and (studies[name].shows_failures or r.status != "failed")]
         if mine:
             section, problem = _section(name, mine)
-            sections.append((name, studies[name].question + problem, section))
-            failed += [name] if problem else []
-        behind += _without_measurements(records)
-    behind.sort(key=lambda record: record.run.study)
-    path = Path(out) / "report.html"
-    with disk_errors(path):
-        for file, text in long_tables(sections):
-            write_file(path.parent / file, text.encode())
-        write_file(path, build_page(sections, behind).encode())
-    return path, failed
+            found.sections.append((name, studies[name].question + problem, section))
+            found.failed += [name] if problem else []
+            versions = {id(record.run.versions): record.run.versions for record in mine}  # shared by many runs
+            found.plugins[name] = sorted({key for one in versions.values() for key in one if "/" in key})
+        found.behind += _without_measurements(records)
+    found.behind.sort(key=lambda record: record.run.study)
+    return found
 
 
 def _section(name: str, records: Sequence[Record]) -> tuple[Section, str]:

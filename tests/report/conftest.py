@@ -1,6 +1,7 @@
 """Records that nothing computed, and a section with one of everything."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from assay.core.run import Numerics, Provenance, Record, Run, Status
 from assay.metrics.intervals import Interval
 from assay.report.section import Section
+from browsing import CHROMIUM, QUIET
 
 HOSTILE = "</script><script>window.__hacked = 1</script><img src=x onerror=window.__hacked=1>"
 
@@ -46,12 +48,31 @@ def section() -> Section:
     section = Section("toy")
     rows = [{"Model": name, "R2_0.75": Interval(mean, mean - 0.1, mean + 0.1, 5)} for name, mean in means.items()]
     lost: dict[str, Any] = {"Model": "lost", "R2_0.75": None}
-    section.table("scores", [*rows, lost], note=f"A note with {HOSTILE}.")
+    cells = [{"k-params": 12.5, **row, "seconds": 1.5} for row in [*rows, lost]]
+    section.table("scores", cells, lead=["Model", "R2_0.75"], note=f"A note with {HOSTILE}.")
+    section.finding(f"conv is best, 10.5 ±0.1 (n = 5); {HOSTILE} is not.", chart="lines")
     points = [row | {"k": k} for row in rows for k in (1, 2, 4)]
-    dots = [{"Model": row["Model"], "k": k, "R2_0.75": 0.5, "seed": 0} for row in rows for k in (1, 2, 4)]
+    dots = [
+        {"Model": row["Model"], "k": k, "R2_0.75": 0.5, "seed": 0, "run": "0a1b2c3d"} for row in rows for k in (1, 2, 4)
+    ]
     lines = interval_lines(
         points, x="k", y="R2_0.75", series="Model", dots=dots, references={"ceiling": 11.0, HOSTILE: 0.0}, title=HOSTILE
     )
     section.chart("lines", lines, caption=f"A caption with {HOSTILE}.")
     section.chart("bars", interval_bars(rows, label="Model", value="R2_0.75", dots=dots, references={"ceiling": 11.0}))
     return section
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM and os.environ.get("REQUIRE_BROWSER") != "1":
+        pytest.skip("no chromium here: the browser tests are skipped")
+    assert CHROMIUM, "REQUIRE_BROWSER=1, but there is no chromium; on Debian: apt-get install chromium"
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[f"--{flag}" for flag in (*QUIET, "no-first-run")]
+        )
+        yield browser
+        browser.close()

@@ -1,66 +1,14 @@
 """The page in a real browser: it draws, sorts, stays at home and lets no name become code."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from assay.report.page import build_page
-
-QUIET = ("no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update", "disable-sync")
-PATIENCE = 60_000
-"""Milliseconds: a busy machine is slow, not wrong."""
-CHROMIUM = shutil.which("chromium")
-if not CHROMIUM and os.environ.get("REQUIRE_BROWSER") != "1":
-    pytest.skip("no chromium here: the browser tests are skipped", allow_module_level=True)
-
-
-class Visit:
-    """An open page and everything it complained of or asked for."""
-
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.problems: list[str] = []
-        page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
-        page.on("console", lambda line: self.problems.append(line.text) if line.type in ("error", "warning") else None)
-        page.on("request", lambda request: self._requested(request.url))
-
-    def _requested(self, url: str) -> None:
-        if not url.startswith(("file:", "data:", "blob:")):
-            self.problems.append(f"outside request: {url}")
-
-    def open(self, path: Path, html: str) -> None:
-        path.write_text(html, encoding="utf-8")
-        self.page.goto(path.as_uri())
-        for figure in self.page.locator("figure.chart").all():
-            figure.locator(".plot svg.marks").wait_for()
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Of what the page has told us: looked at again while the browser works, for as long as it takes under load."""
-        for _ in range(PATIENCE // 50):
-            if condition():
-                return
-            self.page.wait_for_timeout(50)
-        raise AssertionError(f"waited in vain; the page complained of {self.problems}")
-
-    def column(self, number: int) -> list[str]:
-        return self.page.locator(f"#study-1 tbody td:nth-child({number})").all_inner_texts()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    assert CHROMIUM, "REQUIRE_BROWSER=1, but there is no chromium; on Debian: apt-get install chromium"
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[f"--{flag}" for flag in (*QUIET, "no-first-run")]
-        )
-        yield browser
-        browser.close()
+from browsing import PATIENCE, Visit
 
 
 @pytest.fixture
@@ -71,17 +19,63 @@ def visit(browser: Any, section: Any, record: Any, hostile: str, tmp_path: Path)
     visit = Visit(page)
     failed = record(status="failed", error=f"Traceback\nValueError: {hostile}", model={"name": hostile})
     visit.open(tmp_path / "report.html", build_page([("toy", hostile, section)], [failed], title=hostile))
+    assert visit.page.locator(".plot").count() == 3
     yield visit
     page.close()
 
 
 def test_charts_are_drawn_without_a_complaint_or_a_request(visit):
-    assert visit.page.locator(".plot svg.marks").count() == 2
-    assert visit.page.locator(".plot .mark-line path").count() == 3
-    assert visit.page.locator(".plot .mark-rect path").count() >= 3
-    visit.page.locator(".plot .mark-symbol.role-mark path").first.hover(force=True)
-    visit.page.locator("#vg-tooltip-element.visible").wait_for()
+    assert visit.page.locator("figure .plot svg.marks").count() == 2
+    assert visit.page.locator(".card .plot svg.marks").count() == 1
+    assert visit.page.locator("figure .plot .mark-line path").count() == 3
+    assert visit.page.locator("figure .plot .mark-rect path").count() >= 3
     assert visit.problems == []
+
+
+def test_hovering_over_a_dot_shows_its_run(visit):
+    visit.page.locator("figure .plot .mark-symbol.role-mark path").first.hover(force=True)
+    visit.page.locator("#vg-tooltip-element.visible").wait_for()
+    told = visit.page.locator("#vg-tooltip-element").inner_text()
+    assert "seed" in told and "0a1b2c3d" in told
+
+
+@pytest.mark.parametrize("what", [".role-legend .mark-symbol path", ".role-mark.mark-symbol path"])
+def test_a_click_on_a_legend_entry_or_a_mark_singles_out_its_series(visit, what):
+    assert visit.opacities(".mark-line") == [1, 1, 1]
+    visit.page.locator(f"#study-1 figure.chart:first-child {what}").first.click(force=True)
+    visit.wait_until(lambda: sorted(visit.opacities(".mark-line"))[0] < 0.2)
+    assert sorted(opacity > 0.9 for opacity in visit.opacities(".mark-line")) == [False, False, True]
+
+
+def test_the_contents_follow_the_scroll(visit):
+    here = visit.page.locator("nav a[aria-current]")
+    assert here.all_inner_texts() == ["Findings"]
+    visit.page.locator("#study-1").evaluate("section => section.scrollIntoView()")
+    visit.wait_until(lambda: here.all_inner_texts() == ["toy"])
+    visit.page.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
+    visit.wait_until(lambda: here.all_inner_texts() == ["Provenance"])
+    assert visit.page.locator("nav").bounding_box()["y"] >= 0, "it stays on the screen"
+
+
+def test_columns_beyond_the_lead_fold_and_unfold_from_the_keyboard(visit):
+    hidden = visit.page.locator("#study-1 th", has_text="k-params")
+    button = visit.page.locator("#study-1 button.unfold")
+    assert not hidden.is_visible() and button.get_attribute("aria-expanded") == "false"
+    button.focus()
+    visit.page.keyboard.press("Enter")
+    assert hidden.is_visible() and button.get_attribute("aria-expanded") == "true"
+    visit.page.keyboard.press("Enter")
+    assert not hidden.is_visible() and button.inner_text() == "2 more columns"
+
+
+def test_headings_step_down_one_at_a_time_and_charts_have_words(visit):
+    levels = visit.page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for plot in visit.page.locator(".plot").all():
+        assert plot.get_attribute("role") in ("img", "group")
+        assert "tables of this section" in plot.get_attribute("aria-label")
+        assert plot.locator("svg.marks").get_attribute("aria-hidden") == "true", "its marks are not read one by one"
 
 
 def test_a_header_sorts_by_the_mean_up_then_down_with_missing_values_last(visit):
@@ -128,22 +122,6 @@ def test_wide_tables_scroll_in_their_own_box_on_a_phone(visit):
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_a_table_that_is_cut_says_so_until_its_end_is_seen(visit):
-    def wait_for(classes: str) -> None:
-        """By a locator: `wait_for_function` evaluates text once it has to poll, which the page's policy forbids."""
-        visit.page.locator(f"#study-1 div.table{classes}").first.wait_for(state="attached")
-
-    box = visit.page.locator("#study-1 div.table").first
-    visit.page.set_viewport_size({"width": 1600, "height": 640})
-    wait_for(":not(.wide):not(.more)")
-    visit.page.set_viewport_size({"width": 240, "height": 640})
-    wait_for(".wide.more")
-    note = "getComputedStyle(document.querySelector('#study-1 .note'), '::before').content"
-    assert "scroll the table" in visit.page.evaluate(note)
-    box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
-    wait_for(".wide:not(.more)")
-
-
 def test_the_empty_page_opens_cleanly(browser, tmp_path):
     page = browser.new_page()
     page.set_default_timeout(PATIENCE)
@@ -164,6 +142,7 @@ def test_without_scripts_the_tables_and_captions_are_readable_and_the_page_says_
     page.goto(path.as_uri())
     assert "scripts are off" in page.locator("noscript").inner_text()
     assert page.locator("#study-1 tbody tr").count() == 4
+    assert page.locator("#study-1 th", has_text="k-params").is_visible(), "nothing can be unfolded"
     assert page.locator("figcaption").first.bounding_box()["width"] > 200
     assert page.locator("body").bounding_box()["width"] <= width
     context.close()

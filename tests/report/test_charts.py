@@ -1,3 +1,4 @@
+import warnings
 from typing import Any
 
 import altair as alt
@@ -76,9 +77,42 @@ def test_nan_never_reaches_a_spec():
     assert values(chart, "point")[0]["y"] is None
 
 
-def test_charts_can_be_put_side_by_side():
-    chart = interval_bars(rows("a", xs=(1,)), label="model", value="R2_0.75")
-    assert house_spec(alt.hconcat(chart, chart))["config"]["range"]["category"] == list(PALETTE)
+def test_charts_can_be_put_side_by_side_and_nobody_is_warned():
+    """Altair warns where it merges selections that are alike; a study's report would print it."""
+    panels = [interval_bars(rows("a", xs=(1,)), label="model", value="R2_0.75", value_title=what) for what in "xy"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spec = house_spec(alt.hconcat(*panels))
+    assert spec["config"]["range"]["category"] == list(PALETTE)
+    assert len({param["name"] for param in spec["params"]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("xs", "ticks"),
+    [
+        ((1, 10, 100), [1, 10, 100]),  # few: where something was measured
+        (tuple(2**n for n in range(15)), None),  # powers of two
+        (tuple(range(1, 33)), [1, 2, 5, 10, 20]),
+        (tuple(range(1, 5000, 100)), [1, 10, 100, 1000]),
+    ],
+)
+def test_a_logarithmic_axis_has_round_ticks(xs, ticks):
+    chart = interval_lines(rows("a", xs=xs), x="n", y="R2_0.75", series="model", log_x=True).to_dict()
+    found = chart["layer"][0]["encoding"]["x"]["axis"]["values"]
+    assert found == ticks if ticks else len(found) <= 10 and set(found) <= set(xs)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.1 + 0.2, "0.3"), (2**20, "1.05M"), (1e-4, "1e-4"), (4096, "4,096"), (0, "0"), (12.5, "12.5")],
+)
+def test_ticks_are_readable(value, shown):
+    """As drawn by Vega: no 0.30000000000000004, no 0.0000000000001."""
+    import vl_convert
+
+    points = [{"x": value, "y": 1.0, "s": "a"}]
+    svg = vl_convert.vegalite_to_svg(house_spec(interval_lines(points, x="x", y="y", series="s")))
+    assert f">{shown}</text>" in svg.replace("\N{MINUS SIGN}", "-")
 
 
 def test_charts_of_one_structure_are_validated_once_and_others_as_before(monkeypatch):

@@ -3,8 +3,9 @@ import hashlib
 import json
 import re
 
-from assay.report.page import build_page, json_block
+from assay.report.page import build_page
 from assay.report.section import Section
+from assay.report.views import json_block
 
 
 def scripts(html: str) -> list[str]:
@@ -28,7 +29,7 @@ def test_text_from_configs_and_plugins_is_escaped_everywhere(section, record, ho
 
 def test_the_bundle_is_there_once_and_only_listed_scripts_may_run(section):
     html = build_page([("one", "?", section), ("two", "?", section)], [])
-    assert html.count('<script type="application/json">') == 4
+    assert html.count('<script type="application/json"') == 4, "a card draws from the data of its section"
     assert len(scripts(html)) == 2
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html).group(1)
     for script in scripts(html):
@@ -55,7 +56,7 @@ def test_runs_without_a_result_are_counted_and_shown_with_their_traceback(record
     assert '<p class="last">ValueError: last words</p>' in html
     assert "a metric was not finite" in html
     assert all(one.run.id in html for one in lost)
-    assert re.search(r"<details>.*deep.*</details>", html, re.DOTALL)
+    assert re.search(r"<details><summary>Traceback.*deep.*</details>", html, re.DOTALL)
 
 
 def test_provenance_lists_every_version_device_and_date(record):

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from assay.metrics.intervals import student_t
-from assay.report import page
+from assay.report import views
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.page import build_page, long_tables
 from assay.report.section import Section
-from assay.report.thinning import DOTS, LEAST, POINTS, SERIES, evenly, thinned
+from assay.report.thinning import DOTS, LEAST, POINTS, SERIES, evenly, flat_value, thinned
 
 
 def curves(series: int, points: int) -> list[dict[str, object]]:
@@ -73,8 +73,8 @@ def test_a_long_table_is_cut_on_the_page_and_whole_in_its_file() -> None:
     files = dict(long_tables(sections))
     assert list(files) == ["report/toy/long.csv"] and files["report/toy/long.csv"].count("\n") == 1001
     html = build_page(sections, [])
-    assert 'href="report/toy/long.csv"' in html and "has all 1000 rows; the first 200 are above" in html
-    assert html.count("<td") == page.ROWS + 3
+    assert 'href="report/toy/long.csv"' in html and "The first 200 of 1000 rows; long.csv has all." in html
+    assert html.count("data-sort=") == views.ROWS + 3
 
 
 def test_charts_beyond_what_a_page_can_hold_are_counted_and_not_drawn(
@@ -84,18 +84,50 @@ def test_charts_beyond_what_a_page_can_hold_are_counted_and_not_drawn(
     for n in range(3):
         section.chart(f"c{n}", interval_lines(curves(2, 5), x="x", y="y", series="series"))
     assert "more chart" not in build_page([("toy", "?", section)], [])
-    size = len(page.json_block(section.charts[0].spec))
-    monkeypatch.setattr(page, "CHART_BYTES", 2 * size + 10)
+    size = len(views.json_block(section.charts[0].spec))
+    monkeypatch.setattr(views, "CHART_BYTES", 2 * size + 10)
     html = build_page([("toy", "?", section)], [])
     assert "1 more chart would make this page too large" in html and html.count("<figure") == 2
 
 
 def test_of_many_tables_the_first_are_on_the_page_and_the_files_of_all_are_named() -> None:
     section = Section("toy")
-    for place in range(page.TABLES + 3):
+    for place in range(views.TABLES + 3):
         section.table(f"t{place}", [{"x": place}])
     text = build_page([("toy", "Why?", section)], [])
-    assert text.count("<table") == page.TABLES and "3 more tables would make this page too" in text
+    assert text.count('<div class="block">') == views.TABLES and "3 more tables would make this page too" in text
     assert [path for path, _ in long_tables([("toy", "Why?", section)])] == [
-        f"report/toy/t{place}.csv" for place in range(page.TABLES, page.TABLES + 3)
+        f"report/toy/t{place}.csv" for place in range(views.TABLES, views.TABLES + 3)
     ]
+
+
+def bars(*values: float) -> list[dict[str, object]]:
+    return [{"name": f"m{n}", "y": student_t([float(value)] * 2)} for n, value in enumerate(values)]
+
+
+def test_a_chart_of_zeros_is_named_and_not_drawn() -> None:
+    section = Section("toy")
+    zeros = [{"series": "a", "x": x, "y": 0.0, "low": 0.0, "high": 0.4} for x in range(4)]
+    for name, rows in (("zeros", zeros), ("lines", curves(2, 5))):
+        section.chart(name, interval_lines(rows, x="x", y="y", series="series", references={"all": 1.0}))
+    section.chart("ones", interval_bars(bars(1, 1, 1), label="name", value="y"))
+    html = build_page([("toy", "?", section)], [])
+    assert html.count("<figure") == 1 and "every value is the same: zeros (0), ones (1)." in " ".join(html.split())
+
+
+def test_only_charts_whose_values_are_known_to_be_equal_are_flat() -> None:
+    import altair as alt
+
+    def spec(chart: object) -> dict[str, object]:
+        section = Section("toy")
+        section.chart("c", chart)
+        return section.charts[0].spec
+
+    def flat(*values: float) -> object:
+        return interval_bars(bars(*values), label="name", value="y")
+
+    assert flat_value(spec(flat(0, 0))) == 0 and flat_value(spec(flat(0, 0.1))) is None
+    assert flat_value(spec(flat(3))) is None, "one value may be what the chart is for"
+    assert flat_value(spec(flat(0, 0) | interval_bars(bars(0, 1), label="name", value="y", title="b"))) is None
+    foreign = alt.Chart(alt.InlineData(values=[{"u": 0}, {"u": 0}])).mark_point().encode(x="u:Q")
+    assert flat_value(spec(foreign)) is None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from assay.api import write_page
+from assay.api import write_page, write_site
 from assay.command.card import card
 from assay.command.findings import findings
 from assay.command.flags import Parser
@@ -188,8 +188,11 @@ def report(words: list[str]) -> int:
     """Write one self-contained HTML page from everything stored; exit code 1 where a study's section is missing."""
     parser = _parser("report", report.__doc__ or "")
     parser.add_argument("--out", default="results")
+    parser.add_argument(
+        "--site", metavar="DIR", help="a static site into DIR instead: a page per study and per plug-in"
+    )
     args = parser.parse_args(words)
-    path, failed = write_page(args.out)
+    path, failed = write_page(args.out) if args.site is None else write_site(args.out, args.site)
     print(path)
     return 1 if failed else 0
 

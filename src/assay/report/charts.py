@@ -1,8 +1,8 @@
 """The charts studies need, from plain rows: lines with interval bands, bars with intervals, and heatmaps.
 
 Every seed is a dot, thinned where there are thousands (report.thinning). Colour always comes with a shape or a label.
-On the page: hover for the numbers, click a legend entry to single out a series, shift and wheel to zoom (the bare
-wheel scrolls the page), drag to move, double click to reset.
+On the page: hover for the numbers and the run, click a mark or a legend entry to single out a series, shift and wheel
+to zoom (the bare wheel scrolls the page), drag to move, double click to reset.
 
     interval_lines(rows, x="k", y="R2", series="model", dots=seeds, references={"ceiling": 1.0}, title="...")
 
@@ -11,16 +11,18 @@ any, are under the keys `low` and `high`. Rows are copied to fixed field names, 
 and brackets of a name such as `R2_0.75`.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
 from assay.report.style import MUTED, PALETTE, SERIES, SHAPES
-from assay.report.thinning import thinned
+from assay.report.thinning import evenly, thinned
 
 if TYPE_CHECKING:
     import altair as alt
@@ -68,12 +70,13 @@ def interval_lines(
     points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
     names = _names(points)
-    pick = alt.selection_point(fields=["series"], bind="legend")
+    pick = _pick(legend=True)
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
     kind: dict[str, Any] = {"type": "log"} if log_x else {"zero": False}
-    scale = alt.Scale(nice=False, padding=8, **kind)
-    across = alt.X(field="x", type="quantitative", title=x_title or x, scale=scale, axis=_measured(points))
-    vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, "scale": alt.Scale(zero=False)}
+    across = alt.X(
+        field="x", type="quantitative", title=x_title or x, scale=_roomy(**kind), axis=_measured(points, log=log_x)
+    )
+    vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, "scale": _roomy(zero=False)}
     upward = alt.Y(field="y", **vertical)
     colour, shape = _colour(names), _shape(names)
     bright = _picked(pick, 1, 0.12)
@@ -95,7 +98,7 @@ def interval_lines(
             y=upward,
             color=colour,
             opacity=_picked(pick, 0.55, 0.05),
-            tooltip=_seed_tooltip(x_title or x, y_title or y),
+            tooltip=_seed_tooltip(single, x_title or x, y_title or y),
         ),
         base.mark_point(filled=True, size=46).encode(
             y=upward, shape=shape, opacity=bright, tooltip=_tooltip(x_title or x, y_title or y)
@@ -134,19 +137,26 @@ def interval_bars(
     if series:
         place["yOffset"] = alt.YOffset(field="series", type="nominal", sort=names)
     bounds = [point for point in points if point["low"] is not None]
+    # Named, since panels of bars stand side by side and each has its own.
+    pick = _pick(legend=bool(series), name=f"pick_{crc32(repr((title, value_title or value, names)).encode()):x}")
     base = alt.Chart(_data(points)).encode(**place)
     layers = [
-        base.mark_bar(opacity=0.4).encode(x=across, tooltip=_tooltip("", value_title or value)),
+        base.mark_bar().encode(x=across, opacity=_picked(pick, 0.4, 0.1), tooltip=_tooltip("", value_title or value)),
         alt.Chart(_data(bounds))
         .mark_rule(strokeWidth=2.5, yOffset=-4)
-        .encode(**place, x=alt.X(field="low", type="quantitative"), x2=alt.X2("high")),
+        .encode(**place, x=alt.X(field="low", type="quantitative"), x2=alt.X2("high"), opacity=_picked(pick, 1, 0.1)),
         alt.Chart(_data(single))
-        .mark_circle(size=16, opacity=0.85, yOffset=4)
-        .encode(**place, x=across, tooltip=_seed_tooltip("", value_title or value)),
+        .mark_circle(size=16, yOffset=4)
+        .encode(
+            **place,
+            x=across,
+            opacity=_picked(pick, 0.85, 0.1),
+            tooltip=_seed_tooltip(single, "", value_title or value),
+        ),
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
-    return _layered(layers, width=BARS, height=step, **_texts(title, left_out))
+    return _layered(layers, pick, width=BARS, height=step, **_texts(title, left_out))
 
 
 @without_validation
@@ -209,7 +219,8 @@ def _point(row: Row, key: str) -> dict[str, Any]:
 
 
 def _seed(row: Row, key: str) -> dict[str, Any]:
-    return {"y": finite(row[key])[0], "seed": row.get("seed")}
+    run = {"run": row["run"]} if row.get("run") else {}
+    return {"y": finite(row[key])[0], "seed": row.get("seed")} | run
 
 
 def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properties: Any) -> "alt.LayerChart":
@@ -219,6 +230,11 @@ def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properti
     if params and shown:
         shown[0] = shown[0].add_params(*params)
     return alt.LayerChart(layer=shown, **properties)
+
+
+def _pick(*, legend: bool, name: str | None = None) -> "alt.Parameter":
+    """The series that a click on a mark, or on an entry of the legend, singles out; a click beside them, all again."""
+    return alt.selection_point(name=name, fields=["series"], on="click", **({"bind": "legend"} if legend else {}))
 
 
 def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityValue":
@@ -265,10 +281,29 @@ def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
     return chart.mark_area(line=False, **options) if wide else chart.mark_rule(strokeWidth=6)
 
 
-def _measured(points: Sequence[Row]) -> "alt.Axis":
-    """Put ticks at the measured x, unless there are too many."""
+def _roomy(**kind: Any) -> "alt.Scale":
+    """A scale that ends a little beyond the data: what lies on the edge of a chart that zooms would be cut in half."""
+    return alt.Scale(nice=False, padding=8, **kind)
+
+
+def _measured(points: Sequence[Row], *, log: bool) -> "alt.Axis":
+    """Put ticks at the measured x, unless there are too many; then, on a logarithmic axis, at round numbers."""
     values = sorted({point["x"] for point in points})
-    return alt.Axis(values=values, labelOverlap="greedy") if len(values) <= TICKS else alt.Axis(labelOverlap="greedy")
+    if len(values) > TICKS and not log:
+        return alt.Axis(labelOverlap="greedy")
+    ticks = values if len(values) <= TICKS else _round_numbers(values)
+    return alt.Axis(values=ticks, labelOverlap="greedy")
+
+
+def _round_numbers(values: Sequence[float]) -> list[float]:
+    """Between the least and the greatest: powers of two, if all values are; otherwise 1, 10, 100, or 1, 2, 5, 10 over
+    less than two decades. Vega labels as many ticks as it finds room for: 1, 2, 3, ... 9, 10, 20."""
+    low, high = max(values[0], values[-1] * 1e-12), values[-1]
+    if all(value > 0 and math.log2(value).is_integer() for value in values):
+        return evenly(values, TICKS)
+    steps = (1, 2, 5) if high / low < 100 else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
 
 
 def _references(references: Mapping[str, float], points: Sequence[Row], *, along: str) -> list["alt.Chart"]:
@@ -286,7 +321,7 @@ def _references(references: Mapping[str, float], points: Sequence[Row], *, along
             "baseline": "top" if value > middle else "bottom",
             "dy": 4 if value > middle else -3,
         }
-        above = {"align": "center", "baseline": "bottom", "dy": -3}
+        above = {"align": "right" if value > middle else "left", "baseline": "bottom", "dy": -3}
         layers += [
             chart.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=MUTED).encode(**place),
             chart.mark_text(fontSize=11, color=MUTED, **(beside if along == "y" else above)).encode(
@@ -300,8 +335,9 @@ def _tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
     return [*_tooltip_head(x_title, y_title), _nominal("interval", "95 % interval"), _nominal("n", "n")]
 
 
-def _seed_tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
-    return [*_tooltip_head(x_title, y_title), _nominal("seed", "seed")]
+def _seed_tooltip(single: Sequence[Row], x_title: str, y_title: str) -> list["alt.Tooltip"]:
+    run = [_nominal("run", "run")] if any("run" in dot for dot in single) else []
+    return [*_tooltip_head(x_title, y_title), _nominal("seed", "seed"), *run]
 
 
 def _tooltip_head(x_title: str, y_title: str) -> list["alt.Tooltip"]:

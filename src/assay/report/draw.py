@@ -123,18 +123,18 @@ def lines(
     references, published points."""
     interval = share if bounded else student_t
     there = [
-        (series(row), x, by_seed, own_x(row) if own_x else dict.fromkeys(by_seed, x))
+        (row, x, by_seed, own_x(row) if own_x else dict.fromkeys(by_seed, x))
         for row in found
         for x, by_seed in points(row)
         if by_seed
     ]
     # A function: intervals of points that are thinned away are never computed.
     drawn: list[Mapping[str, Any]] = [
-        {"series": label, "x": x, "y": partial(interval, list(by_seed.values()))} for label, x, by_seed, _ in there
+        {"series": series(row), "x": x, "y": partial(interval, list(by_seed.values()))} for row, x, by_seed, _ in there
     ]
     dots = [
-        {"series": label, "x": at[seed], "y": y, "seed": seed}
-        for label, _, by_seed, at in there
+        {"series": series(row), "x": at[seed], "y": y, "seed": seed, "run": row.run_ids.get(seed)}
+        for row, _, by_seed, at in there
         for seed, y in by_seed.items()
         if seed in at
     ]
@@ -147,7 +147,11 @@ def bars(out: Report, name: str, found: Sequence[Row], metric: str, *, caption: 
     """Chart a bar per row with its interval, every seed as a dot; nothing where no row has the metric."""
     there = [row for row in found if row.values(metric)]
     drawn = [{"label": row.label, "y": row.interval(metric)} for row in there]
-    dots = [{"label": row.label, "y": y, "seed": seed} for row in there for seed, y in row.values(metric).items()]
+    dots = [
+        {"label": row.label, "y": y, "seed": seed, "run": row.run_ids.get(seed)}
+        for row in there
+        for seed, y in row.values(metric).items()
+    ]
     if drawn:
         out.chart(name, interval_bars(drawn, label="label", value="y", dots=dots, **looks), caption=caption)
 

@@ -74,6 +74,11 @@ class Row:
     def seeds(self) -> tuple[int, ...]:
         return tuple(record.run.seed for record in self.records)
 
+    @cached_property
+    def run_ids(self) -> dict[int, str]:
+        """The run behind each seed, as the page names it beside a dot."""
+        return {pooled_key(record, self.over): record.run.id for record in self.records}
+
     @property
     def n(self) -> int:
         return len(self.records)

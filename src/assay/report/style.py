@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,12 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 MUTED = "#808080"  # readable on white and on the page's dark background
 
+# 1,048,576 is 1.05M, 0.0001 is 1e-4, and 0.30000000000000004 is 0.3.
+TICK = (
+    "abs(datum.value) >= 1e6 ? format(datum.value, '.3~s') : datum.value !== 0 && abs(datum.value) < 1e-3 ? "
+    "format(datum.value, '.2~e') : format(datum.value, ',.6~g')"
+)
+
 HOUSE: Mapping[str, Any] = {
     "font": "Arial, Liberation Sans, Helvetica, sans-serif",
     "view": {"stroke": None},
@@ -34,7 +40,9 @@ HOUSE: Mapping[str, Any] = {
         "tickColor": "#999999",
         "labelLimit": 200,
         "labelFlush": False,
+        "labelSeparation": 5,
     },
+    "axisQuantitative": {"labelExpr": TICK},
     "legend": {
         "orient": "bottom",
         "labelFontSize": 12,
@@ -115,44 +123,89 @@ PARTS = ("layer", "hconcat", "vconcat", "concat")
 
 
 class Looks:
-    """One colour and one shape per series for all charts of a section, whichever of the series a chart shows."""
+    """One colour and one shape per series for all charts that share it, whichever of the series a chart shows.
+
+    A plug-in keeps its colour and shape from study to study: "gru", "GRU" and "gru noise=0.1" look alike, unless one
+    chart shows several of them."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
         """Each series' index in the palette and among the shapes."""
+        self._plugins: dict[str, int] = {}
+        self._beside: dict[str, set[str]] = {}
+        """The series that stand in one chart with a series."""
+
+    def learn(self, specs: Iterable[Any]) -> None:
+        """Give every series of the specs a colour and a shape; one that has them keeps them."""
+        found = dict.fromkeys(name for spec in specs for names in self._together(spec) for name in names)
+        new = [name for name in found if name not in self.numbers]
+        for plugin in dict.fromkeys(map(plugin_of, new)):
+            others = {plugin_of(name) for own in found if plugin_of(own) == plugin for name in self._beside[own]}
+            taken = [self._plugins[other] for other in others - {plugin} if other in self._plugins]
+            self._plugins.setdefault(plugin, _free(taken, self._plugins.values()))
+        for name in new:
+            taken = [self.numbers[other] for other in self._beside[name] if other in self.numbers]
+            own = self._plugins[plugin_of(name)]
+            self.numbers[name] = own if own not in taken else _free(taken, self.numbers.values())
 
     def wear(self, spec: Any) -> Any:
-        """Give the spec's series the section's colours and shapes; a new one takes the least used."""
-        domains = [scale["domain"] for _, scale in _series_scales(spec)]
-        names = dict.fromkeys(name for domain in domains for name in domain)
+        """Return the spec with the colours and shapes of its series; new ones are learnt."""
+        self.learn([spec])
+        return self._dressed(spec)
+
+    def _together(self, spec: Any) -> list[list[str]]:
+        """The names that stand in one chart, and note that they do."""
+        names = list(dict.fromkeys(name for domain in _domains(spec) for name in domain))
         for name in names:
-            if name not in self.numbers:
-                self.numbers[name] = self._free([self.numbers[other] for other in names if other in self.numbers])
-        for channel, scale in _series_scales(spec):
-            signs = PALETTE if channel == "color" else SHAPES
-            scale["range"] = [signs[self.numbers[name] % len(signs)] for name in scale["domain"]]
-        return spec
+            self._beside.setdefault(name, set()).update(other for other in names if other != name)
+        return [names]
 
-    def _free(self, beside: Sequence[int]) -> int:
-        here, everywhere = (Counter(n % len(PALETTE) for n in found) for found in (beside, self.numbers.values()))
-        alike = Counter(self.numbers.values())
-        pairs = range(len(PALETTE) * len(SHAPES))
-        return min(pairs, key=lambda n: (here[n % len(PALETTE)], everywhere[n % len(PALETTE)], alike[n], n))
+    def _dressed(self, spec: Any) -> Any:
+        if isinstance(spec, list):
+            return [self._dressed(part) for part in spec]
+        if not isinstance(spec, dict):
+            return spec
+        made = {**spec, **{key: self._dressed(spec[key]) for key in (*PARTS, "spec") if key in spec}}
+        for channel, signs in SIGNS.items():
+            if domain := _domain(spec, channel):
+                own = made["encoding"][channel]
+                scale = {**own["scale"], "range": [signs[self.numbers[name] % len(signs)] for name in domain]}
+                made["encoding"] = {**made["encoding"], channel: {**own, "scale": scale}}
+        return made
 
 
-def _series_scales(spec: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the colour and shape scales of series, in every layer and part of a spec."""
+SIGNS: Mapping[str, Sequence[str]] = {"color": PALETTE, "shape": SHAPES}
+
+
+def plugin_of(series: str) -> str:
+    """The plug-in that a series is named after: its first word, in small letters, without options."""
+    return re.split(r"[\s:(,]", series.strip(" ("), maxsplit=1)[0].lower()
+
+
+def _free(beside: Sequence[int], everywhere: Iterable[int]) -> int:
+    """The number whose colour is least used beside a series, then least used at all."""
+    used = Counter(everywhere)
+    colours = Counter(n % len(PALETTE) for n in used.elements())
+    near = Counter(n % len(PALETTE) for n in beside)
+    pairs = range(len(PALETTE) * len(SHAPES))
+    return min(pairs, key=lambda n: (near[n % len(PALETTE)], colours[n % len(PALETTE)], used[n], n))
+
+
+def _domain(spec: Mapping[str, Any], channel: str) -> list[str]:
+    """The series on a part's own colour or shape scale."""
+    encoding = spec.get("encoding", {}).get(channel, {})
+    return encoding.get("scale", {}).get("domain", []) if encoding.get("field") == SERIES else []
+
+
+def _domains(spec: Any) -> Iterator[list[str]]:
+    """Yield the series of every layer and part of a spec."""
     if isinstance(spec, list):
         for part in spec:
-            yield from _series_scales(part)
-    if not isinstance(spec, dict):
-        return
-    for channel in ("color", "shape"):
-        encoding = spec.get("encoding", {}).get(channel, {})
-        if encoding.get("field") == SERIES and "domain" in encoding.get("scale", {}):
-            yield channel, encoding["scale"]
-    for key in ("layer", "hconcat", "vconcat", "concat", "spec"):
-        yield from _series_scales(spec.get(key))
+            yield from _domains(part)
+    elif isinstance(spec, dict):
+        yield from (_domain(spec, channel) for channel in SIGNS)
+        for key in (*PARTS, "spec"):
+            yield from _domains(spec.get(key))
 
 
 def vegalite_version() -> str:

@@ -4,10 +4,10 @@ Tables and CSV files have everything. A chart has a bounded number of series, of
 spaced in the order they come, and its caption says what was left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from assay.report.style import LEFT_OUT
+from assay.report.style import LEFT_OUT, PARTS
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -52,3 +52,29 @@ def thinned(lines: Sequence[Row], dots: Sequence[Row], series: str) -> tuple[lis
     if len(some) < len(there):
         left.append(f"{len(some):,} of {len(there):,} dots")
     return (kept if left else list(lines)), some, f"{LEFT_OUT}{', '.join(left)}; the tables have all." if left else ""
+
+
+def flat_value(spec: Mapping[str, Any]) -> float | None:
+    """The one value that a chart shows everywhere, whatever its intervals; None where values differ, where there is
+    only one, and for charts of others' making, whose fields are unknown."""
+    shown = list(_shown(spec, spec.get("datasets", {})))
+    places, values = {place for place, _ in shown}, {value for _, value in shown}
+    return values.pop() if len(places) > 1 and len(values) == 1 else None
+
+
+def _shown(spec: Mapping[str, Any], named: Mapping[str, Sequence[Row]]) -> Iterator[tuple[Any, float | None]]:
+    """Yield where the marks of a chart are and what they show: `y` of points, bars and dots, `v` of a heatmap's cells.
+    References, which have neither a series nor a cell, do not count; a row with other fields shows two values."""
+    for part in (part for key in PARTS for part in spec.get(key, ())):
+        yield from _shown(part, named)
+    data = spec.get("data", {})
+    for row in named.get(data["name"], ()) if "name" in data else data.get("values", ()):
+        match row:
+            case {"series": series, "y": y}:
+                yield (series, row.get("x"), row.get("label")), y
+            case {"x": x, "y": y, "v": v}:
+                yield (x, y), v
+            case {"name": _, "y": _}:
+                pass
+            case _:
+                yield from ((0, None), (1, 0.0))
