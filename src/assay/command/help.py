@@ -8,12 +8,12 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from assay.command.flags import flag_of, members, options, plugin_options
+from assay.core.declared import TEXTS, texts_below
 from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.study import Study
 from assay.core.words import printable, written
@@ -58,14 +58,15 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
     """Reads the string below each field from the class's source; {} where there is no source."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in cls.__mro__ if is_dataclass(base)]):
+        if TEXTS in vars(base):
+            texts |= vars(base)[TEXTS]
+            continue
         try:
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError, SyntaxError):
             continue
-        for statement, below in pairwise(getattr(tree, "body", [])):
-            match statement, below:
-                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                    texts[name] = " ".join(text.split())
+        if isinstance(tree, ast.ClassDef):
+            texts |= texts_below(tree)
     return texts
 
 

@@ -211,7 +211,7 @@ class Registry(Generic[P]):
         """Return the class behind a name or an alias."""
         if word in self._classes:
             return self._classes[word]
-        name = self._resolve(word)
+        name = self.resolve(word)
         if name not in self._classes and name in self.folder:
             importlib.import_module(self.folder[name].module)
         if name not in self._classes and name in self.installed:
@@ -244,7 +244,8 @@ class Registry(Generic[P]):
             options = (f"{key}={words.written(value)}" for key, value in spec.items() if key != "name")
             return ":".join([spec["name"], *options])
 
-    def _resolve(self, word: str) -> str:
+    def resolve(self, word: str) -> str:
+        """Return the name that a name or an alias stands for."""
         spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
         if word not in spellings:
             known = [" = ".join((entry.name, *entry.aliases)) for entry in self.entries()]
@@ -306,11 +307,12 @@ def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
         Entry(name, _literal_aliases(node), _first_line(ast.get_docstring(node)) or summary, module)
         for node in tree.body
         if isinstance(node, ast.ClassDef)
-        for name in _registered_names(node, variable)
+        for name in registered_names(node, variable)
     )
 
 
-def _registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
+def registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
+    """Yield the names under which decorators of a class register it with the registry of that variable."""
     for decorator in node.decorator_list:
         match decorator:
             case ast.Call(func=ast.Attribute(ast.Name(owner), "register"), args=[ast.Constant(name)]):
