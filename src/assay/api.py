@@ -13,7 +13,7 @@ from assay.core.disk import WORTH_SAYING, check_disk, gigabytes
 from assay.core.drive import Drive, Event
 from assay.core.environment import environment_kept
 from assay.core.errors import UserError
-from assay.core.estimate import estimate
+from assay.core.estimate import duration, estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.files import can_be_path, disk_errors, is_there, write_file
@@ -206,14 +206,22 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
     return Results(Store(out).records(study))
 
 
+def existing_store(out: str | Path) -> Store:
+    """Return the store of a results folder, or raise a UserError where nothing was ever stored."""
+    if not is_there(out, folder=True):
+        raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
+    store = Store(out)
+    if not is_there(store.root, folder=True):
+        raise UserError(f"'{out}' has no stored runs. Run a study with --out {out}, or name the folder with --out.")
+    return store
+
+
 def write_page(out: str | Path) -> tuple[Path, list[str]]:
     """Write one HTML page from everything stored under a folder, a section per study with records; also return the
     studies whose section could not be made, which the page says in its place."""
     from assay.report.page import build_page, long_tables
 
-    if not is_there(out, folder=True):
-        raise UserError(f"no results folder '{out}'.")
-    store, known = Store(out), studies.names()
+    store, known = existing_store(out), studies.names()
     sections, behind, failed = [], list[Record](), list[str]()
     for name in dict.fromkeys((*known, *store.studies())):  # one at a time: all records at once may not fit
         records = as_planned(whole(store.records(name)))
@@ -300,13 +308,6 @@ def field_path(cls: type[Study], path: str) -> str:
         parts.append(spelled(name, types))
         hint = types.get(parts[-1])
     return ".".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`48 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _executor(execution: Execution, gpus: tuple[int, ...]) -> Executor:

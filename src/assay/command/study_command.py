@@ -148,6 +148,10 @@ def _refuse_contradictions(cls: type[Study], line: Line) -> None:
     grid, named = _axes(line), {option.path for option, _ in line.of(cls)}
     chosen = {option.path: line.given(cls, option.path) for option in plugin_options(cls)}
     for option in plugin_options(cls):
+        if chosen[option.path] == [[]]:
+            raise UserError(
+                f"--{option.path} names none: write names behind it (--choices lists them), or leave it out."
+            )
         if (count := len(chosen[option.path])) > 1:
             one = "choose one" if option.counts[1] == 1 else f"name them all after one --{option.path}"
             raise UserError(f"{option.path} is chosen {count} times: {one}, or compare with --grid {option.path}=A,B.")

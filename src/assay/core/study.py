@@ -23,7 +23,8 @@ class Outcome:
     metrics: Mapping[str, Any]
     cost: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
-    diverged: bool = False
+    diverged: bool | str = False
+    """Whether a number was not finite, or which: "the loss at step 300". Metrics that are not finite need no flag."""
     provenance: Provenance = Provenance()
 
 

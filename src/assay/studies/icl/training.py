@@ -82,7 +82,9 @@ def _train_and_score(
             _note(progress, step, found[index], ctx, shared, time.perf_counter() - begin)
             if not finite[index]:
                 del going[index]
-                yield Outcome(runs[index], {**found[index], "steps": step}, diverged=True)
+                yield Outcome(
+                    runs[index], {**found[index], "steps": step}, diverged=f"the training loss at step {step}"
+                )
         if not going:
             return
         # Once a run is stored as diverged, a later process trains fewer runs and could not resume from this checkpoint.
