@@ -17,8 +17,8 @@ from typing import Any
 
 from assay.core.run import Record, finite
 from assay.metrics.intervals import Interval
+from assay.report.bundle import bundle
 from assay.report.section import Chart, Section, Table, Value
-from assay.report.style import vegalite_version
 from assay.report.text import Shown, shown
 
 CONTENT_POLICY = (
@@ -201,11 +201,9 @@ def _listed(values: Iterable[str]) -> str:
 @cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script."""
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vegalite_version())
-    assert "</script" not in bundle.lower(), "the bundle would end its own script element"
-    return bundle
+    script = bundle()
+    assert "</script" not in script.lower(), "the bundle would end its own script element"
+    return script
 
 
 def _asset(name: str) -> str:
