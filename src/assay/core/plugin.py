@@ -25,6 +25,7 @@ from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.foreign import on_reload, read_source, source_of
 from assay.core.run import finite
+from assay.core.session import SESSION, session_version
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -279,12 +280,18 @@ def _foreign_version(cls: type[Plugin]) -> str:
     """Return the hash of the file that a class was loaded from, read once."""
     source = source_of(cls.__module__)
     file = getattr(sys.modules[cls.__module__], "__file__", None)
-    if source is None and (file is None or cls.__module__ == "__main__"):
-        raise UserError(
-            f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
-            "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
-        )
+    if source is None and (file is None or cls.__module__ == SESSION):
+        return session_version(cls)
     return (source or read_source(str(file))).sha256
+
+
+def classes_in_session() -> set[str]:
+    """Return the plug-ins that a notebook or a script defines itself, under the names of `Run.versions`."""
+    found = set[str]()
+    for folder, registry in registries().items():
+        here = [name for name, cls in registry._classes.items() if cls.__module__ == SESSION]
+        found |= {name if folder == "studies" else f"{registry.kind}/{name}" for name in here}
+    return found
 
 
 def _same_origin(old: type, new: type) -> bool:
