@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Only errors: nobody needs to be told that pip has a newer version, or runs as root in a container.
+PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --no-warn-script-location --root-user-action=ignore
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
 .PHONY: demo test test-full lint bench peers drill docs notebooks setup clean
 
 demo: $(VENV)/.assay
-	$(BIN)/assay demo
+	@$(BIN)/assay demo
 	@echo "For the assay command itself: source $(BIN)/activate"
 
 test: lint
@@ -60,14 +62,15 @@ setup: $(VENV)/.dev
 
 # One pip command for the project and its extras, so that nothing pulls a second torch.
 $(VENV)/.assay: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[lm]'
-	touch $@
+	@echo "Setting up $(VENV), once: a few minutes, most of them for torch."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[lm]'
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
-	touch $@ $(VENV)/.assay
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.assay
 
 clean:
 	rm -rf $(VENV) results

@@ -181,6 +181,7 @@ def test_runs_of_a_grid_are_told_apart_by_what_it_varies(cli: Cli, tmp_path: Pat
 def test_a_plugin_flag_takes_one_file_wherever_it_stands(cli: Cli, my_encoder: Path, tmp_path: Path) -> None:
     name = my_encoder.read_text().partition('register("')[2].partition('"')[0]
     assert cli("check", "--plugin", my_encoder, "encoder", name)[0] == 0
+    (tmp_path / ".store").mkdir()
     assert cli("report", f"--plugin={my_encoder}", "--out", tmp_path)[0] == 0
     assert cli("--plugin", my_encoder, "list", "encoders")[1].count(name) == 1
     assert cli("list", "--plugin")[0] == 2
@@ -253,6 +254,7 @@ def test_a_failed_run_is_named_with_its_reason_and_the_exit_code_is_1(cli: Cli, 
 
 
 def test_rm_wants_to_know_which_runs(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / ".store").mkdir()
     code, _, err = cli("rm", "--out", tmp_path)
     assert code == 2 and "say which runs" in err
 

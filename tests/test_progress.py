@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from assay.command import progress
 from assay.core.drive import Event
 from assay.core.run import Record, Run
 from assay.core.study import Progress
+from assay.report import progress
 
 SLOW = Run("toy", {"x": 1}, 0, {})
 

@@ -1,18 +1,18 @@
 """Measures what a neural architecture can hold, recall, compress and throw away: in minutes, with error bars."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from assay.core.on_use import on_use
 
 if TYPE_CHECKING:
-    from assay.api import Results, load, run
+    from assay.api import Execution, load, run
     from assay.core.errors import UserError
+    from assay.results import Results
 
 __version__ = "0.1.0"
-__all__ = ["Results", "UserError", "load", "run"]
+__all__ = ["Execution", "Results", "UserError", "load", "run"]
 
-
-def __getattr__(name: str) -> Any:
-    """Public names are imported on first use (PEP 562): `import assay` alone costs nothing."""
-    if name not in __all__:
-        raise AttributeError(f"module 'assay' has no attribute '{name}'")
-    return getattr(importlib.import_module("assay.core.errors" if name == "UserError" else "assay.api"), name)
+# Public names are imported on first use (PEP 562): `import assay` alone costs nothing, and `dir(assay)` lists them.
+__getattr__, __dir__ = on_use(
+    __name__, {"api": ("Execution", "load", "run"), "core.errors": ("UserError",), "results": ("Results",)}
+)

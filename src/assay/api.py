@@ -1,8 +1,8 @@
 """From Python: `assay.run("expressivity", grid={"noise": [0.03, 0.3]})`, `assay.load("results").to_pandas()`."""
 
+import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +13,19 @@ from assay.core.disk import WORTH_SAYING, check_disk, gigabytes
 from assay.core.drive import Drive, Event
 from assay.core.environment import environment_kept
 from assay.core.errors import UserError
-from assay.core.estimate import estimate
+from assay.core.estimate import duration, estimate
 from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.files import can_be_path, disk_errors, is_there, write_file
 from assay.core.foreign import load_source, read_source
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
-from assay.core.run import Numerics, Record, Run, as_planned, flat
+from assay.core.plugin import classes_in_session
+from assay.core.run import Numerics, Record, Run, as_planned
 from assay.core.store import Store, whole
 from assay.core.study import Study
+from assay.report.progress import in_notebook, shown
 from assay.report.section import Section, report_into
+from assay.results import Results as Results
 from assay.studies import studies
 
 
@@ -38,7 +41,7 @@ class Execution:
     ray_address: str | None = None
     """The Ray cluster, e.g. auto; without it Ray starts one here."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """auto, cpu, cuda or cuda:N; mps where torch offers it, which assay was never run on."""
     backend: Literal["torch", "triton", "fla"] = "torch"
     """What computes recurrent mixers: torch; on CUDA also triton (our kernels, experimental) or fla (its own)."""
     compile: bool = False
@@ -82,25 +85,31 @@ class Session:
     @staticmethod
     def numerics(study: Study, execution: Execution) -> Numerics:
         """Return what the runs' last bits depend on."""
-        from assay.train.device import numerics_for
+        from assay.train.device import UNTESTED, numerics_for
 
         if execution.compile and not study.compiles:
             raise UserError(f"--compile means nothing to {study.name}: leave it out.")
-        return numerics_for(
+        numerics = numerics_for(
             execution.device, backend=execution.backend, compile=execution.compile, autocast=study.autocast
         )
+        if numerics.device in UNTESTED:
+            warnings.warn(
+                f"assay was never run on {numerics.device}: compare some numbers with --device cpu", stacklevel=2
+            )
+        return numerics
 
     @classmethod
     def of(cls, plan: Plan, execution: Execution) -> "Session":
         """Read what is stored of a plan's runs, and check the others."""
-        import torch
-
         from assay.train.device import gpus_of
         from assay.train.memory import check_memory
 
+        refuse_session_classes(plan.runs, execution.executor)
         study, store = plan.study, Store(execution.out)
         gpus = gpus_of(execution.device)
         if gpus and execution.executor.name == "serial":
+            import torch
+
             torch.cuda.set_device(gpus[0])  # workers see one device each; this process sees them all
         executor = _executor(execution, gpus)
         stored, todo = plan.split(store, retry=execution.retry, force=execution.force)
@@ -136,9 +145,9 @@ class Session:
         """Labels by run id, unique within this plan."""
         return labels(self.plan.runs)
 
-    def compute(self, watch: Callable[[Event], None] = lambda event: None) -> "Results":
+    def compute(self, watch: Callable[[Event], object] = lambda event: None) -> Results:
         if not self.todo:
-            return Results(self.stored)
+            return Results(self.stored, study=self.plan.study)
         drive = Drive(
             self.plan,
             self.store,
@@ -151,39 +160,7 @@ class Session:
         )
         with environment_kept():  # `prepare` sets variables for workers, which must not outlive this command
             self.plan.study.prepare(self.todo)
-            return Results(drive(self.todo), drive.errors)
-
-
-@dataclass(frozen=True, repr=False)
-class Results(Sequence[Record]):
-    """Records, with a table view."""
-
-    records: list[Record] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    """Tracebacks of errors after the last run of a cohort was stored, which belong to no record."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.records[index]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __repr__(self) -> str:
-        counts = Counter(f"{record.run.study} {record.status}" for record in self.records)
-        return f"Results({', '.join(f'{count} {what}' for what, count in counts.items()) or 'empty'}; see .to_pandas())"
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame with a row per record: study, id, seed, status, the code's versions, then options, metrics
-        and costs under dotted names; ordered by study, plug-ins and seed. Where a study has an option and a metric of
-        one name, that is the metric's (`epochs`: how many it took), and the option is `options.epochs`; the first
-        columns keep their names, and what is called like one of them is `options.seed`, `metrics.seed`."""
-        import pandas
-
-        ordered = sorted(self.records, key=lambda record: record.run.label)
-        measured: dict[str, set[str]] = {}  # over all records of a study: one that failed has no metrics
-        for record in ordered:
-            measured.setdefault(record.run.study, set()).update(flat(record.metrics))
-        return pandas.DataFrame([_row(record, measured[record.run.study]) for record in ordered])
+            return Results(drive(self.todo), drive.errors, self.plan.study)
 
 
 def run(
@@ -192,21 +169,62 @@ def run(
     grid: Grid | None = None,
     preset: str | None = None,
     plugins: Sequence[str | Path] = (),
-    watch: Callable[[Event], None] = lambda event: None,
+    out: str | Path | None = None,
+    executor: str | Executor | None = None,
+    workers: int | None = None,
+    ray_address: str | None = None,
+    device: str | None = None,
+    backend: Literal["torch", "triton", "fla"] | None = None,
+    compile: bool | None = None,
+    force: bool | None = None,
+    retry: Retry | None = None,
+    timeout_per_run: float | None = None,
+    progress: bool | None = None,
+    watch: Callable[[Event], None] | None = None,
     execution: Execution | None = None,
     **options: Any,
 ) -> Results:
-    """Run a study by name. Options are its fields or those of `Execution` (`out`, `executor`, `workers`, ...)."""
+    """Run a study by name, as `assay STUDY` does, and return what it found. What is stored is not computed again.
+
+        assay.run("icl", preset="demo")
+        assay.run("icl", task="mqar:num_kv_pairs=4", grid={"model.seq_mixer": ["attention", "gru"], "seed": [0, 1, 2]})
+        assay.run("expressivity", models=["SelfAttn", "my_encoder"], plugins=["my_encoder.py"], noise=0.3)
+
+    `options` are the study's own, those of `assay STUDY --help`: a plug-in is a word such as "mqar:num_kv_pairs=4", or
+    an object; parts of a study are objects or dicts, such as train={"max_steps": 100}.
+
+    grid: dotted options -> values to vary; the runs are every combination
+    preset: named options to start from instead of the study's defaults
+    plugins: Python files with plug-ins of your own. Classes of a notebook need no file where executor="serial"
+    out: the folder for the store, "results" by default
+    executor: "local" (worker processes, the default), "serial" (in this process) or "ray" (a cluster, `ray_address`)
+    workers: processes, or tasks in flight; 0, the default: one per core or GPU
+    device: "auto", "cpu", "cuda", "cuda:1" or "mps"
+    backend: what computes recurrent mixers: "torch", or on CUDA "triton" or "fla"
+    compile: whether models are compiled with torch.compile
+    force: compute again what is stored
+    retry: which stored runs to try again: "failed" (the default), "diverged" too, or "none"
+    timeout_per_run: seconds after which a run counts as failed
+    progress: whether progress is shown; by default on a terminal and in a notebook
+    watch: a function that is called with every event (assay.core.drive.Event)
+    execution: an `Execution` to start from, instead of one by one
+    """
     for path in plugins:
         load_source(read_source(path))
     if not issubclass(studies[study], Study):
         raise UserError(f"'{study}' reads what is there and runs nothing: use `assay {study.replace('.', ' ')}`.")
+    named = {"out": out, "executor": executor, "workers": workers, "ray_address": ray_address, "device": device,
+             "backend": backend, "compile": compile, "force": force, "retry": retry,
+             "timeout_per_run": timeout_per_run}  # fmt: skip
     types = option_types(Execution)
-    placing = {key: convert(types[key], options.pop(key), what=key) for key in list(options) if key in types}
+    placing = {key: convert(types[key], value, what=key) for key, value in named.items() if value is not None}
     configured = configure(studies[study], preset, options)
     refuse_twice(studies[study], grid or {}, options)
     axes = combined_grid(studies[study], preset, grid or {}, named=options)
-    return Session.open(configured, axes, replace(execution or Execution(), **placing)).compute(watch)
+    session = Session.open(configured, axes, replace(execution or Execution(), **placing))
+    seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
+    with shown(session.labels, len(session.todo), quiet=not seen) as show:
+        return session.compute(lambda event: (show(event), watch(event) if watch else None))
 
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
@@ -214,6 +232,16 @@ def load(out: str | Path = "results", study: str | None = None) -> Results:
     if not is_there(out, folder=True):
         raise UserError(f"no results folder '{out}'.")
     return Results(Store(out).records(study))
+
+
+def existing_store(out: str | Path) -> Store:
+    """Return the store of a results folder, or raise a UserError where nothing was ever stored."""
+    if not is_there(out, folder=True):
+        raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
+    store = Store(out)
+    if not is_there(store.root, folder=True):
+        raise UserError(f"'{out}' has no stored runs. Run a study with --out {out}, or name the folder with --out.")
+    return store
 
 
 def write_page(out: str | Path) -> tuple[Path, list[str]]:
@@ -257,9 +285,7 @@ class _Stored:
 
 
 def _stored(out: str | Path) -> _Stored:
-    if not is_there(out, folder=True):
-        raise UserError(f"no results folder '{out}'.")
-    store, known, found = Store(out), studies.names(), _Stored()
+    store, known, found = existing_store(out), studies.names(), _Stored()
     for name in dict.fromkeys((*known, *store.studies())):  # one at a time: all records at once may not fit
         records = as_planned(whole(store.records(name)))
         mine = [r for r in records if name in known and (studies[name].shows_failures or r.status != "failed")]
@@ -344,31 +370,25 @@ def field_path(cls: type[Study], path: str) -> str:
     return ".".join(parts)
 
 
-def duration(seconds: float) -> str:
-    """`48 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def refuse_session_classes(runs: Sequence[Run], executor: Executor) -> None:
+    """Raise where runs need classes of a notebook or script, which worker processes cannot import."""
+    if executor.name == "serial":
+        return
+    used = {name for run in runs for name in run.versions}
+    if here := sorted(used & classes_in_session()):
+        raise UserError(
+            f"{', '.join(here)}: defined in this session, where worker processes cannot find it. "
+            "Use executor='serial', or put it into a file and give that with plugins=[FILE] (--plugin FILE)."
+        )
 
 
 def _executor(execution: Execution, gpus: tuple[int, ...]) -> Executor:
     """The chosen executor, with the flags' workers, devices and address."""
     chosen = execution.executor
-    placed: dict[str, Any] = {"workers": execution.workers or chosen.workers, "gpus": gpus}
+    one = int(execution.device == "mps")  # its one device is not shared by processes
+    placed: dict[str, Any] = {"workers": execution.workers or chosen.workers or one, "gpus": gpus}
     if execution.ray_address and not hasattr(chosen, "address"):
         raise UserError(f"--ray-address goes with --executor ray, not with {chosen}.")
     if execution.ray_address:
         placed["address"] = execution.ray_address
     return replace(chosen, **placed)
-
-
-def _row(record: Record, measured: Set[str]) -> dict[str, Any]:
-    """`measured`: names that are metrics of its study."""
-    run = record.run
-    code = " ".join(f"{name}@{version[:8]}" for name, version in run.versions.items())
-    head = {"study": run.study, "id": run.id, "seed": run.seed, "status": record.status, "code": code}
-    head["device"] = run.numerics.device
-    taken = head.keys() | measured
-    options = {f"options.{key}" if key in taken else key: value for key, value in flat(run.options).items()}
-    metrics = {f"metrics.{key}" if key in head else key: value for key, value in flat(record.metrics).items()}
-    return head | options | metrics | flat(record.cost, "cost")

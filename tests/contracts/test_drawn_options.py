@@ -26,7 +26,11 @@ from assay.nn.random import stream
 FEW, MANY = 5, 60
 NEEDS_FILES = {"activations", "mnist"}
 NEEDS_A_GPU = {"fla_layer"}
-PINNED = {"dictionary": {"rows": 400}, "delta_product": {"num_householder": 3}}
+PINNED: dict[str, dict[str, Any]] = {
+    "delta_product": {"num_householder": 3},
+    "dictionary": {"rows": 400},
+    "stream": {"model": "tiny", "hook": "model.layers.0", "text": "documents.jsonl"},  # else it would ask the hub
+}
 """What would only make a test slow."""
 
 
@@ -167,15 +171,27 @@ def tried(folder: str, name: str, examples: int) -> None:
     draws()
 
 
+@pytest.fixture
+def files(request: pytest.FixtureRequest, name: str) -> None:
+    """The files that a plug-in's pinned options name."""
+    if name == "stream":
+        request.getfixturevalue("stream")
+
+
 @pytest.mark.parametrize(("folder", "name"), PLUGINS)
-def test_a_plug_in_keeps_its_promises_with_drawn_options(folder: str, name: str) -> None:
+def test_a_plug_in_keeps_its_promises_with_drawn_options(folder: str, name: str, files: None) -> None:
     tried(folder, name, FEW)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("folder", "name"), PLUGINS)
-def test_a_plug_in_keeps_its_promises_with_many_drawn_options(folder: str, name: str) -> None:
+def test_a_plug_in_keeps_its_promises_with_many_drawn_options(folder: str, name: str, files: None) -> None:
     tried(folder, name, MANY)
+
+
+def test_what_is_pinned_can_be_loaded(stream: Any) -> None:
+    """A stream that is always refused, for a model that is not here, would keep every promise."""
+    vectors.has_three_parts_of_finite_rows(registries()["vectors"]["stream"](**PINNED["stream"]))
 
 
 def test_every_folder_with_promises_has_some_that_are_tried_on_draws() -> None:

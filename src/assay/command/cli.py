@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from types import FrameType
 from typing import TextIO, cast
 
+from assay.command.help import hanging
 from assay.command.progress import say
 from assay.command.study_command import run_study
 from assay.command.verbs import VERBS
@@ -98,6 +99,8 @@ def entry() -> None:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"] and words[1:]:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -131,7 +134,7 @@ def _family(name: str, rest: Sequence[str], own: Sequence[Entry]) -> int:
         word = f"{name} {rest[0]}"
         listed = ", ".join(f"'{command}'" for command in spelled)
         raise UserError(f"no command '{word}'.{nearest(word, spelled)} Known: {listed}.")
-    print("\n".join(f"assay {command:<28} {question}" for command, question in spelled.items()))
+    print("\n".join(hanging(f"assay {command:<28} ", question) for command, question in spelled.items()))
     return 0
 
 
@@ -155,7 +158,7 @@ def without_plugins(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _overview() -> str:
     studies = registries()["studies"].entries()
     lines = ["usage: assay COMMAND ...   (assay COMMAND --help says more)", "", "studies:"]
-    lines += [f"  {entry.name.replace('.', ' '):<20} {entry.summary}" for entry in studies]
+    lines += [hanging(f"  {entry.name.replace('.', ' '):<20} ", entry.summary) for entry in studies]
     lines += ["", "verbs:"]
-    lines += [f"  {name:<20} {(verb.__doc__ or '').partition(chr(10))[0]}" for name, verb in VERBS.items()]
+    lines += [hanging(f"  {name:<20} ", (verb.__doc__ or "").partition("\n")[0]) for name, verb in VERBS.items()]
     return "\n".join(lines)

@@ -183,7 +183,17 @@ def ship(found: Sequence[Finding], folder: Path) -> None:
     with disk_errors(folder):
         unique = {json.dumps(entry): entry for entry in numbers}
         write_file(folder / shipped.MEASURED, (json.dumps(list(unique.values()), indent=1) + "\n").encode())
+        text = json.dumps({one.name: took for one in found if (took := duration_of(one))}, indent=1)
+        write_file(folder / shipped.DURATIONS, f"{text}\n".encode())
     say(f"wrote {sum(map(len, studies.values()))} records of {len(studies)} studies to {folder}")
+
+
+def duration_of(one: Finding) -> dict[str, Any]:
+    """The runs behind a claim and its certificate, what they took in all, and on which device; {} without records."""
+    records = {record.run.id: record for record in (*one.behind, *one.records)}.values()
+    seconds = sum(float(record.cost.get("seconds") or 0.0) for record in records)
+    devices = sorted({record.provenance.gpu or record.run.numerics.device for record in records})
+    return {"runs": len(records), "seconds": round(seconds, 1), "device": " and ".join(devices)} if records else {}
 
 
 def _thin(record: Record, needed: Collection[str]) -> Record:

@@ -3,17 +3,18 @@
 import argparse
 import ast
 import inspect
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from assay.command.flags import flag_of, members, options, plugin_options
+from assay.core.declared import TEXTS, texts_below
 from assay.core.plugin import Plugin, is_plugin_type
 from assay.core.study import Study
 from assay.core.words import printable, written
@@ -33,7 +34,9 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
         prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout, conflict_handler="resolve"
     )
     for part in parts:
-        groups, texts = {"": cast(Any, parser)}, {"": field_texts(type(part))}
+        own = isinstance(part, Plugin)
+        runner = parser if own else _group(parser, RUNNER)
+        groups, texts = {"": cast(Any, runner)}, {"": field_texts(type(part))}
         for option in options(type(part)):
             holder, _, name = option.path.rpartition(".")
             if option.is_part:
@@ -43,10 +46,21 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
                 texts[option.path] = field_texts(option.hint)
                 continue
             held = attrgetter(option.path)(part)
-            text = f"{texts[holder].get(name, '')} ({_default(held)})".strip().replace("%", "%%")
+            # A switch that is on is listed as the flag that turns it off: "default: True" beside that is a puzzle.
+            default = "on by default; this turns it off" if held is True else _default(held)
+            text = f"{texts[holder].get(name, '')} ({default})".strip().replace("%", "%%")
             takes = {"action": "store_true"} if option.hint is bool else {"metavar": _metavar(option.hint)}
             groups[holder].add_argument(flag_of(option, held), help=text, **takes)
     print(parser.format_help(), end="")
+
+
+RUNNER = "how it is run (options of every study)"
+
+
+def _group(parser: argparse.ArgumentParser, title: str) -> Any:
+    """Returns the group of that title, made where there is none yet."""
+    found = [group for group in parser._action_groups if group.title == title]
+    return found[0] if found else parser.add_argument_group(title)
 
 
 def _layout(prog: str) -> argparse.HelpFormatter:
@@ -58,14 +72,15 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
     """Reads the string below each field from the class's source; {} where there is no source."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in cls.__mro__ if is_dataclass(base)]):
+        if TEXTS in vars(base):
+            texts |= vars(base)[TEXTS]
+            continue
         try:
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError, SyntaxError):
             continue
-        for statement, below in pairwise(getattr(tree, "body", [])):
-            match statement, below:
-                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                    texts[name] = " ".join(text.split())
+        if isinstance(tree, ast.ClassDef):
+            texts |= texts_below(tree)
     return texts
 
 
@@ -184,3 +199,13 @@ def _shown(value: Any) -> str:
 
 def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+
+
+def hanging(head: str, text: str) -> str:
+    """Returns a line of a list, wrapped below its text to the width of a terminal, or to COLUMNS; a pipe without that
+    gets it whole, for grep."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return f"{head}{text}"
+    indent, width = len(head), shutil.get_terminal_size().columns
+    below: dict[str, Any] = {"initial_indent": head, "subsequent_indent": " " * indent}
+    return textwrap.fill(text, max(width, indent + 20), break_on_hyphens=False, **below)

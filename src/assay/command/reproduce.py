@@ -26,6 +26,7 @@ from assay.command.progress import say, shown
 from assay.core import shipped
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
+from assay.core.estimate import duration
 from assay.core.files import read_file
 from assay.core.run import Record, Run
 from assay.core.words import printable
@@ -49,8 +50,9 @@ def reproduce(words: list[str]) -> int:
     args = parser.parse_args(words)
     known = claims_in(args.file) if args.file else known_claims()
     if not args.names:
+        took = shipped.durations()
         for name, found in known.items():
-            print(f"{name}: {found.claim}\n  {found.source}")
+            print(f"{name}: {found.claim}\n  {found.source}\n  {_took(took.get(name))}")
         return 0
     from assay.api import Execution
 
@@ -62,6 +64,15 @@ def reproduce(words: list[str]) -> int:
             raise UserError(f"no claim '{name}'.{nearest(name, known)} Known: {', '.join(known)}, or all.")
     sessions = {name: session_of(known[name], execution) for name in chosen}
     return max([run_claim(name, known[name], session, quick=args.quick) for name, session in sessions.items()])
+
+
+def _took(found: Mapping[str, Any] | None) -> str:
+    """`12 runs took 3 min in all on cpu, those of the certificate included`."""
+    if found is None:
+        return "takes: not known, no run of it ships with assay"
+    return (
+        f"takes: {found['runs']} runs with those of the certificate, {duration(found['seconds'])} of {found['device']}"
+    )
 
 
 def known_claims() -> dict[str, Claim]:

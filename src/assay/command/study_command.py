@@ -19,6 +19,7 @@ from assay.command.wandb_log import logged, require_wandb
 from assay.contracts.base import check as verdicts_of
 from assay.contracts.base import has_contract, made
 from assay.core.convert import construct, convert, nearest, option_types
+from assay.core.declared import declared
 from assay.core.errors import UserError
 from assay.core.plan import assign, parse_grid
 from assay.core.plugin import registries
@@ -76,22 +77,30 @@ class ReadingShell:
 
 def run_reading(cls: type[Reading], words: list[str]) -> int:
     """Runs a command that reads files, such as `assay modular similarity SWEEP`: it plans and stores nothing."""
-    prog, start = _prog(cls), _unset(cls)
-    named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
-    line = read(named, cls, ReadingShell)
-    if line.help:
-        print_help(prog, cleandoc(cls.__doc__ or ""), (start, ReadingShell()))
-        return 0
-    given, shell = line.values(cls), ReadingShell(**line.values(ReadingShell))
-    for field in fields(cls):
-        if field.name not in given and getattr(start, field.name) is MISSING:
-            raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
-    refuse_unknown(prog, line, (start, shell))
-    section = Section(cls.name)
-    construct(cls, given, what=prog).report(section)
+    line = _reading_line(cls, words)
+    shell, section = ReadingShell(**line.values(ReadingShell)), Section(cls.name)
+    construct(cls, line.values(cls), what=_prog(cls)).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
     Show(shell.json, shell.quiet, shell.all_columns)(section, shell.out / section.study, where)
     return 0
+
+
+def _reading_line(cls: type[Reading], words: list[str]) -> Line:
+    named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
+    return read(named, cls, ReadingShell)
+
+
+def _reading_answer(cls: type[Reading], words: list[str]) -> int | None:
+    """Prints the help or refuses flags, as `_answer` does."""
+    prog, start, line = _prog(cls), _unset(cls), _reading_line(cls, words)
+    if line.help:
+        print_help(prog, cleandoc(cls.__doc__ or ""), (start, ReadingShell()))
+        return 0
+    for field in fields(cls):
+        if field.name not in line.values(cls) and getattr(start, field.name) is MISSING:
+            raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
+    refuse_unknown(prog, line, (start, ReadingShell(**line.values(ReadingShell))))
+    return None
 
 
 def _unset(cls: type[Reading]) -> Reading:
@@ -107,14 +116,39 @@ Shower = Callable[[Section, Path, str], None]
 
 
 def run_study(name: str, words: list[str], show: Shower | None = None) -> int:
-    """Runs a command line, or the several that it stands for, one after another. `show` takes each section, instead of
+    """Runs a command line, or the several that it stands for, one after another. What its declaration answers, the help
+    or a wrong flag, comes before the study is imported, which takes seconds. `show` takes each section, instead of
     printing it."""
-    cls = registries()["studies"][name]
-    if issubclass(cls, Reading):
-        return run_reading(cls, words)
+    studies = registries()["studies"]
+    light = declared(studies, name)
+    if issubclass(light, Reading):
+        code = _reading_answer(light, words)
+        return run_reading(studies[name], words) if code is None else code
     # Only words of the command line can contradict each other; flags win over a preset or a file of options.
-    _refuse_contradictions(cls, read(words, cls, Shell, Execution))
+    _refuse_contradictions(light, line := read(words, light, Shell, Execution))
+    if not light.stands_for_others(words) and (code := _answer(light, line)) is not None:
+        return code
+    cls = studies[name]
     return max([_run_one(cls, read(each, cls, Shell, Execution), show) for each in cls.commands(words)])
+
+
+def _answer(cls: type[Study], line: Line) -> int | None:
+    """Prints the help or the choices, or refuses flags: all that a study's declaration is enough for. None where the
+    command asks for more."""
+    base = configure(cls, preset := _preset(line), {})
+    parts = (base, Shell(), Execution())
+    if line.help:
+        return _print_help(base, line, parts)
+    refuse_unknown(_prog(cls), line, parts, *other_words(base))
+    shell = Shell(**line.values(Shell))
+    if (shell.self_test or shell.choices) and shell.json:
+        raise UserError(f"--{'self-test' if shell.self_test else 'choices'} prints text: leave --json out.")
+    if not shell.choices:
+        return None
+    assign(Execution(), line.values(Execution))
+    _configured(base, preset, line)  # wrong values are refused, though nothing here shows them
+    print_choices(base)
+    return 0
 
 
 def _refuse_contradictions(cls: type[Study], line: Line) -> None:
@@ -122,6 +156,10 @@ def _refuse_contradictions(cls: type[Study], line: Line) -> None:
     grid, named = _axes(line), {option.path for option, _ in line.of(cls)}
     chosen = {option.path: line.given(cls, option.path) for option in plugin_options(cls)}
     for option in plugin_options(cls):
+        if chosen[option.path] == [[]]:
+            raise UserError(
+                f"--{option.path} names none: write names behind it (--choices lists them), or leave it out."
+            )
         if (count := len(chosen[option.path])) > 1:
             one = "choose one" if option.counts[1] == 1 else f"name them all after one --{option.path}"
             raise UserError(f"{option.path} is chosen {count} times: {one}, or compare with --grid {option.path}=A,B.")
@@ -145,18 +183,11 @@ def _axes(line: Line) -> dict[str, list[str]]:
 
 
 def _run_one(cls: type[Study], line: Line, show: Shower | None = None) -> int:
+    if (code := _answer(cls, line)) is not None:
+        return code
     base = configure(cls, preset := _preset(line), {})
-    parts = (base, Shell(), Execution())
-    if line.help:
-        return _print_help(base, line, parts)
-    refuse_unknown(_prog(cls), line, parts, *other_words(base))
     shell, execution = Shell(**line.values(Shell)), assign(Execution(), line.values(Execution))
     study, grid = _configured(base, preset, line)
-    if (shell.self_test or shell.choices) and shell.json:
-        raise UserError(f"--{'self-test' if shell.self_test else 'choices'} prints text: leave --json out.")
-    if shell.choices:
-        print_choices(base)
-        return 0
     if shell.self_test:
         return _self_test(study)
     if shell.wandb == "on":

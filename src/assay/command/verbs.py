@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from assay.api import write_page, write_site
+from assay.api import existing_store, write_page, write_site
 from assay.command.card import card
 from assay.command.findings import findings
 from assay.command.flags import Parser
+from assay.command.help import hanging
 from assay.command.progress import say
 from assay.command.publish import screen
 from assay.command.reproduce import reproduce
@@ -22,7 +23,6 @@ from assay.core.foreign import load_source, read_source
 from assay.core.plan import labels
 from assay.core.plugin import registries
 from assay.core.run import Record, Status
-from assay.core.store import Store
 from assay.core.words import printable
 from assay.report.files import write_section
 from assay.report.record import render_record
@@ -51,7 +51,7 @@ def list_(words: list[str]) -> int:
     for folder in chosen:
         print(f"{folder}:")
         for entry in (entry for kind, entry in found if kind == folder):
-            print(f"  {' '.join((entry.name, *entry.aliases)):<28} {entry.summary}")
+            print(hanging(f"  {' '.join((entry.name, *entry.aliases)):<28} ", entry.summary))
     return 0
 
 
@@ -100,7 +100,7 @@ def show(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
     parser.add_argument("--out", default="results", help="the results folder")
     args = parser.parse_args(words)
-    store = _store(args.out)
+    store = existing_store(args.out)
     if args.id or args.json:
         chosen = [store.find(args.id)] if args.id else store.records()
         if args.json:
@@ -128,7 +128,7 @@ def rm(words: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--out", default="results")
     args = parser.parse_args(words)
-    store = _store(args.out)
+    store = existing_store(args.out)
     if not (args.ids or args.status or args.study):
         raise UserError("assay rm: say which runs: ids, --status failed or --study NAME.")
     stored = store.summaries()
@@ -266,9 +266,3 @@ def _folder_name(kind: str) -> str:
 def _labels(stored: Sequence[Record]) -> dict[str, str]:
     """Returns labels by run id, which tell each run apart from everything stored."""
     return {key: printable(label) for key, label in labels([record.run for record in stored]).items()}
-
-
-def _store(out: str) -> Store:
-    if not is_there(out, folder=True):
-        raise UserError(f"no results folder '{out}'. Run a study first, or name the folder with --out.")
-    return Store(out)

@@ -55,6 +55,13 @@ def estimate(runs: Sequence[Run], records: Iterable[Record], workers: int) -> fl
     return total / max(1, min(workers, len(runs))) if runs else None
 
 
+def duration(seconds: float) -> str:
+    """`48 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 @dataclass
 class Sample:
     """Past runs with their durations, to estimate similar runs. For runs of other kinds only `shared` sizes count."""

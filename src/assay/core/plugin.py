@@ -25,6 +25,7 @@ from assay.core.convert import construct, nearest, stated
 from assay.core.errors import UserError
 from assay.core.foreign import on_reload, read_source, source_of
 from assay.core.run import finite
+from assay.core.session import SESSION, session_version
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -209,7 +210,7 @@ class Registry(Generic[P]):
         """Return the class behind a name or an alias."""
         if word in self._classes:
             return self._classes[word]
-        name = self._resolve(word)
+        name = self.resolve(word)
         if name not in self._classes and name in self.folder:
             importlib.import_module(self.folder[name].module)
         if name not in self._classes and name in self.installed:
@@ -242,7 +243,8 @@ class Registry(Generic[P]):
             options = (f"{key}={words.written(value)}" for key, value in spec.items() if key != "name")
             return ":".join([spec["name"], *options])
 
-    def _resolve(self, word: str) -> str:
+    def resolve(self, word: str) -> str:
+        """Return the name that a name or an alias stands for."""
         spellings = {alias: entry.name for entry in self.entries() for alias in (entry.name, *entry.aliases)}
         if word not in spellings:
             known = [" = ".join((entry.name, *entry.aliases)) for entry in self.entries()]
@@ -282,12 +284,18 @@ def _foreign_version(cls: type[Plugin]) -> str:
     """Return the hash of the file that a class was loaded from, read once."""
     source = source_of(cls.__module__)
     file = getattr(sys.modules[cls.__module__], "__file__", None)
-    if source is None and (file is None or cls.__module__ == "__main__"):
-        raise UserError(
-            f"'{cls.name}' is defined in a script or a notebook, where workers cannot find it. "
-            "Put it into a file of its own and give that with --plugin FILE (in Python: plugins=[FILE])."
-        )
+    if source is None and (file is None or cls.__module__ == SESSION):
+        return session_version(cls)
     return (source or read_source(str(file))).sha256
+
+
+def classes_in_session() -> set[str]:
+    """Return the plug-ins that a notebook or a script defines itself, under the names of `Run.versions`."""
+    found = set[str]()
+    for folder, registry in registries().items():
+        here = [name for name, cls in registry._classes.items() if cls.__module__ == SESSION]
+        found |= {name if folder == "studies" else f"{registry.kind}/{name}" for name in here}
+    return found
 
 
 def _same_origin(old: type, new: type) -> bool:
@@ -310,11 +318,12 @@ def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
         Entry(name, _literal_aliases(node), _first_line(ast.get_docstring(node)) or summary, module)
         for node in tree.body
         if isinstance(node, ast.ClassDef)
-        for name in _registered_names(node, variable)
+        for name in registered_names(node, variable)
     )
 
 
-def _registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
+def registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
+    """Yield the names under which decorators of a class register it with the registry of that variable."""
     for decorator in node.decorator_list:
         match decorator:
             case ast.Call(func=ast.Attribute(ast.Name(owner), "register"), args=[ast.Constant(name)]):

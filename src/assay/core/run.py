@@ -305,6 +305,11 @@ def finite(value: Any) -> tuple[Any, bool]:
     return value, True
 
 
+def not_finite(metrics: Mapping[str, Any]) -> list[str]:
+    """Name the metrics that have a NaN or an infinity in them."""
+    return [name for name, value in flat(dict(metrics)).items() if not finite(value)[1]]
+
+
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted names; a plug-in's name stands under its own key."""
     if not isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 src/assay/shipped/<study>.jsonl.gz     a record.json per line; files that runs saved, such as weights, are not there
 src/assay/shipped/measured.json        numbers that were measured from those files, each with the hash of its records
+src/assay/shipped/durations.json       how long the runs of each claim took, for the list of `assay reproduce`
 """
 
 import gzip
@@ -19,7 +20,7 @@ from assay.core.reading import LARGEST, parse_record
 from assay.core.run import Record, canonical
 
 FOLDER = Path(__file__).parent.parent / "shipped"
-MEASURED = "measured.json"
+MEASURED, DURATIONS = "measured.json", "durations.json"
 
 
 def records(study: str, folder: Path | None = None) -> list[Record]:
@@ -60,6 +61,14 @@ def measured(folder: Path | None = None) -> dict[str, Mapping[str, Any]]:
     except FileNotFoundError:
         return {}
     return {key_of(entry["claim"], entry["check"], entry["records"]): entry for entry in found}
+
+
+def durations(folder: Path | None = None) -> dict[str, Mapping[str, Any]]:
+    """Claim -> `runs`, their `seconds` in all, and the `device` that took them, as the records that ship say."""
+    try:
+        return json.loads(read_plain((folder or FOLDER) / DURATIONS, LARGEST))
+    except FileNotFoundError:
+        return {}
 
 
 def key_of(claim: str, check: str, records: str) -> str:

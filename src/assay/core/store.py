@@ -25,7 +25,7 @@ from assay.core.files import disk_errors, write_file, write_files
 from assay.core.index import RECORD, names, uncollected
 from assay.core.locks import Lock
 from assay.core.reading import NewerRecord, read_record
-from assay.core.run import Provenance, Record, Run, Status, finite
+from assay.core.run import Provenance, Record, Run, Status, finite, not_finite
 from assay.core.study import CHECKPOINT, SET_ASIDE, Outcome
 
 __all__ = ["RECORD", "Store", "disk_errors", "whole", "write_file"]
@@ -65,7 +65,9 @@ class Store:
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in outcome.artifacts.items()
         }
-        record = Record(outcome.run, status, metrics, cost, None, outcome.provenance, _now(), kept, place, files=files)
+        named = [*([outcome.diverged] if isinstance(outcome.diverged, str) else []), *not_finite(outcome.metrics)]
+        error = f"not finite: {', '.join(named)}" if named else None
+        record = Record(outcome.run, status, metrics, cost, error, outcome.provenance, _now(), kept, place, files=files)
         return self._write(record, outcome.artifacts)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:

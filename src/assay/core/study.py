@@ -23,7 +23,8 @@ class Outcome:
     metrics: Mapping[str, Any]
     cost: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
-    diverged: bool = False
+    diverged: bool | str = False
+    """Whether a number was not finite, or which: "the loss at step 300". Metrics that are not finite need no flag."""
     provenance: Provenance = Provenance()
 
 
@@ -136,6 +137,12 @@ class Study(Plugin):
     """Whether `report` is given failed records too, in order to show them in their place."""
     asks_first: ClassVar[bool] = False
     """Whether a command asks, on a terminal, before it starts what may take long."""
+
+    @classmethod
+    def stands_for_others(cls, words: Sequence[str]) -> bool:
+        """Return whether a command line has one of the `shorthands`, so that only `commands` knows what it says."""
+        flags = {flag.split()[0] for flag in cls.shorthands}
+        return not flags.isdisjoint(word.partition("=")[0].replace("_", "-") for word in words)
 
     @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:

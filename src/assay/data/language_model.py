@@ -47,7 +47,7 @@ def load_model(
     `auto` is float32 on a CPU and bfloat16 elsewhere."""
     if dtype != "auto" and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
-    wanted = DTYPES.get(dtype, torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
+    wanted = DTYPES.get(dtype, torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32)
     with quiet(name):
         model = transformers().AutoModelForCausalLM.from_pretrained(
             where(name), dtype=wanted, revision=revision, **NO_CODE

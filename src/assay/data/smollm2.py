@@ -5,8 +5,10 @@ sha256, dequantised once, and kept as a folder that transformers loads: about 10
 """
 
 import fcntl
+import io
 import sys
 import tempfile
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +59,13 @@ def convert(source: Path, target: Path) -> None:
         raise UserError(f"{NAME} needs {error.name}: pip install 'assay-bench[lm]'.") from None
     print(f"converting {source.name}, once ...", file=sys.stderr, flush=True)
     where: dict[str, Any] = {"gguf_file": source.name, "trust_remote_code": False}
-    loaded = AutoModelForCausalLM.from_pretrained(str(source.parent), dtype=torch.float32, **where)
-    options = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
-    plain = LlamaForCausalLM(LlamaConfig(**options))
-    plain.load_state_dict(loaded.state_dict())
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    # Libraries draw bars of their own here, straight to standard error; an error is raised all the same.
+    with redirect_stderr(io.StringIO()), tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        loaded = AutoModelForCausalLM.from_pretrained(str(source.parent), dtype=torch.float32, **where)
+        options = {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
+        plain = LlamaForCausalLM(LlamaConfig(**options))
+        plain.load_state_dict(loaded.state_dict())
         plain.save_pretrained(scratch)
         AutoTokenizer.from_pretrained(str(source.parent), **where).save_pretrained(scratch)
         Path(scratch).rename(target)

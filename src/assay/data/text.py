@@ -108,6 +108,8 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
         raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
     documents = tuple(document for file, *_ in files for document in _read(Path(file)))
     if not documents:
+        if path.is_file():
+            raise UserError(f"'{name}' is empty: give a file with text.")
         raise UserError(
             f"'{name}' holds no text: it has no file that ends in {', '.join(SUFFIXES)}, or these are empty."
         )

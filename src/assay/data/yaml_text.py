@@ -31,7 +31,9 @@ def parse(text: str, *, what: str) -> Any:
             )
         return _plain(loader.construct_document(node), what)
     except yaml.YAMLError as error:
-        raise UserError(f"{what}: neither YAML nor JSON: {reason(error)}.") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or reason(error)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UserError(f"{what}{place}: neither YAML nor JSON: {problem}.") from None
     except RecursionError:
         raise UserError(f"{what}: it is nested too deeply, or contains itself by an alias.") from None
     except (

@@ -14,8 +14,8 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.report import views
+from assay.report.bundle import bundle
 from assay.report.section import Section
-from assay.report.style import vegalite_version
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
@@ -82,11 +82,9 @@ def rendered(template: str, **values: Any) -> str:
 @cache
 def vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script."""
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vegalite_version())
-    assert "</script" not in bundle.lower(), "the bundle would end its own script element"
-    return bundle
+    script = bundle()
+    assert "</script" not in script.lower(), "the bundle would end its own script element"
+    return script
 
 
 def asset(name: str) -> str:

@@ -12,18 +12,25 @@ from assay.core.errors import UserError
 from assay.core.run import Numerics, computing_on
 from assay.nn import fla, scan
 
+UNTESTED = ("mps",)
+"""Devices that torch offers and assay was never run on; float32 without autocast there, as on a CPU."""
+
 
 def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, autocast: bool = False) -> Numerics:
-    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into the numerics in run ids; raises for a missing device, and for a
-    backend that cannot run on it."""
+    """Turn `auto`, `cpu`, `cuda`, `cuda:1` or `mps` into the numerics in run ids; raises for a missing device, and for
+    a backend that cannot run on it. `auto` never chooses a device that assay was not tested on."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not (index.isdigit() and kind == "cuda")):
-        raise UserError(f"--device {device}: choose auto, cpu, cuda or cuda:N.")
+    if kind not in ("cpu", "cuda", *UNTESTED) or (index and not (index.isdigit() and kind == "cuda")):
+        raise UserError(f"--device {device}: choose auto, cpu, cuda, cuda:N or mps.")
     if kind == "cuda" and torch.cuda.device_count() <= int(index or 0):
         raise UserError(
             f"--device {device}: this machine shows {torch.cuda.device_count()} CUDA devices. Use --device cpu."
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError(
+            "--device mps: torch offers no MPS on this machine, only on Macs with its GPU. Use --device cpu."
         )
     _check_backend(kind, backend)
     dtype = "bfloat16 autocast" if autocast and kind == "cuda" else "float32"
@@ -31,8 +38,8 @@ def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, 
 
 
 def gpus_of(device: str) -> tuple[int, ...]:
-    """The GPUs that a word names: `cuda` is all, `cuda:1` is one, `cpu` none."""
-    if numerics_for(device).device == "cpu":
+    """The GPUs that a word names: `cuda` is all, `cuda:1` is one, `cpu` and `mps` none."""
+    if numerics_for(device).device != "cuda":
         return ()
     index = device.partition(":")[2]
     return (int(index),) if index else tuple(range(torch.cuda.device_count()))

@@ -107,7 +107,7 @@ def _measure(run: Run, ctx: Context, device: str) -> Outcome:
     try:
         metrics = measure.evaluate(build(model, cfg))
     except FloatingPointError:
-        return Outcome(run, {}, diverged=True)
+        return Outcome(run, {}, diverged="the code")
     return Outcome(run, {key: value for key, value in metrics.items() if key != "sec/run"})
 
 

@@ -70,7 +70,7 @@ class InContext(Study):
 
     def cohort(self, run: Run) -> Hashable:
         """Train models that differ only in seed and optimizer together, on a GPU."""
-        if run.numerics.device == "cpu" or run.numerics.backend == "fla" or not _portable(run.options["model"]):
+        if run.numerics.device != "cuda" or run.numerics.backend == "fla" or not _portable(run.options["model"]):
             return run.id  # no gain on a CPU, and foreign kernels have no axis for models
         return canonical({key: value for key, value in run.options.items() if key != "optimizer"})
 

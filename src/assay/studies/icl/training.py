@@ -94,7 +94,9 @@ def _train_and_score(
             trainer.validated([by_part(each) for each in found])
         if trainer.going and step < shared.train.max_steps:
             keeper.keep(runs[-1], lambda: _checkpoint(trainer, progress, time.perf_counter() - begin))
-    yield from (Outcome(each.run, each.diverged, diverged=True) for each in progress if each.diverged)
+    for each in progress:
+        if each.diverged:
+            yield Outcome(each.run, each.diverged, diverged=f"the training loss at step {each.diverged['steps']}")
     going = {index: each for index, each in enumerate(progress) if not each.diverged}
     if going:
         yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)

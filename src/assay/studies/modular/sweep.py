@@ -210,7 +210,7 @@ def outcome(course: Course, model: Model, split: PairSplit, *, together: int) ->
         "perfect": int(settled),
     }
     if not torch.tensor(course.losses[-1]).isfinite():
-        return Outcome(course.run, metrics, cost, diverged=True)
+        return Outcome(course.run, metrics, cost, diverged=f"the loss of epoch {len(course.curve)}")
     eigenvalues = interaction_eigenvalues(model)
     right = answered(model)
     metrics |= {

@@ -37,5 +37,5 @@ def _memory(name: str, content: str | None, revision: str | None, context: int, 
 
 def _precision(dtype: str, device: str) -> int:
     if dtype == "auto":
-        return 4 if device == "cpu" else 2
+        return 2 if device == "cuda" else 4
     return DTYPES[dtype].itemsize

@@ -84,7 +84,7 @@ def outcomes(
     for run, module, history, is_sound in zip(runs, modules, histories, sound, strict=True):
         lap()  # leaves out the time the caller spent on the last outcome
         if not is_sound:
-            yield Outcome(run, {"history": history}, trained.cost(fitting), diverged=True)
+            yield Outcome(run, {"history": history}, trained.cost(fitting), diverged="the weights")
             continue
         metrics = next(scores) | {"history": history}
         usage = torch.softmax(-codes(module, data.test.x), dim=1).mean(dim=0)

@@ -161,7 +161,11 @@ class BenchmarkConfig:
         whole = data if "experiments" in data else {"experiments": [data]}
         if not isinstance(whole["experiments"], list) or not all(isinstance(one, dict) for one in whole["experiments"]):
             raise UserError(f"{what}: `experiments` is a list of experiments.")
-        found = made(cls, whole, what=what)
+        places = (
+            [what] if whole is not data else [f"{what}, experiment {i + 1}" for i in range(len(data["experiments"]))]
+        )
+        parts = [_experiment(one, where) for one, where in zip(whole["experiments"], places, strict=True)]
+        found = made(cls, {**whole, "experiments": tuple(parts)}, what=what)
         warn("", [key for key in cls.without_meaning if getattr(found, key) != _default(found, key)])
         return found
 
@@ -222,6 +226,14 @@ def made(cls: type[Any], value: Any, *, what: str) -> Any:
     if not isinstance(value, Mapping):
         raise UserError(f"{what}: expected keys and values, got {value!r}.")
     return construct(cls, {key: item for key, item in value.items() if item is not None}, what=what)
+
+
+def _experiment(given: Mapping[str, Any], where: str) -> ExperimentConfig:
+    """Build an experiment; an error names its place in the file, also one about a part such as `model`."""
+    try:
+        return made(ExperimentConfig, given, what=where)
+    except UserError as error:
+        raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
 
 def _default(given: Any, key: str) -> Any:

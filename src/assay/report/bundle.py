@@ -1,0 +1,36 @@
+"""Vega, Vega-Lite and vega-embed as one script, made once per version: bundling them takes two seconds.
+
+It is kept in assay's cache, with the hash of its text in front: a file that was cut short or changed is made again.
+"""
+
+import hashlib
+import importlib.metadata
+from contextlib import suppress
+
+from assay.core.errors import UserError
+from assay.core.files import disk_errors, read_plain, write_file
+from assay.data.places import cache
+from assay.report.style import vegalite_version
+
+SCRIPT = "window.vegaEmbed = vegaEmbed;"
+LARGEST = 2**24
+
+
+def bundle() -> str:
+    """Return the script of the versions installed here."""
+    versions = f"{importlib.metadata.version('vl-convert-python')}-{vegalite_version()}"
+    path = cache() / f"vega-{versions}.js"
+    with suppress(OSError, ValueError):
+        digest, _, text = read_plain(path, LARGEST).decode().partition("\n")
+        if digest == _digest(text):
+            return text
+    import vl_convert
+
+    made: str = vl_convert.javascript_bundle(SCRIPT, vegalite_version())
+    with suppress(UserError), disk_errors(path):  # a cache that cannot be written costs time, not the page
+        write_file(path, f"{_digest(made)}\n{made}".encode())
+    return made
+
+
+def _digest(text: str) -> str:
+    return f"// {hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,0 +1,124 @@
+"""Progress is shown as a bar with the time left and the latest metrics on a terminal, as plain lines elsewhere.
+
+Everything goes to standard error; standard output is for results.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from assay.core.drive import Event
+from assay.core.run import Record
+from assay.core.words import printable
+
+Watch = Callable[[Event], None]
+SILENCE = 15.0
+"""Seconds without output after which, without a terminal, the progress of an unfinished run is printed."""
+
+
+@contextmanager
+def shown(labels: Mapping[str, str], total: int, *, quiet: bool = False) -> Iterator[Watch]:
+    """Yields a function that shows the events of `total` runs as they come; `labels` maps run ids to names."""
+    if quiet or not total:
+        yield lambda event: None
+    elif sys.stderr.isatty() and sys.stdout.isatty():
+        with _bar(labels, total) as watch:
+            yield watch
+    elif in_notebook():
+        yield _one_line(labels, total)
+    else:
+        yield _lines(labels, total)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    session = sys.modules.get("IPython")
+    return session is not None and "IPKernelApp" in getattr(session.get_ipython(), "config", {})
+
+
+def _one_line(labels: Mapping[str, str], total: int) -> Watch:
+    """Rewrites one line below a notebook's cell: a cell with a line per run would bury its result."""
+    done, width = 0, 0
+
+    def watch(event: Event) -> None:
+        nonlocal done, width
+        done += event.record is not None
+        found = _found(event.record) if event.record else _brief(event.progress.metrics) if event.progress else ""
+        share = f" {100 * event.progress.share:.0f} %" if event.progress else ""
+        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{found}")
+        print(f"\r{text:<{width}}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        width = len(text)
+
+    return watch
+
+
+def _lines(labels: Mapping[str, str], total: int) -> Watch:
+    """Prints a line for each stored run, and after a silence the progress of an unfinished one.
+
+    [ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89
+    [ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41
+    """
+    done = 0
+    start = said = time.monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal said
+        said = time.monotonic()
+        say(f"[{done:>{len(str(total))}}/{total} {said - start:5.0f} s] {text}")
+
+    def watch(event: Event) -> None:
+        nonlocal done
+        if event.kind == "waiting":
+            say(f"waiting for another driver: {labels[event.run.id]}")
+        if event.record:
+            done += 1
+            tell(f"{event.record.verdict} {labels[event.run.id]}{_found(event.record)}")
+        elif event.progress and time.monotonic() - said >= SILENCE:
+            tell(f"{100 * event.progress.share:.0f} % of {labels[event.run.id]}{_brief(event.progress.metrics)}")
+
+    return watch
+
+
+@contextmanager
+def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
+    from rich import progress as rich
+    from rich.console import Console
+
+    left, latest = rich.TextColumn("left"), rich.TextColumn("{task.fields[latest]}", markup=False)
+    counted = rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
+    columns = *counted, left, rich.TimeRemainingColumn(), latest
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total, latest="")
+        finished, partial = 0, dict[str, float]()
+
+        def watch(event: Event) -> None:
+            nonlocal finished
+            found = ""
+            if event.progress:
+                partial[event.run.id] = event.progress.share
+                found = _brief(event.progress.metrics)
+            if event.record:
+                finished += 1
+                partial.pop(event.run.id, None)
+                found = _found(event.record)
+            text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found}"
+            bar.update(task, completed=finished + sum(partial.values()), latest=text.strip())
+
+        yield watch
+
+
+def say(text: str) -> None:
+    print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
+
+
+def _found(record: Record) -> str:
+    """Returns the first metrics, or the reason why there are none."""
+    return f": {record.refusal}" if record.refusal else _brief(record.metrics)
+
+
+def _brief(metrics: Mapping[str, Any]) -> str:
+    """Returns the first three metrics."""
+    numbers = [(key, value) for key, value in metrics.items() if isinstance(value, float)]
+    return "".join(f"  {key} {value:.3g}" for key, value in numbers[:3])
