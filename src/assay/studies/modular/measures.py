@@ -77,6 +77,12 @@ def measures(n_evecs: int) -> list[Measure]:
     ]
 
 
+def spec_matrices(models: Models, n_evecs: int = 4) -> dict[str, Matrix]:
+    """The spec's three matrices, by name."""
+    quick = [measure for measure in measures(n_evecs) if not measure.slow]
+    return {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
+
+
 def bands(widths: Sequence[int], count: int) -> list[int]:
     """Assign each width to one of `count` bands, with as many different widths in each."""
     distinct = sorted(set(widths))

@@ -37,10 +37,6 @@ class Contrast:
     beyond: float
     p: float
 
-    @property
-    def difference(self) -> float:
-        return self.within - self.between
-
 
 def mantel(one: Square, other: Square, *, rng: np.random.Generator, permutations: int = 999) -> Mantel:
     """Mantel (1967)."""
