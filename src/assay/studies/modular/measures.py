@@ -140,13 +140,18 @@ def mean_over_pairs(matrix: Matrix) -> Interval:
     mean, pairs = float(matrix[upper].mean()), len(upper[0])
     if N < 3:
         return Interval(mean, None, None, pairs)
+    off = matrix * (1 - np.eye(N))
+    return jackknife(mean, (off.sum() - 2 * off.sum(axis=1)) / ((N - 1) * (N - 2)), n=pairs)
+
+
+def jackknife(whole: float, without: Sequence[float], *, n: int) -> Interval:
+    """The 95 % interval of a number by what it is without each model in turn."""
     from scipy.special import stdtrit
 
-    off = matrix * (1 - np.eye(N))
-    without = (off.sum() - 2 * off.sum(axis=1)) / ((N - 1) * (N - 2))
-    error = np.sqrt((N - 1) / N * ((without - without.mean()) ** 2).sum())
+    N = len(without)
+    error = np.sqrt((N - 1) / N * ((np.asarray(without) - np.mean(without)) ** 2).sum())
     half = float(stdtrit(N - 1, 0.975) * error)
-    return Interval(mean, mean - half, mean + half, pairs)
+    return Interval(whole, whole - half, whole + half, n)
 
 
 def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:
