@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from assay.command.findings import planned
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.store import Store
-from assay.studies.modular import claims
+from assay.report.certificate import varied
+from assay.studies.modular import evidence
 from assay.studies.modular.bilinear import Model, answered
-from assay.studies.modular.claims import half_perfect, planted, share_perfect
+from assay.studies.modular.claims import CLAIMS, half_perfect, share_perfect
+from assay.studies.modular.evidence import planted
 from assay.studies.modular.metrics.frequency_law import frequency_law, frequency_use, phase_scrambled
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -51,15 +54,15 @@ def models_of(count: int, P: int = 31, size: int = 6) -> list[Model]:
 def test_the_divergence_follows_what_models_use_if_it_sees_all_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six frequencies have 24 eigenvectors: the spec's four show the loudest alone, the power of forms shows all."""
     records = [record(24, seed, perfect=True, P=31) for seed in range(3)]
-    monkeypatch.setattr(claims, "_perfect", lambda records: models_of(8))
-    used = claims.frequencies_used(records)
+    monkeypatch.setattr(evidence, "_perfect", lambda records: models_of(8))
+    used = evidence.frequencies_used(records)
     assert used is not None and 5 <= used.mean <= 6, "six, the softest of which may be beyond 90 %"
-    power, spec = (claims.divergence_follows_use(records, kind=kind) for kind in ("power", "eigen"))
+    power, spec = (evidence.divergence_follows_use(records, kind=kind) for kind in ("power", "eigen"))
     assert power is not None and spec is not None and power.mean > 0.9 > spec.mean and power.n == 3
-    overlap = claims.divergence_follows_overlap(records)
-    assert overlap is not None and overlap.mean < 0.8 and overlap.n == claims.SETS
-    monkeypatch.setattr(claims, "frequencies_used", lambda records: replace(used, mean=1.0))
-    alone = claims.divergence_follows_overlap(records)
+    overlap = evidence.divergence_follows_overlap(records)
+    assert overlap is not None and overlap.mean < 0.8 and overlap.n == evidence.SETS
+    monkeypatch.setattr(evidence, "frequencies_used", lambda records: replace(used, mean=1.0))
+    alone = evidence.divergence_follows_overlap(records)
     assert alone is not None and alone.mean == pytest.approx(1), "of one frequency four eigenvectors show all"
 
 
@@ -78,11 +81,29 @@ def test_similarity_is_measured_from_weights_and_refused_without_them(cli: Cli, 
     assert cli("modular", "sweep", *quick, *where)[0] == 0
     records = Store(tmp_path).records("modular.sweep")
     perfect = [replace(one, metrics={**one.metrics, "test_acc": 1.0}) for one in records]
-    assert claims.blocks(records).n == 2 and 0 < claims.blocks_by_chance(records).mean <= 1
-    for measure in (claims.alike_answers, claims.divergence_follows_use):
+    assert evidence.blocks(records).n == 2 and 0 < evidence.blocks_by_chance(records).mean <= 1
+    for measure in (evidence.alike_answers, evidence.divergence_follows_use):
         found = measure(perfect)
         assert found is not None and found.n == 2 and -1 <= found.mean <= 1
         assert measure(perfect[:2]) is None, "two models have no interval"
-    for measure in (claims.blocks, claims.alike_answers, claims.divergence_follows_use):
+    for measure in (evidence.blocks, evidence.alike_answers, evidence.divergence_follows_use):
         with pytest.raises(UserError):
             measure([replace(one, folder=None) for one in perfect])
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_certificate_asks_other_seeds_around_the_recipe_and_twice_the_training(name: str) -> None:
+    claim = CLAIMS[name]
+    certificate = claim.certificate
+    assert certificate is not None and not claim.uncertified
+    own, search, longer = (
+        planned(one)
+        for one in (claim, varied(claim, certificate.on, certificate.tried), varied(claim, certificate.longer))
+    )
+    assert not {run.seed for run in own} & {run.seed for run in search}, "what chose the recipe is not reported"
+    for axis, values in certificate.tried.items():
+        assert {min(values) < run.options[axis] < max(values) for run in own} == {True}, "at no edge"
+    assert {run.options["d_hidden"] for run in search} == {10}, "by the width that is claimed"
+    assert {run.options["anneal"] for run in [*own, *search, *longer]} == {0.5}
+    (epochs,), (doubled,) = ({run.options["epochs"] for run in runs} for runs in (own, longer))
+    assert doubled == 2 * epochs and len(longer) == len(own)
