@@ -35,12 +35,16 @@ def trained(given: list[Model], seeds: list[int], recipe: Recipe = RECIPE) -> tu
     return bank, list(bank.run())
 
 
-def alone(model: Model, seed: int) -> tuple[list[float], list[float]]:
-    """The obvious loop: one-hot inputs, autograd, torch's optimizer."""
+def alone(model: Model, seed: int, anneal: float = 0.0) -> tuple[list[float], list[float]]:
+    """The obvious loop: one-hot inputs, autograd, torch's optimizer and schedule."""
     split, rng = PairSplit.of(P, seed, RECIPE), stream(seed, "order")
     a, b, target = addition_table(P)
     inputs = one_hot(a, b, P).to(model.w_p.dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr, weight_decay=RECIPE.weight_decay)
+    steps = RECIPE.epochs * (len(split.train) // RECIPE.batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (steps - step) / (anneal * steps)) if anneal else 1.0
+    )
     val_acc, losses = [], []
     for _ in range(RECIPE.epochs):
         epoch = []
@@ -49,6 +53,7 @@ def alone(model: Model, seed: int) -> tuple[list[float], list[float]]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
             epoch.append(loss.item())
         right = model(inputs[split.val]).argmax(dim=1) == target[split.val]
         val_acc.append(right.double().mean().item())
@@ -56,10 +61,11 @@ def alone(model: Model, seed: int) -> tuple[list[float], list[float]]:
     return val_acc, losses
 
 
-def test_a_bank_is_the_plain_loop_model_by_model() -> None:
-    bank, history = trained([model.double() for model in models()], SEEDS)
+@pytest.mark.parametrize("anneal", [0.0, 0.4, 1.0])
+def test_a_bank_is_the_plain_loop_model_by_model(anneal: float) -> None:
+    bank, history = trained([model.double() for model in models()], SEEDS, replace(RECIPE, anneal=anneal))
     for k, (model, seed) in enumerate(zip(models(), SEEDS, strict=True)):
-        val_acc, losses = alone(model.double(), seed)
+        val_acc, losses = alone(model.double(), seed, anneal)
         for mine, plain in zip(bank.model(k).parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(mine, plain, rtol=0, atol=1e-9)
         assert [epoch.val_acc[k] for epoch in history] == val_acc
@@ -177,3 +183,28 @@ def test_a_streak_of_perfect_epochs_is_resumed() -> None:
     again = BilinearBank(fresh_models(31, [8], [0]), [0], recipe)
     again.restore(bank.state(), [1])
     assert again.streaks == [1]
+
+
+def test_where_the_rate_falls_a_model_is_trained_to_its_last_epoch_and_settles() -> None:
+    quick = Recipe(epochs=40, batch=32, lr=1e-2, weight_decay=0.5, anneal=0.5)
+    rates = [rate for epoch in range(1, 41) for rate in quick.rates(epoch, 5)]
+    assert rates[:101] == [1e-2] * 101 and sorted(rates, reverse=True) == rates and 0 < rates[-1] < 2e-4
+    _, history = trained(fresh_models(31, [32], [0]), [0], quick)
+    perfect = [epoch.val_acc[0] == 1 for epoch in history]
+    assert len(history) == 40 and history[-1].finished == (0,) and perfect.index(True) < 35 and all(perfect[-5:])
+    assert "anneal" not in Recipe().recipe() and quick.recipe()["anneal"] == 0.5, "ids of before are kept"
+    with pytest.raises(UserError, match="share of the epochs"):
+        Recipe(anneal=1.5)
+
+
+def test_a_falling_rate_is_resumed_to_the_same_bits() -> None:
+    recipe = Recipe(epochs=6, batch=10, lr=1e-2, anneal=1.0)
+    whole, _ = trained(fresh_models(P, [3, 17], [0, 0]), [0, 0], recipe)
+    first = BilinearBank(fresh_models(P, [3, 17], [0, 0]), [0, 0], recipe)
+    for _, epoch in zip(range(4), first.run(), strict=False):
+        assert epoch.number <= 4
+    second = BilinearBank(fresh_models(P, [17], [0]), [0], recipe)
+    second.restore(first.state(), [1])
+    assert [epoch.number for epoch in second.run()] == [5, 6]
+    for mine, other in zip(second.model(0).parameters(), whole.model(1).parameters(), strict=True):
+        assert torch.equal(mine, other)

@@ -28,22 +28,27 @@ def test_similarities_become_the_distances_of_vectors() -> None:
 
 
 def test_a_point_is_never_its_own_neighbour_even_with_ties() -> None:
-    near = dist.neighbours(np.zeros((5, 5)), 4)
+    near = dist.get_knn_indices(np.zeros((5, 5)), 4)
     assert all(place not in row for place, row in enumerate(near))
 
 
 @pytest.mark.parametrize("k", range(1, N))
 def test_identical_matrices_agree_for_every_k(k: int) -> None:
     D = random_distances(0)
-    for score in (dist.knn_overlap, dist.jaccard, dist.trustworthiness, dist.continuity):
+    for score in (
+        dist.compute_knn_overlap,
+        dist.compute_jaccard_index,
+        dist.compute_trustworthiness,
+        dist.compute_continuity,
+    ):
         assert score(D, D, k) == 1
 
 
 @pytest.mark.parametrize("k", range(1, N))
 def test_unrelated_matrices_are_at_chance_for_every_k(k: int) -> None:
     pairs = [(random_distances(2 * i), random_distances(2 * i + 1)) for i in range(40)]
-    trust = [dist.trustworthiness(*pair, k) for pair in pairs]
-    overlap = [dist.knn_overlap(*pair, k) for pair in pairs]
+    trust = [dist.compute_trustworthiness(*pair, k) for pair in pairs]
+    overlap = [dist.compute_knn_overlap(*pair, k) for pair in pairs]
     assert all(0 <= score <= 1 for score in trust)
     assert abs(dist.beyond_chance(float(np.mean(trust)), dist.chance_trustworthiness(N, k))) < 0.06
     assert abs(dist.beyond_chance(float(np.mean(overlap)), dist.chance_overlap(N, k))) < 0.06
@@ -55,7 +60,7 @@ def test_the_worst_is_zero_for_every_k(k: int) -> None:
     D = random_distances(3)
     reversed_D = D.max() + 1 - D
     np.fill_diagonal(reversed_D, 0)
-    assert dist.trustworthiness(D, reversed_D, k) == pytest.approx(1.0 if k == N - 1 else 0.0, abs=1e-12)
+    assert dist.compute_trustworthiness(D, reversed_D, k) == pytest.approx(1.0 if k == N - 1 else 0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 3, 7, 11])
@@ -66,8 +71,8 @@ def test_below_half_the_points_the_published_formula_holds(k: int) -> None:
         others = [j for j in range(N) if j != i]
         rank = {j: place for place, j in enumerate(sorted(others, key=lambda j: D1[i, j]), start=1)}
         penalty += sum(max(0, rank[j] - k) for j in sorted(others, key=lambda j: D2[i, j])[:k])
-    assert dist.trustworthiness(D1, D2, k) == pytest.approx(1 - 2 * penalty / (N * k * (2 * N - 3 * k - 1)))
-    assert dist.continuity(D1, D2, k) == dist.trustworthiness(D2, D1, k)
+    assert dist.compute_trustworthiness(D1, D2, k) == pytest.approx(1 - 2 * penalty / (N * k * (2 * N - 3 * k - 1)))
+    assert dist.compute_continuity(D1, D2, k) == dist.compute_trustworthiness(D2, D1, k)
 
 
 def test_compare_metrics_has_the_keys_of_the_spec_and_drops_a_k_that_is_too_large() -> None:
@@ -102,4 +107,4 @@ def test_other_points_and_impossible_k_are_refused() -> None:
     with pytest.raises(UserError, match="same 3 or more"):
         dist.compare_metrics(random_distances(0, 4), random_distances(0, 5))
     with pytest.raises(UserError, match="1 to 3 neighbours"):
-        dist.neighbours(random_distances(0, 4), 4)
+        dist.get_knn_indices(random_distances(0, 4), 4)

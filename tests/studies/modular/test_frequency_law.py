@@ -11,7 +11,7 @@ from assay.nn.random import initialised_from
 from assay.studies.modular.bilinear import Model, constructive_model, init_model
 from assay.studies.modular.metrics import frequency_law as freq
 from assay.studies.modular.metrics.spectra import eigendecomposition, interaction_matrices
-from assay.studies.modular.metrics.tensor_similarity import Weights, symmetric_similarity
+from assay.studies.modular.metrics.tensor_similarity import Weights, all_logits, symmetric_similarity, weights
 
 KINDS = ("eigen", "power", "diagonal")
 
@@ -105,3 +105,29 @@ def test_scrambled_phases_keep_the_power_of_every_vector_and_nothing_else(P: int
     assert not torch.allclose(vectors(again), after), "every draw is another"
     cut = freq.phase_scrambled(constructive_model(P).double(), rng)
     assert symmetric_similarity(constructive_model(P), cut) < 0.9
+
+
+def test_a_frequency_is_used_by_as_much_as_the_right_answer_loses_without_it() -> None:
+    """The obvious: take the frequency out of all inputs, and compare the logits of the right answers."""
+
+    def right(of: Weights) -> float:
+        logits = all_logits(of)
+        P = of.P
+        n = torch.arange(P)
+        centred = logits - logits.mean(dim=1, keepdim=True)
+        return float(centred.gather(1, ((n[:, None] + n) % P).reshape(-1, 1)).mean())
+
+    def without(of: Weights, f: int) -> Weights:
+        sides = []
+        for side in (of.w_l, of.w_r):
+            spectrum = torch.fft.rfft(side.unflatten(1, (2, of.P)))
+            spectrum[..., f] = 0
+            sides.append(torch.fft.irfft(spectrum, n=of.P).flatten(1))
+        return Weights(*sides, of.w_p)
+
+    for P in (8, 9):
+        given = weights(model(P))
+        use = freq.frequency_use(given)
+        assert use.sum() == pytest.approx(right(given), abs=1e-12)
+        assert use == pytest.approx([right(given) - right(without(given, f)) for f in range(P // 2 + 1)], abs=1e-12)
+    assert np.flatnonzero(freq.frequency_use(constructive_model(9)) > 1e-6).tolist() == [1]

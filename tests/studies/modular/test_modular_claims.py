@@ -6,26 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from assay.command.findings import planned
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.store import Store
-from assay.studies.modular.bilinear import answered
-from assay.studies.modular.claims import (
-    alike_answers,
-    blocks,
-    divergence_follows_overlap,
-    half_perfect,
-    planted,
-    share_perfect,
-)
-from assay.studies.modular.metrics.frequency_law import frequency_law
+from assay.report.certificate import varied
+from assay.studies.modular import evidence
+from assay.studies.modular.bilinear import Model, answered
+from assay.studies.modular.claims import CLAIMS, half_perfect, share_perfect
+from assay.studies.modular.evidence import planted
+from assay.studies.modular.metrics.frequency_law import frequency_law, frequency_use, phase_scrambled
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
-def record(width: int, seed: int, *, perfect: bool) -> Record:
-    run = Run("modular.sweep", {"P": 17, "d_hidden": width}, seed, {})
+def record(width: int, seed: int, *, perfect: bool, P: int = 17) -> Record:
+    run = Run("modular.sweep", {"P": P, "d_hidden": width}, seed, {})
     return Record(run, "done", {"test_acc": 1.0 if perfect else 0.9, "val_acc": 1.0})
 
 
@@ -44,9 +42,37 @@ def test_a_planted_model_adds_with_its_frequencies_alone() -> None:
     assert set(np.flatnonzero(law > 1e-6)) == {2, 5} and law[2] > law[5]
 
 
-def test_the_divergence_follows_the_overlap_if_it_sees_all_frequencies() -> None:
-    whole, part = (divergence_follows_overlap([record(4, 0, perfect=True)], vectors=n) for n in (16, 4))
-    assert whole.mean > 0.8 > part.mean and whole.low is not None and whole.low < whole.mean
+def models_of(count: int, P: int = 31, size: int = 6) -> list[Model]:
+    """Models that add with sets of frequencies, some alike and some not."""
+    rng = np.random.default_rng(0)
+    return [
+        planted(P, {(3 * place + i) % (P // 2) + 1: rng.uniform(0.5, 1.5) for i in range(size)})
+        for place in range(count)
+    ]
+
+
+def test_the_divergence_follows_what_models_use_if_it_sees_all_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six frequencies have 24 eigenvectors: the spec's four show the loudest alone, the power of forms shows all."""
+    records = [record(24, seed, perfect=True, P=31) for seed in range(3)]
+    monkeypatch.setattr(evidence, "_perfect", lambda records: models_of(8))
+    used = evidence.frequencies_used(records)
+    assert used is not None and 5 <= used.mean <= 6, "six, the softest of which may be beyond 90 %"
+    power, spec = (evidence.divergence_follows_use(records, kind=kind) for kind in ("power", "eigen"))
+    assert power is not None and spec is not None and power.mean > 0.9 > spec.mean and power.n == 3
+    overlap = evidence.divergence_follows_overlap(records)
+    assert overlap is not None and overlap.mean < 0.8 and overlap.n == evidence.SETS
+    monkeypatch.setattr(evidence, "frequencies_used", lambda records: replace(used, mean=1.0))
+    alone = evidence.divergence_follows_overlap(records)
+    assert alone is not None and alone.mean == pytest.approx(1), "of one frequency four eigenvectors show all"
+
+
+def test_scrambled_phases_keep_the_divergence_and_lose_the_use() -> None:
+    """Why the divergence is not judged by another law of power: models that add nothing have the same."""
+    for place, model in enumerate(models_of(3)):
+        broken = phase_scrambled(model, torch.Generator().manual_seed(place))
+        kept = frequency_law(broken, "power").mean(axis=0) > 1e-6
+        assert (kept == (frequency_law(model, "power").mean(axis=0) > 1e-6)).all()
+        assert np.abs(frequency_use(broken)).sum() < 0.5 * frequency_use(model).sum()
 
 
 def test_similarity_is_measured_from_weights_and_refused_without_them(cli: Cli, tmp_path: Path) -> None:
@@ -55,10 +81,29 @@ def test_similarity_is_measured_from_weights_and_refused_without_them(cli: Cli, 
     assert cli("modular", "sweep", *quick, *where)[0] == 0
     records = Store(tmp_path).records("modular.sweep")
     perfect = [replace(one, metrics={**one.metrics, "test_acc": 1.0}) for one in records]
-    assert blocks(records).n == 2
-    alike = alike_answers(perfect)
-    assert alike is not None and alike.n == 2 and -1 <= alike.mean <= 1
-    assert alike_answers(perfect[:2]) is None, "two models have no interval"
-    for measure in (blocks, alike_answers):
+    assert evidence.blocks(records).n == 2 and 0 < evidence.blocks_by_chance(records).mean <= 1
+    for measure in (evidence.alike_answers, evidence.divergence_follows_use):
+        found = measure(perfect)
+        assert found is not None and found.n == 2 and -1 <= found.mean <= 1
+        assert measure(perfect[:2]) is None, "two models have no interval"
+    for measure in (evidence.blocks, evidence.alike_answers, evidence.divergence_follows_use):
         with pytest.raises(UserError):
             measure([replace(one, folder=None) for one in perfect])
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_certificate_asks_other_seeds_around_the_recipe_and_twice_the_training(name: str) -> None:
+    claim = CLAIMS[name]
+    certificate = claim.certificate
+    assert certificate is not None and not claim.uncertified
+    own, search, longer = (
+        planned(one)
+        for one in (claim, varied(claim, certificate.on, certificate.tried), varied(claim, certificate.longer))
+    )
+    assert not {run.seed for run in own} & {run.seed for run in search}, "what chose the recipe is not reported"
+    for axis, values in certificate.tried.items():
+        assert {min(values) < run.options[axis] < max(values) for run in own} == {True}, "at no edge"
+    assert {run.options["d_hidden"] for run in search} == {10}, "by the width that is claimed"
+    assert {run.options["anneal"] for run in [*own, *search, *longer]} == {0.5}
+    (epochs,), (doubled,) = ({run.options["epochs"] for run in runs} for runs in (own, longer))
+    assert doubled == 2 * epochs and len(longer) == len(own)

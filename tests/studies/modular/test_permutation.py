@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.studies.modular.metrics.permutation import beyond_strengths, contrast, mantel
+from assay.studies.modular.metrics.permutation import beyond_strengths, contrast, largest_step, mantel
 
 
 def noise(N: int, seed: int) -> np.ndarray:
@@ -109,3 +109,50 @@ def test_blocks_are_found_and_pairs_can_be_left_out() -> None:
 def test_two_models_are_too_few() -> None:
     with pytest.raises(UserError, match="3 or more"):
         mantel(noise(2, 0), noise(2, 0), rng=np.random.default_rng(0))
+
+
+ORDERED = np.arange(32)
+PLANTED = {
+    "four blocks": (0.2 * np.equal.outer(ORDERED // 8, ORDERED // 8), 0.2),
+    "a block of wide models": (0.2 * np.logical_and.outer(ORDERED >= 16, ORDERED >= 16), 0.1),
+    "a narrow and a wide block": (0.2 * np.equal.outer(ORDERED >= 12, ORDERED >= 12), 0.2),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_blocks_make_a_step_of_their_size(name: str) -> None:
+    planted, size = PLANTED[name]
+    matrices = [0.3 + planted + 0.02 * noise(32, seed) for seed in range(3)]
+    found = largest_step(matrices, window=8, rng=np.random.default_rng(0), permutations=199)
+    assert np.mean(found.sizes) == pytest.approx(size, abs=0.04) and found.p == pytest.approx(1 / 200)
+
+
+@pytest.mark.parametrize(
+    "form", [np.multiply.outer, np.add.outer, lambda u, v: np.exp(-np.abs(np.subtract.outer(u, v)))]
+)
+def test_what_grows_or_falls_slowly_is_no_step(form: Any) -> None:
+    """Strengths that rise with the width from 0.1 to 0.5, and similarity that falls slowly with the distance."""
+    S = form(np.linspace(0.1, 0.5, 32), np.linspace(0.1, 0.5, 32))
+    (size,) = largest_step([S], window=4, rng=np.random.default_rng(0), permutations=1).sizes
+    assert size < 0.1 * (S.max() - S.min())
+
+
+def test_a_step_is_the_obvious_difference_of_means_at_its_best_border() -> None:
+    S = noise(9, 6)
+
+    def mean(rows: range, columns: range) -> float:
+        return float(np.mean([S[i, j] for i in rows for j in columns if i != j]))
+
+    steps = [
+        (mean(before, before) + mean(after, after)) / 2 - mean(before, after)
+        for before, after in ((range(c - 3, c), range(c, c + 3)) for c in range(3, 7))
+    ]
+    found = largest_step([S], window=3, rng=np.random.default_rng(0), permutations=1)
+    assert found.sizes == [pytest.approx(max(steps))]
+    with pytest.raises(UserError, match="2 to 4"):
+        largest_step([S], window=5, rng=np.random.default_rng(0))
+
+
+def test_steps_of_noise_have_uniform_p() -> None:
+    p = [largest_step([noise(16, s)], window=3, rng=np.random.default_rng(s), permutations=59).p for s in range(80)]
+    assert 0.4 < np.mean(p) < 0.6 and np.mean(np.array(p) <= 0.1) <= 0.2

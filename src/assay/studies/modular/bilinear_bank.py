@@ -4,7 +4,8 @@ See DESIGN, "Cohorts and banks". Widths are padded with units of zero weight, wh
 the next multiple of 16; models of one padded width are a group, and a group is trained an epoch at a time, while its
 weights are in the cache. Gradients are written out: an input is two ones, so W x is a sum of two rows of a table, and
 its gradient is added back to those rows. No operation mixes models: each is what it would be alone. A model leaves the
-bank when it answers all validation pairs, for as many epochs as the recipe asks, or diverges.
+bank when it answers all validation pairs, for as many epochs as the recipe asks, or diverges; where the rate falls,
+after its last epoch.
 """
 
 import math
@@ -47,6 +48,9 @@ class Recipe:
     settle: int = 1
     """Epochs in a row with every validation pair right before a model stops. With 1, the spec's, a model stops at its
     first lucky epoch, and its test pairs say when that was; with more they say what the width can do."""
+    anneal: float = 0.0
+    """Share of the epochs, the last ones, in which the rate falls to 0 in a straight line. At a constant rate a narrow
+    model's answers differ from epoch to epoch; where the rate falls they settle, and no model stops early."""
 
     def __post_init__(self) -> None:
         if min(self.epochs, self.batch, self.settle) < 1 or not 0 < self.train_share < 1:
@@ -56,6 +60,8 @@ class Recipe:
             )
         if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
             raise UserError(f"lr={self.lr}, weight_decay={self.weight_decay}: a rate is above 0, a decay 0 or more.")
+        if not 0 <= self.anneal <= 1:
+            raise UserError(f"anneal={self.anneal}: a share of the epochs, between 0 and 1.")
         if not 0 <= self.test_share < 1 - self.train_share:
             raise UserError(
                 f"test_share={self.test_share}: it is 0 or more, and with train_share={self.train_share} leaves some "
@@ -63,10 +69,16 @@ class Recipe:
             )
 
     def recipe(self) -> dict[str, Any]:
-        """The training options that all widths and seeds share; `settle` is left out where it is the spec's, as it was
-        before there was one."""
+        """The training options that all widths and seeds share; `settle` and `anneal` are left out where they are the
+        spec's, as they were before there were any."""
         given = {f.name: getattr(self, f.name) for f in fields(Recipe)}
-        return {key: value for key, value in given.items() if key != "settle" or value != 1}
+        added = {f.name: f.default for f in fields(Recipe) if f.name in ("settle", "anneal")}
+        return {key: value for key, value in given.items() if key not in added or value != added[key]}
+
+    def rates(self, epoch: int, steps: int) -> list[float]:
+        """The rate at each step of an epoch; epochs are counted from 1."""
+        falling, left = self.anneal * self.epochs * steps, (self.epochs - epoch + 1) * steps
+        return [self.lr * (min(1.0, (left - step) / falling) if falling else 1.0) for step in range(steps)]
 
     def sizes(self, P: int) -> tuple[int, int, int]:
         """Count the pairs to train, to validate and to test on."""
@@ -182,14 +194,15 @@ class BilinearBank:
         val_acc, loss, finished = dict[int, float](), dict[int, float](), list[int]()
         for group in self.groups:
             seeds = [self.seeds[k] for k in group.members]
-            losses = group.train(torch.stack([orders[seed] for seed in seeds], dim=1))
+            rows = torch.stack([orders[seed] for seed in seeds], dim=1)
+            losses = group.train(rows, self.recipe.rates(number, len(rows)))
             right = group.accuracy(torch.stack([self.splits[seed].val for seed in seeds]))
             losses = torch.where(group.finite(), losses, torch.nan)
             val_acc |= zip(group.members, right.tolist(), strict=True)
             loss |= zip(group.members, losses.tolist(), strict=True)
             for k in group.members:
                 self.streaks[k] = self.streaks[k] + 1 if val_acc[k] == 1 else 0
-            settled = [self.streaks[k] >= self.recipe.settle for k in group.members]
+            settled = [not self.recipe.anneal and self.streaks[k] >= self.recipe.settle for k in group.members]
             over = ~losses.isfinite() | (number == self.recipe.epochs)
             finished += self._leave(group, torch.tensor(settled, device=over.device) | over)
         self.groups = [group for group in self.groups if group.members]
@@ -266,13 +279,14 @@ class _Group:
         others = logits.scatter_(2, answers, -torch.inf).amax(dim=-1, keepdim=True)  # argmax takes ten times as long
         return (given > others).double().mean(dim=(1, 2))
 
-    def train(self, rows: Int[Tensor, "steps models batch"]) -> Float[Tensor, " models"]:
-        """Take a step per batch of rows; returns the mean loss of each model."""
+    def train(self, rows: Int[Tensor, "steps models batch"], rates: Sequence[float]) -> Float[Tensor, " models"]:
+        """Take a step per batch of rows, at the rate beside it; returns the mean loss of each model."""
         picks, answers = self._lookups(rows.to(self.table.device))
         pairs = self._pairs(rows[0].numel())
         gradients = [torch.empty_like(part) for part in self.adamw.tensors]
         shares = self.table.new_empty(*answers.shape)
-        for pick, answer, given in zip(picks, answers, shares, strict=True):
+        for pick, answer, given, rate in zip(picks, answers, shares, rates, strict=True):
+            self.adamw.options["lr"] = rate
             self._gradient(pick, answer, pairs, given, *gradients)
             self.adamw.step(gradients)
         # A probability that underflows to 0 is no divergence; NaN stays NaN. In which order the terms are added depends

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import share, student_t
 from assay.report.charts import interval_lines
@@ -13,7 +12,7 @@ from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.modular.files import width_of
 from assay.studies.modular.heatmaps import law_heatmap, width_heatmaps
 from assay.studies.modular.matrices import weights_of
-from assay.studies.modular.measures import bands, measures
+from assay.studies.modular.measures import bands, spec_matrices
 from assay.studies.modular.metrics.frequency_law import frequency_law
 from assay.studies.modular.metrics.survival import kaplan_meier
 from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
@@ -133,19 +132,12 @@ def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     """Draw the spec's three heatmaps, and the frequencies of the widest model; `assay modular similarity` has more."""
     records = [record for row in rows for record in row.finished]
     if len(records) > MAPPED:
-        records = _of_first_seed(records)
+        records = [record for record in records if record.run.seed == min(r.run.seed for r in records)]
     if not records:
         return
     sweep = saved_sweep(records)
     if len({width_of(key) for key in sweep.models}) < 2:
         return
     models = weights_of(sweep.models, sweep.P)
-    quick = [measure for measure in measures(4) if not measure.slow]
-    found = {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
-    width_heatmaps(found, list(sweep.models), out, suffix=suffix)
+    width_heatmaps(spec_matrices(models), list(sweep.models), out, suffix=suffix)
     law_heatmap(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
-
-
-def _of_first_seed(records: Sequence[Record]) -> list[Record]:
-    first = min(record.run.seed for record in records)
-    return [record for record in records if record.run.seed == first]

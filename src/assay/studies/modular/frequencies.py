@@ -26,7 +26,7 @@ from assay.studies.modular.metrics.spectra import (
     ratio_effective_rank,
 )
 from assay.studies.modular.metrics.tensor_similarity import Weights
-from assay.studies.modular.source import read_sweep
+from assay.studies.modular.records import read_sweep
 
 NOTE = (
     "frequencies: how many hold 90 % of p(f | r), averaged over remainders; strongest: the frequency with the largest "

@@ -77,6 +77,12 @@ def measures(n_evecs: int) -> list[Measure]:
     ]
 
 
+def spec_matrices(models: Models, n_evecs: int = 4) -> dict[str, Matrix]:
+    """The spec's three matrices, by name."""
+    quick = [measure for measure in measures(n_evecs) if not measure.slow]
+    return {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
+
+
 def bands(widths: Sequence[int], count: int) -> list[int]:
     """Assign each width to one of `count` bands, with as many different widths in each."""
     distinct = sorted(set(widths))
@@ -134,13 +140,18 @@ def mean_over_pairs(matrix: Matrix) -> Interval:
     mean, pairs = float(matrix[upper].mean()), len(upper[0])
     if N < 3:
         return Interval(mean, None, None, pairs)
+    off = matrix * (1 - np.eye(N))
+    return jackknife(mean, (off.sum() - 2 * off.sum(axis=1)) / ((N - 1) * (N - 2)), n=pairs)
+
+
+def jackknife(whole: float, without: Sequence[float], *, n: int) -> Interval:
+    """The 95 % interval of a number by what it is without each model in turn."""
     from scipy.special import stdtrit
 
-    off = matrix * (1 - np.eye(N))
-    without = (off.sum() - 2 * off.sum(axis=1)) / ((N - 1) * (N - 2))
-    error = np.sqrt((N - 1) / N * ((without - without.mean()) ** 2).sum())
+    N = len(without)
+    error = np.sqrt((N - 1) / N * ((np.asarray(without) - np.mean(without)) ** 2).sum())
     half = float(stdtrit(N - 1, 0.975) * error)
-    return Interval(mean, mean - half, mean + half, pairs)
+    return Interval(whole, whole - half, whole + half, n)
 
 
 def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:

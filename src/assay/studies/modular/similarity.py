@@ -26,7 +26,7 @@ from assay.studies.modular.matrices import (
     load_or_compute_tn_similarity,
     weights_of,
 )
-from assay.studies.modular.measures import Matrix, Measure, groups, mean_over, measures, summary, thinned
+from assay.studies.modular.measures import Matrix, Measure, groups, mean_over, measures, spec_matrices, summary, thinned
 from assay.studies.modular.metrics.distances import (
     compare_metrics,
     cosine_similarity_to_metric,
@@ -35,7 +35,7 @@ from assay.studies.modular.metrics.distances import (
 from assay.studies.modular.metrics.frequency_law import phase_scrambled
 from assay.studies.modular.metrics.permutation import mantel
 from assay.studies.modular.metrics.tensor_similarity import Weights
-from assay.studies.modular.source import read_sweep
+from assay.studies.modular.records import read_sweep
 
 SPEC = ("TN", "activation", "JS (bits)")
 NEIGHBOURS = 50
@@ -108,9 +108,7 @@ class Similarity(Reading):
                 js / (sweep.P * np.log(2)),
             )
             return dict(zip(SPEC, found, strict=True))
-        models = weights_of(sweep.models, sweep.P)
-        quick = [measure for measure in measures(self.n_evecs) if not measure.slow]
-        return {name: matrix for m in quick for name, matrix in zip(m.names, m.compute(models), strict=True)}
+        return spec_matrices(weights_of(sweep.models, sweep.P), self.n_evecs)
 
     def _rows(
         self, measure: Measure, sweep: SweepResults, some: SweepResults, whole: Mapping[str, Matrix]

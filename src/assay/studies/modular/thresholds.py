@@ -4,15 +4,26 @@ Many widths are tried, so the first that passes is often one that was lucky. The
 too, which one unlucky width can spoil; the fit uses all runs alike, and says how far the seeds decide.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from assay.core.run import Record
 
 RESAMPLES = 1000
 BEYOND = 1.5
 """The fit's thresholds range from the narrowest width over this to the widest times this."""
 PLACES, SLOPES = 300, np.geomspace(0.5, 64, 12)
+
+
+def is_perfect(record: Record) -> bool:
+    """Whether it answers every test pair, which neither its training nor its recipe has seen."""
+    return record.status == "done" and record.metrics["test_acc"] == 1
+
+
+def seeds_of(records: Sequence[Record]) -> int:
+    return len({record.run.seed for record in records})
 
 
 def from_here_on(passed: Mapping[int, bool]) -> int | None:

@@ -27,14 +27,9 @@ TOGETHER = 16
 """Models per block of pairs: some 2 MB each at P = 64 over reachable entries, 7 over all."""
 
 
-def automorphism_similarity(model1: Factors, model2: Factors, *, entries: Entries = "reachable") -> float:
-    """The largest `symmetric_similarity` of one model with the images of the other."""
-    return float(automorphism_similarity_matrix([model1, model2], entries=entries)[0, 1])
-
-
 @torch.no_grad()
 def automorphism_similarity_matrix(models: Sequence[Factors], *, entries: Entries = "reachable") -> Matrix:
-    """`automorphism_similarity` of all pairs."""
+    """The largest `symmetric_similarity` of one model with the images of the other, of all pairs."""
     plain = [weights(model) for model in models]
     found = np.zeros((len(plain), len(plain)))
     blocks = [range(start, min(start + TOGETHER, len(plain))) for start in range(0, len(plain), TOGETHER)]

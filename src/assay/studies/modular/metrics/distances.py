@@ -1,10 +1,10 @@
 """Turns similarities into distances, and scores how far two matrices of distances agree in values and in neighbours.
 
 Neighbours are never the point itself, and every share is also given beyond chance: with k of N - 1 others near, two
-unrelated matrices already share k / (N - 1) of their neighbours.
+unrelated matrices already share k / (N - 1) of their neighbours. The names are the spec's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,69 +16,73 @@ Distances = Float[np.ndarray, "N N"]
 K_VALUES = (1, 2, 3, 5, 10, 15, 20, 30)
 
 
-def cosine_similarity_to_metric(similarity: Distances) -> Distances:
+def cosine_similarity_to_metric(sim_mat: Distances) -> Distances:
     """sqrt(2 (1 - s)): the distance of two vectors of length 1 with that cosine."""
-    found = np.sqrt(2 * (1 - np.clip(np.asarray(similarity, dtype=np.float64), -1, 1)))
-    np.fill_diagonal(found, 0)
-    return found
+    return _apart(2 * (1 - np.clip(np.asarray(sim_mat, dtype=np.float64), -1, 1)))
 
 
-def inner_product_to_metric(inner: Distances) -> Distances:
+def inner_product_to_metric(inner_mat: Distances) -> Distances:
     """sqrt(<i,i> + <j,j> - 2 <i,j>)."""
-    inner = np.asarray(inner, dtype=np.float64)
+    inner = np.asarray(inner_mat, dtype=np.float64)
     own = np.diag(inner)
-    found = np.sqrt(np.maximum(own[:, None] + own - 2 * inner, 0))
+    return _apart(own[:, None] + own - 2 * inner)
+
+
+def divergence_to_metric(div_mat: Distances) -> Distances:
+    """The root, which for Jensen-Shannon is a metric."""
+    return _apart(np.asarray(div_mat, dtype=np.float64))
+
+
+def _apart(squares: Distances) -> Distances:
+    found = np.sqrt(np.maximum(squares, 0))
     np.fill_diagonal(found, 0)
     return found
 
 
-def divergence_to_metric(divergence: Distances) -> Distances:
-    """The root, which for Jensen-Shannon is a metric."""
-    return np.sqrt(np.maximum(np.asarray(divergence, dtype=np.float64), 0))
-
-
-def neighbours(distances: Distances, k: int) -> Int[np.ndarray, "N k"]:
+def get_knn_indices(D: Distances, k: int) -> Int[np.ndarray, "N k"]:
     """The k nearest others of each point, the nearest first; of equals the first."""
-    return _order(distances)[:, : _checked(distances, k)]
+    if not 0 < k < len(D):
+        raise UserError(f"k={k}: a point among {len(D)} has 1 to {len(D) - 1} neighbours.")
+    return _order(D)[:, :k]
 
 
-def knn_overlap(D1: Distances, D2: Distances, k: int) -> float:
+def compute_knn_overlap(D1: Distances, D2: Distances, k: int) -> float:
     """The mean share of the k nearest that two matrices have in common."""
     return float(_common(D1, D2, k).mean() / k)
 
 
 def chance_overlap(N: int, k: int) -> float:
-    """The expected `knn_overlap` of unrelated matrices."""
+    """The expected `compute_knn_overlap` of unrelated matrices."""
     return k / (N - 1)
 
 
-def jaccard(D1: Distances, D2: Distances, k: int) -> float:
+def compute_jaccard_index(D1: Distances, D2: Distances, k: int) -> float:
     """The mean of |common| / |either| over points."""
     common = _common(D1, D2, k)
     return float((common / (2 * k - common)).mean())
 
 
-def trustworthiness(D1: Distances, D2: Distances, k: int) -> float:
-    """1 minus the penalty of false neighbours, their rank in D1 beyond k, over the largest possible (Venna and Kaski
-    2001): 1 where all neighbours in D2 are neighbours in D1, 0 at the worst, for every k < N.
+def compute_trustworthiness(D_high: Distances, D_low: Distances, k: int) -> float:
+    """1 minus the penalty of false neighbours, their rank in D_high beyond k, over the largest possible (Venna and
+    Kaski 2001): 1 where all neighbours in D_low are neighbours in D_high, 0 at the worst, for every k < N.
 
     The published scale 2 / (N k (2N - 3k - 1)) is that of k < N / 2; of more neighbours only N - 1 - k can be false.
     """
-    N = len(D1)
+    N = len(D_high)
     ranks = np.empty((N, N), dtype=np.int64)
-    np.put_along_axis(ranks, _order(D1), np.arange(1, N)[None], axis=1)
-    beyond = np.take_along_axis(ranks, neighbours(D2, k), axis=1) - k
+    np.put_along_axis(ranks, _order(D_high), np.arange(1, N)[None], axis=1)
+    beyond = np.take_along_axis(ranks, get_knn_indices(D_low, k), axis=1) - k
     worst = N * _worst_penalty(N, k)
     return float(1 - np.maximum(beyond, 0).sum() / worst) if worst else 1.0
 
 
-def continuity(D1: Distances, D2: Distances, k: int) -> float:
-    """`trustworthiness` with the roles exchanged: are those that are near in D1 still near in D2?"""
-    return trustworthiness(D2, D1, k)
+def compute_continuity(D_high: Distances, D_low: Distances, k: int) -> float:
+    """`compute_trustworthiness` with the roles exchanged: are those that are near in D_high still near in D_low?"""
+    return compute_trustworthiness(D_low, D_high, k)
 
 
 def chance_trustworthiness(N: int, k: int) -> float:
-    """The expected `trustworthiness` of unrelated matrices: a stranger is near with probability k / (N - 1)."""
+    """The expected `compute_trustworthiness` of unrelated matrices: a stranger is near with probability k / (N - 1)."""
     strangers = N - 1 - k
     worst = _worst_penalty(N, k)
     return 1 - k / (N - 1) * strangers * (strangers + 1) / 2 / worst if worst else 1.0
@@ -89,50 +93,87 @@ def beyond_chance(score: float, chance: float) -> float:
     return (score - chance) / (1 - chance) if chance < 1 else 0.0
 
 
-def optimal_scale(D1: Distances, D2: Distances) -> float:
-    """The alpha with the least |D1 - alpha D2|."""
-    first, second = _pairs(D1), _pairs(D2)
+def compute_optimal_scale(D: Distances, D_prime: Distances) -> float:
+    """The alpha with the least |D - alpha D'|."""
+    first, second = get_upper_triangular(D), get_upper_triangular(D_prime)
     scale = second @ second
     return float(first @ second / scale) if scale else 0.0
 
 
-def stress(D1: Distances, D2: Distances, scale: float = 1.0) -> float:
-    """|D1 - scale D2| / |D1| over pairs."""
-    first, second = _pairs(D1), _pairs(D2)
+def compute_stress(D: Distances, D_prime: Distances, normalize: bool = True, *, scale: float | None = None) -> float:
+    """|D - alpha D'| / |D| over pairs: alpha is the best there is, 1 without `normalize`, or the given scale."""
+    if scale is None:
+        scale = compute_optimal_scale(D, D_prime) if normalize else 1.0
+    first, second = get_upper_triangular(D), get_upper_triangular(D_prime)
     size = first @ first
     return float(np.sqrt(((first - scale * second) ** 2).sum() / size)) if size else 0.0
 
 
 def compare_metrics(
-    D1: Any, D2: Any, name1: str = "D1", name2: str = "D2", k_values: Sequence[int] | None = None
+    D1: Any,
+    D2: Any,
+    name1: str = "D1",
+    name2: str = "D2",
+    k_values: Sequence[int] | None = None,
+    *,
+    k: int | None = None,
 ) -> dict[str, Any]:
-    """All scores of two matrices: the spec's keys, the rank correlation, and neighbour scores beyond chance."""
+    """All scores of two matrices: the spec's keys, the rank correlation, and neighbour scores beyond chance. `k` is
+    one number of neighbours instead of several."""
+    from scipy.stats import rankdata
+
     D1, D2 = np.asarray(D1, dtype=np.float64), np.asarray(D2, dtype=np.float64)
     N = len(D1)
     if D1.shape != D2.shape or D1.shape != (N, N) or N < 3:
         raise UserError(f"distances of the same 3 or more points are compared, not {D1.shape} and {D2.shape}.")
-    ks = [k for k in (K_VALUES if k_values is None else k_values) if 0 < k < N]
-    alpha = optimal_scale(D1, D2)
+    asked = [k] if k is not None else K_VALUES if k_values is None else k_values
+    ks = [k for k in asked if 0 < k < N]
+    pairs = get_upper_triangular(D1), get_upper_triangular(D2)
     found: dict[str, Any] = {
         "name1": name1,
         "name2": name2,
-        "pearson": correlation(_pairs(D1), _pairs(D2)),
-        "spearman": correlation(_ranked(_pairs(D1)), _ranked(_pairs(D2))),
-        "optimal_scale": alpha,
-        "stress": stress(D1, D2, alpha),
-        "stress_unnorm": stress(D1, D2),
+        "pearson": correlation(*pairs),
+        "spearman": correlation(*map(rankdata, pairs)),
+        "optimal_scale": compute_optimal_scale(D1, D2),
+        "stress": compute_stress(D1, D2),
+        "stress_unnorm": compute_stress(D1, D2, normalize=False),
         "k_values": ks,
     }
-    for score in (knn_overlap, jaccard, trustworthiness, continuity):
-        found[score.__name__] = [score(D1, D2, k) for k in ks]
-    found["knn_overlap_chance"] = [chance_overlap(N, k) for k in ks]
-    for name, chance in (
-        ("knn_overlap", chance_overlap),
-        ("trustworthiness", chance_trustworthiness),
-        ("continuity", chance_trustworthiness),
+    for name, score, chance in (
+        ("knn_overlap", compute_knn_overlap, chance_overlap),
+        ("jaccard", compute_jaccard_index, None),
+        ("trustworthiness", compute_trustworthiness, chance_trustworthiness),
+        ("continuity", compute_continuity, chance_trustworthiness),
     ):
-        found[f"{name}_adjusted"] = [beyond_chance(s, chance(N, k)) for s, k in zip(found[name], ks, strict=True)]
-    return found
+        found[name] = [score(D1, D2, k) for k in ks]
+        if chance:
+            found[f"{name}_adjusted"] = [beyond_chance(s, chance(N, k)) for s, k in zip(found[name], ks, strict=True)]
+    return found | {"knn_overlap_chance": [chance_overlap(N, k) for k in ks]}
+
+
+def print_comparison_results(results: Mapping[str, Any]) -> None:
+    """Print the result of `compare_metrics`."""
+    print(f"{results['name1']} and {results['name2']}")
+    for name in ("pearson", "spearman", "optimal_scale", "stress", "stress_unnorm"):
+        print(f"  {name:<16} {results[name]:.4f}")
+    columns = ("knn_overlap", "knn_overlap_chance", "jaccard", "trustworthiness", "continuity")
+    print(f"  {'k':<4}" + "".join(f"{name:>20}" for name in columns))
+    for k, *scores in zip(results["k_values"], *(results[name] for name in columns), strict=True):
+        print(f"  {k:<4}" + "".join(f"{score:>20.4f}" for score in scores))
+
+
+def get_upper_triangular(mat: Any, k: int = 1) -> Float[np.ndarray, " pairs"]:
+    """The entries above the diagonal, or from the k-th diagonal on: every pair once."""
+    values = np.asarray(mat, dtype=np.float64)
+    return values[np.triu_indices(len(values), k=k)]
+
+
+def pearson_correlation(D1: Any, D2: Any) -> float:
+    """Pearson's correlation over the pairs of two matrices, or of two vectors."""
+    first, second = (np.asarray(x, dtype=np.float64) for x in (D1, D2))
+    if first.ndim == 2:
+        first, second = get_upper_triangular(first), get_upper_triangular(second)
+    return correlation(first, second)
 
 
 def correlation(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) -> float:
@@ -149,7 +190,7 @@ def _worst_penalty(N: int, k: int) -> int:
 
 
 def _common(D1: Distances, D2: Distances, k: int) -> Int[np.ndarray, " N"]:
-    near1, near2 = neighbours(D1, k), neighbours(D2, k)
+    near1, near2 = get_knn_indices(D1, k), get_knn_indices(D2, k)
     return (near1[:, :, None] == near2[:, None, :]).sum(axis=(1, 2))
 
 
@@ -158,19 +199,3 @@ def _order(distances: Distances) -> Int[np.ndarray, "N others"]:
     masked = np.array(distances, dtype=np.float64)
     np.fill_diagonal(masked, np.inf)
     return np.argsort(masked, axis=1, kind="stable")[:, :-1]
-
-
-def _checked(distances: Distances, k: int) -> int:
-    if not 0 < k < len(distances):
-        raise UserError(f"k={k}: a point among {len(distances)} has 1 to {len(distances) - 1} neighbours.")
-    return k
-
-
-def _pairs(distances: Distances) -> Float[np.ndarray, " pairs"]:
-    return np.asarray(distances, dtype=np.float64)[np.triu_indices(len(distances), k=1)]
-
-
-def _ranked(values: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
-    from scipy.stats import rankdata
-
-    return rankdata(values)

@@ -61,6 +61,21 @@ def dominant_frequencies(law: Law, share: float = 0.9) -> np.ndarray:
 
 
 @torch.no_grad()
+def frequency_use(model: Factors) -> Float[np.ndarray, " frequencies"]:
+    """The part of the right answer's logit that a model owes to each frequency, averaged over all inputs and centred
+    over outputs: it goes where the frequency is taken out of all inputs, and the parts add up to the whole.
+
+        c_f = sum_h Re[w(f) conj(l_a(f) r_b(f) + r_a(f) l_b(f))] / P^3        transforms of a unit's five vectors
+
+    Unlike the laws it depends on phases: units of one frequency that do not work together give nothing."""
+    plain = weights(model)
+    (la, lb), (ra, rb) = (_halves(side, plain.P) for side in (plain.w_l, plain.w_r))
+    found = (torch.fft.rfft(plain.w_p.T) * (la * rb + ra * lb).conj()).real.sum(dim=0) / plain.P**3
+    found[0] = 0  # it is added to all outputs alike
+    return (found * _mirrored(plain.P, found)).cpu().numpy()
+
+
+@torch.no_grad()
 def phase_scrambled(model: Factors, rng: torch.Generator) -> Weights:
     """Draw a new phase at every frequency of each unit's five vectors (left and right of a and of b, and the readout):
     this keeps their power spectra and destroys how units work together."""
@@ -90,11 +105,14 @@ def _power(model: Weights) -> Float[Tensor, "P frequencies"]:
 
 
 def _diagonal(model: Weights) -> Float[Tensor, "P frequencies"]:
-    (la, lb), (ra, rb) = (
-        torch.fft.rfft(side.unflatten(1, (2, model.P)), dim=2).unbind(dim=1) for side in (model.w_l, model.w_r)
-    )
+    (la, lb), (ra, rb) = (_halves(side, model.P) for side in (model.w_l, model.w_r))
     found = model.w_p.to(la.dtype) @ (la * rb + ra * lb)
     return found.abs().square() * _mirrored(model.P, found.real)
+
+
+def _halves(side: Float[Tensor, "units inputs"], P: int) -> tuple[Tensor, ...]:
+    """The spectra of the weights of a and of b."""
+    return torch.fft.rfft(side.unflatten(1, (2, P)), dim=2).unbind(dim=1)
 
 
 def _mirrored(P: int, like: Tensor) -> Float[Tensor, " frequencies"]:

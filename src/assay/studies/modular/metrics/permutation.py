@@ -37,10 +37,6 @@ class Contrast:
     beyond: float
     p: float
 
-    @property
-    def difference(self) -> float:
-        return self.within - self.between
-
 
 def mantel(one: Square, other: Square, *, rng: np.random.Generator, permutations: int = 999) -> Mantel:
     """Mantel (1967)."""
@@ -90,6 +86,43 @@ def contrast(
     p = _p(found, [apart(rng.permutation(labels)) for _ in range(permutations)])
     values = matrix[upper]
     return Contrast(float(values[inside].mean()), float(values[outside].mean()), found, p)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The largest step between neighbouring blocks, matrix by matrix; p: of so large a mean, were the order chance."""
+
+    sizes: list[float]
+    p: float
+
+
+def largest_step(matrices: Sequence[Square], *, window: int, rng: np.random.Generator, permutations: int = 999) -> Step:
+    """How much more alike models are within a side than across, at the border where that is most (Foote 2000, the
+    checkerboard kernel): the mean of the `window` rows before the border and of those after it, each among themselves,
+    over the mean between the two. Rows are ordered, here by width, and every permutation has its own best border.
+
+    Blocks that are more alike inside by x make a step of x, one block of strong models beside weak ones of x / 2.
+    Strengths that add to both sides of a border cancel, and strengths that grow slowly leave little."""
+    kernels = _checkerboards(len(matrices[0]), window)
+
+    def sizes(order: Any) -> list[float]:
+        return [float((kernels @ matrix[np.ix_(order, order)].ravel()).max()) for matrix in matrices]
+
+    found = sizes(np.arange(len(matrices[0])))
+    others = [np.mean(sizes(rng.permutation(len(matrices[0])))) for _ in range(permutations)]
+    return Step(found, float((1 + (np.array(others) >= np.mean(found)).sum()) / (1 + permutations)))
+
+
+def _checkerboards(N: int, window: int) -> Float[np.ndarray, "borders entries"]:
+    """For every border, the weights of the entries of a matrix: they sum to 1 within the two sides, to -1 across."""
+    if not 2 <= window <= N // 2:
+        raise UserError(f"window={window}: a side of a border among {N} widths has 2 to {N // 2} of them.")
+    side = (1 - np.eye(window)) / (2 * window * (window - 1))
+    across = np.full((window, window), -1 / (2 * window**2))
+    kernels = np.zeros((N - 2 * window + 1, N, N))
+    for start, kernel in enumerate(kernels):
+        kernel[start : start + 2 * window, start : start + 2 * window] = np.block([[side, across], [across, side]])
+    return kernels.reshape(len(kernels), -1)
 
 
 def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:

@@ -1,6 +1,6 @@
 """The spectra of a bilinear model's forms: eigenvalues, effective rank, and divergence of distributions."""
 
-from typing import Any, Literal, assert_never
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,30 +94,20 @@ def _compressed(
     return basis, half + half.mT
 
 
-def effective_rank(
-    eigenvalues: Float[Tensor, "*batch rank"], method: Literal["entropy", "ratio"] = "entropy"
-) -> Float[Tensor, "*batch"]:
-    """The effective number of eigenvalues; 0 for a form of zeros.
-
-    entropy   exp(-sum p ln p) with p the shares of the squares       ratio   sum |x| / max |x|"""
-    size = eigenvalues.abs()
-    if method == "ratio":
-        largest = size.amax(dim=-1)
-        return torch.where(largest > 0, size.sum(dim=-1) / largest, 0.0)
-    if method == "entropy":
-        total = size.square().sum(dim=-1, keepdim=True)
-        shares = torch.where(total > 0, size.square() / total, 0.0)
-        found = (-torch.xlogy(shares, shares).sum(dim=-1)).exp()
-        return torch.where(total[..., 0] > 0, found, 0.0)
-    assert_never(method)
-
-
 def entropy_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    return effective_rank(eigenvalues, "entropy")
+    """exp(-sum p ln p) with p the shares of the squares: the effective number of eigenvalues; 0 for a form of zeros."""
+    squares = eigenvalues.square()
+    total = squares.sum(dim=-1, keepdim=True)
+    shares = torch.where(total > 0, squares / total, 0.0)
+    found = (-torch.xlogy(shares, shares).sum(dim=-1)).exp()
+    return torch.where(total[..., 0] > 0, found, 0.0)
 
 
 def ratio_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
-    return effective_rank(eigenvalues, "ratio")
+    """sum |x| / max |x|; 0 for a form of zeros."""
+    size = eigenvalues.abs()
+    largest = size.amax(dim=-1)
+    return torch.where(largest > 0, size.sum(dim=-1) / largest, 0.0)
 
 
 def cumulative_explained_variance(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:

@@ -116,14 +116,10 @@ def cosines(inner: Matrix) -> Matrix:
     return found
 
 
-def activation_similarity(model1: Factors, model2: Factors) -> float:
-    """The cosine of two models' logits, averaged over all P^2 inputs."""
-    return float(activation_similarity_matrix([model1, model2])[0, 1])
-
-
 @torch.no_grad()
 def activation_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtype = torch.float64) -> Matrix:
-    """`activation_similarity` of all pairs: rows are normalised once, and one product has every pair."""
+    """The cosine of the logits, averaged over all P^2 inputs, of all pairs: rows are normalised once, and one product
+    has every pair."""
     plain = [weights(model, dtype) for model in models]
     total = _gram(logits.mul_(_inverse_norms(logits)) for logits in _logits(plain))
     found = np.clip(total / plain[0].P ** 2, -1, 1)
@@ -152,25 +148,11 @@ def all_logits(model: Factors) -> Float[Tensor, "pairs P"]:
 
 
 @torch.no_grad()
-def linear_cka(x: Float[Tensor, "n d_x"], y: Float[Tensor, "n d_y"]) -> float:
-    """|X^T Y|^2 / (|X^T X| |Y^T Y|) of centred features, in [0, 1] (Kornblith et al. 2019): 1 where one is a rotation
-    and a scaling of the other."""
-    x, y = x - x.mean(dim=0), y - y.mean(dim=0)
-    scale = (x.T @ x).norm() * (y.T @ y).norm()
-    return float((x.T @ y).square().sum() / scale) if scale > 0 else 0.0
-
-
-@torch.no_grad()
-def procrustes_similarity(x: Float[Tensor, "n d_x"], y: Float[Tensor, "n d_y"]) -> float:
-    """The best cosine of X and Y Q over orthogonal Q, in [0, 1]: the nuclear norm of X^T Y over |X| |Y|, centred."""
-    x, y = x - x.mean(dim=0), y - y.mean(dim=0)
-    scale = x.norm() * y.norm()
-    return float(torch.linalg.svdvals(x.T @ y).sum() / scale) if scale > 0 else 0.0
-
-
-@torch.no_grad()
 def hidden_similarity_matrices(models: Sequence[Factors]) -> tuple[Matrix, Matrix]:
-    """`linear_cka` and `procrustes_similarity` of all pairs' hidden units, from one pass over the products."""
+    """Two similarities of all pairs' hidden units X and Y, centred over inputs, in [0, 1], from one pass over the
+    products: linear CKA, |X^T Y|^2 / (|X^T X| |Y^T Y|) (Kornblith et al. 2019), and the best cosine of X and Y Q over
+    orthogonal Q, the nuclear norm of X^T Y over |X| |Y|. Both are 1 where one is a rotation and a scaling of the other.
+    """
     units = [x - x.mean(dim=0) for x in map(hidden, models)]
     cka, nuclear = np.zeros((2, len(units), len(units)))
     for i, x in enumerate(units):

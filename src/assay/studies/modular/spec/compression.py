@@ -57,8 +57,8 @@ def run_sweep(
     **recipe: Any,
 ) -> SweepResults:
     """Train a model of each width and seed, all as one program; 1 .. P by default. `recipe` are options of `assay
-    modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share, settle; left out, they are the spec's. The
-    models are those of that command, with its preset `spec`."""
+    modular sweep`: epochs, batch, lr, weight_decay, train_share, test_share, settle, anneal; left out, they are the
+    spec's. The models are those of that command, with its preset `spec`."""
     widths = tuple(range(1, P + 1) if dimensions is None else dimensions)
     given = Recipe().recipe() | recipe
     study = Sweep(P=P, dimensions=tuple(dict.fromkeys(widths)), seeds=tuple(dict.fromkeys(seeds)), **given)

@@ -7,8 +7,9 @@
 `show_progress` is accepted everywhere the original has it; nothing here takes long enough to show it.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +24,25 @@ from assay.studies.modular.metrics.frequency_law import eigen_law
 from assay.studies.modular.metrics.tensor_similarity import Factors
 
 Array = np.ndarray | Tensor
-Method = Literal["entropy", "ratio"]
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.as_tensor(values).detach().cpu()
+
+
+def _plain(found: Tensor) -> Any:
+    """A Python number for one value, an array for more."""
+    return found.item() if found.ndim == 0 else found.numpy()
+
+
+def _of_arrays(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The function on arrays or tensors: a number for one spectrum, an array for several."""
+
+    @wraps(function)
+    def found(eigenvalues: Float[Array, "*batch rank"], *options: Any, **named: Any) -> Any:
+        return _plain(function(_tensor(eigenvalues), *options, **named))
+
+    return found
 
 
 def compute_interaction_matrix(model: Factors, remainder: int | None = None) -> Float[np.ndarray, "..."]:
@@ -50,11 +69,12 @@ def extract_remainder_matrix(
     return int_mat_stack[remainder]
 
 
-def compute_effective_rank(int_mat: Float[Array, "*batch n n"], method: Method = "entropy") -> Any:
+def compute_effective_rank(int_mat: Float[Array, "*batch n n"], method: Literal["entropy", "ratio"] = "entropy") -> Any:
     """The effective rank of a symmetric matrix, or of each of several."""
-    if method not in get_args(Method):
-        raise UserError(f"method={method!r}: choose one of {', '.join(get_args(Method))}.")
-    return _plain(spectra.effective_rank(spectra.eigenpairs(_tensor(int_mat))[0], method))
+    methods = {"entropy": entropy_effective_rank, "ratio": ratio_effective_rank}
+    if method not in methods:
+        raise UserError(f"method={method!r}: choose one of {', '.join(methods)}.")
+    return methods[method](compute_eigendecomposition(int_mat)[0])
 
 
 def compute_eigendecomposition(int_mat: Float[Array, "*batch n n"]) -> tuple[np.ndarray, np.ndarray]:
@@ -108,30 +128,7 @@ def compute_all_frequency_heatmaps(
     return {key: compute_frequency_heatmap(eigen_data, key, P, n_evecs) for key in eigen_data}
 
 
-def entropy_effective_rank(eigenvalues: Float[Array, "*batch rank"]) -> Any:
-    """exp of the entropy of the squares' shares: a number, or an array for several spectra."""
-    return _plain(spectra.effective_rank(_tensor(eigenvalues), "entropy"))
-
-
-def ratio_effective_rank(eigenvalues: Float[Array, "*batch rank"]) -> Any:
-    """sum |x| / max |x|: a number, or an array for several spectra."""
-    return _plain(spectra.effective_rank(_tensor(eigenvalues), "ratio"))
-
-
-def cumulative_explained_variance(eigenvalues: Float[Array, "*batch rank"]) -> Float[np.ndarray, "*batch rank"]:
-    """The share of the sum of squares that the largest 1, 2, ... eigenvalues have; 1 throughout for a form of zeros."""
-    return spectra.cumulative_explained_variance(_tensor(eigenvalues)).numpy()
-
-
-def components_for_variance_threshold(eigenvalues: Float[Array, "*batch rank"], threshold: float = 0.99) -> Any:
-    """The fewest of the largest eigenvalues with at least this share of the sum of squares: a number, or an array."""
-    return _plain(spectra.components_for_variance_threshold(_tensor(eigenvalues), threshold))
-
-
-def _tensor(values: Any) -> Tensor:
-    return torch.as_tensor(values).detach().cpu()
-
-
-def _plain(found: Tensor) -> Any:
-    """A Python number for one value, an array for more."""
-    return found.item() if found.ndim == 0 else found.numpy()
+entropy_effective_rank = _of_arrays(spectra.entropy_effective_rank)
+ratio_effective_rank = _of_arrays(spectra.ratio_effective_rank)
+cumulative_explained_variance = _of_arrays(spectra.cumulative_explained_variance)
+components_for_variance_threshold = _of_arrays(spectra.components_for_variance_threshold)
