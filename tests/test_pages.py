@@ -1,4 +1,4 @@
-"""Every code block of the documentation runs: small commands as they stand, long ones up to their plan."""
+"""Every code block of the documentation is tried: commands up to their plan, those of small pages in full when slow."""
 
 import re
 import shlex
@@ -14,15 +14,19 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 STUDIES = ("expressivity", "icl", "modular", "perplexity", "sae")
 QUICK = {"batch_eval": 256, "retr_steps": 20, "retr_train_steps": 3}
-RUN = ("recipes.md", "commands.md")
-"""Pages whose commands are small enough to be run, not only planned."""
+SMALL = ("recipes.md", "commands.md")
+"""Pages whose commands are small enough to be run, by the slow tests, and not only planned."""
 READING = {"--dry-run", "--choices", "similarity", "frequencies", "figures"}
 """Words of commands that compute nothing."""
 LARGE = ("smollm2-135m", "meta-llama", "create_quick_test", 'device="cuda"', 'Store("results")')
 """Python that needs a model, a GPU or stored runs is compiled only."""
 
 
-def sections() -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
+Blocks = list[tuple[str, str, str]]
+"""Language, file name or "", and text."""
+
+
+def sections() -> Iterator[tuple[str, str, Blocks]]:
     for page in PAGES:
         for section in re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
             if blocks := re.findall(r"^```(bash|python)(?: (\S+))?\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
@@ -34,14 +38,14 @@ def commands(text: str) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-@pytest.mark.parametrize(("page", "section", "blocks"), [pytest.param(*s, id=f"{s[0]}-{s[1]}") for s in sections()])
-def test_every_block_runs(
-    page: str,
-    section: str,
-    blocks: list[tuple[str, str, str]],
-    tmp_path: Path,
-    cli: Callable[..., tuple[int, str, str]],
-    monkeypatch: pytest.MonkeyPatch,
+EVERY = [pytest.param(*section, id=f"{section[0]}-{section[1]}") for section in sections()]
+IN_FULL = [pytest.param(*section, id=f"{section[0]}-{section[1]}") for section in sections() if section[0] in SMALL]
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(("page", "section", "blocks"), EVERY)
+def test_every_block_can_be_planned(
+    page: str, section: str, blocks: Blocks, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(assay, "run", partial(assay.run, executor="serial", **QUICK))
@@ -51,31 +55,46 @@ def test_every_block_runs(
             (tmp_path / name).write_text(text)
         elif language == "python":
             program = compile(text, f"{page}: {section}", "exec")
-            if not any(word in text for word in LARGE):
+            if page not in SMALL and not any(word in text for word in LARGE):
                 exec(program, {"__name__": "__main__"})
         else:
             for words in commands(text):
-                assert words[0] == "assay", words
-                code, out, err = cli(*words[1:], *extra(page, words))
-                assert code == 0 or missing(err), f"{words}\n{out}\n{err}"
+                code, out, err = cli(*words[1:], *(["--dry-run"] if computes(words) else []))
+                assert code == 0 or missing(words, err), f"{words}\n{out}\n{err}"
 
 
-def extra(page: str, words: list[str]) -> list[str]:
-    """What makes a command small: a study's options, or its plan alone."""
-    computes = words[1] in STUDIES and not {"--dry-run", "--choices", "similarity", "frequencies", "figures"} & set(
-        words
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("page", "section", "blocks"), IN_FULL)
+def test_every_block_of_a_small_page_runs(
+    page: str, section: str, blocks: Blocks, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language, _, text in blocks:
+        if language == "python":
+            exec(compile(text, f"{page}: {section}", "exec"), {"__name__": "__main__"})
+            continue
+        for words in commands(text):
+            code, out, err = cli(*words[1:])
+            assert code == 0, f"{words}\n{out}\n{err}"
+
+
+def computes(words: list[str]) -> bool:
+    return words[1] in STUDIES and "eval" not in words and not READING & set(words)
+
+
+def missing(words: list[str], err: str) -> bool:
+    """Return whether the command was refused for data or a model that is not on this machine, or for the results of the
+    command before it, which was only planned."""
+    said = (
+        "assay data pull",
+        "--offline",
+        "does not exist",
+        "no text 'my_texts'",
+        "0 CUDA devices",
+        "no results folder",
     )
-    if not computes:
-        return []
-    if page not in RUN:
-        return [] if "eval" in words else ["--dry-run"]
-    small = [f"--{name}={size}" for name, size in QUICK.items() if words[1] == "expressivity"]
-    return [*small, *([] if "--executor" in words else ["--executor", "serial"])]
-
-
-def missing(err: str) -> bool:
-    """Return whether the command was refused only for data or a model that is not on this machine."""
-    return any(said in err for said in ("assay data pull", "--offline", "no such file", "is not here", "cannot read"))
+    return any(each in err for each in said) or (words[1] == "report" and "nothing" in err)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
