@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --no-warn-
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench peers drill docs notebooks setup clean
+.PHONY: demo test test-full lint bench peers drill docs site notebooks setup clean
 
 demo: $(VENV)/.assay
 	@$(BIN)/assay demo
@@ -53,6 +53,16 @@ docs: $(VENV)/.assay
 	$(BIN)/python docs/masks_perplexity.py
 	$(BIN)/python docs/layers_icl.py
 	$(BIN)/python docs/coming_from.py
+
+# The documentation as a site, in build/site; its generator needs nothing of assay.
+site: .venv-site/.sphinx
+	.venv-site/bin/sphinx-build --quiet --fail-on-warning docs build/site
+	@echo "build/site/index.html"
+
+.venv-site/.sphinx:
+	test -x .venv-site/bin/python || $(PYTHON) -m venv .venv-site
+	.venv-site/bin/pip install --quiet 'sphinx>=9,<10' 'myst-parser>=5,<6' furo
+	touch $@
 
 # The tutorials are Python files; Jupyter wants its own.
 notebooks: $(VENV)/.dev
