@@ -49,6 +49,7 @@ drill: $(VENV)/.dev
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
 	$(BIN)/python docs/masks_perplexity.py
+	$(BIN)/python docs/layers_icl.py
 	$(BIN)/python docs/coming_from.py
 
 # The tutorials are Python files; Jupyter wants its own.

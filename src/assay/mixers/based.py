@@ -7,7 +7,7 @@ sliding window, is a mixer of its own: `hybrid:pattern=sliding_window+based` put
 
 The layer is the authors', with the one head of their sweeps of recall (their language models have 12 or 16).
 
-Differs from the published layer:
+Differs from the paper's layer:
 - neither the window nor the gated short convolutions that its models alternate with this layer
 - each product of two channels is kept once, not twice: the same weights from 153 features, where the authors have 273
 """

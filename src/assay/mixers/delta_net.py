@@ -10,7 +10,7 @@ State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the 
 The layer is that of Yang et al. 2024: keys and values of d_model channels, 4 heads, a convolution of 4 tokens on q, k
 and v, the SiLU after it also where there is no convolution (conv=0).
 
-Differs from the published layer:
+Differs from the paper's layer:
 - 4 heads whatever the width, where the paper's models have heads of 128 channels
 """
 

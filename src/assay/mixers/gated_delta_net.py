@@ -9,7 +9,7 @@ State: S, d_k x d_v scalars per head, whatever the length, and 12 d_model of the
 The layer is the authors': values twice as wide as keys, a convolution of 4 tokens on q, k and v, exp(A) from 0 to 16 at
 the start. Zoology's sweeps of recall leave out the gate: `use_gate=False:num_heads=2`.
 
-Differs from the published layer:
+Differs from the paper's layer:
 - keys of d_model channels and values of 2 d_model, as in zoology; with the gate the authors' models have .75 and 1.5,
   which is `expand_k=0.75:expand_v=1.5`
 - 4 heads whatever the width, where those models have heads of 256 key channels

@@ -8,7 +8,7 @@ State: S, d_k x d_v scalars per head, whatever the length.
 The layer is the authors': keys of d_model / 2 channels, values of d_model, the gate's rank and divisor, RMSNorm where
 the paper's formula has LayerNorm, no convolution; `conv=4` is their option, on q, k and v with a SiLU after it.
 
-Differs from the published layer:
+Differs from the paper's layer:
 - 2 heads, as in zoology's sweeps of recall, not 4: at the widths of this benchmark the keys of 4 would be narrow
 - weights start as torch starts a linear layer
 """

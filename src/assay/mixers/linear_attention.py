@@ -9,7 +9,7 @@ The layer is flash-linear-attention's, with its defaults: phi a product of two l
 on every head's output. `feature_map=elu:normalize=True` gives the paper's weights; the RMSNorm, which the paper does
 not have, stays.
 
-Differs from the published layer:
+Differs from the paper's layer:
 - a learned map is one for all heads of a layer, where hedgehog was published with one per head; t2r has no bias
 - weights start as torch starts a linear layer
 """

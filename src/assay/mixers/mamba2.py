@@ -10,7 +10,7 @@ convolution.
 The layer is the authors': heads of 64 channels, d_state 128, a convolution of 4 tokens on u, B and C with a bias; at
 the start, exp(A) is in 1 to 16 and dt in .001 to .1. Zoology's sweeps of recall have a d_state of 8 to 24.
 
-Differs from the published layer:
+Differs from the paper's layer:
 - widths that 64 does not divide have fewer and wider heads, where the authors' layer refuses them; `num_heads` sets
   their number instead
 """

@@ -9,7 +9,7 @@ which gives the same scores: the state needs no position. State: S, d_k x d_v sc
 The layer is flash-linear-attention's: keys of d_model channels, values of twice as many, RMSNorm where the paper's
 formula has GroupNorm, no convolution; `conv=4` is that layer's option, on q, k and v with a SiLU after it.
 
-Differs from the published layer:
+Differs from the paper's layer:
 - 4 heads, not 8 (the paper's models have heads of 256 key channels): at the widths of this benchmark the keys of 8
   would be narrow. So ours forget at four rates, the slowest by half in 177 tokens.
 - weights start as torch starts a linear layer, not from Xavier's law with the gain 2^-2.5

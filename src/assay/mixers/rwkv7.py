@@ -9,9 +9,13 @@
 A lora is W_2 act(W_1 x) + b: tanh for w, nothing for a, a sigmoid and no bias for g.
 State: S, d x d scalars per head, and the last token, d_model.
 
-Differs from the paper: 4 heads whatever the width, where its models have heads of 64 channels. Every layer is what the
-first layer is there: later ones mix their values with the first layer's. W_o and every W_1 start as torch starts a
-linear layer, the authors' at 0; the other weights start as theirs do in the first layer. 1e-6 under |kappa|'s root.
+The layer is the authors' first one (later ones also mix their values with the first one's): ranks of max(32, 2.5 to 5
+sqrt(d_model)), in steps of 32; shifts, biases and weights start as theirs.
+
+Differs from the paper:
+- 4 heads whatever the width, where its models have heads of 64 channels
+- every layer is a first layer, since a mixer here does not see the others
+- W_o and every W_1 start as torch starts a linear layer, the authors' at 0; 1e-6 under the root of |kappa|
 """
 
 import math

@@ -11,7 +11,8 @@ from assay.nn.axes import Token, Tokens
 
 class ShortConvolution(nn.Module):
     """y_t = sum_{i<kernel} w_i x_{t-kernel+1+i}, channel by channel: the last weight is the present token's. Zeros
-    stand before the first token. Weights start as torch starts a depthwise convolution, a bias per channel likewise."""
+    stand before the first token. Weights start as torch starts a depthwise convolution, a bias per channel likewise.
+    Keeps the input dtype: fp32 weights would upcast half precision, and the kernels behind it to float32 products."""
 
     def __init__(self, d_model: int, kernel: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -22,7 +23,7 @@ class ShortConvolution(nn.Module):
             nn.init.uniform_(parameter, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, x: Tokens) -> Tokens:
-        return self._shifted(self._weighted(x))
+        return self._shifted(self._weighted(x)).to(x.dtype)
 
     def _weighted(self, x: Tokens) -> Tokens:
         if scan.backend == "triton":
@@ -40,7 +41,8 @@ class ShortConvolution(nn.Module):
         self, x: Token, seen: Float[Tensor, "batch seen d_model"]
     ) -> tuple[Token, Float[Tensor, "batch seen d_model"]]:
         window = torch.cat([seen, x[:, None]], dim=1)
-        return self._shifted(torch.einsum("btd,dt->bd", window, self.weight)), window[:, 1:]
+        y = (window * self.weight.T).sum(dim=1)
+        return self._shifted(y).to(x.dtype), window[:, 1:]
 
     def _shifted(self, y: Float[Tensor, "*axes d_model"]) -> Float[Tensor, "*axes d_model"]:
         return y if self.bias is None else y + self.bias

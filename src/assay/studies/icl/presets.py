@@ -14,7 +14,7 @@ MIXERS = (
     "gated_linear_attn:num_heads=1:expand_k=1",
     "retention:num_heads=4:expand_k=2",
     "delta_net:num_heads=1",
-    "gated_delta_net:num_heads=1",
+    "gated_delta_net:num_heads=1:expand_v=1",
     "mamba2:d_state=64",
     "hybrid:pattern=(sliding_window:num_heads=2:window=16)+(delta_net:num_heads=1:conv=0)",
     "gru",
