@@ -76,7 +76,7 @@ def token_shifted(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     ours |= {"removal": theirs.pop("k_k"), "replacement": theirs.pop("k_a"), "bonus": theirs.pop("r_k")[:, None]}
     for name, weight in theirs.items():
         prefix = next(prefix for prefix in names if name.startswith(f"{prefix}."))
-        ours[name.replace(prefix, names[prefix], 1)] = weight
+        ours[name.replace(prefix, names[prefix], 1).replace(".0.", ".down.").replace(".2.", ".up.")] = weight
     return ours
 
 
