@@ -1,6 +1,6 @@
 """Measures CPU seconds of each mixer token by token against its parallel form, in one run, on one thread.
 
-    python benchmarks/mixers.py                       every registered mixer
+    python benchmarks/mixers.py                       every mixer that runs on a CPU
     python benchmarks/mixers.py delta_net mamba2      these
 
 One sequence of 1024 tokens, d_model 128, forward only, no gradients, the best of several runs. Both forms compute the
@@ -60,7 +60,7 @@ def measure(name: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", default=mixers.names())
+    parser.add_argument("names", nargs="*", default=[name for name in mixers.names() if mixers[name].portable])
     torch.set_num_threads(1)
     print(f"{'mixer':<18} {'step loop':>11} {'parallel':>11} {'ratio':>8}   largest difference")
     ratios = {name: measure(name) for name in parser.parse_args().names}

@@ -26,8 +26,17 @@ MIXERS = (
     "mamba2:num_heads=4:d_state=64",
     "delta_net:num_heads=4",
     "gated_delta_net:num_heads=4",
+    "delta_product:num_heads=4",
+    "mlstm:num_heads=4",
+    "mesa:num_heads=4",
+    "kda:num_heads=4",
+    "rwkv7:num_heads=4",
+    "hyena",
+    "base_conv",
 )
-RECURRENT = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net")
+RECURRENT = (
+    "gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net", "delta_product", "mlstm", "mesa",
+)  # fmt: skip
 
 
 def milliseconds(label: str, length: int, backend: str) -> float:

@@ -1,13 +1,19 @@
-"""Write published_layers.safetensors: whole layers of other people's code, their weights and what they make of tokens.
+r"""Write published_layers.safetensors: whole layers of other people's code, their weights and what they make of tokens.
 
-    pip install --no-deps --target /tmp/layers fla-core==0.6.0 flash-linear-attention==0.6.0 triton==3.6.0 numpy==2.2.6
+    pip install --no-deps --target /tmp/layers fla-core==0.6.0 flash-linear-attention==0.6.0 xlstm==2.0.5 \
+        triton==3.6.0 numpy==2.2.6
     TRITON_INTERPRET=1 PYTHONPATH=/tmp/layers python tests/golden/make_published_layers.py
 
 flash-linear-attention's kernels run on a CPU by Triton's interpreter, which numpy 2.4 breaks; tuning, which needs a
-GPU, takes the first configuration. Mamba-2 is the plain PyTorch path of transformers: fla's needs kernels of others.
+GPU, takes the first configuration. The mLSTM is its authors' layer, in plain PyTorch. Mamba-2 is the plain PyTorch path
+of transformers: fla's needs kernels of others.
 """
 
+import importlib
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from safetensors.torch import save_file
@@ -75,7 +81,18 @@ def newer_layers() -> dict[str, nn.Module]:
         ),
         "mesa:num_heads=2": mesa_net.MesaNet(**sizes),
         "rwkv7:num_heads=2": RWKV7Attention(**sizes, layer_idx=0, num_hidden_layers=2),
+        "mlstm:num_heads=2:expand=4": mlstm_layer(),
     }
+
+
+def mlstm_layer() -> nn.Module:
+    """The authors' layer, without the rest of their package, which imports what this file does not need."""
+    (root,) = importlib.util.find_spec("xlstm").submodule_search_locations  # type: ignore[union-attr, misc]
+    for name in ("xlstm", "xlstm.blocks", "xlstm.blocks.mlstm", "xlstm.components"):
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__path__ = [str(Path(root).joinpath(*name.split(".")[1:]))]
+    layer = importlib.import_module("xlstm.blocks.mlstm.layer")
+    return layer.mLSTMLayer(layer.mLSTMLayerConfig(embedding_dim=D_MODEL, context_length=TIME, num_heads=HEADS))
 
 
 @torch.no_grad()
@@ -93,7 +110,7 @@ def main() -> None:
         tensors[f"{word}/y"] = (y[0] if isinstance(y, tuple) else y).contiguous()
         tensors |= {f"{word}/{name}": weight.contiguous() for name, weight in layer.named_parameters()}
     target = Path(__file__).with_name("published_layers.safetensors")
-    save_file(tensors, target, {"peers": "flash-linear-attention 0.6.0; transformers 5.22.2"})
+    save_file(tensors, target, {"peers": "flash-linear-attention 0.6.0; transformers 5.22.2; xlstm 2.0.5"})
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def test_rwkv7_erases_along_kappa_and_writes_along_its_key() -> None:
     module, x = built("rwkv7:num_heads=2"), tokens()
     before = torch.cat([torch.zeros(1, D, dtype=torch.float64), x[:-1]])
     x_r, x_w, x_k, x_v, x_a, x_g = (x + (before - x) * mu for mu in module.shift)
-    w = torch.exp(-0.6065306597126334 * torch.sigmoid(module.decay[2](torch.tanh(module.decay[0](x_w)))))
-    a, g = torch.sigmoid(module.rate[2](module.rate[0](x_a))), module.gate[2](torch.sigmoid(module.gate[0](x_g)))
+    w = torch.exp(-0.6065306597126334 * torch.sigmoid(module.decay.up(torch.tanh(module.decay.down(x_w)))))
+    a, g = torch.sigmoid(module.rate.up(module.rate.down(x_a))), module.gate.up(torch.sigmoid(module.gate.down(x_g)))
     r, raw, v = module.r(x_r), module.k(x_k), module.v(x_v)
     k = raw * (1 + (a - 1) * module.replacement)
     r, k, v, w, a, kappa = (y.reshape(T, HEADS, 4) for y in (r, k, v, w, a, raw * module.removal))
@@ -93,11 +93,11 @@ def test_rwkv7_starts_as_its_authors_first_layer() -> None:
         module = mixers.parse("rwkv7:num_heads=1").build(64, 8)
     last, line, zigzag = 63 / 64, 0.5, 1.0
     torch.testing.assert_close(module.shift[:, -1], torch.tensor([1 - last**p for p in (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)]))
-    assert module.decay[2].bias[-1].item() == pytest.approx(-6 + 6 + 0.5 + 2.5 * zigzag)
-    assert module.rate[2].bias[-1].item() == pytest.approx(-0.19 + 0.3 * zigzag + 0.4 * line)
+    assert module.decay.up.bias[-1].item() == pytest.approx(-6 + 6 + 0.5 + 2.5 * zigzag)
+    assert module.rate.up.bias[-1].item() == pytest.approx(-0.19 + 0.3 * zigzag + 0.4 * line)
     assert module.removal[-1].item() == pytest.approx(0.71 - 0.1 * line)
     assert module.k.weight.abs().max() <= 0.05 / 8 < module.r.weight.abs().max() <= 0.5 / 8
-    decays = torch.exp(-math.exp(-0.5) * torch.sigmoid(module.decay[2].bias))
+    decays = torch.exp(-math.exp(-0.5) * torch.sigmoid(module.decay.up.bias))
     assert decays.min() > 0.54 and decays.max() > 0.98, "a channel keeps at least .545 of itself"
 
 

@@ -27,7 +27,8 @@ def test_the_whole_layer_is_the_papers_equations_head_by_head() -> None:
     module, x, time = built(), drawn(15, 6), 15
     u, z = (x @ module.up.weight.T).chunk(2, dim=-1)
     padded = torch.cat([torch.zeros(3, 12, dtype=torch.float64), u])
-    c = silu(torch.stack([(padded[t : t + 4] * module.convolution.weight.T).sum(0) for t in range(time)]))
+    taps, bias = module.convolution.weight.T, module.convolution.bias
+    c = silu(torch.stack([(padded[t : t + 4] * taps).sum(0) + bias for t in range(time)]))
     wide = [torch.block_diag(*weight) for weight in module.blocks]
     q, k, v = c @ wide[0].T, c @ wide[1].T, u @ wide[2].T
     forget, enter = module.gates(torch.cat([q, k, v], dim=-1)).chunk(2, dim=-1)

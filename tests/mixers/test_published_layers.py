@@ -48,6 +48,8 @@ def translated(theirs: dict[str, Tensor], module: MixerModule) -> dict[str, Tens
         return token_shifted(left)
     if "lambda_params" in left:
         return least_squares(left)
+    if "learnable_skip" in left:
+        return exponential(left)
     if "q_proj.weight" in left:
         ours["heads.qkv.weight"] = torch.cat([left.pop(f"{part}_proj.weight") for part in "qkv"])
     if "q_conv1d.weight" in left:
@@ -74,7 +76,7 @@ def token_shifted(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     ours |= {"removal": theirs.pop("k_k"), "replacement": theirs.pop("k_a"), "bonus": theirs.pop("r_k")[:, None]}
     for name, weight in theirs.items():
         prefix = next(prefix for prefix in names if name.startswith(f"{prefix}."))
-        ours[name.replace(prefix, names[prefix], 1)] = weight
+        ours[name.replace(prefix, names[prefix], 1).replace(".0.", ".down.").replace(".2.", ".up.")] = weight
     return ours
 
 
@@ -87,6 +89,21 @@ def least_squares(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     ours["ridge"] = theirs.pop("lambda_params").reshape(2, -1)
     names = {"v_proj.weight": "values.weight", "o_norm.weight": "norm.weight", "o_proj.weight": "out.weight"}
     return ours | {names[name]: weight for name, weight in theirs.items()}
+
+
+def exponential(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The mLSTM's weights under our names; theirs are gains less 1."""
+    gates = {kind: [theirs[f"mlstm_cell.{gate}gate.{kind}"] for gate in "fi"] for kind in ("weight", "bias")}
+    return {
+        "up.weight": theirs["proj_up.weight"],
+        "out.weight": theirs["proj_down.weight"],
+        "blocks": torch.stack([theirs[f"{part}_proj.weight"] for part in "qkv"]),
+        "convolution.weight": theirs["conv1d.conv.weight"].squeeze(1),
+        "convolution.bias": theirs["conv1d.conv.bias"],
+        "norm": 1 + theirs["mlstm_cell.outnorm.weight"].reshape(2, 1, -1),
+        "skip": theirs["learnable_skip"],
+        **{f"gates.{kind}": torch.cat(parts) for kind, parts in gates.items()},
+    }
 
 
 def module_and_answer(word: str) -> tuple[MixerModule, Tensor]:

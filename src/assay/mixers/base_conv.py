@@ -7,8 +7,10 @@ before the one that is measured, here `hybrid:pattern=base_conv+delta_net`: it p
 
 State: the last kernel_size - 1 tokens, 2 d_model scalars.
 
-Differs from the paper: its own models have a long convolution of the length of the sequence in every second layer; with
-kernel_size=3 this is the layer of zoology's sweeps.
+The layer is the one before the measured layer in zoology's sweeps of recall.
+
+Differs from the paper: its own models have a convolution as long as the sequence in every second layer. Inside a hybrid
+the members share one layer, and its norm stands in front of this one's, where zoology has a residual stream alone.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,9 @@ n + 1 things: num_householder=4 can track S5 in one layer, where delta_net canno
 
 State: S, d_k x d_v scalars per head, whatever the length, and 3 (1 + 3 n) d_model of the convolution.
 
+The layer is flash-linear-attention's gated one: values twice as wide as keys, 2 steps, beta_max 2, a convolution of 4
+tokens on q, k and v, exp(A) from 0 to 16 at the start.
+
 Differs from the paper: 4 heads whatever the width, where its models have heads of 128 and 256 channels.
 """
 

@@ -9,10 +9,11 @@ of recall sweeps. L is the length it was built for, and longer sequences continu
 State: the z of all past tokens, which grows by d_model per token, and 6 d_model of the short convolution. Convolutions
 by FFT round over the whole sequence: later tokens move an output by about 1e-7 of its size, where the direct sum has 0.
 
-Differs from the paper: order 2, as in its language models and zoology; the filter's weights follow the run's optimizer,
-where the authors give them a rate of their own, 1e-3, and positions one of 1e-5: these are fixed here, as the decays
-are. One band, frequencies that start at 1, an MLP with two inner layers of 64 and decays to 1 % after .3 to 1.5 of the
-length are those of the authors' standalone file and of zoology.
+The layer is that of the authors' standalone file and of zoology: order 2, a short convolution of 3 tokens with a bias,
+one band, frequencies that start at 1, an MLP with two inner layers of 64, decays to 1 % after .3 to 1.5 of the length.
+
+Differs from the paper: the filter's weights follow the run's optimizer, where the authors give them a rate of their
+own, 1e-3, and positions one of 1e-5: these are fixed here, as the decays are.
 """
 
 import math

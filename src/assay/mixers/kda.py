@@ -7,9 +7,11 @@
 It is gated_delta_net with a decay per channel for its decay per head.
 State: S, d_k x d_v scalars per head, whatever the length, and 9 d_model of the convolution.
 
-Differs from the paper: 4 heads whatever the width, where its models have heads of 128 channels; the rank of W_2 W_1 and
-W_4 W_3 is a head's width, as there. Its models have a layer of attention after every third of these:
-hybrid:pattern=kda+kda+kda+attention.
+The layer is the authors': keys and values of d_model channels, a convolution of 4 tokens on q, k and v, W_2 W_1 and
+W_4 W_3 of a head's width for a rank; at the start, exp(A) is in 1 to 16 and softplus(c) in .001 to .1.
+
+Differs from the paper: 4 heads whatever the width, where its models have heads of 128 channels. Those models have a
+layer of attention after every third of these: `hybrid:pattern=kda+kda+kda+attention`.
 """
 
 import math

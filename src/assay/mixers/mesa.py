@@ -11,6 +11,9 @@ this takes all of them. It is the ceiling for a memory of that shape that is rea
 State: G and H, d_k (d_k + d_v) scalars per head, whatever the length (G is symmetric and kept whole), and 6 d_model of
 the convolution.
 
+The layer is flash-linear-attention's: keys and values of d_model channels, a convolution of 4 tokens on q and k alone,
+no gate, L = 1 at the start.
+
 Differs from the paper: the system is solved exactly, by Cholesky's factors of every G_t + L, where the authors take 30
 steps of conjugate gradients so as not to form G_t; that is cheaper for heads of up to about 64 channels, in time and in
 memory. 4 heads whatever the width, where the paper's have 128 channels.

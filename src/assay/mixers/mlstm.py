@@ -9,9 +9,12 @@ divided by exp(m), m_t = max(m_{t-1} + log f_t, log i_t), which cancels: 1 becom
 
 State: C, n and m, d (d + 1) + 1 scalars per head, whatever the length, and 3 expand d_model of the convolution.
 
-Differs from the paper: none in the layer, its mLSTM block with the up-projection inside. The model's own norm stands in
-front, and a state mixer may follow, where xLSTM has none. Weights start as torch starts a linear layer, those of the
-gates as published: zero, with forget biases of 3 to 6. Where 4 does not divide the width, blocks are smaller.
+The layer is the authors' mLSTM block, with the up-projection inside: 4 heads, twice as wide as the model, blocks of 4
+channels, a convolution of 4 tokens, with a bias, on what q and k are made of; the gates' weights start at 0, with
+forget biases of 3 to 6.
+
+Differs from the paper: other weights start as torch starts a linear layer; the width is not rounded up to a multiple of
+64, and where 4 does not divide it, blocks are smaller. A state mixer may follow, where xLSTM has none.
 """
 
 import math
@@ -78,7 +81,7 @@ class ExponentialMemory(MixerModule):
         inner = heads * width
         self.heads, self.width, self.swish = heads, width, conv > 0
         self.up, self.out = nn.Linear(d_model, 2 * inner, bias=False), nn.Linear(inner, d_model, bias=False)
-        self.convolution = short_convolution(inner, conv)
+        self.convolution = short_convolution(inner, conv, bias=True)
         block = math.gcd(block, inner)
         self.blocks = nn.Parameter(torch.empty(3, inner // block, block, block))
         nn.init.uniform_(self.blocks, -(block**-0.5), block**-0.5)

@@ -9,9 +9,13 @@
 A lora is W_2 act(W_1 x) + b: tanh for w, nothing for a, a sigmoid and no bias for g.
 State: S, d x d scalars per head, and the last token, d_model.
 
-Differs from the paper: 4 heads whatever the width, where its models have heads of 64 channels. Every layer is what the
-first layer is there: later ones mix their values with the first layer's. W_o and every W_1 start as torch starts a
-linear layer, the authors' at 0; the other weights start as theirs do in the first layer. 1e-6 under |kappa|'s root.
+The layer is the authors' first one (later ones also mix their values with the first one's): ranks of max(32, 2.5 to 5
+sqrt(d_model)), in steps of 32; shifts, biases and weights start as theirs.
+
+Differs from the paper:
+- 4 heads whatever the width, where its models have heads of 64 channels
+- every layer is a first layer, since a mixer here does not see the others
+- W_o and every W_1 start as torch starts a linear layer, the authors' at 0; 1e-6 under the root of |kappa|
 """
 
 import math
@@ -56,9 +60,9 @@ class ShiftedMemory(MixerModule):
         self.heads, self.width, inner = heads, width, heads * width
         self.shift = nn.Parameter(torch.empty(len(SHIFTS), d_model))
         self.r, self.k, self.v = (nn.Linear(d_model, inner, bias=False) for _ in range(3))
-        self.decay = low_rank(d_model, inner, rank(2.5, d_model, width), nn.Tanh())
-        self.rate = low_rank(d_model, inner, rank(2.5, d_model, width), nn.Identity())
-        self.gate = low_rank(d_model, inner, rank(5.0, d_model, 64), nn.Sigmoid(), bias=False)
+        self.decay = LowRank(d_model, inner, rank(2.5, d_model, width), nn.Tanh())
+        self.rate = LowRank(d_model, inner, rank(2.5, d_model, width), nn.Identity())
+        self.gate = LowRank(d_model, inner, rank(5.0, d_model, 64), nn.Sigmoid(), bias=False)
         self.removal = nn.Parameter(torch.empty(inner))
         self.replacement = nn.Parameter(torch.full((inner,), 1.02))
         self.bonus = nn.Parameter(torch.full((heads, 1, width), -0.04))
@@ -81,16 +85,17 @@ class ShiftedMemory(MixerModule):
         zigzag = 2 * (torch.arange(inner) % self.width) / max(1, self.width - 1) - 1
         zigzag = zigzag * zigzag.abs()
         self.removal.copy_(0.71 - 0.1 * line)
-        self.decay[2].bias.copy_(-5.5 + 6 * place + 2.5 * zigzag)
-        self.rate[2].bias.copy_(-0.19 + 0.3 * zigzag + 0.4 * line)
+        self.decay.up.bias.copy_(-5.5 + 6 * place + 2.5 * zigzag)
+        self.rate.up.bias.copy_(-0.19 + 0.3 * zigzag + 0.4 * line)
         for lora in (self.decay, self.rate, self.gate):
-            wide = lora[2].weight.shape[1] / inner
-            nn.init.orthogonal_(lora[2].weight, gain=0.1 * math.sqrt(max(1, wide)))
+            wide = lora.up.in_features / inner
+            nn.init.orthogonal_(lora.up.weight, gain=0.1 * math.sqrt(max(1, wide)))
 
     def forward(self, x: Tokens) -> Tokens:
         written, gate = self._written(x, pad(x, (0, 0, 1, -1)))
         o, _ = general_scan(*written)
-        return self._read(o, *written[:3], gate)
+        r, k, v, *_ = written
+        return self._read(o, r, k, v, gate)
 
     def init_state(self, batch: int) -> State:
         zeros = self.out.weight.new_zeros(batch, self.heads, self.width, self.width)
@@ -100,7 +105,8 @@ class ShiftedMemory(MixerModule):
         last, memory = state
         written, gate = self._written(x[:, None], last[:, None])
         o, memory = general_loop(*written, state=memory)
-        return self._read(o, *written[:3], gate).squeeze(1), (x, memory)
+        r, k, v, *_ = written
+        return self._read(o, r, k, v, gate).squeeze(1), (x, memory)
 
     def _written(self, x: Tokens, last: Tokens) -> tuple[tuple[Tensor, ...], Inner]:
         """Return the arguments of the scan and the gate; `last` holds the token before each."""
@@ -127,5 +133,12 @@ def rank(factor: float, d_model: int, width: int) -> int:
     return max(32, round(factor * d_model**0.5 * width / 64 / 32) * 32)
 
 
-def low_rank(d_model: int, inner: int, rank: int, act: nn.Module, *, bias: bool = True) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(d_model, rank, bias=False), act, nn.Linear(rank, inner, bias=bias))
+class LowRank(nn.Module):
+    """W_2 act(W_1 x) + b."""
+
+    def __init__(self, d_model: int, inner: int, rank: int, act: nn.Module, *, bias: bool = True) -> None:
+        super().__init__()
+        self.down, self.act, self.up = nn.Linear(d_model, rank, bias=False), act, nn.Linear(rank, inner, bias=bias)
+
+    def forward(self, x: Tokens) -> Inner:
+        return self.up(self.act(self.down(x)))
