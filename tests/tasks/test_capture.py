@@ -14,7 +14,7 @@ WORDS = [
     *("mqar", "mqar:filler=no_keys", "mqar:filler=zero:power_a=1", "mqar:min_kv_pairs=1:filler=no_keys"),
     *("mqar:num_kv_pairs=128:input_seq_len=512:min_kv_pairs=4", "disjoint"),
     *(f"state_tracking:group={group}" for group in ("parity", "s3", "a5", "s5")),
-    *("state_tracking:length=3..40", "in_context_recall", "noisy_recall"),
+    *("state_tracking:length=3..40", "in_context_recall", "noisy_recall", "fuzzy_recall"),
     *("selective_copying", "compression", "memorization", "multi_hop_recall", "icll"),
     *(f"regression:regression_type={kind}" for kind in ("linear", "quadratic", "sparse_linear", "noisy", "outlier")),
     *(f"boolean:boolean_type={kind}" for kind in ("dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity")),

@@ -69,7 +69,8 @@ class Icll(Task):
         self.require(
             edges * math.log(self.num_states) <= math.log(ENUMERABLE),
             f"num_states={self.num_states} with num_symbols={self.num_symbols}: {edges} edges have more than "
-            f"{ENUMERABLE} ways to lead, too many for an exact oracle. Use num_states=3 with num_symbols=2 or 3, or num_states=2 with 2 to 7.",
+            f"{ENUMERABLE} ways to lead, too many for an exact oracle. Use num_states=3 with num_symbols=2 or 3, or "
+            "num_states=2 with 2 to 7.",
         )
 
     def shape(self) -> TaskShape:
