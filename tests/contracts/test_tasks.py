@@ -12,7 +12,9 @@ from assay.tasks.base import Batch, Task, TaskShape, Tokens, Vectors
 from assay.tasks.boolean import Boolean
 from assay.tasks.compression import Compression
 from assay.tasks.disjoint import Disjoint
+from assay.tasks.fuzzy_recall import FuzzyRecall
 from assay.tasks.hybrid import Hybrid
+from assay.tasks.icll import Icll
 from assay.tasks.in_context_recall import InContextRecall
 from assay.tasks.memorization import Memorization
 from assay.tasks.mqar import Mqar
@@ -40,6 +42,8 @@ VARIANTS = (
     InContextRecall(vocab_size=4, input_seq_len=4),
     NoisyRecall(vocab_size=9, noise_vocab_size=3, input_seq_len=14, frac_noise=0.5),
     Compression(vocab_size=3, input_seq_len=2),
+    FuzzyRecall(vocab_size=5, input_seq_len=6, k_motif_size=2, v_motif_size=1),
+    Icll(num_states=2, num_symbols=4, num_strings=2, string_length=3, likely=0.5),
     SelectiveCopying(vocab_size=5, input_seq_len=7, num_tokens_to_copy=3),
     Memorization(vocab_size=5, input_seq_len=4, map_seed=3),
     MultiHopRecall(vocab_size=3, num_nodes=2, max_hops=1, num_queries=1),

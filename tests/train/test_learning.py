@@ -24,8 +24,10 @@ SMALL = {
     "state_tracking": "state_tracking:length=8",
     "in_context_recall": "in_context_recall:vocab_size=8:input_seq_len=12",
     "noisy_recall": "noisy_recall:vocab_size=12:noise_vocab_size=4:input_seq_len=12",
+    "fuzzy_recall": "fuzzy_recall:vocab_size=9:input_seq_len=16:k_motif_size=2:v_motif_size=2",
     "selective_copying": "selective_copying:vocab_size=6:input_seq_len=9:num_tokens_to_copy=3",
     "compression": "compression:vocab_size=5:input_seq_len=4",
+    "icll": "icll:num_states=2:num_strings=2:string_length=3",
     "memorization": "memorization:vocab_size=9:input_seq_len=8",
     "multi_hop_recall": "multi_hop_recall:vocab_size=8:num_nodes=4:max_hops=2:num_queries=2",
 }
