@@ -80,3 +80,10 @@ def test_quantiles_are_those_of_torch_to_the_last_bit():
         values = torch.randn(count, generator=rng, dtype=torch.float64)
         levels = [0.0, 0.025, 0.05, 0.5, 0.95, 0.975, 1.0]
         assert bootstrap.quantiles(values, *levels) == torch.quantile(values, torch.tensor(levels).double()).tolist()
+
+
+def test_clusters_that_all_differ_by_one_amount_do_not_give_certainty():
+    """p was 0, which Holm over any number of pairs leaves at 0."""
+    ones, tens = [1.0] * LEAST, [10.0] * LEAST
+    assert ratio_difference_p(tens, ones, ones, ones) == 2.0 ** (1 - LEAST)
+    assert ratio_difference_p(tens, ones, tens, ones) == 1

@@ -5,7 +5,17 @@ import numpy as np
 import pytest
 
 from assay.core.errors import UserError
-from assay.metrics.intervals import Interval, holm, letters, paired_difference, paired_p, share, student_t, wilson
+from assay.metrics.intervals import (
+    Interval,
+    bootstrap_difference,
+    holm,
+    letters,
+    paired_difference,
+    paired_p,
+    share,
+    student_t,
+    wilson,
+)
 
 
 def t_tail(t, df):
@@ -90,6 +100,33 @@ def test_differences_of_one_size_are_not_told_apart_with_certainty():
     five = dict.fromkeys(range(5), 1.0)
     assert paired_p(five, dict.fromkeys(range(5), 0.0)) == 2**-4
     assert letters({"a": five, "b": dict.fromkeys(range(5), 0.0)}) == {"a": "a", "b": "a"}
+
+
+def test_a_bootstrap_draws_the_seeds_of_both_sides_together():
+    a, b = {0: 1.0, 1: 2.0, 2: 6.0}, {0: 0.0, 1: 1.0, 2: 2.0}
+    means = sorted(np.mean([a[i] - b[i] for i in drawn]) for drawn in np.ndindex(3, 3, 3))
+    interval, p = bootstrap_difference(a, b)
+    assert interval.mean == 2 and interval.n == 3
+    assert (interval.low, interval.high) == pytest.approx((means[1], means[25]))  # 2.5 % from either end of 27
+    assert p == 0.25, "three signs that agree"
+    assert bootstrap_difference(b, a)[1] == p and bootstrap_difference(a, a)[1] == 1
+
+
+def test_seeds_without_a_value_widen_the_bootstrap_and_do_not_count_as_zero():
+    a, b = {0: 10.0, 1: None, 2: 12.0, 3: None, 4: 11.0}, dict.fromkeys(range(5), 10.0)
+    interval, p = bootstrap_difference(a, b)
+    assert interval.mean == pytest.approx(1.0) and interval.low == 0 and interval.high == 2
+    assert p >= 2**-4
+    with pytest.raises(UserError, match="no value to compare"):
+        bootstrap_difference({0: None}, {0: 1.0})
+
+
+def test_many_seeds_are_drawn_and_give_the_same_interval_every_time():
+    rng = np.random.default_rng(0)
+    a, b = (dict(enumerate(rng.normal(mean, 1, size=12))) for mean in (2, 0))
+    interval, p = bootstrap_difference(a, b)
+    assert (interval, p) == bootstrap_difference(a, b) and 0 < interval.low < interval.mean < interval.high
+    assert p == 2**-11
 
 
 def slow_holm(p, key):

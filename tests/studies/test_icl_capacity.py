@@ -1,56 +1,152 @@
-"""Preset `capacity`: which models it compares, and what its report keeps apart."""
+"""Presets `capacity` and `zoology`: which models they compare, what their report says, and what it leaves out."""
 
+import math
 from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from assay.api import configure
-from assay.core.plugin import plugins_in
+from assay.api import combined_grid, configure
+from assay.core.plan import make_plan
+from assay.core.run import Numerics, Record, Run
 from assay.mixers import mixers
-from assay.mixers.base import Mixer
-from assay.studies.icl.capacity import has_convolution
+from assay.report.claims import has_options
+from assay.report.rows import Row, rows
+from assay.report.section import Section
+from assay.studies.icl.capacity import capacity, has_convolution
+from assay.studies.icl.claims import CLAIMS, PUBLISHED, kendall_tau, order_agreement
 from assay.studies.icl.icl import InContext
-from assay.studies.icl.presets import PRESETS
+from assay.studies.icl.learning import bits_of, compared, learned
+from assay.studies.icl.memories import MemoryShape, memory_curve, memory_shape
+from assay.studies.icl.presets import PRESETS, ZOOLOGY
+from assay.studies.icl.report import trained
 
-WORDS: list[str] = PRESETS["capacity"]["grid"]["model.seq_mixer"]
-SETTINGS: list[Any] = [mixers.parse(word) for word in WORDS]
-
-
-LEFT_OUT = {
-    "sparse_attention", "base_conv", "delta_product", "fla_layer", "hyena", "kda", "mesa", "mlstm", "rwkv7",
-}  # fmt: skip
-"""Mixers that the preset does not compare."""
+SIZES = (4, 8, 16, 32)
+RECALLS = {4: 1.0, 8: 0.99, 16: 0.95, 32: 0.6}
+GUESSES = {4: 0.26, 8: 0.13, 16: 0.06, 32: 0.03}
 
 
-def short_convolutions(mixer: Mixer) -> list[int]:
-    """Of the mixer and of those it is made of."""
-    return [part.conv for part in plugins_in(mixer) if isinstance(part, Mixer)]
+def record(mixer: str, seed: int, by_size: dict[int, float], *, lr: float = 3e-3, **metrics: Any) -> Record:
+    options = {
+        "task": {"name": "mqar", "input_seq_len": 128, "vocab_size": 8192, "num_kv_pairs": 32, "power_a": 1.0,
+                 "filler": "no_keys", "key_pool": "all", "min_kv_pairs": 4, "values": "hidden"},
+        "model": {"seq_mixer": mixers.parse(mixer).spec(), "model_dim": 32},
+        "optimizer": {"lr": lr},
+    }  # fmt: skip
+    named = {str(size): score for size, score in by_size.items()}
+    mean = sum(by_size.values()) / len(by_size)
+    found = {"by_size": named, "accuracy": mean, "curve": [{"step": 100, "accuracy": mean}], "state_scalars": 1024}
+    found |= {"layer_params": 5000, **metrics}
+    return Record(Run("icl", options, seed, {}), "done", found)
 
 
-def test_each_setting_has_a_convolution_of_four_in_front_or_none_at_all() -> None:
-    assert len(set(SETTINGS)) == len(SETTINGS) == 26
-    for mixer in SETTINGS:
-        front, *inside = short_convolutions(mixer)
-        assert front in (0, 4) and not any(inside), mixer
-    plain = {mixer.name for mixer in SETTINGS if mixer.conv == 0}
-    assert plain == {mixer.name for mixer in SETTINGS} == set(mixers.names()) - LEFT_OUT
+def tables(records: list[Record]) -> dict[str, list[dict[str, Any]]]:
+    out = Section("icl")
+    capacity(trained(records), out)
+    return {table.name: [dict(row) for row in table.rows] for table in out.tables}
 
 
-def test_the_mixers_that_carry_a_matrix_carry_one_of_equal_size() -> None:
-    names = {"linear_attention", "gated_linear_attn", "retention", "delta_net", "gated_delta_net"}
-    sizes = {mixer.name: mixer.state_size(64, 1024) for mixer in SETTINGS if mixer.conv == 0 and mixer.name in names}
-    assert sizes == dict.fromkeys(names, 64 * 64)
+def line(records: list[Record], mixer: str) -> dict[str, Any]:
+    (found,) = [row for row in tables(records)["capacity_conv"] if row["seq_mixer"] == mixer]
+    return found
 
 
-def test_retention_forgets_at_several_rates() -> None:
-    assert {mixer.num_heads for mixer in SETTINGS if mixer.name == "retention"} == {4}
+def test_a_row_that_did_not_learn_has_no_capacity_no_bits_and_no_edge() -> None:
+    rates = [record("mamba2", seed, GUESSES, lr=lr) for seed in range(3) for lr in (1e-3, 3e-3)]
+    found = line([*rates, record("delta_net", 0, RECALLS)], "mamba2")
+    assert found["learned"] == "0/3" and found["K90"] == "not learned"
+    assert found["bits"] is None and found["lr"] is None and found.get("vs best") is None
 
 
-@pytest.mark.parametrize("mixer", SETTINGS, ids=WORDS)
-def test_every_setting_meets_the_parameters_of_a_layer(mixer: Mixer) -> None:
+def test_capacity_is_of_the_seeds_that_left_the_plateau() -> None:
+    seeds = [record("delta_net", 0, RECALLS, left_plateau=300), record("delta_net", 1, GUESSES, left_plateau=None)]
+    found = line([*seeds, record("delta_net", 2, RECALLS, left_plateau=500)], "delta_net")
+    assert found["learned"] == "2/3" and found["steps to learn"].mean == 400
+    assert found["K90"].startswith(line([seeds[0]], "delta_net")["K90"]), "the seed that guesses would lower it"
+    assert found["share learned"].low < 2 / 3 < found["share learned"].high
+
+
+def test_bits_come_from_the_stored_loss_and_from_the_accuracy_where_there_is_none() -> None:
+    old = record("delta_net", 0, RECALLS)
+    assert bits_of(old) < 32 * 12 * 0.6
+    losses = {str(size): 0.01 * size for size in SIZES}
+    stored = record("delta_net", 0, RECALLS, loss_by_size=losses)
+    assert bits_of(stored) == pytest.approx(32 * (12 - 0.32 / math.log(2)))
+
+
+def test_the_guess_the_lookup_and_untrained_memories_stand_beside() -> None:
+    found = {row["seq_mixer"]: row for row in tables([record("delta_net:num_heads=1", 0, RECALLS)])["capacity_conv"]}
+    assert found["(1/K, a guess)"]["accuracy"] == pytest.approx(sum(1 / size for size in SIZES) / 4)
+    assert found["(oracle)"]["K90"] == ">= 32" and found["(oracle)"]["bits"] == 32 * 12
+    assert found["(least squares, 32 x 32)"]["K90"] == ">= 32"
+    assert found["(hebbian, 32 x 32)"]["state bytes"] == 4 * 32 * 32
+
+
+def test_an_edge_of_a_row_that_learned_names_the_rates_to_add() -> None:
+    records = [record("delta_net", seed, RECALLS, lr=lr) for seed in range(2) for lr in (1e-2, 3e-2)]
+    out = Section("icl")
+    capacity(trained(records), out)
+    assert "add --grid optimizer.lr=0.003 to the rates" in out.tables[0].note
+    assert out.tables[0].rows[0]["lr"] == "0.01 edge"
+
+
+def named(records: list[Record]) -> dict[str, Row]:
+    found = rows(records, names={"seq_mixer": "model.seq_mixer"})
+    return {row.options["model"]["seq_mixer"]["name"]: row for row in found}
+
+
+def test_each_row_is_compared_with_two_and_not_with_all() -> None:
+    """With 15 rows of 3 seeds Holm over all 105 pairs needs |t| of 46."""
+    names = [name for name in mixers.names() if name not in ("hybrid", "sparse_attention")][:8]
+    records = [
+        record(name, seed, RECALLS, loss_by_size={"32": 3 - 0.2 * place + 0.004 * Random(10 * place + seed).random()})
+        for place, name in enumerate(names)
+        for seed in range(3)
+    ]
+    found = named(records)
+    best, base = found[names[-1]], found[names[0]]
+    versus = compared(list(found.values()), {"best": best, "linear_attention": base})
+    assert len(versus) == 2 * (len(names) - 1)
+    assert all(each.p < 0.05 and "*" in str(each) for (_, other), each in versus.items() if other == "linear_attention")
+
+
+def test_where_seeds_did_not_learn_the_comparison_draws_them_anew() -> None:
+    records = [record("delta_net", seed, RECALLS if seed else GUESSES) for seed in range(5)]
+    records += [record("mamba2", seed, {**RECALLS, 16: 0.5, 32: 0.2}) for seed in range(5)]
+    found = named(records)
+    (versus,) = compared([found["mamba2"]], {"best": found["delta_net"]}).values()
+    assert versus.difference.mean < 0 and versus.p >= 2**-4, "five seeds of which one guesses tell nothing apart"
+    assert len(learned(found["delta_net"])) == 4
+
+
+def test_memories_hold_what_their_definition_says() -> None:
+    shape = MemoryShape(1, 16, 16)
+    hebbian, squares = (memory_curve(rule, shape, (4, 16, 64), 512) for rule in ("hebbian", "least squares"))  # type: ignore[arg-type]
+    assert squares[:2] == (1.0, 1.0), "exact for up to d_k pairs"
+    assert hebbian[0] > hebbian[1] > hebbian[2] and hebbian[1] < 1 and squares[2] < 1
+    assert memory_shape(mixers.parse("delta_net:num_heads=2").spec(), 64) == MemoryShape(2, 32, 32)
+    assert memory_shape(mixers.parse("mamba2:d_state=16").spec(), 64) == MemoryShape(1, 16, 128)
+    assert memory_shape(mixers.parse("attention").spec(), 64) is None
+    assert memory_shape({"name": "of_nobody"}, 64) is None
+
+
+@pytest.mark.parametrize("preset", ["capacity", "capacity-no-conv", "zoology"])
+def test_every_setting_can_be_built_at_every_width(preset: str) -> None:
+    study = configure(InContext, preset, {})
+    for word in PRESETS[preset]["grid"]["model.seq_mixer"]:
+        for width in PRESETS[preset]["grid"]["model.model_dim"]:
+            mixer = mixers.parse(word)
+            replace(study.model, seq_mixer=mixer, model_dim=int(width)).check(study.task.shape())
+            assert has_convolution(mixer.spec()) == (preset != "capacity-no-conv"), word
+
+
+def test_the_capacity_preset_shows_at_least_16k_tokens_per_step_and_nothing_but_recall_answers() -> None:
     study = configure(InContext, "capacity", {})
-    replace(study.model, seq_mixer=mixer).check(study.task.shape())
+    assert study.train.micro_batch_size * study.task.shape().length >= 16_384
+    assert {part.floor() for part in study.task.parts()} == {1 / size for size in (4, 8, 16, 32, 64, 128, 256)}
+    assert study.model.num_layers == 1 and study.model.state_mixer.name == "none" and study.model.tied
 
 
 @pytest.mark.parametrize(
@@ -62,7 +158,47 @@ def test_every_setting_meets_the_parameters_of_a_layer(mixer: Mixer) -> None:
         ("hybrid:pattern=attention+(delta_net:conv=0)", False),
         ("hybrid:pattern=attention+(delta_net:conv=0):conv=4", True),
         ("hybrid:pattern=attention+(hybrid:pattern=mamba2)", True),
+        ("hybrid:pattern=base_conv+attention", True),
     ],
 )
 def test_a_hybrid_has_the_convolutions_of_its_members(word: str, convolved: bool) -> None:
     assert has_convolution(mixers.parse(word).spec()) is convolved
+
+
+def published(wrong: int = 0) -> list[Record]:
+    """Records of zoology's mixers whose accuracies have the published order, but for neighbours that trade places."""
+    order = list(PUBLISHED)
+    for place in range(wrong):
+        order[2 * place : 2 * place + 2] = reversed(order[2 * place : 2 * place + 2])
+    return [
+        record(ZOOLOGY[name], seed, RECALLS, accuracy=0.9 - 0.1 * place)
+        for place, name in enumerate(order)
+        for seed in range(5)
+    ]
+
+
+def test_the_order_of_zoology_is_compared_by_kendalls_tau() -> None:
+    assert kendall_tau([(1, 1), (2, 2), (3, 3)]) == 1 == -kendall_tau([(1, 3), (2, 2), (3, 1)])
+    assert kendall_tau([(1, 1), (2, 3), (3, 2), (4, 4)]) == pytest.approx(4 / 6)
+    for wrong, tau in ((0, 1.0), (2, 11 / 15), (3, 9 / 15)):
+        found = order_agreement(published(wrong))
+        assert found is not None and found.mean == pytest.approx(tau) and found.n == 5
+    assert order_agreement(published()[5:]) is None, "a mixer is missing"
+
+
+def test_the_claim_plans_six_mixers_at_four_rates_and_five_seeds_each_an_arm_of_its_own() -> None:
+    claim = CLAIMS["zoology-recall"]
+    grid = combined_grid(InContext, claim.preset, claim.grid, named=claim.options)
+    runs = make_plan(configure(InContext, claim.preset, dict(claim.options)), grid, Numerics()).runs
+    assert claim.certificate is not None
+    arms = [[run for run in runs if has_options(run, arm)] for arm in claim.certificate.arms]
+    assert [len(arm) for arm in arms] == [20] * 6
+    assert not any(has_options(run, {"model.seq_mixer.pattern.7": "delta_net"}) for run in runs)
+    states = [4 * configure_model(arm[0]).state_size(1024) for arm in arms]
+    assert all(15_000 < state < 40_000 for state in states), states
+
+
+def configure_model(run: Run) -> Any:
+    model = run.options["model"]
+    mixer = mixers.load(model["seq_mixer"])
+    return SimpleNamespace(state_size=lambda length: mixer.state_size(model["model_dim"], length))

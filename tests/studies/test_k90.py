@@ -12,6 +12,7 @@ from assay.core.errors import UserError
 from assay.studies.icl.k90 import (
     Capacity,
     Crossing,
+    answered_bits,
     best_recalled_bits,
     capacity_interval,
     crossing,
@@ -229,3 +230,20 @@ def test_most_bits_may_be_recalled_past_the_capacity():
     sizes, accuracies = [4, 8, 16], [1.0, 0.95, 0.1]
     bits = [recalled_bits(a, k, 64) for k, a in zip(sizes, accuracies, strict=True)]
     assert best_recalled_bits(sizes, accuracies, 64) == bits[1] == max(bits)
+
+
+def test_answered_bits_are_what_the_cross_entropy_leaves_of_the_values_bits():
+    sure = answered_bits(0.0, 256, 8192)
+    assert sure == 256 * 12 == recalled_bits(1.0, 256, 8192)
+    assert answered_bits(math.log(4096), 256, 8192) == pytest.approx(0, abs=1e-9) and answered_bits(99.0, 4, 8192) == 0
+    # A guess among the four values of the context is not nothing: it knows which values there are.
+    assert answered_bits(math.log(4), 4, 8192) == pytest.approx(4 * 10)
+
+
+@given(st.floats(0.01, 1), st.integers(2, 64))
+def test_the_loss_of_a_channel_whose_errors_are_uniform_says_what_fano_says(accuracy, pairs):
+    values = 128
+    error = 1 - accuracy
+    spread = error * math.log(values - 1) if error else 0.0
+    loss = -(accuracy * math.log(accuracy) + (error * math.log(error) if error else 0.0)) + spread
+    assert answered_bits(loss, pairs, 256) == pytest.approx(recalled_bits(accuracy, pairs, 256), abs=1e-6)

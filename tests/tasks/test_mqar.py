@@ -177,3 +177,51 @@ def test_a_sequence_longer_than_the_vocabulary_has_distinct_pairs_and_its_filler
 def test_impossible_options_are_refused_with_a_remedy(options, says):
     with pytest.raises(UserError, match=f"task 'mqar': .*{says}"):
         Mqar(**options)
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_hidden_values_leave_filler_after_every_question(filler):
+    shown = replace(MIXED.only(8), filler=filler)
+    hidden = replace(shown, values="hidden")
+    one, other = draw(shown), draw(hidden)
+    assert torch.equal(one.positions, other.positions) and torch.equal(one.targets, other.targets)
+    behind = other.inputs.gather(1, other.positions + 1)
+    assert torch.equal(one.inputs.gather(1, one.positions + 1), one.targets)
+    assert (behind == other.targets).float().mean() < 0.1, "by chance, one filler in 63 is the value"
+    kept = torch.ones_like(one.inputs, dtype=torch.bool).scatter_(1, one.positions + 1, False)
+    assert torch.equal(one.inputs[kept], other.inputs[kept])
+    assert torch.equal(hidden.oracle(other), other.targets)
+
+
+def eliminating(task, batch):
+    """Guess the first value of the context that no earlier question has shown."""
+    rows = []
+    for tokens, positions in zip(batch.inputs.tolist(), batch.positions.tolist(), strict=True):
+        values = tokens[1 : 2 * task.num_kv_pairs : 2]
+        guesses = {p: next(v for v in values if v not in tokens[2 * task.num_kv_pairs : p]) for p in positions}
+        rows.append([guesses[p] for p in positions])
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("pairs", [2, 4, 8])
+def test_the_floor_is_what_a_guess_among_the_values_left_scores(pairs):
+    task = Mqar(input_seq_len=4 * pairs, vocab_size=64, num_kv_pairs=pairs, power_a=1.0, filler="zero")
+    batch = draw(task, 4000)
+    right = (eliminating(task, batch) == batch.targets).double().mean().item()
+    assert task.floor() == pytest.approx(sum(1 / k for k in range(1, pairs + 1)) / pairs)
+    assert right == pytest.approx(task.floor(), abs=0.02)
+    hidden = replace(task, values="hidden")
+    batch = draw(hidden, 4000)
+    right = (eliminating(hidden, batch) == batch.targets).double().mean().item()
+    assert hidden.floor() == 1 / pairs and right == pytest.approx(1 / pairs, abs=0.02)
+
+
+def test_the_cells_of_zoology_are_five_to_train_on_and_seven_to_be_scored_on():
+    task = Mqar(input_seq_len=1024, vocab_size=8192, num_kv_pairs=256, values="hidden", cells="zoology")
+    cells = [(part.input_seq_len, part.num_kv_pairs) for part in task.scored_parts()]
+    assert cells == [(64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256)]
+    assert [part.num_kv_pairs for part in task.parts()] == [4, 8, 16, 32, 64]
+    assert all(part.values == "hidden" and part.parts() == (part,) for part in task.scored_parts())
+    assert task.longer() == {} and task.shape().length == 1024
+    with pytest.raises(UserError, match="cells=zoology has sizes of its own"):
+        Mqar(input_seq_len=256, num_kv_pairs=64, cells="zoology")

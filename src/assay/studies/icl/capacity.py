@@ -64,7 +64,7 @@ def _report(found: Sequence[Row], name: str, what: str, out: Report) -> None:
     versus: dict[tuple[str, str], Versus] = {}
     for rivals in by_setting(found).values():
         versus |= compared(rivals, _others(rivals))
-    best_first = sorted(found, key=lambda row: -fmean(bits(row).values()) if learned(row) else float("inf"))
+    best_first = sorted(found, key=_place)
     untrained = [*_known(best_first), *_memories(best_first)]
     note = " ".join([f"Mixers {what}.", NOTE, *_to_widen(best_first)])
     table(out, f"capacity_{name}", best_first, _columns(versus, in_zoology=in_zoology), extra=untrained, note=note)
@@ -100,6 +100,14 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
         Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
         Column("lr", lambda row: row.tuned_words if learned(row) else None, always=True),
     )
+
+
+def _place(row: Row) -> tuple[int, float]:
+    """Rows that learned come first, by their bits, then those that did not, and last those that diverged."""
+    if own := bits(row):
+        return 0, -fmean(own.values())
+    accuracies = row.values("accuracy").values()
+    return (1, -fmean(accuracies)) if accuracies else (2, 0.0)
 
 
 def _others(found: Sequence[Row]) -> dict[str, Row]:

@@ -93,8 +93,7 @@ def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
         return None
     if shared <= one.keys() and shared <= two.keys():
         return paired_difference(one, two), paired_p(one, two)
-    everyone: list[dict[int, Any]] = [{seed: each.get(seed) for seed in shared} for each in (one, two)]
-    return bootstrap_difference(*everyone)
+    return bootstrap_difference({seed: one.get(seed) for seed in shared}, {seed: two.get(seed) for seed in shared})
 
 
 def best_of(found: Sequence[Row]) -> Row | None:

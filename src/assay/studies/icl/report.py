@@ -30,23 +30,23 @@ RATES = (
 )
 NAMES = {"task": "task", "seq_mixer": "model.seq_mixer", "state_mixer": "model.state_mixer"}
 SCORES = (
-    Column("accuracy", "accuracy", ".4f"),
+    Column("accuracy", "accuracy", ".4f", lead=True),
     Column("exact match", "exact_match", ".4f"),
-    Column("mse", "mse", ".4f"),
+    Column("mse", "mse", ".4f", lead=True),
 )
 COLUMNS = (
     Column("lr", lambda row: row.tuned_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
     Column("unseen keys", "unseen_accuracy"),
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
-    Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None),
+    Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None, lead=True),
     Column(
         "share solved", lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None
     ),
     Column("steps to 90 %", "steps_to_90"),
-    Column("steps to 98 %", "steps_to_98"),
+    Column("steps to 98 %", "steps_to_98", lead=True),
     Column("k-params", lambda row: row.first["params"] / 1000 if row.first else None),
-    Column("state bytes", lambda row: BYTES * row.first["state_scalars"] if row.first else None),
+    Column("state bytes", lambda row: BYTES * row.first["state_scalars"] if row.first else None, lead=True),
     Column("FLOPs/token", lambda row: row.first.get("flops_per_token"), ".3g"),
     Column("tokens/s", lambda row: _speed(row), ".0f"),
 )
