@@ -210,7 +210,7 @@ def demo(words: list[str]) -> int:
                 say(f"assay: {error}")
                 codes.append(2)
     print("\n" + summary(found))
-    print(f"\nTables: the commands above, or `assay report --out {args.out}` again. The page to open:")
+    print("\nEach command above prints its tables. The page with all tables and charts:")
     return max([*codes, report(["--out", args.out])])
 
 
