@@ -46,7 +46,7 @@ def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., A
 def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=2", "seed=0..1"]
     found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
-    assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn", "(oracle)"]
+    assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn:num_heads=2", "(oracle)"]
     assert not (tmp_path / "icl" / "by_position.png").exists(), "questions in random order are no row of examples"
     assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
 
@@ -123,8 +123,11 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
     assert code == 0, err
     tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "icl").glob("*.csv")}
     assert set(tables) == {"icl", "icl_rates", "capacity_conv", "capacity_no_conv"}
-    assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {"delta_net", "attention"}
-    assert [row["seq_mixer"] for row in tables["capacity_conv"]] == ["delta_net"]
+    assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {
+        "delta_net:conv=0:num_heads=1",
+        "attention:num_heads=2",
+    }
+    assert [row["seq_mixer"] for row in tables["capacity_conv"]] == ["delta_net:num_heads=1"]
     bits = [float(row["recalled bits"]) for row in tables["capacity_no_conv"]]
     assert bits == sorted(bits, reverse=True)
     assert all(row["K90"] == "< 4" for row in tables["capacity_no_conv"]), "four steps teach nothing"
