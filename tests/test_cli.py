@@ -215,7 +215,9 @@ def test_arguments_come_in_any_order(cli_json: Callable[..., Any], tmp_path: Pat
 def test_json_is_one_document_and_nothing_else(cli: Cli, tmp_path: Path) -> None:
     code, out, err = cli("toy", "--plugin", TOY, "--executor", "serial", "--out", tmp_path, "--json")
     document = json.loads(out)
-    assert code == 0 and set(document) == {"study", "rows", "files", "tables"} and document["study"] == "toy"
+    assert (
+        code == 0 and set(document) == {"study", "findings", "rows", "files", "tables"} and document["study"] == "toy"
+    )
     assert {row["square"] for row in document["rows"]} == {1.0, 1.1, 4.0, 4.1, 9.0, 9.1}
     assert document["files"] and all(Path(path).is_file() for path in document["files"])
     assert "6 planned, 0 stored, 6 to run" in err

@@ -59,7 +59,10 @@ def test_letters_agree_with_the_sentence(scored):
 
 def test_the_lowest_is_best_where_less_is_better(scored):
     said = compared(scored({"a": [0.1, 0.11, 0.12], "b": [0.9, 0.91, 0.92]}), LOSS, of="coder")
-    assert "a scores lowest on loss, 0.11 ±0.02, and is told apart from b, which is 0.80 ±0.00 above, at 0.91." in said
+    assert (
+        "a scores lowest (best) on loss, 0.11 ±0.02, and is told apart from b, which is 0.80 ±0.00 above, at 0.91."
+        in said
+    )
 
 
 def test_nothing_is_ranked_at_the_floor(scored):

@@ -46,7 +46,7 @@ def test_words_and_dotted_flags_choose_task_and_mixers(cli_json: Callable[..., A
 def test_a_grid_over_mixers_compares_them(cli_json: Callable[..., Any], tmp_path: Path) -> None:
     grid = ["--grid", "model.seq_mixer=attention,gated_linear_attn:num_heads=2", "seed=0..1"]
     found = cli_json("icl", *TINY, "--train.max_steps", "10", *grid, "--executor", "serial", "--out", tmp_path)
-    assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn", "(oracle)"]
+    assert [row["seq_mixer"] for row in found["rows"]] == ["attention", "gated_linear_attn:num_heads=2", "(oracle)"]
     assert not (tmp_path / "icl" / "by_position.png").exists(), "questions in random order are no row of examples"
     assert all(row["accuracy"]["n"] == 2 for row in found["rows"])
 
@@ -124,9 +124,9 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
     tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "icl").glob("*.csv")}
     assert set(tables) == {"icl", "icl_rates", "capacity_conv", "capacity_no_conv"}
     untrained = {"(1/K, a guess)", "(oracle)"}
-    assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {"delta_net", "attention"} | untrained
-    assert {row["seq_mixer"] for row in tables["capacity_conv"]} == {"delta_net"} | untrained
-    models = [row for row in tables["capacity_no_conv"] if row["seq_mixer"] in ("delta_net", "attention")]
+    assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {"delta_net:conv=0:num_heads=1", "attention:num_heads=2"} | untrained
+    assert {row["seq_mixer"] for row in tables["capacity_conv"]} == {"delta_net:num_heads=1"} | untrained
+    models = [row for row in tables["capacity_no_conv"] if row["seq_mixer"] not in untrained]
     assert all((row["learned"], row["K90"]) == ("0/2", "not learned") for row in models), "four steps teach nothing"
     assert all(not row.get("bits") and not row["lr"] for row in models), "what was not learned has no edge"
     assert len(tables["icl_rates"]) == 6 and "edge" in tables["icl"][0]["lr"] and "K90" in out

@@ -213,8 +213,8 @@ def demo(words: list[str]) -> int:
             except UserError as error:  # one study without its model must not stop the others
                 say(f"assay: {error}")
                 codes.append(2)
-    print("\n" + summary(found))
-    print(f"\nTables: the commands above, or `assay report --out {args.out}` again. The page to open:")
+    print("\n" + _summary(found))
+    print("\nEach command above prints its tables. The page with all tables and charts:")
     return max([*codes, report(["--out", args.out])])
 
 
@@ -228,7 +228,7 @@ def _keeping(sections: list[Section]) -> Callable[[Section, Path, str], None]:
     return keep
 
 
-def summary(found: Mapping[str, Sequence[Section]]) -> str:
+def _summary(found: Mapping[str, Sequence[Section]]) -> str:
     """The first finding of each study, in few enough lines to fit a screen with those of the others."""
     said = {name: [f.sentence for section in own for f in section.findings[:1]] for name, own in found.items()}
     return "\n".join(

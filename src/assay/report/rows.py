@@ -19,7 +19,8 @@ from typing import Any
 from assay.core.errors import UserError
 from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, share, student_t
-from assay.report.labels import defaults_of, differ, is_spec, labels, leaves, tails, word
+from assay.report.labels import defaults_of, differ, is_spec, leaves, tails, word
+from assay.report.labels import labels as labels
 from assay.report.tuning import Score, Tried, at_the_edge, leave_one_out, most_common
 
 Name = str | Callable[[Record], Any]

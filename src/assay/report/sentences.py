@@ -118,7 +118,7 @@ def compared(rivals: Sequence[Row], measure: Measure, *, of: str, runs: str = ""
 
 def _ranking(found: Contest, of: str) -> str:
     measure, (best, *others) = found.measure, found.ranked
-    most = "lowest" if measure.lower else "highest"
+    most = "lowest (best)" if measure.lower else "highest"
     score = _score(found, best)
     if not others:
         return f"{best.label} scores {score} on {measure.name}"
@@ -170,10 +170,13 @@ def _behind(found: Contest) -> str:
 
 
 def _caveats(ranked: Sequence[Row]) -> str:
-    """What qualifies the scores: rates at an edge of those tried, and seeds that diverged and have no score."""
+    """What qualifies the scores: rates at an edge of those tried, or only one tried, and seeds that diverged and have
+    no score."""
     edge = [row for row in ranked if row.tried and row.at_the_edge]
     lost = [row for row in ranked if row.diverged]
     said = []
+    if all(len(row.tried) == 1 for row in ranked):
+        said.append(f"one {ranked[0].tune.rpartition('.')[2]} was tried")
     if edge:
         rate = edge[0].tune.rpartition(".")[2]
         whose = f"every {rate}" if len(edge) == len(ranked) else f"the {rate} of {_listed(edge)}"

@@ -32,7 +32,7 @@ LOOKUPS = ("RetrieveR2", "RetrieveR2_trained")
 RANKED = {
     "RetrieveR2_trained": "lookup by content after training (RetrieveR2_trained)",
     "R2": "recovery of the global factors (R2)",
-    "NCE(bits)": "information about them (NCE, bits)",
+    "NCE(bits)": "information about the global factors (NCE, bits)",
     "RetrieveR2": "lookup by content, untrained (RetrieveR2)",
 }
 """Scores that encoders are ranked by, and what they are called in a sentence."""
@@ -91,7 +91,7 @@ def _say(settings: Mapping[str, Sequence[Row]], measures: Mapping[str, Measure],
     if not rivals:
         return
     steps = {setup(row).end_to_end_steps for row in rivals}
-    trained = f"{' or '.join(map(str, sorted(steps)))} steps"
+    trained = f"{' or '.join(map(str, sorted(steps)))} steps at one learning rate"
     where = {"of": "encoder", "over": "settings"}
     said = across(settings, measures["RetrieveR2_trained"], runs=trained, **where)
     if said:

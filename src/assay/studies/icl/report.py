@@ -9,8 +9,7 @@ from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import student_t, wilson
 from assay.report.draw import Column, Points, lines, table
-from assay.report.labels import labels
-from assay.report.rows import Row, rows
+from assay.report.rows import Row, labels, rows
 from assay.studies.icl.capacity import capacity
 from assay.studies.icl.findings import say
 from assay.tasks import tasks

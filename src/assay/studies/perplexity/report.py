@@ -70,8 +70,8 @@ def report(
         out.document(f"{label}_latest.json", text)
         lines = _rows(document, documents)
         out.table(
-            f"{label}_table_3", lines, formats=FORMATS, lead=lead_of(lines), note=f"{NOTE}\n{_setup(document)}",
-            lead_note=f"{LEAD_NOTE}\n{_setup(document)}",
+            f"{label}_table_3", lines, formats=FORMATS, lead=lead_of(lines), note=f"{NOTE}\n{_setup(document, lines)}",
+            lead_note=f"{LEAD_NOTE}\n{_setup(document, lines)}",
         )  # fmt: skip
         if verbose or not any(entries(document, *FIXED)):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
@@ -98,10 +98,13 @@ def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _setup(document: Mapping[str, Any]) -> str:
-    """What all lines share: the model, its precision, the protocol and the texts."""
+def _setup(document: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """What all lines share: the model, its precision, the protocol, the context and the texts."""
     config = document["config"]
     shared = {key: config[key] for key in ("dtype", "positions", "protocol", "seed")}
+    for key in ("Context", "Clusters"):
+        held = {line[key] for line in lines if line.get(key) is not None}
+        shared |= {key.lower(): held.pop()} if len(held) == 1 else {}
     words = " ".join(f"{key}={value}" for key, value in shared.items())
     return f"Setup: model={config['model']['name']} {words}; texts: {', '.join(config['datasets'])}."
 

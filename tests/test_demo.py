@@ -1,0 +1,42 @@
+"""What `assay demo` leaves on the screen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.command import verbs
+from assay.report.section import Section
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def test_the_demo_ends_with_findings_and_the_page_in_25_lines(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def run(name: str, words: list[str], show: Callable[[Section, Path, str], None]) -> int:
+        section = Section(name)
+        section.finding(f"In these runs {name} scores " + "higher than any other " * 40)
+        section.table("scores", [{"score": 1.0}] * 100)
+        show(section, tmp_path / name, "")
+        said.append(name)
+        return 0
+
+    monkeypatch.setattr(verbs, "run_study", run)
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = cli("demo", "--out", tmp_path)
+    lines = out.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("expressivity: In these runs"))
+    last = lines[first:]
+    assert code == 0 and len(last) <= 25 and max(map(len, last)) <= 80
+    assert all(any(line.startswith(f"{name}: ") for line in last) for name in said) and len(said) == 5
+    assert last[-1] == str(tmp_path / "report.html")
+    assert (tmp_path / "icl" / "scores.csv").is_file() and (tmp_path / "icl" / "findings.json").is_file()
+
+
+def test_a_study_without_a_result_says_so(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs, "run_study", lambda name, words, show: 1)
+    code, out, _ = cli("demo", "--out", tmp_path)
+    assert code == 1 and "icl: no result" in out
