@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import PATIENCE, Visit
 
 from assay.core.errors import UserError
 from assay.metrics.intervals import Interval
 from assay.report.section import Section
 from assay.report.site import build_site, check_folder
 from assay.report.style import PALETTE
+from browsing import PATIENCE, Visit
 
 USED = {"recall": ["mixer/gru", "mixer/lost_one", "state mixer/mlp"], "coding": ["encoder/gru"]}
 
