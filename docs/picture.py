@@ -54,15 +54,15 @@ def first_screen(page: Path) -> np.ndarray:
 
 
 def small_png(pixels: np.ndarray) -> bytes:
-    """Encode pixels with the 256 commonest of their colours, each of the others as the nearest of these: a third of
-    the size, and no difference to the eye, as a page has few colours."""
+    """Encode pixels with 256 of their colours, each of the others as the nearest of these: a third of the size, and no
+    difference to the eye, as a page has few colours."""
     height, width, _ = pixels.shape
-    flat = (pixels.reshape(-1, 3).astype(np.uint32) * np.array([1 << 16, 1 << 8, 1], np.uint32)).sum(axis=1)
-    colours, places, counts = np.unique(flat, return_inverse=True, return_counts=True)
-    kept = colours[np.argsort(counts)[::-1][:256]]
-    palette, every = (np.stack([c >> 16, c >> 8 & 255, c & 255], axis=1).astype(np.int32) for c in (kept, colours))
-    nearest = np.array([np.abs(palette - one).sum(axis=1).argmin() for one in every], np.uint8)
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), nearest[places].reshape(height, width)], axis=1)
+    shades = np.minimum((pixels.reshape(-1, 3).astype(np.int64) + 4) // 8 * 8, 255)
+    colours, places, counts = np.unique(shades, axis=0, return_inverse=True, return_counts=True)
+    # A line in a colour has few pixels, the grey edges of letters have many.
+    palette = colours[np.argsort(counts * (1.0 + np.ptp(colours, axis=1)))[::-1][:256]]
+    nearest = np.array([np.abs(palette - one).sum(axis=1).argmin() for one in colours], np.uint8)
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), nearest[places.reshape(-1)].reshape(height, width)], axis=1)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -76,10 +76,10 @@ if (entries.length) markPlace();
 /* Charts fill their column. `ast` interprets Vega's expressions instead of compiling them, so the page needs no
    'unsafe-eval'. Colours of text and axes are the style sheet's, so that dark mode and print need no second drawing. */
 const HEIGHT = 240;
-const CARD = { least: 140, most: 240, around: 84 };
+const CARD = { least: 120, most: 240, around: 84 };
 const PANEL = { least: 230, axes: 66 };
-const LETTER = 6.5;
-const SYMBOL = 34;
+const LETTER = { page: 6.5, card: 5.9 };
+const SYMBOL = 32;
 
 const panelsOf = (spec) => spec.hconcat || spec.vconcat;
 const isPicture = (spec) => (panelsOf(spec) ? panelsOf(spec).some(isPicture) : Boolean(spec.mark && spec.mark.type === "image"));
@@ -92,7 +92,7 @@ function withLegends(spec, room, card) {
     const own = encoding[channel];
     if (!own || own.field !== "series" || !own.legend) continue;
     const names = own.scale.domain;
-    const widest = Math.max(...names.map((name) => String(name).length)) * LETTER + SYMBOL;
+    const widest = Math.max(...names.map((name) => String(name).length)) * (card ? LETTER.card : LETTER.page) + SYMBOL;
     const columns = Math.max(1, Math.min(names.length, Math.floor(room / widest)));
     const legend = { ...own.legend, columns, labelLimit: Math.max(80, room - SYMBOL) };
     encoding[channel] = { ...own, legend: card && names.length === 1 ? null : legend };
@@ -102,12 +102,13 @@ function withLegends(spec, room, card) {
 }
 
 /* The height in pixels of bars, which is given per bar: Vega fits only charts of a known height to a width. */
-function barsHeight(spec, most, datasets) {
+function barsHeight(spec, { height, datasets, card }) {
   const bars = spec.layer[0];
   const { name, values } = bars.data || spec.data;
   const labels = new Set((values || datasets[name]).map((row) => row.label)).size;
   const groups = bars.encoding.yOffset ? bars.encoding.color.scale.domain.length : 1;
-  return Math.min(labels * groups * (groups > 1 ? 19 : 26), Math.max(most, labels * groups * 14));
+  const count = labels * groups;
+  return Math.min(count * (card ? 40 : groups > 1 ? 19 : 26), Math.max(height, count * 14));
 }
 
 /* A spec drawn for so many pixels: panels side by side while they are wide enough, else one below the other. */
@@ -126,7 +127,7 @@ function fitted(spec, frame) {
     const side = Math.min(room - 130, 1.5 * height);
     return { ...spec, width: side, height: side };
   }
-  const tall = typeof spec.height === "number" ? height : barsHeight(spec, height, frame.datasets);
+  const tall = typeof spec.height === "number" ? height : barsHeight(spec, frame);
   return { ...withLegends(spec, frame.legends, frame.card), width: room, height: tall };
 }
 
