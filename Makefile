@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench peers drill docs notebooks setup clean
+.PHONY: demo test test-full lint bench peers drill docs picture notebooks setup clean
 
 demo: $(VENV)/.assay
 	$(BIN)/assay demo
@@ -50,6 +50,10 @@ docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
 	$(BIN)/python docs/masks_perplexity.py
 	$(BIN)/python docs/coming_from.py
+
+# The page's first screen for the README, in Chromium; PICTURE="--out results" takes records that are there.
+picture: $(VENV)/.dev
+	$(BIN)/python docs/picture.py $(PICTURE)
 
 # The tutorials are Python files; Jupyter wants its own.
 notebooks: $(VENV)/.dev

@@ -21,7 +21,8 @@ import numpy as np
 from assay.api import write_page
 
 PICTURE = Path(__file__).parent / "img" / "page.png"
-WIDE, TALL = 1400, 1000
+WIDE, TALL, BELOW = 1400, 1000, 28
+"""A screen, and the pixels below the cards, which may need a little more than one."""
 MOST = 200_000
 """Bytes that the picture may have."""
 PIXELS = """async shot => {
@@ -47,10 +48,12 @@ def first_screen(page: Path) -> np.ndarray:
         shown = browser.new_page(viewport={"width": WIDE, "height": TALL}, color_scheme="light")
         shown.goto(page.resolve().as_uri())
         shown.locator("html.drawn").wait_for(state="attached", timeout=300_000)
+        cards = shown.locator(".cards").bounding_box()
+        shown.set_viewport_size({"width": WIDE, "height": round(cards["y"] + cards["height"]) + BELOW})
         shot = base64.b64encode(shown.screenshot()).decode()
         pixels = browser.new_page().evaluate(PIXELS, shot)
         browser.close()
-    return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(TALL, WIDE, 4)[..., :3]
+    return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(-1, WIDE, 4)[..., :3]
 
 
 def small_png(pixels: np.ndarray) -> bytes:

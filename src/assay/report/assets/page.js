@@ -145,7 +145,7 @@ function onCard(spec, frame) {
   const { title, ...rest } = spec;
   const params = (spec.params || []).filter((param) => param.select.type !== "interval");
   const legend = { ...spec.config.legend, labelFontSize: 11, symbolSize: 55 };
-  const axis = { ...spec.config.axis, labelFontSize: 11, titleFontSize: 11 };
+  const axis = { ...spec.config.axis, labelFontSize: 11, titleFontSize: 11, titleLimit: Math.max(frame.height, 200) };
   return fitted({ ...rest, params, config: { ...spec.config, legend, axis } }, frame);
 }
 
