@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --no-warn-
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-full lint bench peers drill docs site notebooks setup clean
+.PHONY: demo test test-full lint bench peers drill docs site picture notebooks setup clean
 
 demo: $(VENV)/.assay
 	@$(BIN)/assay demo
@@ -63,6 +63,10 @@ site: .venv-site/.sphinx
 	test -x .venv-site/bin/python || $(PYTHON) -m venv .venv-site
 	.venv-site/bin/pip install --quiet 'sphinx>=9,<10' 'myst-parser>=5,<6' furo
 	touch $@
+
+# The page's first screen for the README, in Chromium; PICTURE="--out results" takes records that are there.
+picture: $(VENV)/.dev
+	$(BIN)/python docs/picture.py $(PICTURE)
 
 # The tutorials are Python files; Jupyter wants its own.
 notebooks: $(VENV)/.dev

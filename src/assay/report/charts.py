@@ -316,12 +316,12 @@ def _references(references: Mapping[str, float], points: Sequence[Row], *, along
     layers = []
     for name, value in references.items():
         chart = alt.Chart(_data([{"y": value, "name": name}]))
-        beside = {
+        beside: dict[str, Any] = {
             "align": "right",
             "baseline": "top" if value > middle else "bottom",
             "dy": 4 if value > middle else -3,
         }
-        above = {"align": "right" if value > middle else "left", "baseline": "bottom", "dy": -3}
+        above: dict[str, Any] = {"align": "right" if value > middle else "left", "baseline": "bottom", "dy": -3}
         layers += [
             chart.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=MUTED).encode(**place),
             chart.mark_text(fontSize=11, color=MUTED, **(beside if along == "y" else above)).encode(

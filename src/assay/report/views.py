@@ -26,7 +26,9 @@ CHART_BYTES = 1_800_000
 """Most bytes of a page's charts; the rest is not drawn on it."""
 COLUMNS = 7
 """Columns that a table shows first where it does not say which."""
-CARD_COLUMNS, CARD_ROWS, CARD_SENTENCES = 3, 5, 3
+CARD_COLUMNS, CARD_ROWS = 3, 5
+CARD_SENTENCES, CARD_LETTERS = 3, 360
+"""Most sentences of a card, and letters of them all: five cards fit a screen. The first is always there, whole."""
 FILES = "report"
 """The folder beside the page with the files of long tables."""
 MISSING = 200
@@ -122,9 +124,12 @@ def _card(section: Section, charts: Sequence[Drawn], tables: Sequence[Mapping[st
     """The study on the first screen: its findings, or the lead of its first table, and one chart."""
     named = [chart for finding in section.findings for chart in charts if chart.name == finding.chart]
     first = tables[0] if tables and not section.findings else None
+    told = [finding.sentence for finding in section.findings[:CARD_SENTENCES]]
+    while len(told) > 1 and sum(map(len, told)) > CARD_LETTERS:
+        told.pop()
     return {
-        "findings": [finding.sentence for finding in section.findings[:CARD_SENTENCES]],
-        "more": max(0, len(section.findings) - CARD_SENTENCES),
+        "findings": told,
+        "more": len(section.findings) - len(told),
         "columns": first["columns"][: min(CARD_COLUMNS, first["lead"])] if first else [],
         "rows": first["rows"][:CARD_ROWS] if first else [],
         "chart": next(iter([*named, *charts]), None),

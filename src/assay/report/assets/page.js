@@ -76,61 +76,63 @@ if (entries.length) markPlace();
 /* Charts fill their column. `ast` interprets Vega's expressions instead of compiling them, so the page needs no
    'unsafe-eval'. Colours of text and axes are the style sheet's, so that dark mode and print need no second drawing. */
 const HEIGHT = 240;
-const CARD_HEIGHT = 140;
+const CARD = { least: 120, most: 240, around: 84 };
 const PANEL = { least: 230, axes: 66 };
-const LETTER = 6.5;
-const SYMBOL = 34;
+const LETTER = { page: 6.5, card: 5.9 };
+const SYMBOL = 32;
 
 const panelsOf = (spec) => spec.hconcat || spec.vconcat;
 const isPicture = (spec) => (panelsOf(spec) ? panelsOf(spec).some(isPicture) : Boolean(spec.mark && spec.mark.type === "image"));
 const isMap = (spec) => Boolean(spec.mark && spec.mark.type === "rect");
 
 /* Legends have as many columns as there is room for; on a card, one that names a single series is left out. */
-function withLegends(spec, room, single = false) {
+function withLegends(spec, room, card) {
   const encoding = { ...spec.encoding };
   for (const channel of ["color", "shape"]) {
     const own = encoding[channel];
     if (!own || own.field !== "series" || !own.legend) continue;
     const names = own.scale.domain;
-    const widest = Math.max(...names.map((name) => String(name).length)) * LETTER + SYMBOL;
+    const widest = Math.max(...names.map((name) => String(name).length)) * (card ? LETTER.card : LETTER.page) + SYMBOL;
     const columns = Math.max(1, Math.min(names.length, Math.floor(room / widest)));
     const legend = { ...own.legend, columns, labelLimit: Math.max(80, room - SYMBOL) };
-    encoding[channel] = { ...own, legend: single && names.length === 1 ? null : legend };
+    encoding[channel] = { ...own, legend: card && names.length === 1 ? null : legend };
   }
-  const layer = spec.layer && spec.layer.map((one) => withLegends(one, room, single));
+  const layer = spec.layer && spec.layer.map((one) => withLegends(one, room, card));
   return { ...spec, ...(spec.encoding && { encoding }), ...(layer && { layer }) };
 }
 
 /* The height in pixels of bars, which is given per bar: Vega fits only charts of a known height to a width. */
-function barsHeight(spec, most, datasets) {
+function barsHeight(spec, { height, datasets, card }) {
   const bars = spec.layer[0];
   const { name, values } = bars.data || spec.data;
   const labels = new Set((values || datasets[name]).map((row) => row.label)).size;
   const groups = bars.encoding.yOffset ? bars.encoding.color.scale.domain.length : 1;
-  return Math.min(labels * groups * (groups > 1 ? 19 : 26), Math.max(most, labels * groups * 14));
+  const count = labels * groups;
+  return Math.min(count * (card ? 40 : groups > 1 ? 19 : 26), Math.max(height, count * 14));
 }
 
 /* A spec drawn for so many pixels: panels side by side while they are wide enough, else one below the other. */
-function fitted(spec, room, height, datasets = spec.datasets, legends = room) {
+function fitted(spec, frame) {
   if (isPicture(spec)) return spec;
+  const { room, height } = frame;
   if (panelsOf(spec)) {
     const { hconcat, vconcat, ...rest } = spec;
     const parts = hconcat || vconcat;
     const columns = hconcat && room / parts.length >= PANEL.least ? parts.length : 1;
     const share = room / columns - PANEL.axes;
-    const inner = (part) => fitted(part, panelsOf(part) ? room : share, height, datasets, room);
+    const inner = (part) => fitted(part, { ...frame, room: panelsOf(part) ? room : share });
     return { ...rest, concat: parts.map(inner), columns };
   }
   if (isMap(spec)) {
     const side = Math.min(room - 130, 1.5 * height);
     return { ...spec, width: side, height: side };
   }
-  const tall = typeof spec.height === "number" ? height : barsHeight(spec, height, datasets);
-  return { ...withLegends(spec, legends, height === CARD_HEIGHT), width: room, height: tall };
+  const tall = typeof spec.height === "number" ? height : barsHeight(spec, frame);
+  return { ...withLegends(spec, frame.legends, frame.card), width: room, height: tall };
 }
 
 /* On a card: the first panel, without its title, and without zooming, which would catch the reader's scrolling. */
-function onCard(spec, room) {
+function onCard(spec, frame) {
   if (isPicture(spec)) return spec;
   if (panelsOf(spec)) {
     const { datasets, config, params } = spec;
@@ -138,13 +140,13 @@ function onCard(spec, room) {
     const names = new Set([first.name, ...(first.layer || []).map((layer) => layer.name)]);
     const own = (params || []).filter((param) => param.views.some((view) => names.has(view)));
     const seen = own.map((param) => ({ ...param, views: param.views.filter((view) => names.has(view)) }));
-    return onCard({ ...first, datasets, config, params: seen }, room);
+    return onCard({ ...first, datasets, config, params: seen }, frame);
   }
   const { title, ...rest } = spec;
   const params = (spec.params || []).filter((param) => param.select.type !== "interval");
   const legend = { ...spec.config.legend, labelFontSize: 11, symbolSize: 55 };
-  const axis = { ...spec.config.axis, labelFontSize: 11, titleFontSize: 11 };
-  return fitted({ ...rest, params, config: { ...spec.config, legend, axis } }, room, CARD_HEIGHT);
+  const axis = { ...spec.config.axis, labelFontSize: 11, titleFontSize: 11, titleLimit: Math.max(frame.height, 200) };
+  return fitted({ ...rest, params, config: { ...spec.config, legend, axis } }, frame);
 }
 
 const font = getComputedStyle(document.documentElement).fontFamily;
@@ -155,7 +157,9 @@ async function draw(target) {
   target.dataset.width = room;
   const [role, words] = [target.getAttribute("role"), target.getAttribute("aria-label")];
   const spec = JSON.parse(document.getElementById(target.dataset.chart).textContent);
-  const sized = card ? onCard(spec, room) : fitted(spec, room, HEIGHT);
+  const left = Math.min(CARD.most, Math.max(CARD.least, target.clientHeight - CARD.around));
+  const frame = { room, legends: room, height: card ? left : HEIGHT, datasets: spec.datasets, card };
+  const sized = card ? onCard(spec, frame) : fitted(spec, frame);
   const single = sized.layer || (sized.mark && !isMap(sized) && !isPicture(sized));
   const options = {
     mode: "vega-lite",
@@ -177,8 +181,10 @@ async function draw(target) {
 let drawing = Promise.resolve();
 function drawAll() {
   drawing = drawing.then(async () => {
-    for (const target of document.querySelectorAll(".plot")) {
-      if (Math.abs(target.clientWidth - Number(target.dataset.width || 0)) <= 8) continue;
+    const plots = Array.from(document.querySelectorAll(".plot"));
+    const changed = plots.filter((plot) => Math.abs(plot.clientWidth - Number(plot.dataset.width || 0)) > 8);
+    for (const target of changed) target.replaceChildren();  // a card's chart takes what its text leaves
+    for (const target of changed) {
       await draw(target).catch((error) => {
         target.textContent = `This chart could not be drawn: ${error.message}`;
         console.error(error);

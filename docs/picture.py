@@ -1,0 +1,99 @@
+"""Take the README's picture of the page: its first screen, from the records of the demo (`make picture`).
+
+    python docs/picture.py                  runs the demo in a fresh folder, which takes minutes
+    python docs/picture.py --out results    from records that are there
+
+Needs Chromium, as the browser tests do.
+"""
+
+import argparse
+import base64
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from assay.api import write_page
+
+PICTURE = Path(__file__).parent / "img" / "page.png"
+WIDE, TALL, BELOW = 1400, 1000, 28
+"""A screen, and the pixels below the cards, which may need a little more than one."""
+MOST = 200_000
+"""Bytes that the picture may have."""
+PIXELS = """async shot => {
+  const image = new Image(); image.src = "data:image/png;base64," + shot; await image.decode();
+  const canvas = new OffscreenCanvas(image.width, image.height), pen = canvas.getContext("2d");
+  pen.drawImage(image, 0, 0);
+  const data = pen.getImageData(0, 0, image.width, image.height).data;
+  const parts = [];
+  for (let at = 0; at < data.length; at += 32768) parts.push(String.fromCharCode(...data.subarray(at, at + 32768)));
+  return btoa(parts.join(""));
+}"""
+
+
+def first_screen(page: Path) -> np.ndarray:
+    """Open the page in Chromium, wait until its charts are drawn, and return what is on the screen."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if not chromium:
+        sys.exit("there is no chromium to open the page with; on Debian: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        shown = browser.new_page(viewport={"width": WIDE, "height": TALL}, color_scheme="light")
+        shown.goto(page.resolve().as_uri())
+        shown.locator("html.drawn").wait_for(state="attached", timeout=300_000)
+        cards = shown.locator(".cards").bounding_box()
+        shown.set_viewport_size({"width": WIDE, "height": round(cards["y"] + cards["height"]) + BELOW})
+        shot = base64.b64encode(shown.screenshot()).decode()
+        pixels = browser.new_page().evaluate(PIXELS, shot)
+        browser.close()
+    return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(-1, WIDE, 4)[..., :3]
+
+
+def small_png(pixels: np.ndarray) -> bytes:
+    """Encode pixels with 256 of their colours, each of the others as the nearest of these: a third of the size, and no
+    difference to the eye, as a page has few colours."""
+    height, width, _ = pixels.shape
+    shades = np.minimum((pixels.reshape(-1, 3).astype(np.int64) + 4) // 8 * 8, 255)
+    colours, places, counts = np.unique(shades, axis=0, return_inverse=True, return_counts=True)
+    # A line in a colour has few pixels, the grey edges of letters have many.
+    palette = colours[np.argsort(counts * (1.0 + np.ptp(colours, axis=1)))[::-1][:256]]
+    nearest = np.array([np.abs(palette - one).sum(axis=1).argmin() for one in colours], np.uint8)
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), nearest[places.reshape(-1)].reshape(height, width)], axis=1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    parts = [
+        (b"IHDR", header),
+        (b"PLTE", palette.astype(np.uint8).tobytes()),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in [*parts, (b"IEND", b"")])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Take the README's picture of the page.")
+    parser.add_argument("--out", type=Path, help="a results folder that has the demo's records")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        out = args.out or Path(place) / "results"
+        if not args.out:
+            subprocess.run([sys.executable, "-m", "assay", "demo", "--out", str(out)], check=True, stdout=sys.stderr)
+        picture = small_png(first_screen(write_page(out)[0]))
+    if len(picture) > MOST:
+        sys.exit(f"the picture has {len(picture):,} bytes, and {MOST:,} are allowed")
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_bytes(picture)
+    print(f"{PICTURE}: {len(picture):,} bytes")
+
+
+if __name__ == "__main__":
+    main()
