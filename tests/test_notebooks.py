@@ -45,10 +45,10 @@ def test_the_modular_tutorials_run_one_after_the_other(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("icl/a_mixer_of_your_own.py", "pass Changing tokens from"),
-        ("expressivity/an_encoder_of_your_own.py", "'expressivity': ["),
-        ("sae/coders_compared.py", "rows of 64 numbers to train on"),
-        ("perplexity/attention_made_sparse.py", "streaming_llm"),
+        ("icl/a_mixer_of_your_own.py", "pass Changing the tokens after t"),
+        pytest.param("expressivity/an_encoder_of_your_own.py", "'expressivity': [", marks=pytest.mark.slow),
+        pytest.param("sae/coders_compared.py", "rows of 64 numbers to train on", marks=pytest.mark.slow),
+        pytest.param("perplexity/attention_made_sparse.py", "streaming_llm", marks=pytest.mark.slow),
     ],
 )
 def test_the_tutorial_of_a_study_runs(

@@ -48,6 +48,7 @@ found = assay.run(
     batch_train=64,
     retr_steps=2 * STEPS,
     retr_train_steps=STEPS,
+    jac_points=2,
     executor="serial",
 )
 found
@@ -76,6 +77,7 @@ wider = assay.run(
     batch_train=64,
     retr_steps=2 * STEPS,
     retr_train_steps=0,
+    jac_points=0,
     grid={"models.width": [16, 64]},
     executor="serial",
 )
