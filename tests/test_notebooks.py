@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tiny_models import tiny_model as tiny_model
+
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-SMALL = {"P": 7, "DIMENSIONS": [2, 4, 9], "SEEDS": [0, 1], "EPOCHS": 3, "BATCH": 9}
+SMALL = {
+    "P": 7, "DIMENSIONS": [2, 4, 9], "SEEDS": [0, 1], "EPOCHS": 3, "BATCH": 9, "STEPS": 4, "MODEL": '"models/tiny"',
+    "SLOTS": 4, "CONTEXT": 16, "DOCUMENTS": 20,
+}  # fmt: skip
 
 
 def run_small(name: str, folder: Path) -> None:
@@ -35,6 +40,31 @@ def test_the_modular_tutorials_run_one_after_the_other(
     assert (tmp_path / "comp_diagrams" / "tn_similarity.npy").is_file()
     run_small("modular/frequency_analysis.py", tmp_path)
     assert "d=9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("icl/a_mixer_of_your_own.py", "pass Changing the tokens after t"),
+        pytest.param("expressivity/an_encoder_of_your_own.py", "'expressivity': [", marks=pytest.mark.slow),
+        pytest.param("sae/coders_compared.py", "rows of 64 numbers to train on", marks=pytest.mark.slow),
+        pytest.param("perplexity/attention_made_sparse.py", "streaming_llm", marks=pytest.mark.slow),
+    ],
+)
+def test_the_tutorial_of_a_study_runs(
+    name: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    if name.startswith("perplexity"):
+        request.getfixturevalue("tiny_model")
+    monkeypatch.chdir(tmp_path)
+    run_small(name, tmp_path)
+    assert said in capsys.readouterr().out
+    assert list(Path("results/.store").glob("*/*/record.json"))
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.rglob("*.py")), ids=lambda path: path.stem)

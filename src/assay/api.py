@@ -145,7 +145,7 @@ class Session:
         """Labels by run id, unique within this plan."""
         return labels(self.plan.runs)
 
-    def compute(self, watch: Callable[[Event], object] = lambda event: None) -> Results:
+    def compute(self, watch: Callable[[Event], None] = lambda event: None) -> Results:
         if not self.todo:
             return Results(self.stored, study=self.plan.study)
         drive = Drive(
@@ -224,7 +224,13 @@ def run(
     session = Session.open(configured, axes, replace(execution or Execution(), **placing))
     seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
     with shown(session.labels, len(session.todo), quiet=not seen) as show:
-        return session.compute(lambda event: (show(event), watch(event) if watch else None))
+
+        def both(event: Event) -> None:
+            show(event)
+            if watch is not None:
+                watch(event)
+
+        return session.compute(both)
 
 
 def load(out: str | Path = "results", study: str | None = None) -> Results:
