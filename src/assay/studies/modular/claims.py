@@ -70,14 +70,17 @@ def _width(P: int) -> tuple[Check, ...]:
 
 def _trained(P: int, *, number: Check | None = None) -> Certificate:
     """Recipes are compared as the first claim is judged: by the runs of width 10 that are perfect at the end, there on
-    validation pairs."""
+    validation pairs. The spec's own P has the wider grid, with the spec's rate and decay in it."""
     half = Check(
         what=f"width at which half of the runs are perfect, P = {P}", measure=half_perfect, rows={"P": P}, at_most=WIDE
     )
     return Certificate(
         about=f"what these widths can learn (P = {P})",
         metric="perfect",
-        tried={"lr": (0.01, 0.03, 0.1), "weight_decay": (0.01, 0.1, 0.3)},
+        tried={
+            "lr": (0.003, 0.01, 0.03, 0.1) if P == 64 else (0.01, 0.03, 0.1),
+            "weight_decay": (0.0001, 0.01, 0.1, 0.3, 1.0) if P == 64 else (0.01, 0.1, 0.3),
+        },
         on={"dimensions": [WIDE], "seeds": list(range(10))},
         longer={"epochs": 2 * EPOCHS},
         number=number or half,
