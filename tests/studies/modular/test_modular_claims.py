@@ -1,6 +1,6 @@
 """What the claims of modular addition are measured by."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,15 @@ from assay.command.findings import planned
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.store import Store
-from assay.report.certificate import varied
+from assay.core.study import Context
+from assay.report.certificate import examined, varied
+from assay.report.claims import Claim, by_identity
 from assay.studies.modular import evidence
 from assay.studies.modular.bilinear import Model, answered
 from assay.studies.modular.claims import CLAIMS, half_perfect, share_perfect
 from assay.studies.modular.evidence import planted
 from assay.studies.modular.metrics.frequency_law import frequency_law, frequency_use, phase_scrambled
+from assay.studies.modular.sweep import Sweep
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -107,3 +110,36 @@ def test_a_certificate_asks_other_seeds_around_the_recipe_and_twice_the_training
     assert {run.options["anneal"] for run in [*own, *search, *longer]} == {0.5}
     (epochs,), (doubled,) = ({run.options["epochs"] for run in runs} for runs in (own, longer))
     assert doubled == 2 * epochs and len(longer) == len(own)
+
+
+def test_runs_that_are_hardly_trained_certify_nothing(tmp_path: Path) -> None:
+    """No model of eight epochs is perfect, by any recipe and twice as long: that is no finding."""
+    claim = CLAIMS["modular-width-61"]
+    assert claim.certificate is not None
+    few = {"P": 23, "batch": 32, "epochs": 8, "dimensions": (10, 12), "seeds": (10, 11, 12)}
+    number = replace(claim.certificate.number, rows={})
+    certificate = replace(claim.certificate, on={"dimensions": [10], "seeds": [0, 1, 2]}, longer={"epochs": 16})
+    claim = replace(
+        claim,
+        options=few,
+        checks=tuple(replace(check, rows={}) for check in claim.checks),
+        certificate=replace(certificate, number=number),
+    )
+    store = Store(tmp_path)
+
+    def look(wanted: Claim) -> tuple[Sequence[Run], dict[str, Record]]:
+        runs = planned(wanted)
+        cohorts: dict[Hashable, list[Run]] = {}
+        stored = {record.run.id for record in store.records("modular.sweep")}
+        for run in runs:
+            if run.id not in stored:
+                cohorts.setdefault(Sweep().cohort(run), []).append(run)
+        for cohort in cohorts.values():
+            for outcome in Sweep().execute(cohort, Context()):
+                store.commit(outcome)
+        return runs, by_identity(store.records("modular.sweep"))
+
+    found = examined("hardly-trained", claim, look)
+    assert found.checked.word == "not reproduced" and found.verdict.word == "not converged"
+    assert [part.name for part in found.parts if not part.holds][:2] == ["recipe", "doubled training"]
+    assert not found.publishable

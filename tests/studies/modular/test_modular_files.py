@@ -151,9 +151,9 @@ LOADERS = {
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of matrices that were computed."""
     made = list[str]()
-    for name in ("symmetric_similarity_matrix", "activation_similarity_matrix", "js_divergence_matrix"):
+    for name in ("symmetric_similarity_matrix", "activation_similarity_matrix", "law_divergences"):
         plain = getattr(matrices, name)
-        monkeypatch.setattr(matrices, name, lambda *a, plain=plain, name=name: made.append(name) or plain(*a))
+        monkeypatch.setattr(matrices, name, lambda *a, plain=plain, name=name, **k: made.append(name) or plain(*a, **k))
     return made
 
 

@@ -1,6 +1,7 @@
 """The spec's three matrices over the models of a saved sweep, each cached beside the sweep."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +11,7 @@ import torch
 from assay.core.errors import UserError
 from assay.studies.modular.cache import cached
 from assay.studies.modular.files import NAMES, Key, State, load
-from assay.studies.modular.metrics.frequency_law import Kind, frequency_law
-from assay.studies.modular.metrics.spectra import js_divergence_matrix
+from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
 from assay.studies.modular.metrics.tensor_similarity import (
     Weights,
     activation_similarity_matrix,
@@ -53,12 +53,9 @@ def load_or_compute_js_divergence(
     js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
     if kind not in get_args(Kind):
         raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
-
-    def divergences(models: Sequence[Weights]) -> np.ndarray:
-        return js_divergence_matrix(np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models]))
-
-    options = {"n_evecs": n_evecs, "kind": kind}
-    return _matrix("js_divergence", divergences, sweep_path, cache_path, device, force_recompute, options)
+    options: dict[str, Any] = {"n_evecs": n_evecs, "kind": kind}
+    compute = partial(law_divergences, **options)
+    return _matrix("js_divergence", compute, sweep_path, cache_path, device, force_recompute, options)
 
 
 def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:

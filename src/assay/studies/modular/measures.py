@@ -16,11 +16,10 @@ from assay.core.errors import UserError
 from assay.metrics.intervals import Interval
 from assay.studies.modular.files import Key, SweepResults, width_of
 from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
-from assay.studies.modular.metrics.frequency_law import Kind, frequency_law
+from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
 from assay.studies.modular.metrics.permutation import contrast, mantel
-from assay.studies.modular.metrics.spectra import js_divergence_matrix
 from assay.studies.modular.metrics.tensor_similarity import (
-    Weights,
+    Factors,
     activation_similarity_matrix,
     centred,
     hidden_similarity_matrices,
@@ -29,7 +28,7 @@ from assay.studies.modular.metrics.tensor_similarity import (
 )
 
 Matrix = Float[np.ndarray, "models models"]
-Models = Sequence[Weights]
+Models = Sequence[Factors]
 BANDS = 4
 GOOD = 0.95
 """The validation accuracy from which this study counts a model as good."""
@@ -46,12 +45,7 @@ class Measure:
 
 def js_per_remainder(kind: Kind, n_evecs: int = 4) -> Callable[[Models], Matrix]:
     """The Jensen-Shannon divergence of two models' laws, averaged over remainders, in bits: 0 to 1."""
-
-    def compute(models: Models) -> Matrix:
-        laws = np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models])
-        return js_divergence_matrix(laws) / (laws.shape[1] * np.log(2))
-
-    return compute
+    return lambda models: law_divergences(models, kind, n_evecs) / (len(models[0].w_p) * np.log(2))
 
 
 def measures(n_evecs: int) -> list[Measure]:

@@ -9,6 +9,7 @@ it sees the first input alone. The others depend on the form alone, and need no 
 v_i v_i^T is B^2, `power` is the squared length of the rows of FFT(B). A frequency and its mirror image are one bin.
 """
 
+from collections.abc import Sequence
 from typing import Literal, assert_never
 
 import numpy as np
@@ -17,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.studies.modular.metrics.spectra import eigendecomposition, shares_of
-from assay.studies.modular.metrics.tensor_similarity import Factors, Weights, weights
+from assay.studies.modular.metrics.spectra import eigendecomposition, js_divergence_matrix, shares_of
+from assay.studies.modular.metrics.tensor_similarity import Factors, Matrix, Weights, weights
 
 Kind = Literal["eigen", "power", "diagonal"]
 Law = Float[np.ndarray, "P frequencies"]
@@ -37,6 +38,11 @@ def frequency_law(model: Factors, kind: Kind = "eigen", *, n_evecs: int = 4, dty
     if kind == "diagonal":
         return shares_of(_diagonal(plain).cpu())
     assert_never(kind)
+
+
+def law_divergences(models: Sequence[Factors], kind: Kind = "eigen", n_evecs: int = 4) -> Matrix:
+    """The Jensen-Shannon divergence of all pairs' laws, summed over remainders as in the spec: at most P ln 2."""
+    return js_divergence_matrix(np.stack([frequency_law(model, kind, n_evecs=n_evecs) for model in models]))
 
 
 @torch.no_grad()

@@ -66,21 +66,14 @@ def centred(model: Factors) -> Weights:
     return Weights(plain.w_l, plain.w_r, plain.w_p - plain.w_p.mean(dim=0))
 
 
-@torch.no_grad()
 def symmetric_inner(model1: Factors, model2: Factors, *, entries: Entries = "all") -> Float[Tensor, ""]:
     """<M1, M2> over all entries of the symmetric forms, or over those that an input reaches."""
-    one, other = weights(model1), weights(model2)
-    return (_core(one, other, entries) * (one.w_p.T @ other.w_p)).sum()
+    return torch.tensor(symmetric_inner_matrix([model1, model2], entries=entries)[0, 1])
 
 
-@torch.no_grad()
 def symmetric_similarity(model1: Factors, model2: Factors, *, entries: Entries = "all") -> Float[Tensor, ""]:
     """The cosine of two models' forms, in [-1, 1]; 0 where one of them is zero."""
-    inner, one, other = (
-        symmetric_inner(*pair, entries=entries) for pair in ((model1, model2), (model1, model1), (model2, model2))
-    )
-    norms = one.sqrt() * other.sqrt()
-    return torch.where(norms > 0, inner / norms, 0.0).clamp(-1, 1)
+    return torch.tensor(symmetric_similarity_matrix([model1, model2], entries=entries)[0, 1])
 
 
 @torch.no_grad()

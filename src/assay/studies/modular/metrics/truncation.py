@@ -7,9 +7,10 @@ eigen   each remainder's form cut to its 2d largest eigenvalues, the rank that d
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from assay.studies.modular.bilinear import addition_table
 from assay.studies.modular.metrics.spectra import eigendecomposition
 from assay.studies.modular.metrics.tensor_similarity import Factors, hidden, weights
 
@@ -25,7 +26,7 @@ def truncated_to_units(model: Factors) -> Accuracies:
     logits = hidden(model) @ plain.w_p.T
     # Orthogonal directions of the first 1, 2, ... units: each adds its own part of the logits to the best fit.
     basis = torch.linalg.qr(units).Q
-    target, kept = _answers(plain.P), torch.zeros_like(logits)
+    target, kept = addition_table(plain.P)[2], torch.zeros_like(logits)
     found = []
     for direction in basis.unbind(dim=1):
         kept += torch.outer(direction, direction @ logits)
@@ -38,7 +39,7 @@ def truncated_to_eigenvalues(model: Factors) -> Accuracies:
     """The share of all P^2 pairs answered with 2, 4, ... eigenvalues of each form left."""
     values, vectors = eigendecomposition(model)
     P = len(values)
-    target, kept = _answers(P), values.new_zeros(P, P, P)
+    target, kept = addition_table(P)[2], values.new_zeros(P, P, P)
     found = []
     for k in range(values.shape[1]):
         first, second = vectors[:, :P, k], vectors[:, P:, k]
@@ -47,8 +48,3 @@ def truncated_to_eigenvalues(model: Factors) -> Accuracies:
             logits = rearrange(kept, "r a b -> (a b) r")
             found.append((logits.argmax(dim=1) == target).double().mean())
     return torch.stack(found)
-
-
-def _answers(P: int) -> Int[Tensor, " pairs"]:
-    n = torch.arange(P)
-    return ((n[:, None] + n) % P).flatten()
