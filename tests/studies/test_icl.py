@@ -124,7 +124,10 @@ def test_the_capacity_preset_gives_k90_bits_and_lengths_with_and_without_convolu
     tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "icl").glob("*.csv")}
     assert set(tables) == {"icl", "icl_rates", "capacity_conv", "capacity_no_conv"}
     untrained = {"(1/K, a guess)", "(oracle)"}
-    assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {"delta_net:conv=0:num_heads=1", "attention:num_heads=2"} | untrained
+    assert {row["seq_mixer"] for row in tables["capacity_no_conv"]} == {
+        "delta_net:conv=0:num_heads=1",
+        "attention:num_heads=2",
+    } | untrained
     assert {row["seq_mixer"] for row in tables["capacity_conv"]} == {"delta_net:num_heads=1"} | untrained
     models = [row for row in tables["capacity_no_conv"] if row["seq_mixer"] not in untrained]
     assert all((row["learned"], row["K90"]) == ("0/2", "not learned") for row in models), "four steps teach nothing"
