@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from assay.api import existing_store, write_page
-from assay.command.findings import findings
 from assay.command.flags import Parser
 from assay.command.help import hanging
 from assay.command.progress import say
-from assay.command.reproduce import reproduce
 from assay.command.study_command import print_verdicts, run_study
 from assay.contracts.base import has_contract
 from assay.core.convert import nearest
@@ -202,6 +200,20 @@ def demo(words: list[str]) -> int:
                 codes.append(2)
     print("\nThe page to open:")
     return max([*codes, report(["--out", args.out])])
+
+
+def reproduce(words: list[str]) -> int:
+    """Published claims, run and compared: `assay reproduce NAME ...`, or `all`; without a name, what there is."""
+    from assay.command.reproduce import reproduce as run_claims  # claims and certificates, which no other verb needs
+
+    return run_claims(words)
+
+
+def findings(words: list[str]) -> int:
+    """Every published claim, judged from what is stored: a table, or with --page a page such as docs/FINDINGS.md."""
+    from assay.command.findings import findings as judge
+
+    return judge(words)
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
