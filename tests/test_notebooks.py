@@ -14,7 +14,7 @@ from tiny_models import tiny_model as tiny_model
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 SMALL = {
     "P": 7, "DIMENSIONS": [2, 4, 9], "SEEDS": [0, 1], "EPOCHS": 3, "BATCH": 9, "STEPS": 4, "MODEL": '"models/tiny"',
-    "SLOTS": 4, "CONTEXT": 16, "DOCUMENTS": 20,
+    "BUDGETS": [4, 8], "CONTEXT": 16, "DOCUMENTS": 20,
 }  # fmt: skip
 
 

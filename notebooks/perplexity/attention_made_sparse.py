@@ -10,7 +10,7 @@ from assay.attention import attention
 
 # %% tags=["parameters"]
 MODEL = "smollm2-135m"
-SLOTS = 20
+BUDGETS = [10, 20, 40]
 CONTEXT = 80
 DOCUMENTS = 20
 
@@ -27,7 +27,7 @@ found = assay.run(
     model=MODEL,
     datasets=["pydoc"],
     methods=["dense", "h2o", "streaming_llm:num_sink_tokens=4", "window"],
-    budgets=[SLOTS],
+    budgets=BUDGETS,
     sparsity_levels=[],
     context_lengths=[CONTEXT],
     max_samples=[str(DOCUMENTS)],
@@ -40,7 +40,7 @@ found
 found.finding
 
 # %%
-found.plot()
+found.table()
 
 # %%
 found.rows()[0]

@@ -211,17 +211,26 @@ def run(
     """
     for path in plugins:
         load_source(read_source(path))
-    if not issubclass(studies[study], Study):
-        raise UserError(f"'{study}' reads what is there and runs nothing: use `assay {study.replace('.', ' ')}`.")
     named = {"out": out, "executor": executor, "workers": workers, "ray_address": ray_address, "device": device,
              "backend": backend, "compile": compile, "force": force, "retry": retry,
              "timeout_per_run": timeout_per_run}  # fmt: skip
     types = option_types(Execution)
     placing = {key: convert(types[key], value, what=key) for key, value in named.items() if value is not None}
-    configured = configure(studies[study], preset, options)
-    refuse_twice(studies[study], grid or {}, options)
-    axes = combined_grid(studies[study], preset, grid or {}, named=options)
-    session = Session.open(configured, axes, replace(execution or Execution(), **placing))
+    session = _session(study, preset, grid or {}, options, replace(execution or Execution(), **placing))
+    return _watched(session, progress, watch)
+
+
+def _session(study: str, preset: str | None, grid: Grid, options: dict[str, Any], execution: Execution) -> Session:
+    cls = studies[study]
+    if not issubclass(cls, Study):
+        raise UserError(f"'{study}' reads what is there and runs nothing: use `assay {study.replace('.', ' ')}`.")
+    configured = configure(cls, preset, options)
+    refuse_twice(cls, grid, options)
+    return Session.open(configured, combined_grid(cls, preset, grid, named=options), execution)
+
+
+def _watched(session: Session, progress: bool | None, watch: Callable[[Event], None] | None) -> Results:
+    """Compute a session's runs, and show their progress where somebody would see it."""
     seen = sys.stderr.isatty() or in_notebook() if progress is None else progress
     with shown(session.labels, len(session.todo), quiet=not seen) as show:
 

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 from assay.api import existing_store, write_page, write_site
-from assay.command.card import card
-from assay.command.findings import findings
 from assay.command.flags import Parser
 from assay.command.help import hanging
 from assay.command.progress import say
 from assay.command.publish import screen
-from assay.command.reproduce import reproduce
 from assay.command.study_command import print_verdicts, run_study
 from assay.contracts.base import has_contract
 from assay.core.convert import nearest
@@ -238,6 +235,27 @@ def _summary(found: Mapping[str, Sequence[Section]]) -> str:
         )
         for name, sentences in said.items()
     )  # fmt: skip
+
+
+def reproduce(words: list[str]) -> int:
+    """Published claims, run and compared: `assay reproduce NAME ...`, or `all`; without a name, what there is."""
+    from assay.command.reproduce import reproduce as run_claims  # claims and certificates, which no other verb needs
+
+    return run_claims(words)
+
+
+def findings(words: list[str]) -> int:
+    """Every published claim, judged from what is stored: a table, or with --page a page such as docs/FINDINGS.md."""
+    from assay.command.findings import findings as judge
+
+    return judge(words)
+
+
+def card(words: list[str]) -> int:
+    """What a sequence mixer can do, next to the field: `assay card my_mixer.py`; also diff, submit and verify."""
+    from assay.command.card import card as ask  # questions and verdicts, which no other verb needs
+
+    return ask(words)
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
