@@ -165,8 +165,8 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
     for row in (row for row in found if learned(row)):
         shape = memory_shape(row.options["model"]["seq_mixer"], row.options["model"]["model_dim"])
         pairs, vocab = tuple(sizes(row)), row.options["task"]["vocab_size"]
-        for rule in rules if shape else ():
-            if (rule, shape, pairs) not in made:
+        for rule in rules:
+            if shape is not None and (rule, shape, pairs) not in made:
                 recall = memory_curve(rule, shape, pairs, vocab - vocab // 2)
                 made[rule, shape, pairs] = {
                     "seq_mixer": f"({rule}, {shape})", "K90": str(crossing(pairs, recall)), "accuracy": fmean(recall),
