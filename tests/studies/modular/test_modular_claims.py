@@ -109,7 +109,10 @@ def test_a_certificate_asks_other_seeds_around_the_recipe_and_twice_the_training
     assert {run.options["d_hidden"] for run in search} == {10}, "by the width that is claimed"
     assert {run.options["anneal"] for run in [*own, *search, *longer]} == {0.5}
     (epochs,), (doubled,) = ({run.options["epochs"] for run in runs} for runs in (own, longer))
-    assert doubled == 2 * epochs and len(longer) == len(own)
+    assert doubled == 2 * epochs
+    asked = certificate.number.chosen(own)
+    assert {run.options["d_hidden"] for run in asked} == {run.options["d_hidden"] for run in longer}
+    assert {run.seed for run in asked} == {run.seed for run in longer} == {run.seed for run in own}
 
 
 def test_runs_that_are_hardly_trained_certify_nothing(tmp_path: Path) -> None:
@@ -117,8 +120,10 @@ def test_runs_that_are_hardly_trained_certify_nothing(tmp_path: Path) -> None:
     claim = CLAIMS["modular-width-61"]
     assert claim.certificate is not None
     few = {"P": 23, "batch": 32, "epochs": 8, "dimensions": (10, 12), "seeds": (10, 11, 12)}
-    number = replace(claim.certificate.number, rows={})
-    certificate = replace(claim.certificate, on={"dimensions": [10], "seeds": [0, 1, 2]}, longer={"epochs": 16})
+    number = replace(claim.certificate.number, rows={"d_hidden": 10})
+    certificate = replace(
+        claim.certificate, on={"dimensions": [10], "seeds": [0, 1, 2]}, longer={"epochs": 16, "dimensions": [10]}
+    )
     claim = replace(
         claim,
         options=few,
