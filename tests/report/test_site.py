@@ -113,3 +113,15 @@ def test_the_site_opens_from_a_disk_and_its_links_work(browser: Any, site: dict[
     page.locator("td a", has_text="GRU").click()
     assert page.locator("h1").inner_text() == "gru" and visit.problems == []
     page.close()
+
+
+def test_report_writes_a_site_from_the_command_line_and_leaves_a_foreign_page_alone(cli, tmp_path):
+    toy = Path(__file__).parent.parent / "toy.py"
+    cli("toy", "--plugin", toy, "--seeds", "0", "--out", tmp_path / "results", "--executor", "serial")
+    words = ["report", "--plugin", toy, "--out", tmp_path / "results", "--site", tmp_path / "site"]
+    code, out, _ = cli(*words)
+    assert code == 0 and out.strip() == str(tmp_path / "site" / "index.html")
+    assert (tmp_path / "site" / "study-toy.html").is_file() and not (tmp_path / "results" / "report.html").exists()
+    (tmp_path / "site" / "index.html").write_text("mine")
+    code, _, told = cli(*words)
+    assert code == 2 and "was not written by assay" in told and (tmp_path / "site" / "index.html").read_text() == "mine"

@@ -234,7 +234,8 @@ def _layered(layers: Sequence["alt.Chart"], *params: "alt.Parameter", **properti
 
 def _pick(*, legend: bool, name: str | None = None) -> "alt.Parameter":
     """The series that a click on a mark, or on an entry of the legend, singles out; a click beside them, all again."""
-    return alt.selection_point(name=name, fields=["series"], on="click", **({"bind": "legend"} if legend else {}))
+    bound: dict[str, Any] = {"bind": "legend"} if legend else {}
+    return alt.selection_point(name=name, fields=["series"], on="click", **bound)
 
 
 def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityValue":
