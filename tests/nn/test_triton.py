@@ -9,6 +9,7 @@ from torch.nn.functional import normalize, softplus
 
 from assay.core.errors import UserError
 from assay.nn import scan
+from assay.nn.convolution import ShortConvolution
 from assay.nn.whole import has_kernels
 
 pytestmark = pytest.mark.skipif(
@@ -129,3 +130,28 @@ def test_keys_that_a_program_cannot_hold_are_an_error() -> None:
     *inputs, _ = drawn("decay per head", (1, 1, 40, 192, 16))
     with pytest.raises(UserError, match="at most 128 channels, and these have 192: choose more heads"):
         triton.outer_scan(*inputs)
+
+
+@pytest.mark.parametrize(("size", "kernel"), [((2, 9, 5), 1), ((3, 70, 48), 4), ((2, 130, 200), 3)])
+def test_the_convolution_agrees_with_shifted_products_alone_and_in_a_bank(
+    size: tuple[int, int, int], kernel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bias, as on Mamba-2's u, B and C; gradients of tokens, weights and bias included."""
+    models = 2
+    rng = torch.Generator("cuda").manual_seed(0)
+    module = ShortConvolution(size[-1], kernel, bias=True).to("cuda")
+    names = ("x", "weight", "bias")
+    shapes = size, (size[-1], kernel), (size[-1],)
+    drawn = [torch.randn(models, *shape, generator=rng, device="cuda").requires_grad_() for shape in shapes]
+
+    def run(x: Tensor, *weights: Tensor) -> Tensor:
+        return torch.func.functional_call(module, dict(zip(names[1:], weights, strict=True)), x)
+
+    def found(together: bool) -> list[Tensor]:
+        y = torch.vmap(run)(*drawn) if together else torch.stack([run(*x) for x in zip(*drawn, strict=True)])
+        return [y, *torch.autograd.grad(y.square().sum(), drawn)]
+
+    wanted = [x.double() for x in found(False)]
+    monkeypatch.setattr(scan, "backend", "triton")
+    assert worst(found(False), wanted) < EXACT
+    assert worst(found(True), wanted) < EXACT
