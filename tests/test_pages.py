@@ -87,7 +87,7 @@ def missing(words: list[str], err: str) -> bool:
     """Return whether the command was refused for data or a model that is not on this machine, or for the results of the
     command before it, which was only planned."""
     said = ("assay data pull", "--offline", "does not exist", "No such file", "no text '", "0 CUDA devices")
-    return any(each in err for each in said) or words[1] == "report"
+    return any(each in err for each in said) or words[1] in ("report", "show")
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from assay.api import existing_store, write_page, write_site
 from assay.command.flags import Parser
 from assay.command.help import hanging
 from assay.command.progress import say
@@ -21,6 +20,7 @@ from assay.core.plan import labels
 from assay.core.plugin import registries
 from assay.core.run import Record, Status
 from assay.core.words import printable
+from assay.pages import existing_store, write_page, write_site
 from assay.report.files import write_section
 from assay.report.record import render_record
 from assay.report.section import Section

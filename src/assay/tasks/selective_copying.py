@@ -9,7 +9,7 @@ as many blanks as there are contents: answer j is read at the j-th, and no answe
 Floor: 1 / (V - 2), 1 in 14, by a uniform guess; the reference `unordered` knows the contents but not their order, and
 gives the most frequent one every time. Ceiling: 1.
 
-Differs from MAD: batches are drawn anew, where they go through 12,800 sequences many times.
+Differs from the paper: batches are drawn anew, where they go through 12,800 sequences many times.
 """
 
 from dataclasses import dataclass
