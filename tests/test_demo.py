@@ -24,6 +24,7 @@ def test_the_demo_ends_with_findings_and_the_page_in_25_lines(
         said.append(name)
         return 0
 
+    (tmp_path / ".store").mkdir()
     monkeypatch.setattr(verbs, "run_study", run)
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = cli("demo", "--out", tmp_path)
@@ -37,6 +38,7 @@ def test_the_demo_ends_with_findings_and_the_page_in_25_lines(
 
 
 def test_a_study_without_a_result_says_so(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".store").mkdir()
     monkeypatch.setattr(verbs, "run_study", lambda name, words, show: 1)
     code, out, _ = cli("demo", "--out", tmp_path)
     assert code == 1 and "icl: no result" in out

@@ -10,9 +10,9 @@ later positions they would be copying, which attention does without holding anyt
 Floor: 1 / (V - 1), 1 in 15, by a uniform guess; the reference `unordered` knows the contents but not their order, and
 gives the most frequent one every time. Ceiling: 1, by copying the input.
 
-Differs from the paper: heads are linear, one for each place, where theirs share an MLP of two hidden layers that is told the
-place; so what a model cannot lay out linearly in its last vector counts as lost here. Theirs also asks for the last
-token itself, which is always the same. Batches are drawn anew.
+Differs from the paper: heads are linear, one for each place, where theirs share an MLP of two hidden layers that is
+told the place; so what a model cannot lay out linearly in its last vector counts as lost here. Theirs also asks for the
+last token itself, which is always the same. Batches are drawn anew.
 """
 
 from dataclasses import dataclass

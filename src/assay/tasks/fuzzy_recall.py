@@ -13,9 +13,9 @@ one per 10 tokens; a sequence that has fewer counts some twice.
 Floor: a uniform guess among the value tokens, 1 in 8; the reference `frequent` gives the value token shown most often
 so far. Ceiling: 1, by looking up the whole key, since a question is only asked where the key has ended.
 
-Differs from the paper (`multi_query`): keys have all sizes in the test too, where theirs are all of the greatest size there
-and seldom return but for the last; the loss is at the answers alone, where theirs is at every next token in training;
-batches are drawn anew.
+Differs from the paper (`multi_query`): keys have all sizes in the test too, where theirs are all of the greatest size
+there and seldom return but for the last; the loss is at the answers alone, where theirs is at every next token in
+training; batches are drawn anew.
 """
 
 from dataclasses import dataclass

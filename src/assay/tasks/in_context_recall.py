@@ -9,9 +9,9 @@ the same few keys return throughout, and two keys may share a value.
 Floor: a uniform guess among the values is right once in 8; the reference `frequent` answers with the value shown most
 often so far. Ceiling: 1, by lookup.
 
-Differs from the paper (`multi_query`): the loss is at the answers alone, where theirs is at every next token in training; a
-sequence has as many answers as keys return on average (56), the last ones, and one with fewer counts some twice;
-batches are drawn anew, where they go through 12,800 sequences many times.
+Differs from the paper (`multi_query`): the loss is at the answers alone, where theirs is at every next token in
+training; a sequence has as many answers as keys return on average (56), the last ones, and one with fewer counts some
+twice; batches are drawn anew, where they go through 12,800 sequences many times.
 """
 
 from dataclasses import dataclass

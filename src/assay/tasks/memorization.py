@@ -9,7 +9,8 @@ the value of the key before it. Keys of a sequence are uniform and independent.
 Floor: 1 in 127, the reference `constant`, which gives one value every time: the sequence says nothing of the map.
 Ceiling: 1, by the map.
 
-Differs from the paper: batches are drawn anew, where they go through 256 sequences many times; the map has its own seed.
+Differs from the paper: batches are drawn anew, where they go through 256 sequences many times; the map has its own
+seed.
 """
 
 from dataclasses import dataclass

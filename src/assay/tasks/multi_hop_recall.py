@@ -11,7 +11,7 @@ others are nodes. One hop is recall; k hops need k lookups one after another, or
 Floor: a uniform guess among the other nodes, 1 / (n - 1); the reference `one_hop` gives the next node whatever is
 asked, and is right in the questions of one hop alone, 1 in `max_hops`. Ceiling: 1, by following the edges.
 
-Differs from Depo: a node is one token, and the number of nodes is fixed; sizes are ours.
+Differs from the paper: a node is one token, and the number of nodes is fixed; sizes are ours.
 """
 
 from dataclasses import dataclass

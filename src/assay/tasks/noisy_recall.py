@@ -7,8 +7,8 @@ the slots, rounded, holds two uniform noise tokens each, in uniform places, neve
 
 Floor and ceiling are those of `in_context_recall`: 1 in 8 by a uniform guess, `frequent` by counting, and 1 by lookup.
 
-Differs from the paper: the number of noise slots is fixed, where theirs are drawn slot by slot with that probability; the
-rest is as in `in_context_recall`.
+Differs from the paper: the number of noise slots is fixed, where theirs are drawn slot by slot with that probability;
+the rest is as in `in_context_recall`.
 """
 
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ class Sweep(Recipe, Study):
         "findings": {
             "dimensions": tuple(range(1, 65)),
             "seeds": (10, 11, 12, 13, 14),
-            "epochs": 200,
+            "epochs": 400,
             "anneal": 0.5,
             "test_share": 0.125,
             "grid": {"P": ["64", "61", "113"]},
