@@ -17,6 +17,7 @@ from assay.report.section import Chart, Section
 def test_tables_and_charts_are_written_in_every_format(section, tmp_path, hostile):
     paths = write_section(section, tmp_path / "toy")
     assert [path.name for path in paths] == [
+        "findings.json",
         "scores.csv",
         "scores.json",
         "lines.pdf",
@@ -27,13 +28,14 @@ def test_tables_and_charts_are_written_in_every_format(section, tmp_path, hostil
         "bars.vl.json",
     ]
     assert sorted(path.name for path in (tmp_path / "toy").glob("[!.]*")) == sorted(path.name for path in paths)
-    rows = json.loads(paths[1].read_text(encoding="utf-8"))
+    _, table, data, *drawn = paths
+    rows = json.loads(data.read_text(encoding="utf-8"))
     assert rows[1]["Model"] == hostile
     assert rows[0]["R2_0.75"]["n"] == 5
-    with paths[0].open(encoding="utf-8", newline="") as file:
+    with table.open(encoding="utf-8", newline="") as file:
         assert [row["Model"] for row in csv.DictReader(file)] == ["gru", hostile, "conv", "lost"]
     starts = {".pdf": b"%PDF", ".png": b"\x89PNG", ".json": b"{"}
-    for path in paths[2:]:
+    for path in drawn:
         assert path.read_bytes().startswith(starts[path.suffix])
 
 

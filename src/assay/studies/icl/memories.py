@@ -46,7 +46,7 @@ def memory_shape(mixer: Mapping[str, Any], d_model: int) -> MemoryShape | None:
         return None
     if hasattr(own, "key_dim") and hasattr(own, "value_dim"):
         return MemoryShape(own.num_heads, own.key_dim(d_model), own.value_dim(d_model))
-    if hasattr(own, "d_state") and hasattr(own, "head_width"):  # heads that share their keys are one matrix
+    if hasattr(own, "d_state"):  # heads that share their keys are one matrix
         return MemoryShape(1, own.d_state, own.core_state(d_model, 1) // own.d_state)
     return None
 
