@@ -10,9 +10,11 @@ QUESTION = Question("recall", "recalls", "does not recall", "mqar")
 BOUNDS = Bounds(0.1, 1.0)
 
 
-def answered(name: str, *scores: float, longer: tuple[float, ...] = (), edge: bool = False) -> Answer:
-    more = dict(enumerate(longer))
-    return Answer(name, QUESTION, dict(enumerate(scores)), rate=1e-2, at_edge=edge, window=2, longer=more)
+def answered(
+    name: str, *scores: float, longer: tuple[float, ...] = (), edge: bool = False, diverged: int = 0
+) -> Answer:
+    by_seed, more = dict(enumerate(scores)), dict(enumerate(longer))
+    return Answer(name, QUESTION, by_seed, rate=1e-2, at_edge=edge, window=2, diverged=diverged, longer=more)
 
 
 FIELD = [answered("a", 0.97, 0.99), answered("b", 0.50, 0.54), answered("c", 0.95, 0.96)]
@@ -37,8 +39,9 @@ def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
         (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "says nothing yet"),
         (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "edge"),
         (answered("mine", 0.2, 0.22), "says nothing yet"),
+        (answered("mine", 0.0, 0.0, longer=(0.0, 0.0), diverged=4), "4 runs diverged"),
     ],
-    ids=["twice the training moves it", "rate at an edge", "not trained longer"],
+    ids=["twice the training moves it", "rate at an edge", "not trained longer", "diverged"],
 )
 def test_nothing_is_said_without_a_certificate(mine: Answer, said: str) -> None:
     found = line(mine, FIELD, BOUNDS)

@@ -51,6 +51,8 @@ class Answer:
     """The best rate is the lowest or the highest of those tried, also after one more was added."""
     window: int
     """Rates of the grid that work: within SLACK of the best at the screening's length."""
+    diverged: int = 0
+    """Runs at the chosen rate whose loss was no number in the end, or that failed: they score 0."""
     longer: Mapping[int, float] = field(default_factory=dict)
     """Scores after twice the training, where the goal was not reached."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -155,6 +157,7 @@ def _answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answe
         rate=rate,
         at_edge=rate in (min(tried), max(tried)),
         window=sum(value >= max(screened) - SLACK for value in screened),
+        diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
         sizes={
             key: first.metrics[key] for key in ("params", "state_scalars", "flops_per_token") if key in first.metrics

@@ -115,6 +115,11 @@ def _verdict(mine: Answer, deviation: float, freedom: int) -> tuple[str, bool]:
     question = mine.question
     if mine.reached:
         return question.does, True
+    if mine.diverged:
+        return (
+            f"{question.name}: {mine.diverged} runs diverged at the best rate, {mine.rate:g}: says nothing yet",
+            False,
+        )
     if mine.at_edge:
         return f"{question.name}: the best rate, {mine.rate:g}, is at the edge of those tried: says nothing yet", False
     gain = sum(mine.longer.values()) / max(1, len(mine.longer)) - mine.mean
