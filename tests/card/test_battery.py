@@ -12,7 +12,7 @@ from assay.card.protocol import SCREENING_SEED, TIERS, Question, Tier
 from assay.card.running import Runner
 from assay.core.run import Numerics, Record, Run
 
-QUESTION = Question("recall", "recalls", "does not recall", "mqar", steps=300, rates=(1e-3, 1e-2, 1e-1))
+QUESTION = Question("recall", "recalls", "mqar", steps=300, rates=(1e-3, 1e-2, 1e-1))
 TIER = Tier("toy", "toy", (0, 1), (QUESTION,))
 Law = Callable[[Trial], float]
 
@@ -53,6 +53,14 @@ def test_a_rate_at_the_edge_is_followed_by_one_beyond_once() -> None:
     assert result is not None and result.at_edge, "still at the edge of all that were tried"
 
 
+def test_a_screening_that_told_nothing_lets_every_rate_train_in_full() -> None:
+    """A mixer that leaves its plateau late, and only at one rate."""
+    asked, found = rounds(lambda trial: 0.97 if trial.steps >= 300 and trial.rate == 1e-1 else 0.15)
+    assert [len(each) for each in asked[:2]] == [3, 3]
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result is not None and result.rate == 1e-1 and result.reached
+
+
 def test_nothing_is_tried_beyond_a_grid_on_which_nothing_was_learned() -> None:
     asked, _ = rounds(lambda trial: 0.02 + 0.01 * (trial.rate == 1e-1))
     assert all(trial.rate <= 1e-1 for each in asked for trial in each)
@@ -69,6 +77,9 @@ def test_a_rate_that_diverges_is_never_chosen() -> None:
     _, found = rounds(lambda trial: -1.0 if trial.rate == 1e-1 else 0.93)
     result = answer(TIER, QUESTION, "mine", found)
     assert result is not None and result.rate < 1e-1
+    _, found = rounds(lambda trial: -1.0)
+    result = answer(TIER, QUESTION, "mine", found)
+    assert result is not None and result.window == 0 and result.diverged == 4 and not result.comparable
 
 
 def test_an_interrupted_battery_asks_only_for_what_is_missing() -> None:

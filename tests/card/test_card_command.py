@@ -14,8 +14,8 @@ Cli = Callable[..., tuple[int, str, str]]
 TINY = {"model_dim": 16, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
 TOY = Tier(
     "smoke", "toy", (0, 1),
-    (Question("recall", "recalls", "does not recall", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=2:power_a=1",
-              model=TINY, steps=6, batch=4, eval_size=50, rates=(1e-2, 3e-2)),),
+    (Question("recall", "recalls", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=2:power_a=1",
+              model=TINY, steps=60, batch=16, eval_size=50, rates=(1e-7, 1e-2, 30.0)),),
 )  # fmt: skip
 TWIN = """
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ def test_a_card_travels_and_is_verified_by_its_reader(
     Path("packed/card.json").write_text(json.dumps(told))
     code, out, err = cli("card", "verify", "packed", "--executor", "serial")
     assert code == 2 and not out and "does not follow from its records" in err
-    changed = replace(TOY, questions=(replace(TOY.questions[0], steps=9),))
+    changed = replace(TOY, questions=(replace(TOY.questions[0], steps=90),))
     monkeypatch.setattr(protocol, "TIERS", {"smoke": changed})
     code, out, err = cli("card", "verify", "packed", "--executor", "serial")
     assert code == 2 and not out and "of another file or protocol" in err

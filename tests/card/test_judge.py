@@ -6,7 +6,7 @@ from assay.card.battery import Answer, Bounds
 from assay.card.judge import in_words, line, pooled
 from assay.card.protocol import Question
 
-QUESTION = Question("recall", "recalls", "does not recall", "mqar")
+QUESTION = Question("recall", "recalls", "mqar")
 BOUNDS = Bounds(0.1, 1.0)
 
 
@@ -23,35 +23,57 @@ FIELD = [answered("a", 0.97, 0.99), answered("b", 0.50, 0.54), answered("c", 0.9
 def test_a_twin_is_in_its_twins_group() -> None:
     found = line(answered("twin", 0.97, 0.99), FIELD, BOUNDS)
     assert found.differences["a"].standing == "level" and found.differences["a"].interval.mean == 0
-    assert found.differences["b"].standing == "above" and found.rank == "a"
-    assert in_words([found]) == ["recalls; better than b"]
+    assert found.differences["b"].standing == "above" and found.above == "0 of 3"
+    assert in_words([found]) == ["recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); better than b"]
 
 
 def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
     found = line(answered("weak", 0.2, 0.22, longer=(0.21, 0.2)), FIELD, BOUNDS)
     assert [found.differences[name].standing for name in "abc"] == ["below"] * 3
-    assert found.certified and in_words([found]) == ["does not recall; worse than a, b, c"]
+    said = "recalls with 0 of 2 seeds (2 layers, d=128, 1,500 steps), nor with twice the training; worse than a, b, c"
+    assert found.certified and in_words([found]) == [said] and found.above == "3 of 3"
 
 
 @pytest.mark.parametrize(
     ("mine", "said"),
     [
         (answered("mine", 0.2, 0.22, longer=(0.8, 0.8)), "says nothing yet"),
+        (answered("mine", 0.2, 0.3, longer=(0.2, 0.98)), "says nothing yet"),
+        (answered("mine", 0.86, 0.87, longer=(0.87, 0.89)), "says nothing yet"),
         (answered("mine", 0.2, 0.22, longer=(0.2, 0.2), edge=True), "edge"),
         (answered("mine", 0.2, 0.22), "says nothing yet"),
         (answered("mine", 0.0, 0.0, longer=(0.0, 0.0), diverged=4), "4 runs diverged"),
     ],
-    ids=["twice the training moves it", "rate at an edge", "not trained longer", "diverged"],
+    ids=[
+        "twice the training moves it",
+        "one seed left the plateau",
+        "near the goal",
+        "rate at an edge",
+        "not trained longer",
+        "diverged",
+    ],
 )
 def test_nothing_is_said_without_a_certificate(mine: Answer, said: str) -> None:
     found = line(mine, FIELD, BOUNDS)
-    assert not found.certified and said in found.verdict and "does not recall" not in found.verdict
+    assert not found.certified and said in found.verdict and "0 of 2 seeds" not in found.verdict
 
 
 def test_seeds_that_disagree_tell_little_apart() -> None:
     found = line(answered("mine", 0.99, 0.2, longer=(0.99, 0.2)), FIELD, BOUNDS)
     assert all(each.standing == "level" for each in found.differences.values())
     assert not found.certified and "1 of 2 seeds" in found.verdict
+
+
+def test_two_that_learn_with_some_seeds_are_judged_by_their_own_spread() -> None:
+    quiet = [answered(str(place), 0.9, 0.91) for place in range(20)]
+    found = line(answered("mine", 0.98, 0.9, longer=()), [*quiet, answered("luck", 0.98, 0.15)], BOUNDS)
+    assert found.differences["luck"].standing == "level", "half of its seeds are as good"
+
+
+@pytest.mark.parametrize("other", [answered("x", 0.1, 0.1, edge=True), answered("x", 0.0, 0.0, diverged=2)])
+def test_rows_that_say_nothing_are_not_compared(other: Answer) -> None:
+    assert line(FIELD[0], [other, FIELD[1]], BOUNDS).differences.keys() == {"b"}
+    assert not line(other, FIELD, BOUNDS).differences
 
 
 def test_the_deviation_is_never_below_the_sampling_error() -> None:
@@ -68,4 +90,4 @@ def test_an_interval_of_a_share_stays_between_0_and_1() -> None:
 
 def test_one_seed_has_no_interval_and_no_rank() -> None:
     found = line(answered("mine", 0.95), [answered("other", 0.2)], BOUNDS)
-    assert found.interval.low is None and not found.differences and found.rank == ""
+    assert found.interval.low is None and not found.differences and found.above == ""

@@ -1,7 +1,8 @@
 """Asks mixers the questions of a tier: rates by successive halving on validation, then the winner with fresh seeds.
 
     1  every rate, a third of the steps, the screening seed
-    2  the best two in full; one more beyond the grid if the best lies at its edge and learned
+    2  the best two in full, or all where the first round told nothing; one more beyond the grid if the best lies at
+       its edge and learned
     3  the best, with the seeds of the tier: these are the scores
     4  the same trained twice as long, where the goal was not reached: does the score move?
 
@@ -64,12 +65,22 @@ class Answer:
 
     @property
     def reached(self) -> bool:
-        return min(self.scores.values()) >= self.question.goal
+        return self.reached_by == len(self.scores)
+
+    @property
+    def reached_by(self) -> int:
+        """How many seeds reached the goal."""
+        return sum(score >= self.question.goal for score in self.scores.values())
+
+    @property
+    def comparable(self) -> bool:
+        """Whether its scores may stand against another's: no run diverged, and no rate beyond may be better."""
+        return not self.diverged and not self.at_edge
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The scores between which a question is: of the best possible observer, and of one that remembers nothing."""
+    """The scores between which a question is: of the best possible observer, and of a guess."""
 
     floor: float
     ceiling: float
@@ -114,7 +125,9 @@ def _screened(question: Question, mixer: str) -> list[Trial]:
 
 
 def _full(question: Question, mixer: str, found: Records) -> list[Trial]:
-    best = sorted(_screened(question, mixer), key=lambda trial: -validation(found[trial]))[:KEPT]
+    best = sorted(_screened(question, mixer), key=lambda trial: -validation(found[trial]))
+    if validation(found[best[0]]) - validation(found[best[-1]]) >= SLACK:
+        best = best[:KEPT]
     return [Trial(question.name, mixer, trial.rate, SCREENING_SEED, question.steps) for trial in best]
 
 
@@ -156,7 +169,7 @@ def _answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answe
         scores={trial.seed: score(found[trial], question) for trial in once},
         rate=rate,
         at_edge=rate in (min(tried), max(tried)),
-        window=sum(value >= max(screened) - SLACK for value in screened),
+        window=sum(value > LOST and value >= max(screened) - SLACK for value in screened),
         diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
         sizes={
@@ -178,13 +191,15 @@ def validation(record: Record) -> float:
 
 
 def bounds(question: Question, tier: Tier, found: Records) -> Bounds:
-    """Return floor and ceiling: what the task's own predictors score on the same sequences, the best of those that
-    are no oracle being the floor, and a uniform guess where there is none."""
+    """Return floor and ceiling. The floor is the task's own, a guess that uses nothing of what is asked for; where it
+    has none, that of its best plain predictor or of a uniform guess."""
     from assay.tasks import tasks
 
     scored = [found[Trial(question.name, seed=seed)].metrics["references"] for seed in tier.seeds]
     means = {name: fmean(float(each[name]["accuracy"]) for each in scored) for name in scored[0]}
-    outputs = tasks.parse(question.task).shape().outputs
+    task = tasks.parse(question.task).parts()[-1]
+    outputs = task.shape().outputs
     chance = 1 / outputs.vocab if hasattr(outputs, "vocab") else 0.0
-    plain = [mean for name, mean in means.items() if name != "oracle"]
-    return Bounds(floor=max([chance, *plain]), ceiling=means["oracle"])
+    plain = max([chance, *(mean for name, mean in means.items() if name != "oracle")])
+    guess = task.floor()
+    return Bounds(floor=plain if guess is None else guess, ceiling=means["oracle"])

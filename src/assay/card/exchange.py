@@ -6,6 +6,8 @@ FOLDER/card.json           the card that follows from them
 """
 
 import json
+import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 from assay.card.battery import Records, Trial
 from assay.card.judge import LEVEL, told_apart
-from assay.card.protocol import VERSION
+from assay.card.protocol import TIERS, VERSION
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, read_file, write_file
@@ -81,16 +83,27 @@ def packed_records(folder: Path) -> dict[str, Record]:
     return {record.run.id: record for record in shipped.records(RECORDS, folder)}
 
 
-def without_speed(card: Mapping[str, Any]) -> dict[str, Any]:
-    """A card as far as it follows from its records."""
-    return {key: value for key, value in json.loads(json.dumps(card)).items() if key != "speed"}
+def follows(card: Any, told: Any) -> bool:
+    """Return whether two cards are the same as far as they follow from records, numbers to nine digits."""
+    if isinstance(card, Mapping) and isinstance(told, Mapping):
+        keys = {key for key in (*card, *told) if key != "speed"}
+        return all(key in card and key in told and follows(card[key], told[key]) for key in keys)
+    if isinstance(card, list | tuple) and isinstance(told, list | tuple):
+        return len(card) == len(told) and all(map(follows, card, told))
+    if isinstance(card, float) and isinstance(told, int | float):
+        return math.isclose(card, told, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(card == told)
 
 
 def check_version(card: Mapping[str, Any]) -> None:
+    if missing := {"field", "tier"} - card.keys():
+        raise UserError(f"the card names no {' and no '.join(sorted(missing))}: `assay card submit` writes both.")
+    if card["tier"] not in TIERS:
+        raise UserError(f"the card is of the tier '{card['tier']}', and this assay has {', '.join(TIERS)}.")
     if card.get("protocol") != VERSION:
         raise UserError(f"the card follows protocol {card.get('protocol')}, and this assay has protocol {VERSION}.")
 
 
-def cheapest(trials: Sequence[Trial]) -> Trial:
-    """Return the trial with the fewest steps, to be computed again by who verifies."""
-    return min((trial for trial in trials if trial.mixer), key=lambda trial: (trial.steps, trial.question, trial.rate))
+def drawn(trials: Sequence[Trial], question: str, seeds: Sequence[int]) -> Trial:
+    """Draw one of the scored runs of a question, to be computed again: nobody can know which."""
+    return secrets.choice([trial for trial in trials if trial.question == question and trial.seed in seeds])

@@ -1,9 +1,9 @@
 """Compares a mixer with the field, question by question, and says in words what may be said.
 
 Two mixers are told apart by a t test, Holm over the field. The standard deviation is pooled over all mixers of the
-question, since two or five seeds of one say little about it, and is never below the sampling error of a score. Where
-some mixers learn with some of their seeds alone, the pooled deviation is large, and little is told apart, as it should
-be.
+question, since two or five seeds of one say little about it, and is never below the sampling error of a score; where
+the two that are compared vary more than that, as mixers do that learn with some of their seeds alone, their own counts.
+Mixers with a diverged run, or a rate at the edge of its grid, are not compared.
 """
 
 import math
@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from assay.card.battery import Answer, Bounds
+from assay.card.protocol import STILL
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval, holm
 
@@ -52,13 +53,13 @@ class Line:
     differences: Mapping[str, Difference]
     verdict: str
     certified: bool
-    """Whether its verdict says what the mixer does or does not do, and not only that training says nothing yet."""
+    """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
 
     @property
-    def rank(self) -> str:
-        """`a` where no mixer is told apart above it, `b` where one is, and so on; empty without a field to rank in."""
-        ranked = [each for each in self.differences.values() if each.standing == "below"]
-        return chr(ord("a") + min(len(ranked), 25)) if self.differences and not self.answer.at_edge else ""
+    def above(self) -> str:
+        """How many mixers of the field are told apart above it: `0 of 3`; empty where none can be compared."""
+        better = [each for each in self.differences.values() if each.standing == "below"]
+        return f"{len(better)} of {len(self.differences)}" if self.differences else ""
 
     @property
     def best(self) -> Difference | None:
@@ -70,7 +71,7 @@ def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     """Judge one question: `field` are the answers of the other mixers."""
     deviation, freedom = pooled([mine, *field])
     differences = _differences(mine, field, deviation, freedom)
-    verdict, certified = _verdict(mine, deviation, freedom)
+    verdict, certified = _verdict(mine)
     interval = _interval(mine, deviation, freedom)
     return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified)
 
@@ -92,9 +93,11 @@ def _interval(answer: Answer, deviation: float, freedom: int) -> Interval:
 
 
 def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedom: int) -> dict[str, Difference]:
-    if not freedom:
+    if not freedom or not mine.comparable:
         return {}
-    found = {other.mixer: told_apart(mine.scores, other.scores, deviation, freedom) for other in field}
+    found = {
+        other.mixer: told_apart(mine.scores, other.scores, deviation, freedom) for other in field if other.comparable
+    }
     adjusted = holm({name: p for name, (_, p) in found.items()})
     return {name: Difference(name, interval, adjusted[name]) for name, (interval, _) in found.items()}
 
@@ -102,33 +105,34 @@ def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedo
 def told_apart(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int
 ) -> tuple[Interval, float]:
-    """Return the difference of two means with its interval, and the p of a t test with a known pooled deviation."""
+    """Return the difference of two means with its interval, and the p of a t test: with the pooled deviation, or with
+    that of the two alone where it is larger."""
+    squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())
+    own_freedom = len(mine) + len(other) - 2
+    if own_freedom and (own := math.sqrt(squares / own_freedom)) > deviation:
+        deviation, freedom = own, own_freedom
     error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
     gap, half = fmean(mine.values()) - fmean(other.values()), _quantile(freedom) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
     return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error))
 
 
-def _verdict(mine: Answer, deviation: float, freedom: int) -> tuple[str, bool]:
-    """Say what the mixer does, or does not, where the certificate allows: every seed reached the goal, or the rate lies
-    inside its grid and twice the training leaves the score where it is."""
-    question = mine.question
-    if mine.reached:
-        return question.does, True
+def _verdict(mine: Answer) -> tuple[str, bool]:
+    """Say with how many seeds the goal was reached; that it was reached with none only where the rate lies inside its
+    grid, no run diverged, and twice the training changed nothing."""
+    question, seeds = mine.question, len(mine.scores)
+    told = f"{question.does} with {mine.reached_by} of {seeds} seeds ({question.setting})"
+    if mine.reached_by:
+        return told, mine.reached
     if mine.diverged:
-        return (
-            f"{question.name}: {mine.diverged} runs diverged at the best rate, {mine.rate:g}: says nothing yet",
-            False,
-        )
+        return f"{question.name}: {mine.diverged} runs diverged at the best rate: says nothing yet", False
     if mine.at_edge:
         return f"{question.name}: the best rate, {mine.rate:g}, is at the edge of those tried: says nothing yet", False
-    gain = sum(mine.longer.values()) / max(1, len(mine.longer)) - mine.mean
-    if not mine.longer or abs(gain) > _quantile(max(1, freedom)) * deviation * math.sqrt(2 / len(mine.scores)):
-        return f"{question.name}: twice the training moves the score by {gain:+.2f}: says nothing yet", False
-    some = sum(value >= question.goal for value in mine.scores.values())
-    if some:
-        return f"{question.name}: {some} of {len(mine.scores)} seeds reach {question.goal:g}", False
-    return question.does_not, True
+    gains = [mine.longer[seed] - score for seed, score in mine.scores.items() if seed in mine.longer]
+    if len(gains) < seeds or max(gains) > STILL or max(mine.longer.values()) > question.goal - STILL:
+        gain = f"by up to {max(gains):+.2f}" if gains else "by an unknown amount"
+        return f"{question.name}: twice the training moves the score {gain}: says nothing yet", False
+    return f"{told}, nor with twice the training", True
 
 
 def _quantile(freedom: int) -> float:

@@ -78,7 +78,8 @@ def _curves(made: Section, each: Line, others: Sequence[Answer], records: Record
     for answer in (each.answer, *others):
         runs = [records[Trial(question.name, answer.mixer, answer.rate, s, question.steps)] for s in answer.scores]
         for place, point in enumerate(runs[0].metrics.get("curve", [])):
-            values = [run.metrics["curve"][place]["accuracy"] for run in runs if len(run.metrics["curve"]) > place]
+            curves = [run.metrics.get("curve", []) for run in runs]
+            values = [curve[place]["accuracy"] for curve in curves if len(curve) > place]
             points.append({"series": answer.mixer, "x": point["step"], "y": share(values)})
     if points:
         chart = interval_lines(points, x="x", y="y", series="series", x_title="training step", y_title="accuracy")

@@ -16,7 +16,10 @@ SCREENING = 3
 KEPT = 2
 """The best rates of the screening are trained in full before one is chosen."""
 SLACK = 0.1
-"""A rate works if, at the screening's length, its validation is at most this much below the best rate's."""
+"""A rate works if, at the screening's length, its validation is at most this much below the best rate's. Where all lie
+so close, the screening has told nothing, and every rate is trained in full."""
+STILL = 0.05
+"""Twice the training has changed nothing where no seed gained more than this, and none came this near to the goal."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,7 @@ class Question:
 
     name: str
     does: str
-    """What a mixer does that reaches the goal: `recalls 16 pairs`."""
-    does_not: str
-    """... and one that does not, however long it is trained: `does not recall 16 pairs`."""
+    """What a model does that reaches the goal: `recalls 16 pairs`."""
     task: str
     metric: tuple[str, ...] = ("accuracy",)
     """Where the score stands in a run's metrics: a share, larger is better."""
@@ -62,6 +63,12 @@ class Question:
         }
 
     @property
+    def setting(self) -> str:
+        """The model and its training, for a sentence: `1 layer, d=32, 1,500 steps`."""
+        layers = self.model.get("num_layers", 2)
+        return f"{layers} layer{'s'[: layers > 1]}, d={self.model.get('model_dim', 128)}, {self.steps:,} steps"
+
+    @property
     def resolution(self) -> float:
         """The standard error of a score of one half: no two scores are told apart more finely."""
         return 0.5 * float(self.eval_size) ** -0.5
@@ -92,12 +99,12 @@ SMOKE = Tier(
     questions=(
         Question(
             name="recall",
-            does="recalls up to 16 pairs",
-            does_not="does not recall up to 16 pairs",
+            does="recalls 16 pairs",
             task=(
                 "mqar:vocab_size=256:input_seq_len=64:num_kv_pairs=16:min_kv_pairs=4:power_a=1:filler=no_keys"
                 ":values=hidden"
             ),
+            metric=("by_size", "16"),
             model=SMALL,
             validations=15,
             curriculum=0.9,
@@ -105,7 +112,6 @@ SMOKE = Tier(
         Question(
             name="parity",
             does="tracks parity at three times the length it was trained at",
-            does_not="does not track parity at three times the length it was trained at",
             task="state_tracking:group=parity:length=3..40",
             metric=("by_length", "128"),
             model={**SMALL, "positions": "none", "tied": False},
@@ -115,12 +121,11 @@ SMOKE = Tier(
         Question(
             name="copy",
             does="copies 8 tokens in order from among blanks",
-            does_not="does not copy 8 tokens in order from among blanks",
             task="selective_copying:vocab_size=16:input_seq_len=64:num_tokens_to_copy=8",
             model=TWO,
         ),
     ),
 )
 TIERS: Mapping[str, Tier] = {"smoke": SMOKE}
-ANCHORS = ("attention", "delta_net")
-"""Two cheap baselines that every card has."""
+ANCHORS = ("attention:conv=4", "delta_net")
+"""The field where none is named: both see the token before, without which one layer cannot learn to recall."""

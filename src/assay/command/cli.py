@@ -30,23 +30,32 @@ from assay.core.streams import Forgiving
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    with _forgiving_streams(), _noted_signals() as received, warnings.catch_warnings():
-        warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
-        try:
-            code = _dispatch(words)
-            sys.stdout.flush()
-            return _interrupted(received) if code and received else code
-        except UserError as error:
-            say(f"assay: {error}")
-            return 2
-        except KeyboardInterrupt:
+    received: list[int] = []
+    try:
+        with _forgiving_streams(), _noted_signals(received), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
+            return _answered(words, received)
+    except KeyboardInterrupt:  # one that came while the streams or the handlers were set up or taken down
+        return _interrupted(received)
+
+
+def _answered(words: list[str], received: Sequence[int]) -> int:
+    """Runs the command and turns whatever ends it into an exit code."""
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return _interrupted(received) if code and received else code
+    except UserError as error:
+        say(f"assay: {error}")
+        return 2
+    except KeyboardInterrupt:
+        return _interrupted(received)
+    except SystemExit as exit:  # argparse leaves this way
+        return exit.code if isinstance(exit.code, int) else 2
+    except Exception:
+        if received:  # a library turned the interrupt into an error of its own
             return _interrupted(received)
-        except SystemExit as exit:  # argparse leaves this way
-            return exit.code if isinstance(exit.code, int) else 2
-        except Exception:
-            if received:  # a library turned the interrupt into an error of its own
-                return _interrupted(received)
-            raise
+        raise
 
 
 def _interrupted(received: Sequence[int]) -> int:
@@ -71,12 +80,11 @@ def _forgiving_streams() -> Iterator[None]:
 
 
 @contextmanager
-def _noted_signals() -> Iterator[list[int]]:
-    """Makes SIGTERM, which schedulers send, end a command as Ctrl-C does, and yields the list of signals received: the
-    exception does not tell them, since libraries catch it and raise one of their own."""
-    received: list[int] = []
+def _noted_signals(received: list[int]) -> Iterator[None]:
+    """Makes SIGTERM, which schedulers send, end a command as Ctrl-C does, and notes the signals received: the exception
+    does not tell them, since libraries catch it and raise one of their own."""
     if threading.current_thread() is not threading.main_thread():  # signal handlers are set there alone
-        yield received
+        yield
         return
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -88,7 +96,7 @@ def _noted_signals() -> Iterator[list[int]]:
         heeded.append(signal.SIGINT)
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
-        yield received
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -47,7 +47,7 @@ def read_source(path: str | Path) -> Source:
         return Source(str(path), text)
     except (OSError, ValueError) as error:  # not UTF-8
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file with --plugin.") from None
+        raise UserError(f"cannot read the plug-in file '{path}': {reason}. Give a Python file.") from None
 
 
 def load_source(source: Source) -> ModuleType:

@@ -2,8 +2,9 @@
 
     y = conv(u) * (W u + b) + u        conv: causal, depthwise, 3 tokens, with a bias
 
-It recalls nothing by content: the convolution looks back by fixed distances. In zoology's recall sweeps it is the layer
-before the one that is measured, here `hybrid:pattern=base_conv+delta_net`: it puts a key and its value into one token.
+One layer recalls nothing by content: the convolution looks back by fixed distances. In zoology's recall sweeps it is
+the layer before the one that is measured, here `hybrid:pattern=base_conv+delta_net`: it puts a key and its value into
+one token.
 
 State: the last kernel_size - 1 tokens, 2 d_model scalars.
 

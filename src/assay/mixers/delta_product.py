@@ -4,8 +4,8 @@
     q, k_j, v_j = swish(conv(W x)), q and k then of length 1;   b_j = beta_max * sigmoid(W_b x_t)
     a_t = exp(-exp(A) softplus(W_a x_t + c));   y = W_o (RMSNorm(o) * swish(W_g x))
 
-One delta step with beta_max=2 can reflect; a product of n of them is any rotation in n dimensions, and so can permute
-n + 1 things: num_householder=4 can track S5 in one layer, where delta_net cannot. forget=False has a_t = 1.
+One delta step with beta_max=2 can reflect; a product of n of them is any orthogonal map of n dimensions, and so can
+permute n + 1 things: num_householder=4 can track S5 in one layer, where delta_net cannot. forget=False has a_t = 1.
 
 State: S, d_k x d_v scalars per head, whatever the length, and 3 (1 + 3 n) d_model of the convolution.
 

@@ -6,7 +6,7 @@
 
 H^T (G + L)^-1 is the linear map with the least squared error sum_s b_s |v_s - M k_s|^2 + |M L^.5|^2, with older tokens
 weighing less: where linear attention adds values up and the delta rule takes one step of gradient descent per token,
-this takes all of them. It is the ceiling for a memory of that shape that is read linearly.
+this takes all of them, up to its ridge and its decay; exact least squares would hold more.
 
 State: G and H, d_k (d_k + d_v) scalars per head, whatever the length (G is symmetric and kept whole), and 6 d_model of
 the convolution.

@@ -123,7 +123,7 @@ def _ranking(found: Contest, of: str) -> str:
     if not others:
         return f"{best.label} scores {score} on {measure.name}"
     if not found.above_floor:
-        return f"no {of} scores above chance on {measure.name}: at best {score} ({best.label})"
+        return f"no {of} scores far above chance on {measure.name}: at best {score} ({best.label})"
     if found.seeds < LEAST:
         seen = f"{_listed(_leaders(found))} scored {most} on {measure.name}, {score}, {_worst(found)}"
         few = {0: "no shared seed tells", 1: "one seed tells"}.get(found.seeds, f"{found.seeds} seeds tell")

@@ -25,8 +25,8 @@ from assay.tasks import tasks
 
 BASELINE = "linear_attention"
 """The mixer that every other is compared with, besides the best: a matrix that is only added to."""
-CONVOLUTIONS = ("base_conv", "hyena")
-"""Mixers that are convolutions themselves."""
+CONVOLUTIONS = ("base_conv", "hyena", "rwkv7")
+"""Mixers that are convolutions themselves, or shift tokens, which is one of two."""
 NOTE = (
     "learned: seeds that recall the smallest size at 98 %, with the Wilson interval of their share, and the first "
     "validation at which they did; the rest is of those seeds. K90: pairs recalled at 90 %, with the 95 % interval "

@@ -59,7 +59,7 @@ BEHIND = "hybrid:pattern=base_conv+({})"
 """A mixer behind a gated convolution of three tokens, each with a norm and a residual: zoology's two layers."""
 ZOOLOGY = {
     "delta_net": BEHIND.format("delta_net:num_heads=2"),
-    "gated_delta_net": BEHIND.format("gated_delta_net:num_heads=2:expand_v=2"),
+    "gated_delta_net": BEHIND.format("gated_delta_net:num_heads=2:expand_v=2:use_gate=False"),
     "based": BEHIND.format("based:num_heads=1:feature_dim=8"),
     "gated_linear_attn": BEHIND.format("gated_linear_attn:num_heads=2:expand_k=0.5:expand_v=1:conv=0"),
     "mamba2": "hybrid:pattern=(mamba2:d_state=16)+(mamba2:d_state=16)",
