@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
+from assay.command import cli
 from assay.command.cli import main
 from assay.core.store import Store
 
@@ -130,3 +132,21 @@ def test_an_interruption_that_a_library_turns_into_another_error_is_an_interrupt
     finally:
         signal.signal(signal.SIGINT, before)
     assert "assay: interrupted; every finished run is stored" in capsys.readouterr().err
+
+
+def test_a_signal_that_comes_while_handlers_are_set_up_ends_the_command_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def interrupted(received: list[int]) -> Iterator[None]:
+        received.append(signal.SIGTERM)
+        raise KeyboardInterrupt
+        yield
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "_noted_signals", interrupted)
+    try:
+        assert main(["list"]) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "terminated; every finished run is stored" in capsys.readouterr().err
