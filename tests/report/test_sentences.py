@@ -68,7 +68,8 @@ def test_the_lowest_is_best_where_less_is_better(scored):
 def test_nothing_is_ranked_at_the_floor(scored):
     floor = Measure("lookup", "R2", floor=lambda row: 0.05)
     found = scored({"a": [0.01, 0.02, 0.03], "b": [0.001, 0.0, 0.002]})
-    assert "no encoder scores far above chance on lookup: at best 0.02 ±0.02 (a)" in compared(found, floor, of="encoder")
+    said = compared(found, floor, of="encoder")
+    assert "no encoder scores far above chance on lookup: at best 0.02 ±0.02 (a)" in said
     assert groups(found, floor) == {}
 
 
