@@ -42,7 +42,7 @@ def test_the_winner_of_the_screening_is_scored_with_seeds_it_was_not_chosen_by()
     assert {trial.steps for trial in asked[0]} == {100} and {trial.seed for trial in asked[0]} == {SCREENING_SEED}
     assert {(trial.rate, trial.seed, trial.steps) for trial in asked[2]} == {(1e-2, 0, 300), (1e-2, 1, 300)}
     result = answer(TIER, QUESTION, "mine", found)
-    assert result is not None and result.reached and result.rate == 1e-2 and not result.at_edge and not result.longer
+    assert result.reached and result.rate == 1e-2 and not result.at_edge and not result.longer
     assert result.window == 1
 
 
@@ -50,7 +50,7 @@ def test_a_rate_at_the_edge_is_followed_by_one_beyond_once() -> None:
     asked, found = rounds(lambda trial: min(0.99, 0.5 + 40 * trial.rate**2))  # the higher the better, without end
     assert [trial.rate for trial in asked[2]] == [1.0]
     result = answer(TIER, QUESTION, "mine", found)
-    assert result is not None and result.at_edge, "still at the edge of all that were tried"
+    assert result.at_edge, "still at the edge of all that were tried"
 
 
 def test_a_screening_that_told_nothing_lets_every_rate_train_in_full() -> None:
@@ -58,7 +58,7 @@ def test_a_screening_that_told_nothing_lets_every_rate_train_in_full() -> None:
     asked, found = rounds(lambda trial: 0.97 if trial.steps >= 300 and trial.rate == 1e-1 else 0.15)
     assert [len(each) for each in asked[:2]] == [3, 3]
     result = answer(TIER, QUESTION, "mine", found)
-    assert result is not None and result.rate == 1e-1 and result.reached
+    assert result.rate == 1e-1 and result.reached
 
 
 def test_nothing_is_tried_beyond_a_grid_on_which_nothing_was_learned() -> None:
@@ -70,23 +70,23 @@ def test_what_falls_short_is_trained_twice_as_long() -> None:
     asked, found = rounds(lambda trial: (0.5 if trial.steps == 600 else 0.3) if trial.rate == 1e-2 else 0.2)
     assert {trial.steps for trial in asked[-1]} == {600} and len(asked) == 4
     result = answer(TIER, QUESTION, "mine", found)
-    assert result is not None and set(result.longer.values()) == {0.5}
+    assert set(result.longer.values()) == {0.5}
 
 
 def test_a_rate_that_diverges_is_never_chosen() -> None:
     _, found = rounds(lambda trial: -1.0 if trial.rate == 1e-1 else 0.93)
     result = answer(TIER, QUESTION, "mine", found)
-    assert result is not None and result.rate < 1e-1
+    assert result.rate < 1e-1
     _, found = rounds(lambda trial: -1.0)
     result = answer(TIER, QUESTION, "mine", found)
-    assert result is not None and result.window == 0 and result.diverged == 4 and not result.comparable
+    assert result.window == 0 and result.diverged == 4 and not result.comparable
 
 
 def test_an_interrupted_battery_asks_only_for_what_is_missing() -> None:
     _, found = rounds(lambda trial: 0.95)
     lost = next(trial for trial in found if trial.mixer and trial.seed == 1)
     kept = {trial: record for trial, record in found.items() if trial != lost}
-    assert wanted(TIER, QUESTION, "mine", kept) == [lost] and answer(TIER, QUESTION, "mine", kept) is None
+    assert wanted(TIER, QUESTION, "mine", kept) == [lost]
     assert wanted(TIER, QUESTION, "mine", found) == []
 
 

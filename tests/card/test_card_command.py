@@ -79,6 +79,22 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     assert found["scores"].keys() == {"0", "1"} and card["protocol"] == protocol.VERSION
 
 
+def test_promises_are_tried_with_the_options_that_are_asked_for(tmp_path: Path, cli: Cli) -> None:
+    """A file's mixer that keeps its promises by default, and looks ahead with an option."""
+    optional = LEAKING.replace("return x + x.mean(1, keepdim=True)", "return 2 * x").replace("leaking", "optional")
+    optional += """
+    ahead: bool = False
+
+    def build(self, d_model, max_len):
+        made = super().build(d_model, max_len)
+        made.forward = (lambda x: x + x.mean(1, keepdim=True)) if self.ahead else made.forward
+        return made
+"""
+    (tmp_path / "optional.py").write_text(optional)
+    code, out, err = cli("card", "optional.py", "optional:ahead=True", "--executor", "serial")
+    assert code == 2 and not out and "optional:ahead=true breaks a promise" in err and "tokens after t" in err, err
+
+
 def test_a_mixer_that_looks_ahead_is_refused_by_name_of_the_promise(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "leaking.py").write_text(LEAKING)
     code, out, err = cli("card", "leaking.py", "--executor", "serial")
@@ -91,7 +107,7 @@ def test_a_mixer_that_looks_ahead_is_refused_by_name_of_the_promise(tmp_path: Pa
     [
         (["delta_nte"], "Did you mean 'delta_net'"),
         (["none.py"], "none.py"),
-        (["gru", "--vs", "nobody"], "no mixer 'nobody'"),
+        (["gru", "--vs", "nobody"], "no mixer named 'nobody'"),
         (["gru:width=-1"], "width"),
         (["gru", "--tier", "huge"], "huge"),
         ([], "FILE|MIXER"),
@@ -137,6 +153,10 @@ def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> No
     code, _, err = cli("card", "diff", good, written("other", 0.9, 0.9, tier="full"))
     assert code == 2 and "do not compare" in err
     assert cli("card", "diff", good, "nowhere.json")[0] == 2
+    less = Path("less")
+    less.write_text(json.dumps([{"protocol": 1, "tier": "smoke", "questions": {}}]))
+    code, _, err = cli("card", "diff", good, less)
+    assert code == 2 and "only one of the cards asks recall" in err
 
 
 def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:

@@ -115,7 +115,7 @@ def _rounds(tier: Tier, question: Question, mixer: str, found: Records) -> Itera
         yield beyond
     rate = _best_rate(question, mixer, found)
     yield _scored(tier, question, mixer, rate, question.steps)
-    if not _answer(tier, question, mixer, found).reached:
+    if not answer(tier, question, mixer, found).reached:
         yield _scored(tier, question, mixer, rate, 2 * question.steps)
 
 
@@ -152,12 +152,8 @@ def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int)
     return [Trial(question.name, mixer, rate, seed, steps) for seed in tier.seeds]
 
 
-def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer | None:
-    """Return the answer, or None where runs are missing."""
-    return None if wanted(tier, question, mixer, found) else _answer(tier, question, mixer, found)
-
-
-def _answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
+def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
+    """Return the answer that the records of all rounds give."""
     rate = _best_rate(question, mixer, found)
     tried = {*question.rates, *(trial.rate for trial in _beyond(question, mixer, found))}
     screened = [validation(found[trial]) for trial in _screened(question, mixer)]

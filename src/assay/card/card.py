@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from assay.card.battery import Answer
 from assay.card.cost import Speed
 from assay.card.judge import Line, in_words
 from assay.card.protocol import VERSION, Tier
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
 from assay.report.text import render
-
-BYTES = 4
-"""Bytes of a float32 scalar, in which states are counted."""
+from assay.studies.icl.report import BYTES
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,8 @@ class Card:
     mixer: str
     tier: Tier
     lines: Sequence[Line]
+    field: Mapping[str, Sequence[Answer]]
+    """The other mixers' answers, by question."""
     speeds: Mapping[str, Speed]
     """Of this mixer and of the field, measured here."""
 

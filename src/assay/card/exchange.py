@@ -9,12 +9,11 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from assay.card.battery import Records, Trial
-from assay.card.judge import LEVEL, told_apart
+from assay.card.judge import Difference, difference_of
 from assay.card.protocol import TIERS, VERSION
 from assay.core import shipped
 from assay.core.errors import UserError
@@ -23,21 +22,6 @@ from assay.core.run import Record
 from assay.metrics.intervals import Interval, holm
 
 MIXER, RECORDS, CARD = "mixer.py", "records", "card.json"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One question on two cards: the second's score less the first's."""
-
-    question: str
-    interval: Interval
-    p: float
-
-    @property
-    def word(self) -> str:
-        if self.p >= LEVEL:
-            return "level"
-        return "better" if self.interval.mean > 0 else "worse"
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -52,22 +36,23 @@ def read_card(path: Path) -> dict[str, Any]:
     return dict(cards[0])
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Compare two cards of one protocol and tier, question by question, Holm over the questions."""
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """Compare two cards of one protocol and tier, question by question, Holm over the questions. Both may rest on the
+    same runs of the field, so the deviation is the larger of the two, with the fewer degrees of freedom."""
     for key in ("protocol", "tier"):
         if before[key] != after[key]:
             raise UserError(f"the cards differ in their {key}, {before[key]} and {after[key]}: they do not compare.")
-    found: dict[str, Interval] = {}
-    p: dict[str, float] = {}
-    for name in (name for name in before["questions"] if name in after["questions"]):
-        one, two = before["questions"][name], after["questions"][name]
-        freedom = one["freedom"] + two["freedom"]
+    if odd := before["questions"].keys() ^ after["questions"].keys():
+        raise UserError(f"only one of the cards asks {', '.join(sorted(odd))}: they do not compare.")
+    found: dict[str, tuple[Interval, float]] = {}
+    for name, one in before["questions"].items():
+        two = after["questions"][name]
+        deviation, freedom = max(one["deviation"], two["deviation"]), min(one["freedom"], two["freedom"])
         if not freedom:
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
-        square = (one["freedom"] * one["deviation"] ** 2 + two["freedom"] * two["deviation"] ** 2) / freedom
-        found[name], p[name] = told_apart(two["scores"], one["scores"], square**0.5, freedom)
-    adjusted = holm(p)
-    return [Change(name, interval, adjusted[name]) for name, interval in found.items()]
+        found[name] = difference_of(two["scores"], one["scores"], deviation, freedom)
+    adjusted = holm({name: p for name, (_, p) in found.items()})
+    return [Difference(name, interval, adjusted[name]) for name, (interval, _) in found.items()]
 
 
 def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:

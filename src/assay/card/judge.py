@@ -25,9 +25,10 @@ Standing = Literal["above", "below", "level"]
 
 @dataclass(frozen=True)
 class Difference:
-    """The mixer's score less another's."""
+    """The mixer's score less another's, or a later card's less an earlier one's."""
 
     other: str
+    """The other mixer, or the question of two cards."""
     interval: Interval
     """Not adjusted: how large the difference may be."""
     p: float
@@ -72,7 +73,7 @@ def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     deviation, freedom = pooled([mine, *field])
     differences = _differences(mine, field, deviation, freedom)
     verdict, certified = _verdict(mine)
-    interval = _interval(mine, deviation, freedom)
+    interval = interval_of(mine, deviation, freedom)
     return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified)
 
 
@@ -84,7 +85,8 @@ def pooled(answers: Sequence[Answer]) -> tuple[float, int]:
     return (max(least, math.sqrt(squares / freedom)) if freedom else math.inf), freedom
 
 
-def _interval(answer: Answer, deviation: float, freedom: int) -> Interval:
+def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
+    """Return the interval of a mean, a share, by the pooled deviation."""
     n = len(answer.scores)
     if not freedom:
         return Interval(answer.mean, None, None, n)
@@ -96,13 +98,13 @@ def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedo
     if not freedom or not mine.comparable:
         return {}
     found = {
-        other.mixer: told_apart(mine.scores, other.scores, deviation, freedom) for other in field if other.comparable
+        other.mixer: difference_of(mine.scores, other.scores, deviation, freedom) for other in field if other.comparable
     }
     adjusted = holm({name: p for name, (_, p) in found.items()})
     return {name: Difference(name, interval, adjusted[name]) for name, (interval, _) in found.items()}
 
 
-def told_apart(
+def difference_of(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int
 ) -> tuple[Interval, float]:
     """Return the difference of two means with its interval, and the p of a t test: with the pooled deviation, or with

@@ -1,13 +1,13 @@
 """The page of a card: verdicts, every question with the field beside it, learning curves, the rates tried and speed, in
 one file that needs no network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from assay.card.battery import Answer, Records, Trial, validation
 from assay.card.card import Card
-from assay.card.judge import Line, in_words, line
+from assay.card.judge import Line, in_words, interval_of
 from assay.card.protocol import SCREENING, SCREENING_SEED, VERSION
 from assay.metrics.intervals import Interval, share
 from assay.report.charts import interval_bars, interval_lines
@@ -15,16 +15,13 @@ from assay.report.page import build_page
 from assay.report.section import Section
 
 
-def page(card: Card, field: Mapping[str, Sequence[Answer]], records: Records) -> str:
-    """Build the page; `field` has the other mixers' answers by question."""
+def page(card: Card, records: Records) -> str:
     asked = f"What can {card.mixer} do, next to the field? Protocol {VERSION}, {card.tier.says}."
     behind = list({record.run.id: replace(record, metrics={}, cost={}) for record in records.values()}.values())
-    return build_page(
-        [(f"card of {card.mixer}", asked, section(card, field, records))], behind, title=f"{card.mixer}: card"
-    )
+    return build_page([(f"card of {card.mixer}", asked, section(card, records))], behind, title=f"{card.mixer}: card")
 
 
-def section(card: Card, field: Mapping[str, Sequence[Answer]], records: Records) -> Section:
+def section(card: Card, records: Records) -> Section:
     made = Section("card")
     for each, sentence in zip(card.lines, in_words(card.lines), strict=True):
         made.finding(sentence, chart=_name(each))
@@ -32,7 +29,7 @@ def section(card: Card, field: Mapping[str, Sequence[Answer]], records: Records)
         "card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note="\n".join(card.costs())
     )
     for each in card.lines:
-        others = field[each.answer.question.name]
+        others = card.field[each.answer.question.name]
         _scores(made, each, others)
         _curves(made, each, others, records)
         _rates(made, each, others, records)
@@ -58,10 +55,7 @@ def _more(each: Line) -> dict[str, Any]:
 def _scores(made: Section, each: Line, others: Sequence[Answer]) -> None:
     """Bars of every mixer, best first, between floor and ceiling."""
     answers = sorted([each.answer, *others], key=lambda answer: -answer.mean)
-    bars = [
-        {"label": answer.mixer, "y": line(answer, [o for o in answers if o is not answer], each.bounds).interval}
-        for answer in answers
-    ]
+    bars = [{"label": answer.mixer, "y": interval_of(answer, each.deviation, each.freedom)} for answer in answers]
     dots = [
         {"label": answer.mixer, "y": value, "seed": seed} for answer in answers for seed, value in answer.scores.items()
     ]

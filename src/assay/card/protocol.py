@@ -128,4 +128,4 @@ SMOKE = Tier(
 )
 TIERS: Mapping[str, Tier] = {"smoke": SMOKE}
 ANCHORS = ("attention:conv=4", "delta_net")
-"""The field where none is named: both see the token before, without which one layer cannot learn to recall."""
+"""The field where none is named; both have a convolution, so that no difference is about having one."""

@@ -32,7 +32,7 @@ class Runner:
         plan = Plan(studies["icl"](), tuple(dict.fromkeys(runs.values())))
         session = Session.of(plan, self.execution)
         session = replace(session, todo=[run for run in session.todo if run.id not in there])
-        found = {record.run.id: record for record in (*session.stored, *self.show(session))}
+        found = {record.run.id: record for record in (*session.stored, *(self.show(session) if session.todo else ()))}
         lost = [run.label for run in plan.runs if run.id not in found and run.id not in there]
         failed = [record for record in found.values() if record.status == "failed"]
         if lost or failed:

@@ -17,16 +17,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from assay.command.flags import Parser
-from assay.command.progress import say, shown
-from assay.core.convert import construct, nearest
+from assay.command.plugin_files import plugins_of
+from assay.command.progress import say
+from assay.command.reproduce import computed
+from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
-from assay.core.foreign import load_source, read_source
-from assay.core.plugin import registries
-from assay.core.run import Record
 
 if TYPE_CHECKING:
-    from assay.api import Session
     from assay.card.battery import Compute, Records, Trial
     from assay.card.card import Card
     from assay.card.running import Runner
@@ -56,8 +54,7 @@ def card(words: list[str]) -> int:
         return _plan(mine, field, runner)
     cards, records = made(mine, field, runner)
     for each in cards:
-        path = _page(each, [other for other in (*mine, *field) if other != each.mixer], runner, records)
-        say(f"page: {path}")
+        say(f"page: {_page(each, runner.execution.out, records)}")
     if args.json:
         print(json.dumps([each.to_json() for each in cards], indent=1))
     else:
@@ -87,17 +84,14 @@ def _runner(args: argparse.Namespace) -> "Runner":
 
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
     execution = construct(Execution, placing, what="assay card")
-    return Runner(TIERS[args.tier], execution, _computed, own=args.own_baselines)
+    return Runner(TIERS[args.tier], execution, computed, own=args.own_baselines)
 
 
 def _field(args: argparse.Namespace, mine: Sequence[str]) -> list[str]:
     from assay.card.protocol import ANCHORS
 
-    for word in args.vs or ():
-        _known(word)
-    taken = {_spelled(word) for word in mine}
     field = dict.fromkeys(_spelled(word) for word in args.vs or ANCHORS)
-    return [word for word in field if word not in taken]
+    return [word for word in field if word not in mine]
 
 
 def _spelled(word: str) -> str:
@@ -120,41 +114,27 @@ def made(
 
     tier, every = runner.tier, [*mine, *field]
     found = battery(tier, every, look or runner)
-    answers = {
-        (mixer, question.name): told
-        for mixer in every
-        for question in tier.questions
-        if (told := answer(tier, question, mixer, found)) is not None
-    }
+    answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in every} for q in tier.questions}
     speeds = {}
     if look is None:
         with activate(runner.numerics) as device:
             speeds = {mixer: speed(mixer, device) for mixer in every}
     cards = []
     for mixer in mine:
-        others = [other for other in every if other != mixer]
-        lines = [
-            line(answers[mixer, q.name], [answers[other, q.name] for other in others], bounds(q, tier, found))
-            for q in tier.questions
-        ]
-        cards.append(Card(mixer, tier, lines, speeds))
+        others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
+        lines = [line(answers[q.name][mixer], others[q.name], bounds(q, tier, found)) for q in tier.questions]
+        cards.append(Card(mixer, tier, lines, others, speeds))
     return cards, found
 
 
-def _page(one: "Card", others: Sequence[str], runner: "Runner", records: "Records") -> Path:
+def _page(one: "Card", out: Path, records: "Records") -> Path:
     """Write the card's page, and the card as JSON, beside the store."""
-    from assay.card.battery import answer
     from assay.card.page import page
 
-    tier = runner.tier
-    field = {
-        question.name: [found for other in others if (found := answer(tier, question, other, records)) is not None]
-        for question in tier.questions
-    }
     stem = re.sub(r"[^\w.=-]+", "_", one.mixer)
-    path = runner.execution.out / "card" / f"{stem}.html"
+    path = out / "card" / f"{stem}.html"
     with disk_errors(path):
-        write_file(path, page(one, field, records).encode())
+        write_file(path, page(one, records).encode())
         write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
     return path
 
@@ -170,8 +150,9 @@ def _diff(words: list[str]) -> int:
     found = changes(read_card(args.before), read_card(args.after))
     for each in found:
         low, high = each.interval.low, each.interval.high
-        print(f"{each.word:<7} {each.question}: {each.interval.mean:+.3f} [{low:+.3f}, {high:+.3f}], p {each.p:.2g}")
-    return int(any(each.word == "worse" for each in found))
+        word = {"above": "better", "below": "worse", "level": "level"}[each.standing]
+        print(f"{word:<7} {each.other}: {each.interval.mean:+.3f} [{low:+.3f}, {high:+.3f}], p {each.p:.2g}")
+    return int(any(each.standing == "below" for each in found))
 
 
 def _submit(words: list[str]) -> int:
@@ -250,30 +231,18 @@ def _again(mixer: str, found: "Records", runner: "Runner") -> None:
 
 
 def _mixers(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of the mixers that are asked, and which of them come from a file."""
-    found: list[str] = []
+    """Return the words of the mixers that are asked, and which of them come from a file. A name with options may stand
+    beside its file: `my_mixer.py mine:width=2`."""
+    files = [word for word in words if word.endswith(".py") or is_there(word)]
     foreign: list[str] = []
-    for word in words:
-        if word.endswith(".py") or is_there(word):
-            module = load_source(read_source(Path(word))).__name__
-            own = [entry.name for entry in registries()["mixers"].entries() if entry.module == module]
-            if not own:
-                raise UserError(f"'{word}' has no mixer: a class under @mixers.register('name') is one.")
-            foreign += own
-        else:
-            _known(word)
-            found.append(word)
-    return list(dict.fromkeys([*foreign, *found])), foreign
-
-
-def _known(word: str) -> None:
-    from assay.mixers import mixers
-
-    name = word.partition(":")[0]
-    spelled = [each for entry in mixers.entries() for each in (entry.name, *entry.aliases)]
-    if name not in spelled:
-        raise UserError(f"no mixer '{name}'.{nearest(name, spelled)} Known: {', '.join(mixers.names())}, or a file.")
-    mixers.parse(word)
+    for file in files:
+        if not (own := [word for folder, word in plugins_of(file, []) if folder == "mixers"]):
+            raise UserError(f"'{file}' has no mixer: a class under @mixers.register('name') is one.")
+        foreign += own
+    names = [_spelled(word) for word in words if word not in files]  # after the files, whose names are known now
+    chosen = [word for word in names if word.partition(":")[0] in foreign]
+    mine = [word for word in foreign if word not in {each.partition(":")[0] for each in chosen}] + chosen
+    return list(dict.fromkeys([*mine, *names])), mine
 
 
 def _check(words: Sequence[str]) -> None:
@@ -299,10 +268,3 @@ def _plan(mine: Sequence[str], field: Sequence[str], runner: "Runner") -> int:
         print(f"{question.name}: {rates} rates, then the winner with {len(tier.seeds)} seeds, {question.steps} steps")
     print(f"for {', '.join(mine)}, next to {', '.join(field) or 'nobody'}; {tier.says}")
     return 0
-
-
-def _computed(session: "Session") -> list[Record]:
-    if session.todo:
-        say(session.describe().replace("icl:", "card:", 1))
-    with shown(session.labels, len(session.todo)) as watch:
-        return list(session.compute(watch))

@@ -119,11 +119,11 @@ def run_claim(name: str, claim: Claim, session: "Session", *, quick: bool = Fals
 
     def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
         if wanted is claim:
-            return session.plan.runs, by_identity(_computed(session))
+            return session.plan.runs, by_identity(computed(session))
         opened = session_of(wanted, session.execution)
         there = _shipped(opened.plan.runs)
         todo = [run for run in opened.todo if run.id not in {record.run.id for record in there}]
-        records = opened.stored if quick else _computed(replace(opened, todo=todo))
+        records = opened.stored if quick else computed(replace(opened, todo=todo))
         return opened.plan.runs, by_identity([*there, *records])
 
     found = examined(name, claim, look)
@@ -149,7 +149,8 @@ def _shipped(runs: Sequence[Run]) -> list[Record]:
     return [record for study in studies for record in shipped.records(study) if record.run.id in wanted]
 
 
-def _computed(session: "Session") -> list[Record]:
+def computed(session: "Session") -> list[Record]:
+    """Compute a session, with its progress and every run that did not finish on standard error."""
     say(session.describe())
     with shown(session.labels, len(session.todo)) as watch:
         records = list(session.compute(watch))

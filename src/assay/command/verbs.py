@@ -8,6 +8,7 @@ from typing import get_args
 
 from assay.command.flags import Parser
 from assay.command.help import hanging
+from assay.command.plugin_files import plugins_of
 from assay.command.progress import say
 from assay.command.publish import screen
 from assay.command.study_command import print_verdicts, run_study
@@ -15,7 +16,6 @@ from assay.contracts.base import has_contract
 from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.core.files import is_there
-from assay.core.foreign import load_source, read_source
 from assay.core.plan import labels
 from assay.core.plugin import registries
 from assay.core.run import Record, Status
@@ -60,34 +60,11 @@ def check(words: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="words such as self_attn or self_attn:heads=4")
     args = parser.parse_args(words)
     if args.kind.endswith(".py") or is_there(args.kind):
-        return max(print_verdicts(folder, word) for folder, word in _plugins_of(args.kind, args.names))
+        return max(print_verdicts(folder, word) for folder, word in plugins_of(args.kind, args.names))
     folder = _folder_name(args.kind)
     if not args.names:
         parser.error("the following arguments are required: names")
     return max(print_verdicts(folder, name) for name in args.names)
-
-
-def _plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns (folder, word) of the plug-ins in a file: all that have promises to keep, or those named."""
-    module = load_source(read_source(path)).__name__
-    found = [(folder, e) for folder, known in registries().items() for e in known.entries() if e.module == module]
-    spellings = {spelled: (folder, e.name) for folder, e in found for spelled in (e.name, *e.aliases)}
-    if not found:
-        raise UserError(f"'{path}' has no plug-in: a class under @attention.register('name') is one.")
-    for word in names:
-        if (name := word.partition(":")[0]) not in spellings:
-            raise UserError(
-                f"'{path}' has no plug-in '{name}'.{nearest(name, spellings)} It has {', '.join(spellings)}."
-            )
-    if names:
-        return [(spellings[word.partition(":")[0]][0], word) for word in names]
-    chosen = [(folder, entry.name) for folder, entry in found if has_contract(folder)]
-    for folder, entry in found:
-        if not has_contract(folder):
-            say(f"{folder}: {entry.name} is left out: {folder} make no promises that can be checked.")
-    if not chosen:
-        raise UserError(f"'{path}' has nothing to check.")
-    return chosen
 
 
 def show(words: list[str]) -> int:
