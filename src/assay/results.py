@@ -167,14 +167,15 @@ def _section(study: Study, records: Sequence[Record]) -> Section | None:
 
 
 def _shown(table: Table) -> Text:
-    """Return a table as text and as HTML, both with intervals."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    """Return a table as text and as HTML, both with intervals and of the columns that lead."""
+    columns, note = table.lead or table.columns, table.lead_note or table.note
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
-        f"<tr>{''.join(f'<td>{escape(str(shown(table, row, column)))}</td>' for column in table.columns)}</tr>"
+        f"<tr>{''.join(f'<td>{escape(str(shown(table, row, column)))}</td>' for column in columns)}</tr>"
         for row in table.rows
     )
-    html = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(table.note)}</p>"
-    return Text(render(table, WIDTH), html)
+    html = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(note)}</p>"
+    return Text(render(table, WIDTH, whole=False), html)
 
 
 def _row(record: Record, measured: Set[str]) -> dict[str, Any]:
