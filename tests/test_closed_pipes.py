@@ -150,3 +150,14 @@ def test_a_signal_that_comes_while_handlers_are_set_up_ends_the_command_as_any_o
     finally:
         signal.signal(signal.SIGTERM, before)
     assert "terminated; every finished run is stored" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_a_class_is_made_leaves_the_exit_code_as_promised(tmp_path: Path) -> None:
+    """Dataclasses exec text; after an interrupt there `python -m` ends by SIGINT, though it was caught."""
+    (tmp_path / "mine.py").write_text(
+        "exec('import os, signal; os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(9)')"
+    )
+    words = [sys.executable, "-m", "assay", "--plugin", str(tmp_path / "mine.py"), "list"]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 143, ended.stderr
+    assert "assay: terminated" in ended.stderr

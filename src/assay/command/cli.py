@@ -64,6 +64,9 @@ def _interrupted(received: Sequence[int]) -> int:
         signal.signal(number, signal.SIG_IGN)  # a second one must not cut off the message
     ended, code = ("terminated", 143) if signal.SIGTERM in received else ("interrupted", 130)
     say(f"assay: {ended}; every finished run is stored. Repeat the command to resume.")
+    # An interrupt inside an exec of text, as dataclasses do it, makes Python end itself by SIGINT after
+    # `python -m`, though it was caught; the next exec of text clears it.
+    exec("")
     return code
 
 
