@@ -116,7 +116,9 @@ def test_the_unigram_has_the_bits_that_counting_gives() -> None:
     batch = task.sample(20, stream(0, "text"))
     counts = Counter(b"".join(documents_of("speeches").train))
     total, kinds = sum(counts.values()), len(counts)
-    bits = [-math.log2((counts[byte] + kinds / 256) / (total + kinds)) for row in batch.targets.tolist() for byte in row]
+    bits = [
+        -math.log2((counts[byte] + kinds / 256) / (total + kinds)) for row in batch.targets.tolist() for byte in row
+    ]
     found = -task.references(batch)["unigram"].gather(2, batch.targets[..., None]).double().mean() / math.log(2)
     assert found.item() == pytest.approx(sum(bits) / len(bits), rel=1e-5)
 
@@ -143,7 +145,9 @@ def test_the_ngram_has_the_probabilities_of_its_formula(folder: Path) -> None:
 def test_the_copy_is_wrong_at_first_and_right_where_the_window_repeats_itself() -> None:
     batch = batch_of(b"Xqzvkwj Xqzvkwj Xqzvkwj")
     task = Text(input_seq_len=22)
-    of_target = {name: p.gather(2, batch.targets[..., None])[0, :, 0].exp() for name, p in task.references(batch).items()}
+    of_target = {
+        name: p.gather(2, batch.targets[..., None])[0, :, 0].exp() for name, p in task.references(batch).items()
+    }
     assert torch.equal(of_target["copy"][:12], of_target["ngram"][:12]), "nothing has returned yet"
     weight = [(right + 1) / (right + 2) for right in range(10)]
     assert (of_target["copy"][12:] >= torch.tensor(weight)).all(), "each copy so far was right"
