@@ -24,6 +24,7 @@ from assay.tasks.regression import Regression
 from assay.tasks.retrieval import Retrieval
 from assay.tasks.selective_copying import SelectiveCopying
 from assay.tasks.state_tracking import StateTracking
+from assay.tasks.text import Text
 
 BOOLEAN = ("dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity", "sparse_parity", "disjunction")
 
@@ -46,6 +47,8 @@ VARIANTS = (
     Icll(num_states=2, num_symbols=4, num_strings=2, string_length=3, likely=0.5),
     SelectiveCopying(vocab_size=5, input_seq_len=7, num_tokens_to_copy=3),
     Memorization(vocab_size=5, input_seq_len=4, map_seed=3),
+    Text(input_seq_len=1),
+    Text(input_seq_len=7, split="test"),
     MultiHopRecall(vocab_size=3, num_nodes=2, max_hops=1, num_queries=1),
     *(StateTracking(group=group, length=17) for group in ("s3", "a5", "s5")),
     StateTracking(length="3..17"),
@@ -76,6 +79,9 @@ class Faulty(Task):
     def shape(self):
         return TaskShape(inputs=Vectors(1), outputs=Tokens(2), length=3 if self.fault == "length" else 2)
 
+    def held_out(self, split):
+        return Faulty(fault="length") if self.fault == "held out" else self
+
     def sample(self, batch, rng):
         source = None if self.fault == "global" else rng
         inputs = torch.randn(batch, 2, 1, generator=source)
@@ -95,7 +101,14 @@ class Faulty(Task):
         return Batch(inputs, targets)
 
     def references(self, batch):
-        return {"first": batch.inputs[..., 0] * torch.nan} if self.fault == "reference" else {}
+        match self.fault:
+            case "reference":
+                return {"first": batch.inputs * torch.nan}
+            case "probabilities":
+                return {"even": torch.full((len(batch.inputs), 2), -0.5)}
+            case "no oracle, a constant":
+                return {"even": torch.full((len(batch.inputs), 2), 0.5).log()}
+        return {}
 
     def oracle(self, batch):
         match self.fault:
@@ -105,6 +118,8 @@ class Faulty(Task):
                 return torch.zeros_like(batch.targets)
             case "shape":
                 return batch.inputs
+            case "no oracle" | "no oracle, a constant":
+                return None
         return batch.inputs[..., 0].argmax(1)
 
 
@@ -121,7 +136,11 @@ class Faulty(Task):
         ("centred", contract.draws_each_sequence_alone, "inputs drawn alone have a variance of 0"),
         ("constant", contract.has_an_oracle_better_than_any_constant, "most frequent"),
         ("shape", contract.has_an_oracle_better_than_any_constant, r"the oracle gave \(1024, 2, 1\)"),
-        ("reference", contract.has_an_oracle_better_than_any_constant, r"first gave \(4, 2\) for \(4,\)"),
+        ("reference", contract.has_an_oracle_better_than_any_constant, r"first gave \(4, 2, 1\) for \(4,\)"),
+        ("probabilities", contract.has_an_oracle_better_than_any_constant, r"even sum to 1\.2131"),
+        ("no oracle", contract.has_an_oracle_better_than_any_constant, "neither an oracle nor a reference"),
+        ("no oracle, a constant", contract.has_an_oracle_better_than_any_constant, "references have 0"),
+        ("held out", contract.has_the_shape_it_says, "held out for validation"),
         ("reference", contract.is_finite, "128 of 128 entries of first"),
         ("positions", contract.has_the_shape_it_says, r"positions 2\.\.2 leave 0\.\.1"),
         ("examples", contract.asks_after_each_example_where_it_says_so, "one answer per sequence"),

@@ -18,8 +18,11 @@ def gives_equal_batches_to_equal_generators(task: Task) -> None:
 
 
 def has_the_shape_it_says(task: Task) -> None:
-    """Inputs and targets have the sizes of `shape()`, for a batch of 1, 2 and 33; positions are places of the input."""
+    """Inputs and targets have the sizes of `shape()`, for a batch of 1, 2 and 33; positions are places of the input;
+    what is held out has the same shape."""
     shape = task.shape()
+    for split in ("validation", "test"):
+        assert task.held_out(split).shape() == shape, f"held out for {split} it has another shape"
     for size in (1, 2, 33):
         batch = _batch(task, size)
         _assert_kind("inputs", batch.inputs, (size, shape.length), shape.inputs)
@@ -38,8 +41,7 @@ def has_the_shape_it_says(task: Task) -> None:
 def is_finite(task: Task) -> None:
     """Inputs, targets and the answers of the oracle and the references are finite."""
     batch = _batch(task, 64)
-    answers = {"oracle": task.oracle(batch)} | task.references(batch)
-    for name, tensor in ({"inputs": batch.inputs, "targets": batch.targets} | answers).items():
+    for name, tensor in ({"inputs": batch.inputs, "targets": batch.targets} | _answers(task, batch)).items():
         bad = (~torch.isfinite(tensor)).sum().item()
         assert bad == 0, f"{bad} of {tensor.numel()} entries of {name} are not finite"
 
@@ -58,8 +60,8 @@ def answers_each_sequence_alone(task: Task) -> None:
     batch = _batch(task, 6)
     targets = torch.zeros_like(batch.targets[:3])
     blind = Batch(batch.inputs[:3], targets, _first(batch.positions, 3))
-    alone = {"the oracle": task.oracle(blind)} | task.references(blind)
-    for name, together in ({"the oracle": task.oracle(batch)} | task.references(batch)).items():
+    alone = _answers(task, blind)
+    for name, together in _answers(task, batch).items():
         gap = (together[:3].double() - alone[name].double()).abs().max().item()
         assert gap < 1e-4, f"with other targets and a smaller batch the answers of {name} move by {gap:.2e}"
 
@@ -76,14 +78,17 @@ def draws_each_sequence_alone(task: Task) -> None:
 
 
 def has_an_oracle_better_than_any_constant(task: Task) -> None:
-    """The oracle answers in the targets' shape, as references do, and better than the best constant does."""
+    """The oracle answers in the targets' shape, as references do unless they give log-probabilities, and better than
+    the best constant does; where none is known, the best reference does."""
     batch = _batch(task, 1024)
     answer, targets = task.oracle(batch), batch.targets
-    few = task.references(_batch(task, 4))
-    for name, found in ({"the oracle": answer} | few).items():
-        expected = (targets if found is answer else targets[:4]).shape
-        assert found.shape == expected, f"{name} gave {tuple(found.shape)} for {tuple(expected)}"
-    if isinstance(task.shape().outputs, Tokens):
+    if answer is not None:
+        assert answer.shape == targets.shape, f"the oracle gave {tuple(answer.shape)} for {tuple(targets.shape)}"
+    for name, found in task.references(_batch(task, 4)).items():
+        _assert_answers(name, found, targets[:4].shape, task)
+    if answer is None:
+        _assert_some_reference_beats_constants(task)
+    elif isinstance(task.shape().outputs, Tokens):
         right = (answer == targets).double().mean().item()
         constant = targets.flatten().bincount().max().item() / targets.numel()
         assert right > constant, f"accuracy {right:.3f}, the most frequent answer has {constant:.3f}"
@@ -100,6 +105,35 @@ def asks_after_each_example_where_it_says_so(task: Task) -> None:
         assert positions is not None, "by_examples, but there is one answer per sequence"
         assert (positions[:, 1:] > positions[:, :-1]).all(), "by_examples, but positions do not rise"
         assert (positions == positions[:1]).all(), "by_examples, but positions differ between sequences"
+
+
+def _answers(task: Task, batch: Batch) -> dict[str, Tensor]:
+    best = task.oracle(batch)
+    return ({} if best is None else {"the oracle": best}) | task.references(batch)
+
+
+def _assert_answers(name: str, found: Tensor, expected: torch.Size, task: Task) -> None:
+    """A reference gives answers, or the log-probability of every token."""
+    outputs = task.shape().outputs
+    if isinstance(outputs, Tokens) and found.shape == (*expected, outputs.vocab):
+        total = found.double().exp().sum(-1)
+        assert (total - 1).abs().max() < 1e-3, (
+            f"the probabilities of {name} sum to {total.min():.4f}..{total.max():.4f}"
+        )
+    else:
+        assert found.shape == expected, f"{name} gave {tuple(found.shape)} for {tuple(expected)}"
+
+
+def _assert_some_reference_beats_constants(task: Task) -> None:
+    batch = _batch(task, 64)
+    found = {
+        name: given.argmax(-1) if given.ndim > batch.targets.ndim else given
+        for name, given in task.references(batch).items()
+    }
+    assert found, "it has neither an oracle nor a reference: return one from `references`"
+    right = max((answers == batch.targets).double().mean().item() for answers in found.values())
+    constant = batch.targets.flatten().bincount().max().item() / batch.targets.numel()
+    assert right > constant, f"no oracle, and references have {right:.3f}, the most frequent answer {constant:.3f}"
 
 
 def _batch(task: Task, size: int) -> Batch:

@@ -11,6 +11,7 @@ from pathlib import Path
 from assay.core.errors import UserError
 from assay.data import mnist, smollm2
 from assay.data.hub import hub_cache
+from assay.data.speeches import NAME as SPEECHES
 from assay.data.text import HUB, PYDOC, STREAMED, load_corpus
 
 IN_PLACE = "comes with assay"
@@ -56,6 +57,9 @@ def sources() -> dict[str, Source]:
             pull=lambda: f"{mnist.CARRIED.fetch()}, sha256 checked",
         ),
         _embedded(PYDOC, "Python's language reference: assay perplexity --datasets pydoc", "0.5 MB", "Python (PSF)"),
+        _embedded(
+            SPEECHES, "42 speeches: assay icl task:text", "2.0 MB", "State of the Union, 1790-2026 (public domain)"
+        ),
         _hub("wikitext-2", "Wikipedia articles (test part)", "8 MB", "CC BY-SA"),
         _hub("wikitext-103", "Wikipedia articles (test part)", "315 MB", "CC BY-SA"),
         _hub("c4", "web pages (validation part)", "a stream", "ODC-BY"),

@@ -56,6 +56,9 @@ class Task(Plugin):
     by_examples: ClassVar[bool] = False
     """The sequence is examples of one thing, and answer i is read after i of them: reports show the score by i."""
 
+    bytes_of_text: ClassVar[bool] = False
+    """Tokens are the bytes of a text: the score that counts is the loss, in bits per byte."""
+
     def shape(self) -> TaskShape:
         raise NotImplementedError(f"{type(self).__name__}.shape")
 
@@ -63,13 +66,19 @@ class Task(Plugin):
         """Draw a whole batch at once, on the generator's device; equal generators give equal batches."""
         raise NotImplementedError(f"{type(self).__name__}.sample")
 
-    def oracle(self, batch: Batch) -> Tensor:
+    def held_out(self, split: Literal["validation", "test"]) -> "Task":
+        """Return the task that models are validated with, or tested on: another one where data are finite, so that
+        nothing is drawn there that training has seen."""
+        return self
+
+    def oracle(self, batch: Batch) -> Tensor | None:
         """Return the best answer an observer of `batch.inputs` can give, in the shape of the targets: no row of any
-        table can beat it but by chance."""
+        table can beat it but by chance. None where it is not known, as for real text: there is no ceiling then."""
         raise NotImplementedError(f"{type(self).__name__}.oracle")
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
-        """Return plain predictors' answers by name, shaped like the targets: rows of the report under the oracle."""
+        """Return plain predictors' answers by name, rows of the report under the oracle: shaped like the targets, or
+        with an axis more, the log-probabilities of every token."""
         return {}
 
     def parts(self) -> "tuple[Task, ...]":
@@ -99,6 +108,10 @@ class Task(Plugin):
 
     def gaps(self, batch: Batch) -> Tensor | None:
         """Return how many tokens lie between an answer and the one thing it depends on, (batch, answers), or None."""
+        return None
+
+    def recalled(self, batch: Batch) -> Tensor | None:
+        """Return which answers the sequence has shown before, (batch, answers), or None. Their loss is given apart."""
         return None
 
     @property

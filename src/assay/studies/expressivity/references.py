@@ -27,6 +27,7 @@ class Reference:
             rng = stream(self.seed, "noise code", task.name, part)
             return torch.randn(len(batch.inputs), self.d_code, generator=rng).to(batch.inputs.device)
         answer = task.oracle(batch)
+        assert answer is not None, "tasks for encoders have an oracle"
         # A random rotation of the answer over all units: any r of them hold all of it, as in the best redundant code.
         spread = torch.randn(answer.shape[1], self.d_code, generator=stream(self.seed, "spread", task.name))
         return answer @ spread.to(answer)

@@ -116,7 +116,9 @@ def score_model(run: Run, device: torch.device) -> Outcome:
     answer = answering(function, task, name=run.options["model"]["name"])
     _check_causal(answer, task, run, device)
     with initialised_from(run.seed, "model"):
-        (found,) = score(answer, task, size=run.options["eval_size"], rngs=[stream(run.seed, "test", device=device)])
+        (found,) = score(
+            answer, task.held_out("test"), size=run.options["eval_size"], rngs=[stream(run.seed, "test", device=device)]
+        )
     return Outcome(run, found)
 
 

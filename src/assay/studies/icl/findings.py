@@ -18,6 +18,7 @@ MEASURES = (
     Measure("accuracy", "accuracy", ".4f", share=True),
     Measure("error over variance (mse)", "mse", ".4f", lower=True),
 )
+OF_TEXT = (Measure("bits per byte", "bits_per_byte", ".4f", lower=True),)
 
 
 def say(found: Sequence[Row], out: Report) -> None:
@@ -33,7 +34,7 @@ def say(found: Sequence[Row], out: Report) -> None:
         (sentence, f"{measure.value}_by_step")
         # Where several mixers were compared comes first.
         for (task, convolution), settings in sorted(kinds.items(), key=lambda kind: -max(map(len, kind[1].values())))
-        for measure in MEASURES
+        for measure in _measures([row for own in settings.values() for row in own])
         if (sentence := across(settings, measure, of="mixer", over="settings", runs=_runs(task, convolution, settings)))
     ]
     for sentence, chart in said if len(said) <= MOST else said[: MOST - 1]:
@@ -51,11 +52,15 @@ def say_untrained(found: Sequence[Row], out: Report) -> None:
     said = [
         sentence
         for task, own in by_task.items()
-        for measure in MEASURES
+        for measure in _measures(own)
         if (sentence := compared(own, measure, of="model", runs=f"{task}, untrained"))
     ]
     for sentence in said[:MOST]:
         out.finding(sentence)
+
+
+def _measures(found: Sequence[Row]) -> tuple[Measure, ...]:
+    return OF_TEXT if any(row.values("bits_per_byte") for row in found) else MEASURES
 
 
 def _named(found: Sequence[Row]) -> list[Row]:

@@ -1,4 +1,5 @@
-"""Scores the references that need no training, the task's oracle and its plain predictors, like a model."""
+"""Scores the references that need no training, the task's oracle, where one is known, and its plain predictors, like a
+model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,10 +21,10 @@ MOST = 2000
 
 def score_references(run: Run, device: torch.device) -> Outcome:
     """Score every reference; the result is `references`, by name."""
-    task = convert(Task, run.options["task"], what="option 'task'")
+    task = convert(Task, run.options["task"], what="option 'task'").held_out("test")
     size = min(MOST, run.options["eval_size"])
     part = task.scored_parts()[-1]
-    names = ["oracle", *part.references(part.sample(2, stream(0, "names", device=device)))]
+    names = list(_answers(part, part.sample(2, stream(0, "names", device=device))))
     # Each name counts as a model, and all see the same sequences: the predictors answer them all at once.
     rngs = [stream(run.seed, "test", device=device) for _ in names]
     found = score(_answer(task), task, size=size, rngs=rngs)
@@ -36,9 +37,14 @@ def _answer(task: Task) -> Callable[[Sequence[Batch]], Iterator[Tensor]]:
     def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
         batch = batches[0]
         part = by_shape[_shape(batch)]
-        yield from (_as_outputs(part, given) for given in (part.oracle(batch), *part.references(batch).values()))
+        yield from (_as_outputs(part, given) for given in _answers(part, batch).values())
 
     return answer
+
+
+def _answers(part: Task, batch: Batch) -> dict[str, Tensor]:
+    best = part.oracle(batch)
+    return ({} if best is None else {"oracle": best}) | part.references(batch)
 
 
 def _shape(batch: Batch) -> tuple[int, int]:
@@ -47,11 +53,14 @@ def _shape(batch: Batch) -> tuple[int, int]:
 
 
 def _as_outputs(task: Task, answers: Tensor) -> Any:
-    """Convert answers, shaped like the targets, to the outputs of a model that is certain of them."""
+    """Convert answers, shaped like the targets, to the outputs of a model that is certain of them; log-probabilities
+    are outputs already."""
     if task.loss == "mse":
         return answers[..., None]
     if task.loss == "bce":
         return (2 * (answers.float() > 0.5).float() - 1)[..., None]
     outputs = task.shape().outputs
     assert isinstance(outputs, Tokens)
+    if answers.ndim == 3:
+        return answers
     return one_hot(answers, outputs.vocab).float()

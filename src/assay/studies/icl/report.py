@@ -32,16 +32,24 @@ SCORES = (
     Column("accuracy", "accuracy", ".4f", lead=True),
     Column("exact match", "exact_match", ".4f"),
     Column("mse", "mse", ".4f", lead=True),
+    Column("bits per byte", "bits_per_byte", ".4f", lead=True),
+    Column(
+        "recalled bytes",
+        "bits_per_byte_recalled",
+        ".4f",
+        lead=True,
+        note="recalled bytes: bits of those that stood in the window before, after the same bytes.",
+    ),
+    Column("other bytes", "bits_per_byte_other", ".4f"),
+    Column("share recalled", "share_recalled", ".4f"),
 )
 COLUMNS = (
     Column("lr", lambda row: row.tuned_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
     Column("unseen keys", "unseen_accuracy"),
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
-    Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None, lead=True),
-    Column(
-        "share solved", lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None
-    ),
+    Column("solved", lambda row: f"{solved(row)}/{row.n}" if can_be_solved(row) else None, lead=True),
+    Column("share solved", lambda row: wilson(solved(row), row.n) if can_be_solved(row) and row.n > 1 else None),
     Column("steps to 90 %", "steps_to_90"),
     Column("steps to 98 %", "steps_to_98", lead=True),
     Column("k-params", lambda row: row.first["params"] / 1000 if row.first else None),
@@ -60,11 +68,11 @@ def report(records: Sequence[Record], out: Report) -> None:
     table(out, "icl", found, COLUMNS, extra=extra, note=NOTE + (RATES if chosen else ""))
     if chosen:
         _rates(found, out)
-    for metric in ("accuracy", "mse"):
+    for metric in ("accuracy", "mse", "bits_per_byte"):
         lines(
             out, f"{metric}_by_step", found, _by_step(metric),
-            bounded=metric == "accuracy", x_title="training step", y_title=metric,
-            caption=f"Held-out {metric} while training.",
+            bounded=metric == "accuracy", x_title="training step", y_title=metric.replace("_", " "),
+            caption=f"Held-out {metric.replace('_', ' ')} while training.",
         )  # fmt: skip
     for key, title in (
         ("by_gap", "tokens between key and question (at least)"), ("by_length", "length of the sequence"),
@@ -86,12 +94,18 @@ def trained(records: Iterable[Record]) -> list[Row]:
 def validation(record: Record) -> float:
     """The score of the last validation: larger is better."""
     last = record.metrics["curve"][-1]
-    return float(last["accuracy"]) if "accuracy" in last else -float(last["mse"])
+    lower = next((key for key in ("bits_per_byte", "mse") if key in last), None)
+    return -float(last[lower]) if lower else float(last["accuracy"])
 
 
 def was_scored(row: Row, metric: str) -> bool:
     """Return whether the row's task has this metric. Diverged runs count too: they were validated on the way."""
     return any(metric in record.metrics for record in row.records)
+
+
+def can_be_solved(row: Row) -> bool:
+    """Return whether its answers can all be right: those to real text cannot."""
+    return was_scored(row, "accuracy") and not was_scored(row, "bits_per_byte")
 
 
 def solved(row: Row) -> int:
@@ -121,7 +135,8 @@ def _rates(found: Sequence[Row], out: Report) -> None:
         replace(row, records=tuple(by_seed.values()), names={**row.names, "lr": f"{rate:g}"}, tried={})
         for row, rate, by_seed in every
     ]
-    columns = [Column("seeds", lambda row: row.n), Column("diverged", lambda row: row.diverged), SCORES[0], SCORES[2]]
+    scores = [column for column in SCORES if column.lead]
+    columns = [Column("seeds", lambda row: row.n), Column("diverged", lambda row: row.diverged), *scores]
     note = "every learning rate; scores are of the seeds that did not diverge"
     table(out, "icl_rates", shown, columns, note=note)
 

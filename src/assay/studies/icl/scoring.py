@@ -1,5 +1,6 @@
 """Scores answers over many fresh sequences: overall, per sequence, by position, by gap and by part of a mixture."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,8 @@ Totals = dict[str, Tensor]
 @torch.no_grad()
 def score(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.Generator]) -> list[dict[str, Any]]:
     """Score each model: `accuracy` and `exact_match` (or `mse`), the loss, and the score by answer and by gap; for a
-    mixture the mean over its parts, and the score and the loss of each by its number of answers. Models that share a
-    generator see the same sequences."""
+    text the bits per byte, of recalled bytes and of the others; for a mixture the mean over its parts, and the score
+    and the loss of each by its number of answers. Models that share a generator see the same sequences."""
     parts = task.scored_parts()
     found = [_score_part(answer, part, size=-(-size // len(parts)), rngs=rngs) for part in parts]
     return [_joined(parts, per_part) for per_part in zip(*found, strict=True)]
@@ -43,8 +44,9 @@ def _score_part(answer: Answer, task: Task, *, size: int, rngs: Sequence[torch.G
 
 def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Batch) -> Totals:
     quality = (answers.squeeze(-1) - batch.targets) ** 2 if task.loss == "mse" else _right(task, answers, batch).float()
+    losses = answer_losses(task, answers, batch)
     sums = {
-        "loss": answer_losses(task, answers, batch).mean() * len(quality),
+        "loss": losses.mean() * len(quality),
         "quality": quality.sum(0),
         "exact": (quality == 1).all(dim=1).sum(),
         "sequences": torch.tensor(len(quality), device=quality.device),
@@ -53,6 +55,9 @@ def _sums(task: Task, answers: Float[Tensor, "batch answers outputs"], batch: Ba
         kind = gaps.clamp(min=1).double().log2().long().clamp(max=GAPS - 1).flatten()
         sums["gaps"] = torch.bincount(kind, minlength=GAPS)
         sums["gap_quality"] = torch.bincount(kind, weights=quality.flatten().double(), minlength=GAPS)
+    if (recalled := task.recalled(batch)) is not None:
+        kinds = torch.stack([recalled, ~recalled]).double()
+        sums["kinds"], sums["kind_loss"] = kinds.sum((1, 2)), (kinds * losses.double()).sum((1, 2))
     return sums
 
 
@@ -73,7 +78,19 @@ def _means(task: Task, totals: Totals) -> dict[str, Any]:
     if "gaps" in totals:
         pairs = zip(totals["gap_quality"].tolist(), totals["gaps"].tolist(), strict=True)
         found["by_gap"] = {str(2**kind): right / count for kind, (right, count) in enumerate(pairs) if count}
-    return found
+    return found | (_bits(loss, totals) if task.bytes_of_text else {})
+
+
+def _bits(loss: float, totals: Totals) -> dict[str, float]:
+    """Convert the loss to bits per byte; a kind of bytes that did not occur has none."""
+    found = {"bits_per_byte": loss / math.log(2)}
+    if "kinds" not in totals:
+        return found
+    counts, losses = totals["kinds"].tolist(), totals["kind_loss"].tolist()
+    for kind, count, of_kind in zip(("recalled", "other"), counts, losses, strict=True):
+        if count:
+            found[f"bits_per_byte_{kind}"] = of_kind / count / math.log(2)
+    return found | {"share_recalled": counts[0] / sum(counts)}
 
 
 def _joined(parts: Sequence[Task], found: Sequence[dict[str, Any]]) -> dict[str, Any]:

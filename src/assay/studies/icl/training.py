@@ -130,7 +130,8 @@ def _scored(
     trainer: Trainer, task: Task, size: int, runs: Sequence[Run], split: str, device: torch.device
 ) -> list[dict[str, Any]]:
     streams = {seed: stream(seed, split, device=device) for seed in {run.seed for run in runs}}
-    return score(trainer.answers, task, size=size, rngs=[streams[run.seed] for run in runs])
+    held_out = task.held_out("validation" if split == "validation" else "test")
+    return score(trainer.answers, held_out, size=size, rngs=[streams[run.seed] for run in runs])
 
 
 def _note(
@@ -140,7 +141,7 @@ def _note(
     if "by_size" in found:
         plain["smallest"] = by_part(found)[0]
     progress.curve.append({"step": step, **plain})
-    shown = {key: value for key, value in plain.items() if key in ("accuracy", "mse", "loss")}
+    shown = {key: value for key, value in plain.items() if key in ("accuracy", "mse", "bits_per_byte", "loss")}
     ctx.progress(progress.run, step, shared.train.max_steps, **shown)
     for goal in GOALS:
         if found.get("accuracy", 0) >= goal:
