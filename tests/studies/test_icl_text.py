@@ -12,7 +12,8 @@ from assay.core.store import Store
 pytestmark = pytest.mark.usefixtures("undrawn")
 TINY = [
     "task:text:input_seq_len=96", "--model.model_dim", "32", "--model.num_layers", "1",
-    "--train.micro_batch_size", "5", "--optimizer.lr", "1e-2", "--eval_size", "200", "--seeds", "0", "--executor", "serial", "--device", "cpu",
+    "--train.micro_batch_size", "5", "--optimizer.lr", "1e-2", "--eval_size", "200",
+    "--seeds", "0", "--executor", "serial", "--device", "cpu",
 ]  # fmt: skip
 
 
