@@ -23,15 +23,15 @@ FIELD = [answered("a", 0.97, 0.99), answered("b", 0.50, 0.54), answered("c", 0.9
 def test_a_twin_is_in_its_twins_group() -> None:
     found = line(answered("twin", 0.97, 0.99), FIELD, BOUNDS)
     assert found.differences["a"].standing == "level" and found.differences["a"].interval.mean == 0
-    assert found.differences["b"].standing == "above" and found.above == "0 of 3"
-    assert in_words([found]) == ["recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); better than b"]
+    assert found.differences["b"].standing == "above" and found.rank == "1-3 of 4"
+    assert in_words([found]) == ["recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); better than b; not told apart from a, c; about 16 seeds each would tell it from a"]
 
 
 def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
     found = line(answered("weak", 0.2, 0.22, longer=(0.21, 0.2)), FIELD, BOUNDS)
     assert [found.differences[name].standing for name in "abc"] == ["below"] * 3
     said = "recalls with 0 of 2 seeds (2 layers, d=128, 1,500 steps), nor with twice the training; worse than a, b, c"
-    assert found.certified and in_words([found]) == [said] and found.above == "3 of 3"
+    assert found.certified and in_words([found]) == [said] and found.rank == "4 of 4"
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_an_interval_of_a_share_stays_between_0_and_1() -> None:
 
 def test_one_seed_has_no_interval_and_no_rank() -> None:
     found = line(answered("mine", 0.95), [answered("other", 0.2)], BOUNDS)
-    assert found.interval.low is None and not found.differences and found.above == ""
+    assert found.interval.low is None and not found.differences and found.rank == ""

@@ -20,8 +20,8 @@ from assay.core.run import Record
 from assay.report.rows import number_at
 
 SIZES = ("params", "state_scalars", "flops_per_token")
-LOST = float("-inf")
-"""The validation of a run that diverged or failed."""
+LOST = float("inf")
+"""The validation of a run that diverged or failed, of which less is better."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Answer:
     mixer: str
     question: Question
     scores: Mapping[int, float]
-    """By seed, on sequences that neither training nor the choice of the rate has seen."""
+    """By seed, on sequences that neither training nor the choice of the rate has seen. Smaller is better where the
+    question says so."""
     rate: float
     at_edge: bool
     """The best rate is the lowest or the highest of those tried, also after one more was added."""
@@ -69,8 +70,9 @@ class Answer:
 
     @property
     def reached_by(self) -> int:
-        """How many seeds reached the goal."""
-        return sum(score >= self.question.goal for score in self.scores.values())
+        """How many seeds reached the goal; none where the question has none."""
+        goal = self.question.goal
+        return 0 if goal is None else sum(score >= goal for score in self.scores.values())
 
     @property
     def comparable(self) -> bool:
@@ -83,7 +85,8 @@ class Bounds:
     """The scores between which a question is: of the best possible observer, and of a guess."""
 
     floor: float
-    ceiling: float
+    ceiling: float | None
+    """None: nobody knows it, as of real text."""
 
 
 def battery(tier: Tier, mixers: Sequence[str], compute: Compute) -> Records:
@@ -115,7 +118,7 @@ def _rounds(tier: Tier, question: Question, mixer: str, found: Records) -> Itera
         yield beyond
     rate = _best_rate(question, mixer, found)
     yield _scored(tier, question, mixer, rate, question.steps)
-    if not answer(tier, question, mixer, found).reached:
+    if question.goal is not None and not answer(tier, question, mixer, found).reached:
         yield _scored(tier, question, mixer, rate, 2 * question.steps)
 
 
@@ -125,18 +128,19 @@ def _screened(question: Question, mixer: str) -> list[Trial]:
 
 
 def _full(question: Question, mixer: str, found: Records) -> list[Trial]:
-    best = sorted(_screened(question, mixer), key=lambda trial: -validation(found[trial]))
-    if validation(found[best[0]]) - validation(found[best[-1]]) >= SLACK:
+    best = sorted(_screened(question, mixer), key=lambda trial: validation(found[trial], question))
+    if validation(found[best[-1]], question) - validation(found[best[0]], question) >= SLACK:
         best = best[:KEPT]
     return [Trial(question.name, mixer, trial.rate, SCREENING_SEED, question.steps) for trial in best]
 
 
 def _beyond(question: Question, mixer: str, found: Records) -> list[Trial]:
     """Return one trial beyond the grid, where its best rate lies at the edge and learned more than nothing."""
-    best = max(_full(question, mixer, found), key=lambda trial: validation(found[trial]))
-    worst = min(validation(found[trial]) for trial in _screened(question, mixer))
+    best = min(_full(question, mixer, found), key=lambda trial: validation(found[trial], question))
+    losses = [validation(found[trial], question) for trial in _screened(question, mixer)]
+    worst = max((loss for loss in losses if loss < LOST), default=LOST)
     rates = sorted(question.rates)
-    if best.rate not in (rates[0], rates[-1]) or validation(found[best]) < max(worst, 0.0) + SLACK:
+    if best.rate not in (rates[0], rates[-1]) or validation(found[best], question) > worst - SLACK:
         return []
     step = rates[1] / rates[0] if best.rate == rates[0] else rates[-1] / rates[-2]
     further = best.rate / step if best.rate == rates[0] else best.rate * step
@@ -145,7 +149,7 @@ def _beyond(question: Question, mixer: str, found: Records) -> list[Trial]:
 
 def _best_rate(question: Question, mixer: str, found: Records) -> float:
     tried = [*_full(question, mixer, found), *_beyond(question, mixer, found)]
-    return max(tried, key=lambda trial: validation(found[trial])).rate
+    return min(tried, key=lambda trial: validation(found[trial], question)).rate
 
 
 def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int) -> list[Trial]:
@@ -156,7 +160,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     """Return the answer that the records of all rounds give."""
     rate = _best_rate(question, mixer, found)
     tried = {*question.rates, *(trial.rate for trial in _beyond(question, mixer, found))}
-    screened = [validation(found[trial]) for trial in _screened(question, mixer)]
+    screened = [validation(found[trial], question) for trial in _screened(question, mixer)]
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
     first = found[once[0]]
     return Answer(
@@ -165,37 +169,38 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         scores={trial.seed: score(found[trial], question) for trial in once},
         rate=rate,
         at_edge=rate in (min(tried), max(tried)),
-        window=sum(value > LOST and value >= max(screened) - SLACK for value in screened),
+        window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
         diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
-        sizes={
-            key: first.metrics[key] for key in ("params", "state_scalars", "flops_per_token") if key in first.metrics
-        },
+        sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
     )
 
 
 def score(record: Record, question: Question) -> float:
     """Return the score of a finished run; a run that diverged has learned nothing."""
     found = number_at(record.metrics, question.metric) if record.status == "done" else None
-    return 0.0 if found is None else found
+    return question.lost if found is None else found
 
 
-def validation(record: Record) -> float:
-    """Return the accuracy of the last validation, on the way through training."""
-    curve = record.metrics.get("curve") or [{}]
-    return float(curve[-1].get("accuracy", LOST)) if record.status == "done" else LOST
+def validation(record: Record, question: Question) -> float:
+    """Return the last validation on the way through training, as something to be small."""
+    last = (record.metrics.get("curve") or [{}])[-1]
+    return question.loss(last[question.watched]) if record.status == "done" and question.watched in last else LOST
 
 
 def bounds(question: Question, tier: Tier, found: Records) -> Bounds:
     """Return floor and ceiling. The floor is the task's own, a guess that uses nothing of what is asked for; where it
-    has none, that of its best plain predictor or of a uniform guess."""
+    has none, that of a uniform guess or of the task's best plain predictor, and of real text how frequent bytes are."""
     from assay.tasks import tasks
 
     scored = [found[Trial(question.name, seed=seed)].metrics["references"] for seed in tier.seeds]
-    means = {name: fmean(float(each[name]["accuracy"]) for each in scored) for name in scored[0]}
+    means = {name: fmean(float(each[name][question.watched]) for each in scored) for name in scored[0]}
     task = tasks.parse(question.task).parts()[-1]
-    outputs = task.shape().outputs
-    chance = 1 / outputs.vocab if hasattr(outputs, "vocab") else 0.0
-    plain = max([chance, *(mean for name, mean in means.items() if name != "oracle")])
     guess = task.floor()
-    return Bounds(floor=plain if guess is None else guess, ceiling=means["oracle"])
+    if guess is None and question.lower:
+        guess = max(means.values())
+    elif guess is None:
+        outputs = task.shape().outputs
+        chance = 1 / outputs.vocab if hasattr(outputs, "vocab") else 0.0
+        guess = max([chance, *(mean for name, mean in means.items() if name != "oracle")])
+    return Bounds(floor=guess, ceiling=means.get("oracle"))

@@ -28,7 +28,7 @@ class Card:
     """Of this mixer and of the field, measured here."""
 
     LEAD: ClassVar[tuple[str, ...]] = (
-        "question", "score", "floor", "ceiling", "above it", "rate", "best of the field",
+        "question", "score", "floor", "ceiling", "rank", "rate", "best of the field",
     )  # fmt: skip
 
     @staticmethod
@@ -40,7 +40,7 @@ class Card:
             "score": line.interval,
             "floor": line.bounds.floor,
             "ceiling": line.bounds.ceiling,
-            "above it": line.above or "-",
+            "rank": line.rank or "-",
             "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
             "best of the field": f"{best.other} {_signed(best.interval)}" if best else "-",
         }
@@ -105,7 +105,8 @@ def _line_json(line: Line) -> dict[str, Any]:
         "rate_at_edge": answer.at_edge,
         "rates_that_work": answer.window,
         "after_twice_the_training": {str(seed): value for seed, value in answer.longer.items()},
-        "above": line.above,
+        "rank": line.rank,
+        "lower_is_better": answer.question.lower,
         "differences": {name: asdict(each) | {"standing": each.standing} for name, each in line.differences.items()},
         "verdict": line.verdict,
         "certified": line.certified,

@@ -52,7 +52,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
         found[name] = difference_of(two["scores"], one["scores"], deviation, freedom)
     adjusted = holm({name: p for name, (_, p) in found.items()})
-    return [Difference(name, interval, adjusted[name]) for name, (interval, _) in found.items()]
+    lower = {name: bool(one["lower_is_better"]) for name, one in before["questions"].items()}
+    return [Difference(name, interval, adjusted[name], lower[name]) for name, (interval, _) in found.items()]
 
 
 def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:

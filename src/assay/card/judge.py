@@ -23,6 +23,12 @@ LEVEL = 0.05
 Standing = Literal["above", "below", "level"]
 
 
+NAMED = 4
+"""Most mixers that a sentence names; the others are counted."""
+SEEDS = 100
+"""What more seeds than this would tell is not worth saying."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """The mixer's score less another's, or a later card's less an earlier one's."""
@@ -33,12 +39,14 @@ class Difference:
     """Not adjusted: how large the difference may be."""
     p: float
     """Adjusted over the field (Holm)."""
+    lower: bool = False
+    """Whether a smaller score is better."""
 
     @property
     def standing(self) -> Standing:
         if self.p >= LEVEL:
             return "level"
-        return "above" if self.interval.mean > 0 else "below"
+        return "above" if (self.interval.mean > 0) is not self.lower else "below"
 
 
 @dataclass(frozen=True)
@@ -57,15 +65,28 @@ class Line:
     """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
 
     @property
-    def above(self) -> str:
-        """How many mixers of the field are told apart above it: `0 of 3`; empty where none can be compared."""
-        better = [each for each in self.differences.values() if each.standing == "below"]
-        return f"{len(better)} of {len(self.differences)}" if self.differences else ""
+    def rank(self) -> str:
+        """The places it may have among those it can be compared with, itself counted: `3-7 of 19`."""
+        if not self.differences:
+            return ""
+        standings = [each.standing for each in self.differences.values()]
+        first, last = 1 + standings.count("below"), 1 + len(standings) - standings.count("above")
+        return f"{first if first == last else f'{first}-{last}'} of {1 + len(standings)}"
 
     @property
     def best(self) -> Difference | None:
         """The difference to the best of the field."""
-        return min(self.differences.values(), key=lambda each: each.interval.mean, default=None)
+        loss = self.answer.question.loss
+        return min(self.differences.values(), key=lambda each: -loss(each.interval.mean), default=None)
+
+    @property
+    def seeds_to_tell(self) -> int | None:
+        """About how many seeds of each would tell it from the best of the field; None where it is told already, or
+        where a difference like the one seen would need more than SEEDS."""
+        if self.best is None or self.best.standing != "level" or not self.best.interval.mean:
+            return None
+        needed = math.ceil(2 * (2.8 * self.deviation / self.best.interval.mean) ** 2)  # 80 % power at the 5 % level
+        return max(needed, len(self.answer.scores) + 1) if needed <= SEEDS else None
 
 
 def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
@@ -91,7 +112,8 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
     if not freedom:
         return Interval(answer.mean, None, None, n)
     half = _quantile(freedom) * deviation / math.sqrt(n)
-    return Interval(answer.mean, max(0.0, answer.mean - half), min(1.0, answer.mean + half), n)
+    most = math.inf if answer.question.lower else 1.0
+    return Interval(answer.mean, max(0.0, answer.mean - half), min(most, answer.mean + half), n)
 
 
 def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedom: int) -> dict[str, Difference]:
@@ -101,7 +123,8 @@ def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedo
         other.mixer: difference_of(mine.scores, other.scores, deviation, freedom) for other in field if other.comparable
     }
     adjusted = holm({name: p for name, (_, p) in found.items()})
-    return {name: Difference(name, interval, adjusted[name]) for name, (interval, _) in found.items()}
+    lower = mine.question.lower
+    return {name: Difference(name, interval, adjusted[name], lower) for name, (interval, _) in found.items()}
 
 
 def difference_of(
@@ -123,6 +146,8 @@ def _verdict(mine: Answer) -> tuple[str, bool]:
     """Say with how many seeds the goal was reached; that it was reached with none only where the rate lies inside its
     grid, no run diverged, and twice the training changed nothing."""
     question, seeds = mine.question, len(mine.scores)
+    if question.goal is None:
+        return _measured(mine)
     told = f"{question.does} with {mine.reached_by} of {seeds} seeds ({question.setting})"
     if mine.reached_by:
         return told, mine.reached
@@ -137,6 +162,15 @@ def _verdict(mine: Answer) -> tuple[str, bool]:
     return f"{told}, nor with twice the training", True
 
 
+def _measured(mine: Answer) -> tuple[str, bool]:
+    """Say a number that has no goal; longer training would improve it, so it says nothing of what a mixer cannot do."""
+    question = mine.question
+    if not mine.comparable:
+        why = "some runs diverged" if mine.diverged else f"the best rate, {mine.rate:g}, is at the edge of those tried"
+        return f"{question.name}: {why}: says nothing yet", False
+    return f"{mine.mean:.2f} {question.does} ({question.setting})", False
+
+
 def _quantile(freedom: int) -> float:
     return float(special.stdtrit(freedom, 1 - LEVEL / 2))
 
@@ -145,15 +179,19 @@ def in_words(lines: Sequence[Line]) -> list[str]:
     """Return the verdicts as sentences: what it does, what it does not, and beside whom."""
     found = []
     for each in lines:
+        best_first = sorted(each.differences.values(), key=lambda one: -each.answer.question.loss(one.interval.mean))
         beside = {
-            standing: [name for name, difference in each.differences.items() if difference.standing == standing]
-            for standing in ("above", "below")
+            word: [one.other for one in best_first if one.standing == standing]
+            for word, standing in (("better than", "above"), ("worse than", "below"), ("not told apart from", "level"))
         }
-        told = [
-            f"{word} {', '.join(names)}"
-            for word, names in (("better than", beside["above"]), ("worse than", beside["below"]))
-            if names
-        ]
-        level = "" if told or not each.differences else f"not told apart from {', '.join(each.differences)}"
-        found.append("; ".join(part for part in (each.verdict, *told, level) if part))
+        told = [f"{word} {named(names)}" for word, names in beside.items() if names]
+        if (seeds := each.seeds_to_tell) and each.best:
+            told.append(f"about {seeds} seeds each would tell it from {each.best.other}")
+        found.append("; ".join((each.verdict, *told)))
     return found
+
+
+def named(names: Sequence[str]) -> str:
+    """Name a few: `a, b, c, d and 3 more`."""
+    more = len(names) - NAMED
+    return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} more"

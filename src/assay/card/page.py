@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from assay.card.battery import Answer, Records, Trial, validation
+from assay.card.battery import LOST, Answer, Records, Trial, validation
 from assay.card.card import Card
 from assay.card.judge import Line, in_words, interval_of
 from assay.card.protocol import SCREENING, SCREENING_SEED, VERSION
@@ -87,8 +87,8 @@ def _rates(made: Section, each: Line, others: Sequence[Answer], records: Records
     for answer in (each.answer, *others):
         for rate in question.rates:
             trial = Trial(question.name, answer.mixer, rate, SCREENING_SEED, question.steps // SCREENING)
-            if trial in records and validation(records[trial]) >= 0:
-                found = Interval(validation(records[trial]), None, None, 1)
+            if trial in records and (loss := validation(records[trial], question)) < LOST:
+                found = Interval(abs(loss), None, None, 1)
                 points.append({"series": answer.mixer, "x": rate, "y": found})
     if points:
         chart = interval_lines(
