@@ -90,7 +90,7 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
         Column("steps to learn", _steps, ".0f", lead=ours),
         Column("K90", _k90, always=True, lead=ours),
         Column("bits", lambda row: student_t(list(bits(row).values())) if learned(row) else None, ".0f", lead=ours),
-        Column("accuracy", "accuracy", lead=in_zoology),
+        Column("accuracy", "accuracy", share=True, lead=in_zoology),
         Column("published", _published_accuracy if in_zoology else lambda row: None, lead=True),
         Column("vs best", lambda row: _told(versus.get((row.series, "best")))),
         Column(f"vs {BASELINE}", lambda row: _told(versus.get((row.series, BASELINE)))),

@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import student_t, wilson
+from assay.metrics.intervals import share, student_t, wilson
 from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, labels, rows
 from assay.studies.icl.capacity import capacity
@@ -29,14 +29,14 @@ RATES = (
 )
 NAMES = {"task": "task", "seq_mixer": "model.seq_mixer", "state_mixer": "model.state_mixer"}
 SCORES = (
-    Column("accuracy", "accuracy", ".4f", lead=True),
-    Column("exact match", "exact_match", ".4f"),
+    Column("accuracy", "accuracy", ".4f", share=True, lead=True),
+    Column("exact match", "exact_match", ".4f", share=True),
     Column("mse", "mse", ".4f", lead=True),
 )
 COLUMNS = (
     Column("lr", lambda row: row.tuned_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
-    Column("unseen keys", "unseen_accuracy"),
+    Column("unseen keys", "unseen_accuracy", share=True),
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
     Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None, lead=True),
     Column(
@@ -108,7 +108,7 @@ def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, 
     asked = labels([row.options["task"] for row in references], short=True)
     return [
         {"task": task, title: f"({name})"}
-        | {column.title: row.interval("references", name, str(column.value)) for column in SCORES}
+        | {column.title: row.interval("references", name, str(column.value), bounded=column.share) for column in SCORES}
         for task, row in zip(asked, references, strict=True)
         for name in row.records[0].metrics["references"]
     ]
@@ -144,23 +144,24 @@ def by_number(key: str) -> Callable[[Row], Points]:
 
 def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -> None:
     """Chart the error, or the accuracy, by the number of examples seen, beside the plain predictors."""
-    curves = [(row.series, [r.metrics["by_answer"] for r in row.finished]) for row in found if _by_examples(row)]
+    curves = [(row.series, [r.metrics for r in row.finished]) for row in found if _by_examples(row)]
     if curves or not found:
         tasks_asked = labels([row.options["task"] for row in references], short=True)
         several = len(set(tasks_asked)) > 1
         curves += [
             (
                 f"({name}) {task}" if several else f"({name})",
-                [r.metrics["references"][name]["by_answer"] for r in row.records],
+                [r.metrics["references"][name] for r in row.records],
             )
             for row, task in zip(references, tasks_asked, strict=True)
             if _by_examples(row)
             for name in row.records[0].metrics["references"]
         ]
     extra = [
-        {"series": name, "x": place, "y": student_t(list(values))}
+        {"series": name, "x": place, "y": interval(list(values))}
         for name, by_seed in curves
-        for place, values in enumerate(zip(*by_seed, strict=True))
+        for interval in [share if all("accuracy" in scores for scores in by_seed) else student_t]
+        for place, values in enumerate(zip(*(scores["by_answer"] for scores in by_seed), strict=True))
     ]
     caption = "Error over variance, or accuracy, after so many examples."
     lines(out, "by_position", (), by_number(""), extra=extra, x_title="examples seen", y_title="score", caption=caption)

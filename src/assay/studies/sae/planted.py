@@ -51,8 +51,8 @@ UNITS = (
 FORMATS = {"true L0": ".1f", **dict.fromkeys(("atoms found", "firing F1", "twice as long", "best found"), ".3f")}
 CONCEPT_COLUMNS = (
     Column("L0", "l0", ".1f"),
-    Column("absorbed", "absorption", ".3f"),
-    Column("parent F1", "concept_f1", ".3f"),
+    Column("absorbed", "absorption", ".3f", share=True),
+    Column("parent F1", "concept_f1", ".3f", share=True),
     Column("TPP 2", "tpp_2", ".3f"),
     Column("SCR 2", "scr_2", ".3f"),
 )
@@ -156,12 +156,12 @@ def _line(label: str, own: Found) -> dict[str, Any]:
         "true L0": fmean(best.values("true_l0").values()),
         "lr": there and rate_shown(there),
         "read": there and ("a level" if own.is_level else "between levels"),
-        "atoms found": there and there.interval(FOUND),
-        "firing F1": there and there.interval("firing_f1"),
+        "atoms found": there and there.interval(FOUND, bounded=True),
+        "firing F1": there and there.interval("firing_f1", bounded=True),
         "twice as long": own.longer,
         "best L0": f"{l0(best):.1f}{'*' * own.level_at_edge}",
         "best lr": rate_shown(best),
-        "best found": best.interval(FOUND),
+        "best found": best.interval(FOUND, bounded=True),
     }
 
 
@@ -175,5 +175,5 @@ def _few_units(floors: Mapping[str, Row]) -> tuple[Column, ...]:
 
         return Column(f"{TITLES[metric]} - {FLOOR}", difference, ".3f")
 
-    measures = [(Column(title, metric, ".3f"), less_floor(metric)) for metric, title in TITLES.items()]
+    measures = [(Column(title, metric, ".3f", share=True), less_floor(metric)) for metric, title in TITLES.items()]
     return (Column("L0", "l0", ".1f"), *(column for pair in measures for column in pair))

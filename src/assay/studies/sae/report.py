@@ -47,7 +47,7 @@ COLUMNS = (
            note="1 unit, 5 units: balanced accuracy of class or planted concept against rest from so many units."),
     Column("5 units", "probe_5_units", ".3f", share=True),
     Column("dead", "dead", ".1f", always=True, lead=True, note="dead: units that fire on no test row."),
-    Column("atoms", "atom_cosine", ".3f", note="atoms: one-to-one matched |cosine| with the true atoms."),
+    Column("atoms", "atom_cosine", ".3f", share=True, note="atoms: one-to-one matched |cosine| with the true atoms."),
     Column("atoms found", "atoms_found", ".3f", share=True, lead=True,
            note="atoms found: share of them with |cosine| above .9."),
     Column("firing F1", "firing_f1", ".3f", share=True,
