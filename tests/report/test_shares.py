@@ -79,3 +79,11 @@ def test_no_table_has_a_share_outside(study: str) -> None:
     held = [(value.low, value.high) for _, _, value in cells if value.low is not None and value.high is not None]
     assert any(low == 0 for low, _ in held), "scores so far apart have an interval that had to be kept"
     assert all(0 <= low <= high <= 1 for low, high in held), cells
+
+
+@pytest.mark.parametrize("study", ["expressivity", "icl", "modular.sweep", "sae"])
+def test_nothing_explains_an_interval_in_a_table_of_one_seed(study: str) -> None:
+    section = Section(study)
+    studies[study]().report([record for record in Store(GOLDEN).records(study) if record.run.seed == 0], section)
+    notes = [f"{table.note} {table.lead_note}" for table in section.tables]
+    assert notes and not [note for note in notes if "±" in note or "Wilson" in note]

@@ -157,15 +157,15 @@ def _score(found: Contest, row: Row) -> str:
 
 def _worst(found: Contest) -> str:
     last, measure = found.ranked[-1], found.measure
-    mean = fmean(measure.of(last).values())
-    return f"{last.label} {'highest' if measure.lower else 'lowest'}, {number(mean, measure.format)}"
+    score = with_interval(measure.interval(last), measure.format)
+    return f"{last.label} {'highest' if measure.lower else 'lowest'}, {score}"
 
 
 def _behind(found: Contest) -> str:
     """How far the second row is behind the first, paired over seeds."""
     first, second = (found.scores[row.series] for row in found.ranked[:2])
     away = "above" if found.measure.lower else "below"
-    own = number(fmean(found.measure.of(found.ranked[1]).values()), found.measure.format)
+    own = with_interval(found.measure.interval(found.ranked[1]), found.measure.format)
     return f"{with_interval(paired_difference(first, second), found.measure.format)} {away}, at {own}"
 
 

@@ -18,10 +18,10 @@ SOLVED = 0.98
 BYTES = 4
 """Bytes of a float32 scalar: states are counted in it whatever they are computed in."""
 NOTE = (
-    f"score ± half the 95 % Student t interval over seeds, on held-out sequences that validation never saw; mse: over "
-    f"the variance of the targets; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
-    "state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of the forward pass, the head "
-    "where answers are read; steps: of the seeds that arrived; rows in parentheses need no training."
+    "Scores are on held-out sequences that validation never saw. mse: over the variance of the targets; solved: seeds "
+    f"at {SOLVED:.0%} or more; state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of "
+    "the forward pass, the head where answers are read; steps: of the seeds that arrived; rows in parentheses need no "
+    "training."
 )
 RATES = (
     " lr: chosen for each seed on the validation of the others (2/3: for so many of the seeds); edge: a rate beyond "
@@ -40,7 +40,9 @@ COLUMNS = (
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
     Column("solved", lambda row: f"{solved(row)}/{row.n}" if was_scored(row, "accuracy") else None, lead=True),
     Column(
-        "share solved", lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None
+        "share solved",
+        lambda row: wilson(solved(row), row.n) if was_scored(row, "accuracy") and row.n > 1 else None,
+        note="share solved: with its Wilson interval.",
     ),
     Column("steps to 90 %", "steps_to_90"),
     Column("steps to 98 %", "steps_to_98", lead=True),

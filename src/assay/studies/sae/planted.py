@@ -18,7 +18,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, paired_difference
-from assay.report.draw import Column, filled, table
+from assay.report.draw import Column, filled, spread_of, table
 from assay.report.rows import Row
 from assay.report.tuning import leave_one_out
 from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, l0, rate_shown
@@ -34,7 +34,7 @@ AT_TRUE_L0 = (
     "the other seeds found most atoms, which only the truth can choose."
 )
 CONCEPTS = (
-    "± half the 95 % Student t interval over seeds, on test rows; each level at its rate in the first table. absorbed: "
+    "On test rows; each level at its rate in the first table. absorbed: "
     "share of the rows with a child in which the parent's unit is silent and another carries the parent's direction "
     "(Chanin et al. 2024); 0 for the true atoms. parent F1: of the parent's unit, against the parent's firing: without "
     "it there is nothing to absorb. TPP 2: accuracy that a concept's probe loses when the 2 units blamed for it are "
@@ -141,7 +141,8 @@ def planted_tables(records: Sequence[Record], rows: Sequence[Row], out: Report) 
     """Reports what coders made of planted atoms and concepts, and what few units tell; nothing where there is none."""
     lines = [_line(label, own) for (_, label), own in planted(records).items()]
     if lines:
-        out.table("true_l0", filled(lines, keep=["atoms found"]), formats=FORMATS, note=AT_TRUE_L0)
+        shown = filled(lines, keep=["atoms found"])
+        out.table("true_l0", shown, formats=FORMATS, note=f"{spread_of(shown, shown[0])} {AT_TRUE_L0}".strip())
     table(out, "concepts", [row for row in rows if row.values("absorption")], CONCEPT_COLUMNS, note=CONCEPTS)
     floors = {row.where: row for row in rows if row.label == FLOOR and row.values("probe_1_units")}
     told = [row for row in rows if row.where in floors and row.values("probe_1_units")]

@@ -19,7 +19,7 @@ from assay.studies.sae.planted import planted, planted_tables
 from assay.studies.sae.units import features, stability
 
 NOTE = (
-    "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
+    "All on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
     "every coder. lr: the rate most seeds count at; each seed's is the one with "
     "the least FVU on validation rows over the other seeds, a diverged seed being the worst. *: some seed's is at the "
