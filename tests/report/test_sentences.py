@@ -33,6 +33,16 @@ def test_the_best_is_told_apart_from_every_other_with_the_difference_to_the_next
     )
 
 
+def test_a_difference_that_is_told_apart_has_the_decimals_that_show_it(scored):
+    close = {"a": [0.9991, 0.9992, 0.9993], "b": [0.9987, 0.9988, 0.999]}
+    assert compared(scored(close), R2, of="encoder").endswith(
+        "a scores highest on recovery (R2), 0.9992 ±0.0002, and is told apart from b, which is 0.0004 ±0.0001 below, "
+        "at 0.9988 ±0.0004."
+    )
+    level = compared(scored({"a": [0.9991, 0.9992, 0.9993], "b": [0.9993, 0.9991, 0.999]}), R2, of="encoder")
+    assert "1.00 ±0.00" in level and "no two encoders are told apart" in level
+
+
 def test_those_that_are_not_told_apart_from_the_best_are_named(scored):
     found = scored({"best": [0.8, 0.9, 1.0], "level": [0.95, 0.75, 0.9], "worse": [0.1, 0.21, 0.3]})
     assert compared(found, R2, of="encoder").endswith("it is told apart from worse, not from level.")
