@@ -31,7 +31,7 @@ from assay.report.section import Chart, Finding, Section, Table
 
 LIBRARIES = ("altair", "matplotlib", "numpy", "safetensors", "scikit-learn", "scipy", "torch", "vl-convert-python")
 """Libraries that reports compute and draw with."""
-RUNS, FILES = 5000, 64
+RUNS, FILES = 2000, 64
 """Most runs of a section that is kept, since their hash takes time too, and most sections."""
 DIGEST = 65
 """Bytes of the line in front of a kept section, the hash of the rest."""
@@ -62,12 +62,13 @@ def _place(study: str, options: Mapping[str, Any], records: Sequence[Record]) ->
     outside = any(registry.installed for registry in registries().values())
     if len(records) > RUNS or loaded_sources() or classes_in_session() or outside:
         return None
-    parts = [_code(), study, options, [[record.to_json(), _artifacts(record)] for record in records]]
+    found = hashlib.sha256()
     try:
-        told = json.dumps(parts, sort_keys=True).encode()
+        for part in ([_code(), study, options], *([record.to_json(), _artifacts(record)] for record in records)):
+            found.update(json.dumps(part, sort_keys=True).encode() + b"\n")
     except (TypeError, ValueError):  # something that the store would not take either
         return None
-    return places.cache() / "sections" / f"{hashlib.sha256(told).hexdigest()}.json"
+    return places.cache() / "sections" / f"{found.hexdigest()}.json"
 
 
 @cache
