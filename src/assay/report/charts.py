@@ -84,7 +84,7 @@ def interval_lines(
     bright = _picked(pick, 1, 0.12)
     base = alt.Chart(_data(points)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
-    faint = {"y": alt.Y(field="low", **vertical), "color": colour, "opacity": _picked(pick, 0.2, 0.04)}
+    faint: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "color": colour, "opacity": _picked(pick, 0.2, 0.04)}
     layers = [
         *(band.encode(x=across, y2=alt.Y2("high"), **faint) for band in _bands(points, **steps)),
         base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
