@@ -3,7 +3,8 @@
     python benchmarks/shell.py [--out results] [name ...]
 
 The best of three processes on one thread, and its ratio to `python -c "import torch"`, since machines differ. The demo
-is computed first where the folder has none of it, which takes minutes and is not measured.
+is computed first where the folder has none of it, which takes minutes and is not measured. Nor is the first page of new
+records, whose sections are made then and kept in the cache (report/kept.py): that takes about seven seconds.
 """
 
 import os

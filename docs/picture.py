@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.api import write_page
+from assay.pages import write_page
 
 PICTURE = Path(__file__).parent / "img" / "page.png"
 WIDE, TALL, BELOW = 1400, 1000, 28

@@ -1,6 +1,8 @@
 """The documents show what commands print: each of those commands must still be one."""
 
 import argparse
+import ast
+import importlib
 import re
 import runpy
 import shlex
@@ -44,6 +46,17 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     assert not [path for path in paths if not (ROOT / path).exists()]
     files = set(re.findall(r"(?<![\w/])test_\w+\.py", text))
     assert files <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.py")), ids=lambda path: path.name)
+def test_a_script_of_the_documents_imports_what_is_there(path: Path) -> None:
+    imports = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+    ]
+    for node in (node for node in imports if (node.module or "").partition(".")[0] == "assay"):
+        module = importlib.import_module(str(node.module))
+        absent = [name.name for name in node.names if not hasattr(module, name.name)]
+        assert not absent, f"{node.module} has no {', '.join(absent)}"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

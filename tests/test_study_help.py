@@ -1,5 +1,6 @@
 """What a study command says of itself: --choices, --help, --dry-run."""
 
+import argparse
 import io
 import json
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from assay.command.verbs import VERBS
 from assay.core.plugin import registries
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -89,3 +91,34 @@ def test_dry_run_shows_a_presets_grid(cli: Cli, shelf: Path, tmp_path: Path) -> 
     code, out, _ = cli("shelf", "--plugin", shelf, "--preset", "wide", "--dry-run", "--json", "--out", tmp_path)
     labels = [row["run"] for row in json.loads(out)["rows"]]
     assert code == 0 and "shelf gru rate=0.2 seed=1" in labels and len(labels) == 8
+
+
+@pytest.mark.parametrize(
+    "words", [[verb] for verb in VERBS] + [["card", "diff"], ["card", "submit"], ["card", "verify"], ["data", "pull"]]
+)
+def test_every_flag_and_word_of_a_verb_has_a_help_text(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    parsers: list[argparse.ArgumentParser] = []
+    monkeypatch.setattr(argparse.ArgumentParser, "print_help", lambda parser, file=None: parsers.append(parser))
+    assert cli(*words, "--help")[0] == 0
+    (parser,) = parsers
+    actions = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
+    assert not [action.dest for action in actions if not action.help]
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [("icl", "(default: one seed, the number 2)"), ("expressivity", "(default: 5 seeds, the numbers 0 1 2 3 4)")],
+)
+def test_the_default_of_seeds_cannot_be_read_as_how_many(cli: Cli, study: str, said: str) -> None:
+    assert said in " ".join(cli(study, "--help")[1].split())
+
+
+def test_choices_have_no_line_that_is_cut(cli: Cli) -> None:
+    for study, path in (("icl", "model.seq_mixer"), ("expressivity", "models"), ("sae", "coders")):
+        out = cli(study, "--choices")[1]
+        assert "…" not in out and {len(line) for line in out.splitlines()} == {80}
+        together = "".join(line.strip("│ ") for line in out.splitlines())
+        folder = {"model.seq_mixer": "mixers", "models": "encoders", "coders": "sparse_coders"}[path]
+        assert f"[{{{','.join(f'{path}:{name}' for name in registries()[folder].names())}}}]" in together

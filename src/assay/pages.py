@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from assay.core.declared import declared
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
 from assay.core.run import Record, Run, as_planned
 from assay.core.store import Store, whole
+from assay.report.kept import kept
 from assay.report.section import Section, report_into
 from assay.studies import studies
 
@@ -67,10 +69,11 @@ def _stored(out: str | Path) -> _Stored:
     store, known, found = existing_store(out), studies.names(), _Stored()
     for name in dict.fromkeys((*known, *store.studies())):  # one at a time: all records at once may not fit
         records = as_planned(whole(store.records(name)))
-        mine = [r for r in records if name in known and (studies[name].shows_failures or r.status != "failed")]
-        if mine:
+        cls = declared(studies, name) if records and name in known else None
+        mine = [record for record in records if cls and (cls.shows_failures or record.status != "failed")]
+        if cls and mine:
             section, problem = _section(name, mine)
-            found.sections.append((name, studies[name].question + problem, section))
+            found.sections.append((name, cls.question + problem, section))
             found.failed += [name] if problem else []
             versions = {id(record.run.versions): record.run.versions for record in mine}  # shared by many runs
             found.plugins[name] = sorted({key for one in versions.values() for key in one if "/" in key})
@@ -81,15 +84,19 @@ def _stored(out: str | Path) -> _Stored:
 
 def _section(name: str, records: Sequence[Record]) -> tuple[Section, str]:
     """Make a study's section, and a remark where its report failed: one study must not cost the others their page."""
-    section = Section(name)
-    try:
-        problem = report_into(section, studies[name](), records)
-    except UserError as error:
-        problem = str(error)
+    section, problem = kept(name, {}, records, lambda: _made(name, records))
     if problem is None:
         return section, ""
     warnings.warn(f"{name} could not be reported: {problem}", stacklevel=2)
     return section, f" (This section could not be made: {problem})"
+
+
+def _made(name: str, records: Sequence[Record]) -> tuple[Section, str | None]:
+    section = Section(name)
+    try:
+        return section, report_into(section, studies[name](), records)
+    except UserError as error:
+        return section, str(error)
 
 
 def _without_measurements(records: Iterable[Record]) -> Iterator[Record]:

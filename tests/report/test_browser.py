@@ -122,6 +122,22 @@ def test_wide_tables_scroll_in_their_own_box_on_a_phone(visit):
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_seen(visit):
+    page, hint = visit.page, visit.page.locator("#study-1 .block .hint").first
+    page.set_viewport_size({"width": 1400, "height": 640})
+    visit.wait_until(lambda: not hint.is_visible())
+    page.set_viewport_size({"width": 220, "height": 640})
+    page.locator("#study-1 .unfold").first.click()
+    visit.wait_until(lambda: hint.is_visible())
+    box = page.locator("#study-1 .block .table").first
+    box.evaluate("box => box.scrollTo({ left: box.scrollWidth })")
+    visit.wait_until(lambda: not hint.is_visible())
+    box.evaluate("box => box.scrollTo({ left: 0 })")
+    visit.wait_until(lambda: hint.is_visible())
+    page.emulate_media(media="print")
+    assert not hint.is_visible(), "paper does not scroll"
+
+
 def test_the_empty_page_opens_cleanly(browser, tmp_path):
     page = browser.new_page()
     page.set_default_timeout(PATIENCE)

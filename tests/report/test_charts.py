@@ -49,6 +49,22 @@ def test_a_single_x_is_drawn_with_bars_since_a_band_would_have_no_width():
     assert marks(interval_lines(rows("a", xs=(1,)), x="n", y="R2_0.75", series="model"))[0] == "rule"
 
 
+def test_a_series_with_a_single_x_beside_longer_ones_has_its_interval_too():
+    chart = interval_lines([*rows("a"), *rows("b", xs=(1,))], x="n", y="R2_0.75", series="model")
+    assert marks(chart)[:2] == ["area", "rule"]
+    assert {row["series"] for row in values(chart, "area")} == {"a"}
+    assert [row["series"] for row in values(chart, "rule")] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("means", "ticks"), [((40.0, 55.0, 250.0), [50, 100, 200]), ((41.0, 42.0, 44.0), None), ((3.0, 900.0), [10, 100])]
+)
+def test_a_logarithmic_y_axis_has_few_round_ticks(means, ticks):
+    points = [{"model": "a", "n": x, "y": Interval(mean, mean - 1, mean + 1, 20)} for x, mean in enumerate(means)]
+    encoding = interval_lines(points, x="n", y="y", series="model", log_y=True).to_dict()["layer"][0]["encoding"]["y"]
+    assert encoding["scale"]["type"] == "log" and encoding["axis"].get("values") == ticks
+
+
 @pytest.mark.parametrize(("log_x", "kind"), [(True, "log"), (False, None)])
 def test_the_x_axis_is_logarithmic_on_demand(log_x, kind):
     chart = interval_lines(rows("a"), x="n", y="R2_0.75", series="model", log_x=log_x)

@@ -1,4 +1,4 @@
-from assay.report.draw import Column, table
+from assay.report.draw import SPREAD, Column, table
 from assay.report.rows import rows
 from assay.report.section import Section
 
@@ -30,3 +30,16 @@ def test_a_leading_column_without_any_value_leads_nothing(record):
 
 def test_where_no_column_leads_all_are_shown(record):
     assert drawn(record, Column("R2", "R2")).lead == ()
+
+
+def noted(record, *seeds: int, **cuts) -> str:
+    found = rows([record(seed=seed, metrics={"R2": 0.5 + 0.2 * seed}) for seed in seeds])
+    section = Section("toy")
+    table(section, "scores", found, [Column("R2", "R2", **cuts), Column("n", lambda row: row.n)], note="R2: held out.")
+    return section.tables[0].note
+
+
+def test_the_note_says_what_an_interval_is_where_there_is_one(record):
+    assert noted(record, 0).startswith("R2: held out.")
+    assert noted(record, 0, 1).startswith("± half the 95 % Student t interval over seeds. R2: held out.")
+    assert noted(record, 0, 1, share=True).startswith(f"{SPREAD}, [low, high] where it is not symmetric. R2")

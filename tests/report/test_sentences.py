@@ -1,4 +1,5 @@
 import re
+from statistics import fmean
 
 import pytest
 
@@ -28,8 +29,18 @@ def test_the_best_is_told_apart_from_every_other_with_the_difference_to_the_next
     said = compared(scored({"a": [0.1, 0.11, 0.12], "b": [0.9, 0.91, 0.921], "c": [0.2, 0.21, 0.22]}), R2, of="encoder")
     assert said == (
         "In these runs (3 seeds) b scores highest on recovery (R2), 0.91 ±0.03, and is told apart from every other "
-        "encoder: the next, c, is 0.70 ±0.00 below, at 0.21."
+        "encoder: the next, c, is 0.70 ±0.00 below, at 0.21 ±0.02."
     )
+
+
+def test_a_difference_that_is_told_apart_has_the_decimals_that_show_it(scored):
+    close = {"a": [0.9991, 0.9992, 0.9993], "b": [0.9987, 0.9988, 0.999]}
+    assert compared(scored(close), R2, of="encoder").endswith(
+        "a scores highest on recovery (R2), 0.9992 ±0.0002, and is told apart from b, which is 0.0004 ±0.0001 below, "
+        "at 0.9988 ±0.0004."
+    )
+    level = compared(scored({"a": [0.9991, 0.9992, 0.9993], "b": [0.9993, 0.9991, 0.999]}), R2, of="encoder")
+    assert "1.00 ±0.00" in level and "no two encoders are told apart" in level
 
 
 def test_those_that_are_not_told_apart_from_the_best_are_named(scored):
@@ -39,16 +50,18 @@ def test_those_that_are_not_told_apart_from_the_best_are_named(scored):
 
 def test_where_nothing_is_told_apart_there_is_one_sentence_that_says_so(scored):
     said = compared(scored({"a": [0.5, 0.7, 0.1], "b": [0.6, 0.2, 0.4]}), R2, of="encoder")
-    assert said.endswith("b lowest, 0.40, but no two encoders are told apart.")
+    assert said.endswith("b lowest, 0.40 ±0.50, but no two encoders are told apart.")
     assert said.count(".") - len(re.findall(r"\d\.\d", said)) == 1, "one sentence"
 
 
 @pytest.mark.parametrize(("values", "few"), [([0.9], "one seed tells"), ([0.9, 0.91], "2 seeds tell")])
 def test_one_or_two_seeds_tell_nothing_apart_and_have_no_letters(scored, values, few):
     found = scored({"a": values, "b": [value - 0.8 for value in values]})
-    assert compared(found, R2, of="encoder").endswith(f"b lowest, {values[0] - 0.8:.1f}0; {few} nothing apart.")
+    spread = " ±0.06" * (len(values) > 1)
+    said = compared(found, R2, of="encoder")
+    assert said.endswith(f"b lowest, {fmean(values) - 0.8:.2f}{spread}; {few} nothing apart.")
     assert groups(found, R2) == {} and len(values) < LEAST
-    assert ("±" in compared(found, R2, of="encoder")) == (len(values) > 1)
+    assert said.count("±") == 2 * (len(values) > 1), "a number of several seeds has its interval"
 
 
 def test_letters_agree_with_the_sentence(scored):
@@ -59,9 +72,9 @@ def test_letters_agree_with_the_sentence(scored):
 
 def test_the_lowest_is_best_where_less_is_better(scored):
     said = compared(scored({"a": [0.1, 0.11, 0.12], "b": [0.9, 0.91, 0.921]}), LOSS, of="coder")
-    assert (
-        "a scores lowest (best) on loss, 0.11 ±0.02, and is told apart from b, which is 0.80 ±0.00 above, at 0.91."
-        in said
+    assert said.endswith(
+        "a scores lowest (best) on loss, 0.11 ±0.02, and is told apart from b, which is 0.80 ±0.00 above, at 0.91 "
+        "±0.03."
     )
 
 

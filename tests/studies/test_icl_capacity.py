@@ -92,6 +92,14 @@ def test_an_edge_of_a_row_that_learned_names_the_rates_to_add() -> None:
     assert out.tables[0].rows[0]["lr"] == "0.01 edge"
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_intervals_are_explained_where_there_are_some(seeds: int) -> None:
+    out = Section("icl")
+    capacity(trained([record("delta_net", seed, RECALLS) for seed in range(seeds)]), out)
+    for word in ("±", "Wilson", "interval over seeds"):
+        assert (word in out.tables[0].note) == (seeds > 1)
+
+
 def named(records: list[Record]) -> dict[str, Row]:
     found = rows(records, names={"seq_mixer": "model.seq_mixer"})
     return {row.options["model"]["seq_mixer"]["name"]: row for row in found}

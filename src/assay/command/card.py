@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from assay.command import flags
 from assay.command.flags import Parser
 from assay.command.plugin_files import plugins_of
 from assay.command.progress import say
@@ -67,13 +68,15 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
 
     parser = Parser(prog=f"assay {verb}", description=description)
     parser.add_argument("--vs", nargs="+", metavar="MIXER", help=f"the field; default: {' '.join(ANCHORS)}")
-    parser.add_argument("--tier", default="smoke", choices=list(TIERS), help="how much is asked")
+    parser.add_argument(
+        "--tier", default="smoke", choices=list(TIERS), help="how much is asked: smoke is the one there is"
+    )
     parser.add_argument("--own-baselines", action="store_true", help="train the field here, whatever ships with assay")
-    parser.add_argument("--out", default="results")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--executor", default="local")
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--ray-address")
+    parser.add_argument("--out", default="results", help=flags.OUT)
+    parser.add_argument("--device", default="auto", help=flags.DEVICE)
+    parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
+    parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
+    parser.add_argument("--ray-address", help=flags.RAY_ADDRESS)
     return parser
 
 
@@ -144,8 +147,8 @@ def _diff(words: list[str]) -> int:
     from assay.card.exchange import changes, read_card
 
     parser = Parser(prog="assay card diff", description=_diff.__doc__)
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path)
+    parser.add_argument("before", type=Path, help="the card to compare with")
+    parser.add_argument("after", type=Path, help="the card that may be better or worse")
     args = parser.parse_args(words)
     found = changes(read_card(args.before), read_card(args.after))
     for each in found:
@@ -160,8 +163,8 @@ def _submit(words: list[str]) -> int:
     from assay.card.exchange import pack
 
     parser = _parser("card submit", _submit.__doc__ or "")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("file", type=Path, help="the Python file of one mixer")
+    parser.add_argument("folder", type=Path, help="the folder to write")
     args = parser.parse_args(words)
     mine, foreign = _mixers([str(args.file)])
     if len(mine) != 1:
@@ -181,7 +184,7 @@ def _verify(words: list[str]) -> int:
     from assay.card import exchange
 
     parser = _parser("card verify", _verify.__doc__ or "")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="a folder that `assay card submit` wrote")
     args = parser.parse_args(words)
     told = exchange.read_card(args.folder / exchange.CARD)
     exchange.check_version(told)

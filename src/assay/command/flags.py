@@ -182,6 +182,14 @@ def refuse_unknown(
         raise UserError(f"{' '.join(said)} `{prog} --help` lists all flags.")
 
 
+OUT = "the results folder; results by default"
+DEVICE = "auto (the default: a GPU where there is one), cpu, cuda or cuda:N; mps where torch offers it"
+EXECUTOR = "where runs are computed: serial (in this process), local (the default: worker processes) or ray (a cluster)"
+WORKERS = "worker processes, or tasks in flight; 0, the default: one per core or GPU, or as many as memory allows"
+RAY_ADDRESS = "the Ray cluster, such as auto; without it --executor ray starts one here"
+"""What flags that several verbs have say in their help."""
+
+
 class Parser(argparse.ArgumentParser):
     """Verbs have few flags and take words without one, so argparse reads them; errors are one line, as studies' are."""
 

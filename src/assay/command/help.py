@@ -47,7 +47,7 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
                 continue
             held = attrgetter(option.path)(part)
             # A switch that is on is listed as the flag that turns it off: "default: True" beside that is a puzzle.
-            default = "on by default; this turns it off" if held is True else _default(held)
+            default = "on by default; this turns it off" if held is True else _default(held, of=name)
             text = f"{texts[holder].get(name, '')} ({default})".strip().replace("%", "%%")
             takes = {"action": "store_true"} if option.hint is bool else {"metavar": _metavar(option.hint)}
             groups[holder].add_argument(flag_of(option, held), help=text, **takes)
@@ -139,7 +139,8 @@ def print_choices(study: Study) -> None:
     for option in plugin_options(type(study)):
         words = [f"{option.path}:{name}" for name in _plugin_type(option.hint).registry.names()]
         default = f"(default: {_choice(option.path, attrgetter(option.path)(study))})"
-        inside = [_cut(default, width), "─" * width, _cut(f"[{{{','.join(words)}}}]", width)]
+        together = textwrap.wrap(f"[{{{', '.join(words)}}}]", width)  # broken after commas
+        inside = [*textwrap.wrap(default, width), "─" * width, *(line.replace(", ", ",") for line in together)]
         inside += [line for word in words for line in textwrap.wrap(f"    {word}", width)]
         lines.append(f"╭{f'─ {option.path} choices ':─<{width + 2}}╮")
         lines += [f"│ {line:<{width}} │" for line in inside]
@@ -147,10 +148,6 @@ def print_choices(study: Study) -> None:
     text = "\n".join(lines)
     lined = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     print(text if lined else text.translate(ASCII))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _plugin_type(hint: Any) -> type[Plugin]:
@@ -186,9 +183,12 @@ def _metavar(hint: Any) -> str:
     return "none" if hint is NoneType else str(getattr(hint, "__name__", hint)).upper()
 
 
-def _default(held: Any) -> str:
+def _default(held: Any, *, of: str) -> str:
     if held is MISSING:
         return "required"
+    if of == "seeds" and isinstance(held, tuple) and held:  # `default: 2` beside it would read as two of them
+        count = "one seed, the number" if len(held) == 1 else f"{len(held)} seeds, the numbers"
+        return f"default: {count} {' '.join(map(_shown, held))}"
     return f"default: {' '.join(map(_shown, held)) or 'none' if isinstance(held, tuple) else _shown(held)}"
 
 

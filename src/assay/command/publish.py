@@ -12,6 +12,7 @@ from typing import Any
 from assay.api import Results, Session
 from assay.command.progress import say
 from assay.report.files import write_section
+from assay.report.kept import kept
 from assay.report.section import Section, report_into
 from assay.report.text import render, wrapped
 
@@ -27,10 +28,14 @@ def publish(session: Session, results: Results, show: Callable[[Section, Path, s
     """Shows a study's section, names its failures, and returns the exit code. `show` gets the section, the folder of
     its files, and what to say of the page."""
     study, out = session.plan.study, session.execution.out
-    section = Section(study.name)
+    section, problem = Section(study.name), None
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
     reported = settled and (study.shows_failures or any(record.status == "done" for record in settled))
-    if reported and (problem := report_into(section, study, settled)):
+    if reported:
+        section, problem = kept(
+            study.name, study.spec(), settled, lambda: (section, report_into(section, study, settled))
+        )
+    if problem:
         say(
             f"{study.name} could not be reported: {problem}. Every run is stored; if a record was edited or is not "
             "yours, remove it with `assay rm ID`."

@@ -21,6 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assay.command import flags
 from assay.command.flags import Parser
 from assay.command.progress import say, shown
 from assay.core import shipped
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
 def reproduce(words: list[str]) -> int:
     """Published claims, run and compared: `assay reproduce NAME ...`, or `all`; without a name, what there is."""
     parser = Parser(prog="assay reproduce", description=reproduce.__doc__)
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims, or all; without one they are listed")
     parser.add_argument("--file", type=Path, help="claims of your own: a JSON object of claims by name")
-    parser.add_argument("--out", default="results")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--executor", default="local")
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--out", default="results", help=flags.OUT)
+    parser.add_argument("--device", default="auto", help=flags.DEVICE)
+    parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
+    parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
     parser.add_argument("--quick", action="store_true", help="run the claim alone, without what its certificate needs")
     args = parser.parse_args(words)
     known = claims_in(args.file) if args.file else known_claims()

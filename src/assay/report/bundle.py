@@ -17,8 +17,9 @@ LARGEST = 2**24
 
 
 def bundle() -> str:
-    """Return the script of the versions installed here."""
-    versions = f"{importlib.metadata.version('vl-convert-python')}-{vegalite_version()}"
+    """Return the script of the versions installed here. Altair, whose version decides that of Vega-Lite, is imported
+    only where the script has to be made."""
+    versions = "-".join(importlib.metadata.version(library) for library in ("vl-convert-python", "altair"))
     path = cache() / f"vega-{versions}.js"
     with suppress(OSError, ValueError):
         digest, _, text = read_plain(path, LARGEST).decode().partition("\n")

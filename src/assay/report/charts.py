@@ -62,6 +62,7 @@ def interval_lines(
     x_title: str = "",
     y_title: str = "",
     log_x: bool = False,
+    log_y: bool = False,
     stepped: bool = False,
 ) -> "alt.LayerChart":
     """Draw a line per series with its interval as a band; `dots` are rows with the same x, y and series, one per seed.
@@ -76,20 +77,16 @@ def interval_lines(
     across = alt.X(
         field="x", type="quantitative", title=x_title or x, scale=_roomy(**kind), axis=_measured(points, log=log_x)
     )
-    vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, "scale": _roomy(zero=False)}
+    upward_scale = {"scale": _roomy(type="log"), "axis": _rounded(points)} if log_y else {"scale": _roomy(zero=False)}
+    vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, **upward_scale}
     upward = alt.Y(field="y", **vertical)
     colour, shape = _colour(names), _shape(names)
     bright = _picked(pick, 1, 0.12)
     base = alt.Chart(_data(points)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
+    faint: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "color": colour, "opacity": _picked(pick, 0.2, 0.04)}
     layers = [
-        _band(points, **steps).encode(
-            x=across,
-            y=alt.Y(field="low", **vertical),
-            y2=alt.Y2("high"),
-            color=colour,
-            opacity=_picked(pick, 0.2, 0.04),
-        ),
+        *(band.encode(x=across, y2=alt.Y2("high"), **faint) for band in _bands(points, **steps)),
         base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
         alt.Chart(_data(single))
         .mark_circle(size=14)
@@ -274,12 +271,17 @@ def _legend(names: Sequence[str]) -> "alt.Legend":
     return alt.Legend(title=None, symbolOpacity=1, columns=max(1, min(4, LINES[0] // widest)))
 
 
-def _band(points: Sequence[Row], **options: Any) -> "alt.Chart":
-    """Draw intervals as a band, or as bars where there is only one x, at which a band has no width."""
+def _bands(points: Sequence[Row], **options: Any) -> list["alt.Chart"]:
+    """Draw the intervals of a series as a band, or as a bar where it has only one x, at which a band has no width."""
     bounded = [point for point in points if point["low"] is not None]
-    chart = alt.Chart(_data(bounded))
-    wide = len({point["x"] for point in bounded}) > 1
-    return chart.mark_area(line=False, **options) if wide else chart.mark_rule(strokeWidth=6)
+    places: dict[str, set[float]] = {}
+    for point in bounded:
+        places.setdefault(point["series"], set()).add(point["x"])
+    wide, alone = ([p for p in bounded if (len(places[p["series"]]) > 1) == several] for several in (True, False))
+    return [
+        alt.Chart(_data(wide)).mark_area(line=False, **options),
+        alt.Chart(_data(alone)).mark_rule(strokeWidth=6),
+    ]
 
 
 def _roomy(**kind: Any) -> "alt.Scale":
@@ -294,6 +296,13 @@ def _measured(points: Sequence[Row], *, log: bool) -> "alt.Axis":
         return alt.Axis(labelOverlap="greedy")
     ticks = values if len(values) <= TICKS else _round_numbers(values)
     return alt.Axis(values=ticks, labelOverlap="greedy")
+
+
+def _rounded(points: Sequence[Row]) -> "alt.Axis":
+    """Put ticks of a logarithmic y axis at the round numbers between the bounds; Vega's own where there is none."""
+    found = sorted(point[key] for point in points for key in ("low", "y", "high") if (point.get(key) or 0) > 0)
+    ticks: dict[str, Any] = {"values": even} if found and len(even := _round_numbers(found)) > 1 else {}
+    return alt.Axis(labelOverlap="greedy", **ticks)
 
 
 def _round_numbers(values: Sequence[float]) -> list[float]:

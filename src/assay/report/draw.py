@@ -11,14 +11,18 @@ from functools import partial
 from typing import Any
 
 from assay.core.study import Report
-from assay.metrics.intervals import share, student_t
+from assay.metrics.intervals import Interval, share, student_t
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.rows import Row, by_setting, setup_of
 from assay.report.section import CEILING, GROUP
+from assay.report.text import is_symmetric
 from assay.report.thinning import SETTINGS, evenly, of_all
 
 Points = Iterable[tuple[float, Mapping[int, float]]]
 """Pairs of x and, by seed, y."""
+
+
+SPREAD = "± half the 95 % Student t interval over seeds"
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,11 @@ def table(
     note: str = "",
     extra: Sequence[Mapping[str, Any]] = (),
     unsaid: Sequence[str] = (),
+    spread: str = SPREAD,
 ) -> None:
     """Report a line per row: its names, its setting and the columns; then the `extra` lines, such as untrained
     references. Columns without any value are left out. What all rows have in common stands below, as their setup,
-    but for the options that are `unsaid`.
+    but for the options that are `unsaid`. The note begins with what ± says, the `spread`, where a column has one.
     Where columns `lead`, they come first with what tells the rows apart; the others are shown on demand."""
     cells = [{key: value for column in columns for key, value in column.of(row).items()} for row in found]
     made = [{**row.names, **row.setting, **own} for row, own in zip(found, cells, strict=True)]
@@ -78,10 +83,22 @@ def table(
 
     def noted(there: Collection[str]) -> str:
         """The note for some columns: their meaning, then the setup of all rows."""
-        meaning = " ".join([note, *(column.note for column in columns if column.note and column.title in there)])
-        return "\n".join(filter(None, [meaning.strip(), setup_of(found, unsaid)]))
+        parts = [spread_of(shown, there, spread), note]
+        valued = {key for line in shown for key in there if line[key] is not None}
+        parts += [column.note for column in columns if column.title in valued]
+        return "\n".join(filter(None, [" ".join(filter(None, parts)), setup_of(found, unsaid)]))
 
     out.table(name, shown, formats=formats, lead=lead, note=noted(shown[0]), lead_note=noted(lead) if lead else "")
+
+
+def spread_of(lines: Sequence[Mapping[str, Any]], columns: Iterable[str], said: str = SPREAD) -> str:
+    """Say what the intervals in these columns are; nothing where no cell has one, as in a table of one seed."""
+    held = [value for line in lines for key in columns if isinstance(value := line[key], Interval)]
+    bounds = [(one.mean - one.low, one.high - one.mean) for one in held if one.low is not None and one.high is not None]
+    if not said or not bounds:
+        return ""
+    cut = not all(is_symmetric(below, above) for below, above in bounds)
+    return f"{said}{', [low, high] where it is not symmetric' * cut}."
 
 
 def _lead(lines: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> tuple[str, ...]:

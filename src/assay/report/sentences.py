@@ -8,6 +8,8 @@ A sentence is about these runs, never about what something can or cannot do: tha
 all pairs, as for the letters of a table; fewer than LEAST seeds tell nothing apart.
 """
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +23,7 @@ LEAST = 3
 """Fewest seeds that tell anything apart: the t of two seeds, 12.7, is passed by luck of the draw alone."""
 NAMED = 3
 """Most rows that a sentence names one by one."""
+DECIMALS, MOST_DECIMALS = re.compile(r"\.(\d)f"), 6
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,18 @@ class Contest:
     def apart(self) -> set[frozenset[str]]:
         """The pairs of rows that the seeds tell apart."""
         return {frozenset(pair) for pair in told_apart(self.scores)} if self.seeds >= LEAST else set()
+
+    @cached_property
+    def format(self) -> str:
+        """The measure's format, with as many decimals as show by how much the best is ahead of the next, if the seeds
+        tell them apart: `0.00 ±0.00 below` would say nothing."""
+        form, (_, *others) = self.measure.format, self.ranked
+        found = DECIMALS.fullmatch(form)
+        if found is None or not others or others[0] not in self.beaten:
+            return form
+        first, second = (fmean(self.scores[row.series].values()) for row in self.ranked[:2])
+        shown = -math.floor(math.log10(first - second)) if first > second else 0
+        return f".{min(max(int(found[1]), shown), MOST_DECIMALS)}f"
 
     @property
     def above_floor(self) -> bool:
@@ -150,23 +165,22 @@ def _leaders(found: Contest) -> list[Row]:
 def _score(found: Contest, row: Row) -> str:
     measure = found.measure
     best = measure.ceiling(row) if measure.ceiling else None
-    return with_interval(measure.interval(row), measure.format) + (
-        "" if best is None else f" of {number(best, measure.format)}"
-    )
+    score = with_interval(measure.interval(row), found.format)
+    return score if best is None else f"{score} of {number(best, measure.format)}"
 
 
 def _worst(found: Contest) -> str:
     last, measure = found.ranked[-1], found.measure
-    mean = fmean(measure.of(last).values())
-    return f"{last.label} {'highest' if measure.lower else 'lowest'}, {number(mean, measure.format)}"
+    score = with_interval(measure.interval(last), measure.format)
+    return f"{last.label} {'highest' if measure.lower else 'lowest'}, {score}"
 
 
 def _behind(found: Contest) -> str:
     """How far the second row is behind the first, paired over seeds."""
     first, second = (found.scores[row.series] for row in found.ranked[:2])
     away = "above" if found.measure.lower else "below"
-    own = number(fmean(found.measure.of(found.ranked[1]).values()), found.measure.format)
-    return f"{with_interval(paired_difference(first, second), found.measure.format)} {away}, at {own}"
+    own = with_interval(found.measure.interval(found.ranked[1]), found.format)
+    return f"{with_interval(paired_difference(first, second), found.format)} {away}, at {own}"
 
 
 def _caveats(ranked: Sequence[Row]) -> str:

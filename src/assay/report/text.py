@@ -140,11 +140,16 @@ def _no_negative_zero(text: str) -> str:
     return text if any(digit in text for digit in "123456789") else text.removeprefix("-")
 
 
+def is_symmetric(below: float, above: float) -> bool:
+    """Return whether the bounds of an interval lie as far below as above its mean, but for rounding."""
+    return math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-12)
+
+
 def _spread(interval: Interval, form: str) -> str:
     low, high = interval.low, interval.high
     if low is None or high is None or not math.isfinite(interval.mean) or number(interval.mean, form)[0] == "<":
         return ""
     below, above = interval.mean - low, high - interval.mean
-    if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-12):
+    if is_symmetric(below, above):
         return f"±{number(above, form)}"
     return f"[{number(low, form)}, {number(high, form)}]"

@@ -215,7 +215,9 @@ def test_a_column_and_what_it_means_are_there_where_a_coder_has_it() -> None:
     (without,), (having,) = reported([plain]).tables, reported([atoms]).tables
     assert "atoms" not in without.keys and "true atoms" not in without.note
     assert having.rows[0]["atoms"].mean == 0.9 and "matched |cosine| with the true atoms." in having.note
-    assert having.note.startswith("± half the 95 %") and {"lr", "dead", "params"} <= set(without.keys)
+    assert {"lr", "dead", "params"} <= set(without.keys) and "±" not in without.note, "one seed"
+    (pooled,) = reported([plain, record("topk", 1, fvu=0.4)]).tables
+    assert pooled.note.startswith("± half the 95 %")
 
 
 def test_a_seed_is_drawn_at_its_own_number_of_active_units() -> None:

@@ -36,6 +36,16 @@ for (const button of document.querySelectorAll("button.unfold")) {
   });
 }
 
+/* A table that is wider than its column says so while there is more to its right: a hint above, a shadow at the edge. */
+const boxes = Array.from(document.querySelectorAll(".block .table"));
+const cue = (box) => box.closest(".block").classList.toggle("wider", box.scrollWidth - box.clientWidth - box.scrollLeft > 2);
+const resized = new ResizeObserver(() => boxes.forEach(cue));
+for (const box of boxes) {
+  resized.observe(box);
+  resized.observe(box.firstElementChild); // columns fold and unfold
+  box.addEventListener("scroll", () => cue(box), { passive: true });
+}
+
 /* On paper, the notes of tables are open. */
 const notes = document.querySelectorAll("details.note");
 window.addEventListener("beforeprint", () => notes.forEach((note) => { note.dataset.was = note.open; note.open = true; }));

@@ -59,7 +59,7 @@ def report(records: Sequence[Record], out: Report) -> None:
     }
     note = _note(found, ranked=bool(ranks))
     # `fast` is stored as the options it sets, too.
-    table(out, "expressivity", found, _columns(found, ranks), note=note, unsaid=["fast"])
+    table(out, "expressivity", found, _columns(found, ranks), note=note, spread="", unsaid=["fast"])
     for suffix, own in per_setting(found, out):
         lines(
             out, f"r2_by_share{suffix}", own, _by_share, series=attrgetter("label"), y_title="held-out R²",

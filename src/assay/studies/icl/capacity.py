@@ -28,9 +28,9 @@ BASELINE = "linear_attention"
 CONVOLUTIONS = ("base_conv", "hyena", "rwkv7")
 """Mixers that are convolutions themselves, or shift tokens, which is one of two."""
 NOTE = (
-    "learned: seeds that recall the smallest size at 98 %, with the Wilson interval of their share, and the first "
-    "validation at which they did; the rest is of those seeds. K90: pairs recalled at 90 %, with the 95 % interval "
-    "over seeds; bits: K (log2 M - cross entropy) at the number of pairs where it is most; vs: difference in bits, * "
+    "learned: seeds that recall the smallest size at 98 %; steps to learn: the first validation at which they did; the "
+    "rest is of those seeds. K90: pairs recalled at 90 %{interval}; bits: K (log2 M - cross entropy) at the number of "
+    "pairs where it is most; vs: difference in bits, * "
     f"told apart (Holm over the comparisons with the best and with {BASELINE}; paired t, or where not every seed "
     "learned a bootstrap over seeds); state at the longest sequence, in float32 bytes; edge: a rate beyond those tried "
     "may be better. In parentheses: no training; a guess, the exact lookup, and memories of random keys."
@@ -66,7 +66,8 @@ def _report(found: Sequence[Row], name: str, what: str, out: Report) -> None:
         versus |= compared(rivals, _others(rivals))
     best_first = sorted(found, key=_place)
     untrained = [*_known(best_first), *_memories(best_first)]
-    note = " ".join([f"Mixers {what}.", NOTE, *_to_widen(best_first)])
+    interval = ", with the 95 % interval over seeds" if any(row.n > 1 for row in found) else ""
+    note = " ".join([f"Mixers {what}.", NOTE.format(interval=interval), *_to_widen(best_first)])
     table(out, f"capacity_{name}", best_first, _columns(versus, in_zoology=in_zoology), extra=untrained, note=note)
     done = [row for row in found if row.finished]
     lines(
@@ -86,11 +87,15 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
     ours = not in_zoology
     return (
         Column("learned", lambda row: f"{len(learned(row))}/{row.n}", always=True, lead=True),
-        Column("share learned", lambda row: wilson(len(learned(row)), row.n) if row.n > 1 else None),
+        Column(
+            "share learned",
+            lambda row: wilson(len(learned(row)), row.n) if row.n > 1 else None,
+            note="share learned: with its Wilson interval.",
+        ),
         Column("steps to learn", _steps, ".0f", lead=ours),
         Column("K90", _k90, always=True, lead=ours),
         Column("bits", lambda row: student_t(list(bits(row).values())) if learned(row) else None, ".0f", lead=ours),
-        Column("accuracy", "accuracy", lead=in_zoology),
+        Column("accuracy", "accuracy", share=True, lead=in_zoology),
         Column("published", _published_accuracy if in_zoology else lambda row: None, lead=True),
         Column("vs best", lambda row: _told(versus.get((row.series, "best")))),
         Column(f"vs {BASELINE}", lambda row: _told(versus.get((row.series, BASELINE)))),

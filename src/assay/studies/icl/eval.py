@@ -47,7 +47,7 @@ from assay.tasks.base import Batch, Task, Tokens
 from assay.train.device import activate
 
 NOTE = (
-    "score ± half the 95 % Student t interval over seeds; mse: over the variance of the targets; nothing is trained; "
+    "mse: over the variance of the targets; nothing is trained; "
     "rows in parentheses are the task's own oracle and plain predictors."
 )
 NUMBERS = 2**25

@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import student_t, wilson
+from assay.metrics.intervals import share, student_t, wilson
 from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, labels, rows
 from assay.studies.icl.capacity import capacity
@@ -18,10 +18,10 @@ SOLVED = 0.98
 BYTES = 4
 """Bytes of a float32 scalar: states are counted in it whatever they are computed in."""
 NOTE = (
-    f"score ± half the 95 % Student t interval over seeds, on held-out sequences that validation never saw; mse: over "
-    f"the variance of the targets; solved: seeds at {SOLVED:.0%} or more, with the Wilson interval of their share; "
-    "state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of the forward pass, the head "
-    "where answers are read; steps: of the seeds that arrived; rows in parentheses need no training."
+    "Scores are on held-out sequences that validation never saw. mse: over the variance of the targets; solved: seeds "
+    f"at {SOLVED:.0%} or more; state: what is carried per sequence at the task's length, in float32 bytes; FLOPs: of "
+    "the forward pass, the head where answers are read; steps: of the seeds that arrived; rows in parentheses need no "
+    "training."
 )
 RATES = (
     " lr: chosen for each seed on the validation of the others (2/3: for so many of the seeds); edge: a rate beyond "
@@ -29,8 +29,8 @@ RATES = (
 )
 NAMES = {"task": "task", "seq_mixer": "model.seq_mixer", "state_mixer": "model.state_mixer"}
 SCORES = (
-    Column("accuracy", "accuracy", ".4f", lead=True),
-    Column("exact match", "exact_match", ".4f"),
+    Column("accuracy", "accuracy", ".4f", share=True, lead=True),
+    Column("exact match", "exact_match", ".4f", share=True),
     Column("mse", "mse", ".4f", lead=True),
     Column("bits per byte", "bits_per_byte", ".4f", lead=True),
     Column(
@@ -41,15 +41,19 @@ SCORES = (
         note="recalled bytes: bits of those that stood in the window before, after the same bytes.",
     ),
     Column("other bytes", "bits_per_byte_other", ".4f"),
-    Column("share recalled", "share_recalled", ".4f"),
+    Column("share recalled", "share_recalled", ".4f", share=True),
 )
 COLUMNS = (
     Column("lr", lambda row: row.tuned_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
-    Column("unseen keys", "unseen_accuracy"),
+    Column("unseen keys", "unseen_accuracy", share=True),
     Column("diverged", lambda row: f"{row.diverged}/{row.n}" if row.diverged else None),
     Column("solved", lambda row: f"{solved(row)}/{row.n}" if can_be_solved(row) else None, lead=True),
-    Column("share solved", lambda row: wilson(solved(row), row.n) if can_be_solved(row) and row.n > 1 else None),
+    Column(
+        "share solved",
+        lambda row: wilson(solved(row), row.n) if can_be_solved(row) and row.n > 1 else None,
+        note="share solved: with its Wilson interval.",
+    ),
     Column("steps to 90 %", "steps_to_90"),
     Column("steps to 98 %", "steps_to_98", lead=True),
     Column("k-params", lambda row: row.first["params"] / 1000 if row.first else None),
@@ -122,7 +126,7 @@ def reference_lines(references: Sequence[Row], *, title: str) -> list[dict[str, 
     asked = labels([row.options["task"] for row in references], short=True)
     return [
         {"task": task, title: f"({name})"}
-        | {column.title: row.interval("references", name, str(column.value)) for column in SCORES}
+        | {column.title: row.interval("references", name, str(column.value), bounded=column.share) for column in SCORES}
         for task, row in zip(asked, references, strict=True)
         for name in row.records[0].metrics["references"]
     ]
@@ -159,23 +163,24 @@ def by_number(key: str) -> Callable[[Row], Points]:
 
 def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -> None:
     """Chart the error, or the accuracy, by the number of examples seen, beside the plain predictors."""
-    curves = [(row.series, [r.metrics["by_answer"] for r in row.finished]) for row in found if _by_examples(row)]
+    curves = [(row.series, [r.metrics for r in row.finished]) for row in found if _by_examples(row)]
     if curves or not found:
         tasks_asked = labels([row.options["task"] for row in references], short=True)
         several = len(set(tasks_asked)) > 1
         curves += [
             (
                 f"({name}) {task}" if several else f"({name})",
-                [r.metrics["references"][name]["by_answer"] for r in row.records],
+                [r.metrics["references"][name] for r in row.records],
             )
             for row, task in zip(references, tasks_asked, strict=True)
             if _by_examples(row)
             for name in row.records[0].metrics["references"]
         ]
     extra = [
-        {"series": name, "x": place, "y": student_t(list(values))}
+        {"series": name, "x": place, "y": interval(list(values))}
         for name, by_seed in curves
-        for place, values in enumerate(zip(*by_seed, strict=True))
+        for interval in [share if all("accuracy" in scores for scores in by_seed) else student_t]
+        for place, values in enumerate(zip(*(scores["by_answer"] for scores in by_seed), strict=True))
     ]
     caption = "Error over variance, or accuracy, after so many examples."
     lines(out, "by_position", (), by_number(""), extra=extra, x_title="examples seen", y_title="score", caption=caption)

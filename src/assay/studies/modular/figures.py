@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.study import Report
-from assay.metrics.intervals import share, student_t
+from assay.metrics.intervals import share
 from assay.report.charts import interval_lines
 from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
@@ -105,7 +105,7 @@ def _smallest(name: str, kind: str, curve: Mapping[int, Sequence[float]], good: 
             {width: fmean(values) >= good for width, values in curve.items()}
         ),
         "smallest width, all 1": from_here_on({width: min(values) == 1 for width, values in curve.items()}),
-        f"at width {CONSTRUCTED}": student_t(curve[CONSTRUCTED]) if CONSTRUCTED in curve else None,
+        f"at width {CONSTRUCTED}": share(curve[CONSTRUCTED]) if CONSTRUCTED in curve else None,
     }
 
 

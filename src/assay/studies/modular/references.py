@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.metrics.intervals import student_t
+from assay.metrics.intervals import share
 from assay.studies.modular.bilinear import addition_table, answered, constructive_model
 from assay.studies.modular.bilinear_bank import PairSplit
 from assay.studies.modular.records import recipe_of
@@ -48,7 +48,7 @@ def _scores(right: Sequence[Tensor], splits: Sequence[PairSplit]) -> dict[str, A
         for part in ("val", "test")
     )
     return {
-        "val acc": student_t(val),
-        "test acc": student_t(test) if tested else None,
-        "full table": student_t([float(own.mean()) for own in right]),
+        "val acc": share(val),
+        "test acc": share(test) if tested else None,
+        "full table": share([float(own.mean()) for own in right]),
     }

@@ -19,9 +19,9 @@ from assay.studies.modular.thresholds import from_here_on, half_pass
 PARTS = (8, 4, 2, 1)
 """A chart each: perfect within an eighth of the allowed epochs, a quarter, ..."""
 NOTE = (
-    "± half the 95 % Student t interval over seeds. val acc: of the last epoch, on pairs not trained on. Training "
+    "val acc: of the last epoch, on pairs not trained on. Training "
     "stops where it is 1, and so favours it: test acc is of pairs that nothing was chosen by, full table of all P^2 "
-    "pairs. perfect: seeds that got there within the epochs allowed, with the Wilson interval of their share; a seed "
+    "pairs. perfect: seeds that got there within the epochs allowed; a seed "
     "that diverged did not. epochs to 100 %: of the seeds that got there. effective rank: exp of the entropy of the "
     "squared eigenvalues of a remainder's form, averaged over remainders.\n"
     "Four units are enough for any P (constructive_model): what is missing above that is learning, not room."
@@ -49,7 +49,12 @@ COLUMNS = (
     Column("test acc", "test_acc", ".4f", share=True, lead=True),
     Column("full table", "full_acc", ".4f", share=True, always=True),
     Column("perfect", lambda row: f"{perfect(row)}/{row.n}", lead=True),
-    Column("share perfect", lambda row: wilson(perfect(row), row.n) if row.n > 1 else None, always=True),
+    Column(
+        "share perfect",
+        lambda row: wilson(perfect(row), row.n) if row.n > 1 else None,
+        always=True,
+        note="share perfect: with its Wilson interval.",
+    ),
     Column("diverged", lambda row: row.diverged or None, lead=True),
     Column("epochs to 100 %", "epochs_to_perfect", ".0f", always=True, lead=True),
     Column("effective rank", "effective_rank", always=True),

@@ -75,7 +75,8 @@ def figure_4(document: Mapping[str, Any], dataset: str) -> Any | None:
     ]
     if len({point["x"] for point in points}) < 2:
         return None
-    return _lines(points, "perplexity", x_title="context length (tokens)", title=f"{dataset}: perplexity by context")
+    title = f"{dataset}: perplexity by context"
+    return _lines(points, "perplexity", x_title="context length (tokens)", title=title, log_y=True)
 
 
 def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
@@ -106,7 +107,7 @@ def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> A
     order = list(dict.fromkeys(point["series"] for point in points))
     points.sort(key=lambda point: (point["series"] == "dense", order.index(point["series"]), point["x"]))
     front = [{"series": FRONT, "x": x, "perplexity": y} for x, y in pareto(points)]
-    return _lines([*front, *points], "perplexity", x_title=title, title=dataset)
+    return _lines([*front, *points], "perplexity", x_title=title, title=dataset, log_y=True)
 
 
 def pareto(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -139,8 +140,9 @@ def _curve(document: Mapping[str, Any], dataset: str, key: str, x_title: str, sk
     return _lines(points, "cross-entropy", x_title=x_title, title=dataset) if points else None
 
 
-def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: str) -> Any:
-    return interval_lines(points, x="x", y=y, series="series", x_title=x_title, log_x=True, title=title)
+def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: str, log_y: bool = False) -> Any:
+    """Perplexity has a logarithmic axis: one method that loses much would press the others onto one line."""
+    return interval_lines(points, x="x", y=y, series="series", x_title=x_title, log_x=True, log_y=log_y, title=title)
 
 
 def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:

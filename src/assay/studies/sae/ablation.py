@@ -42,7 +42,7 @@ COLUMNS = [
 REDUNDANCY = Measure("redundancy (sum of squared correlations)", "redundancy_score", ".1f", lower=True)
 DEAD = Measure("dead units (variance below 0.01)", "dead_units", ".1f", lower=True)
 NOTE = (
-    "± half the 95 % Student t interval over seeds; on test rows. dead (spec): variance below 0.01, an absolute "
+    "On test rows. dead (spec): variance below 0.01, an absolute "
     "threshold that any code passes once its scale has grown; redundancy: sum of squared correlations, each pair "
     "twice. resp. entropy: of softmax(-a); it is the mean log of the inactive units once the scale is large, see "
     "E[ln inactive]."

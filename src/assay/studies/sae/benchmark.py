@@ -37,7 +37,7 @@ COLUMNS = [
 ]  # fmt: skip
 ACCURACY = Measure("probe accuracy", PROBE, ".4f", share=True)
 NOTE = (
-    "± half the 95 % Student t interval over seeds; on test rows; probe - first: paired over seeds. FVU: by a ridge "
+    "On test rows; probe - first: paired over seeds. FVU: by a ridge "
     "decoder fitted to each frozen code, so that all are judged alike. The spec's MSE reconstructs with W^T where "
     "there is no decoder, which nobody trained; its normalised one also knows the length of x. params: as trained; "
     "with decoder: once a code can be turned back into an input."

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from assay.core.on_use import Later
-from assay.metrics.intervals import student_t
+from assay.metrics.intervals import share, student_t
 from assay.report.charts import interval_bars, interval_lines
 from assay.report.images import diverging, picture, pictures, tiled
 from assay.report.rows import Row
@@ -99,7 +99,8 @@ def convergence_chart(results: Mapping[str, Any]) -> Any:
 
 def _bars(groups: Sequence[tuple[Mapping[str, str], Sequence[Numbers]]], metric: str, **looks: Any) -> Any:
     """A bar per group with the interval over its runs, and every run as a dot."""
-    rows = [{**words, "y": student_t([float(run[metric]) for run in runs])} for words, runs in groups]
+    interval = share if metric.endswith("accuracy") else student_t
+    rows = [{**words, "y": interval([float(run[metric]) for run in runs])} for words, runs in groups]
     dots = [{**words, "y": float(run[metric]), "seed": run.get("seed")} for words, runs in groups for run in runs]
     return interval_bars(rows, value="y", dots=dots, **looks)
 

@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 
 from assay.core.run import Record, Run
 from assay.core.study import Report
-from assay.metrics.intervals import Interval, student_t
+from assay.metrics.intervals import Interval, share, student_t
+from assay.report.draw import spread_of
 from assay.report.text import with_interval
 from assay.studies import studies
 from assay.studies.sae.charts import convergence_chart, loss_chart
@@ -28,7 +29,7 @@ from assay.studies.sae.verb import FromConfig, as_json
 
 THRESHOLD, WINDOW = 1.0, 5
 NOTE = (
-    "± half the 95 % Student t interval over seeds. convergence epoch: the first at which the loss has changed by less "
+    "convergence epoch: the first at which the loss has changed by less "
     f"than {THRESHOLD:g} per epoch, averaged over {WINDOW} epochs; the last epoch where it never does. slope / K: of "
     "the loss against ln(epoch), least squares over the last two thirds, over the number of units; -1 is what weights "
     "that grow as |w|^2 ~ lr t would give (SGD), and down to -2 what |w| ~ lr t would (Adam), if nothing else moved."
@@ -77,7 +78,7 @@ class Dynamics(FromConfig):
         ]
         if rows:
             out.finding(_sentence(rows), chart="fig4b_convergence")
-        out.table("dynamics", rows, formats=FORMATS, note=NOTE)
+        out.table("dynamics", rows, formats=FORMATS, note=f"{spread_of(rows, COLUMNS)} {NOTE}".strip())
         out.file(self.output_dir / "dynamics_results.json", as_json(results))
         self.figure(out, "fig4a_loss", loss_chart(results), caption="The loss by epoch, mean over seeds.")
         caption = "The epoch at which the loss 'converges'; the line is the number of units."
@@ -116,7 +117,8 @@ def log_slope(losses: Sequence[float]) -> float:
 def _sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     """The range of the epochs at which the loss slows down, and of the slopes that say whether it stops."""
     epochs = sorted(rows, key=lambda row: row["convergence epoch"].mean)
-    slopes = sorted(row["slope / K"].mean for row in rows)
+    slopes = sorted((row["slope / K"] for row in rows), key=lambda slope: slope.mean)
+    slope = " to ".join(with_interval(each) for each in (slopes[0], slopes[-1])[: len(rows)])
     first, last = (
         f"{with_interval(row['convergence epoch'], '.0f')} ({row['optimizer']}, lr {row['lr']:g})"
         for row in (epochs[0], epochs[-1])
@@ -125,14 +127,14 @@ def _sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     where = f"from epoch {first} to epoch {last}" if len(rows) > 1 else f"at epoch {first}"
     return (
         f"In these runs ({n} seed{'s' * (n > 1)}) the loss changes by less than {THRESHOLD:g} per epoch {where}, and "
-        f"its slope against ln(epoch) over the number of units is {slopes[0]:.2f} to {slopes[-1]:.2f}: 0 would be a "
+        f"its slope against ln(epoch) over the number of units is {slope}: 0 would be a "
         "loss that has stopped."
     )
 
 
 def _pooled(runs: Sequence[dict[str, Any]], key: str) -> Interval | None:
     values = [float(run[key]) for run in runs if run[key] is not None]
-    return student_t(values) if values else None
+    return (share if key == "probe_accuracy" else student_t)(values) if values else None
 
 
 def _is(record: Record, optimizer: str, rate: float, units: int) -> bool:

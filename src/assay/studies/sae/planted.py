@@ -18,7 +18,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, paired_difference
-from assay.report.draw import Column, filled, table
+from assay.report.draw import Column, filled, spread_of, table
 from assay.report.rows import Row
 from assay.report.tuning import leave_one_out
 from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, l0, rate_shown
@@ -34,7 +34,7 @@ AT_TRUE_L0 = (
     "the other seeds found most atoms, which only the truth can choose."
 )
 CONCEPTS = (
-    "± half the 95 % Student t interval over seeds, on test rows; each level at its rate in the first table. absorbed: "
+    "On test rows; each level at its rate in the first table. absorbed: "
     "share of the rows with a child in which the parent's unit is silent and another carries the parent's direction "
     "(Chanin et al. 2024); 0 for the true atoms. parent F1: of the parent's unit, against the parent's firing: without "
     "it there is nothing to absorb. TPP 2: accuracy that a concept's probe loses when the 2 units blamed for it are "
@@ -51,8 +51,8 @@ UNITS = (
 FORMATS = {"true L0": ".1f", **dict.fromkeys(("atoms found", "firing F1", "twice as long", "best found"), ".3f")}
 CONCEPT_COLUMNS = (
     Column("L0", "l0", ".1f"),
-    Column("absorbed", "absorption", ".3f"),
-    Column("parent F1", "concept_f1", ".3f"),
+    Column("absorbed", "absorption", ".3f", share=True),
+    Column("parent F1", "concept_f1", ".3f", share=True),
     Column("TPP 2", "tpp_2", ".3f"),
     Column("SCR 2", "scr_2", ".3f"),
 )
@@ -141,7 +141,8 @@ def planted_tables(records: Sequence[Record], rows: Sequence[Row], out: Report) 
     """Reports what coders made of planted atoms and concepts, and what few units tell; nothing where there is none."""
     lines = [_line(label, own) for (_, label), own in planted(records).items()]
     if lines:
-        out.table("true_l0", filled(lines, keep=["atoms found"]), formats=FORMATS, note=AT_TRUE_L0)
+        shown = filled(lines, keep=["atoms found"])
+        out.table("true_l0", shown, formats=FORMATS, note=f"{spread_of(shown, shown[0])} {AT_TRUE_L0}".strip())
     table(out, "concepts", [row for row in rows if row.values("absorption")], CONCEPT_COLUMNS, note=CONCEPTS)
     floors = {row.where: row for row in rows if row.label == FLOOR and row.values("probe_1_units")}
     told = [row for row in rows if row.where in floors and row.values("probe_1_units")]
@@ -156,12 +157,12 @@ def _line(label: str, own: Found) -> dict[str, Any]:
         "true L0": fmean(best.values("true_l0").values()),
         "lr": there and rate_shown(there),
         "read": there and ("a level" if own.is_level else "between levels"),
-        "atoms found": there and there.interval(FOUND),
-        "firing F1": there and there.interval("firing_f1"),
+        "atoms found": there and there.interval(FOUND, bounded=True),
+        "firing F1": there and there.interval("firing_f1", bounded=True),
         "twice as long": own.longer,
         "best L0": f"{l0(best):.1f}{'*' * own.level_at_edge}",
         "best lr": rate_shown(best),
-        "best found": best.interval(FOUND),
+        "best found": best.interval(FOUND, bounded=True),
     }
 
 
@@ -175,5 +176,5 @@ def _few_units(floors: Mapping[str, Row]) -> tuple[Column, ...]:
 
         return Column(f"{TITLES[metric]} - {FLOOR}", difference, ".3f")
 
-    measures = [(Column(title, metric, ".3f"), less_floor(metric)) for metric, title in TITLES.items()]
+    measures = [(Column(title, metric, ".3f", share=True), less_floor(metric)) for metric, title in TITLES.items()]
     return (Column("L0", "l0", ".1f"), *(column for pair in measures for column in pair))

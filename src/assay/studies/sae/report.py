@@ -19,7 +19,7 @@ from assay.studies.sae.planted import planted, planted_tables
 from assay.studies.sae.units import features, stability
 
 NOTE = (
-    "± half the 95 % Student t interval over seeds; all on test rows. L0: active units of a row, by firing. FVU: "
+    "All on test rows. L0: active units of a row, by firing. FVU: "
     "fraction of variance unexplained by a ridge decoder fitted on training rows to the frozen code, the same way for "
     "every coder. lr: the rate most seeds count at; each seed's is the one with "
     "the least FVU on validation rows over the other seeds, a diverged seed being the worst. *: some seed's is at the "
@@ -47,7 +47,7 @@ COLUMNS = (
            note="1 unit, 5 units: balanced accuracy of class or planted concept against rest from so many units."),
     Column("5 units", "probe_5_units", ".3f", share=True),
     Column("dead", "dead", ".1f", always=True, lead=True, note="dead: units that fire on no test row."),
-    Column("atoms", "atom_cosine", ".3f", note="atoms: one-to-one matched |cosine| with the true atoms."),
+    Column("atoms", "atom_cosine", ".3f", share=True, note="atoms: one-to-one matched |cosine| with the true atoms."),
     Column("atoms found", "atoms_found", ".3f", share=True, lead=True,
            note="atoms found: share of them with |cosine| above .9."),
     Column("firing F1", "firing_f1", ".3f", share=True,
