@@ -119,7 +119,7 @@ class StateSpace(MixerModule):
         """Return the heads' inputs, and the arguments of the scan."""
         u, b, c = silu(convolved).split(self.sizes, dim=-1)
         u = rearrange(u, "b t (h d) -> b h t d", h=self.heads)
-        dt, log_decay = self.decay(x)
+        dt, log_decay = self.decay(self.decay.project(x))
         return u, (c[:, None], b[:, None], dt[..., None] * u, log_decay)
 
     def _read(self, o: Read, u: Read, z: Float[Tensor, "batch time width"]) -> Tokens:
