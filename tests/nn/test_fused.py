@@ -1,5 +1,5 @@
-"""What stands around a recurrence, in one kernel each, against torch in float64, gradients included. They need a GPU, or
-Triton's interpreter."""
+"""What stands around a recurrence, in one kernel each, against torch in float64, gradients included. These tests need a
+GPU, or Triton's interpreter."""
 
 import pytest
 import torch
@@ -47,7 +47,8 @@ def both_ways(module: torch.nn.Module, run, inputs: list[Tensor], monkeypatch: p
 @pytest.mark.parametrize("finish", ["none", "scaled", "unit", "rotary"])
 @pytest.mark.parametrize(
     ("sequences", "time", "heads", "kv_heads", "key", "value", "conv"),
-    [(2, 70, 2, 2, 16, 32, 4), (1, 33, 1, 2, 48, 64, 3), (3, 5, 2, 2, 64, 128, 1), (2, 65, 1, 1, 128, 16, 0), (1, 1, 1, 1, 10, 6, 4)],
+    [(1, 70, 2, 2, 16, 32, 4), (1, 33, 1, 2, 48, 64, 3), (2, 5, 2, 2, 64, 128, 1), (2, 65, 1, 1, 128, 16, 0),
+     (1, 1, 1, 1, 10, 6, 4)],
 )  # fmt: skip
 def test_heads_of_a_projection(
     finish: str, sequences: int, time: int, heads: int, kv_heads: int, key: int, value: int, conv: int,
@@ -102,8 +103,8 @@ def test_reading(act: str | None, shape: tuple[int, ...], monkeypatch: pytest.Mo
 def test_reading_every_second_row_of_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Norm(16, eps=1e-5).to(DEVICE)
     gate = draw(2, 20, 48, seed=1)
-    found, wanted = both_ways(module, lambda o, gate: [module.of_heads(o[:, :, 1::2], gate)], [draw(2, 3, 40, 16), gate],
-                              monkeypatch)  # fmt: skip
+    given = [draw(2, 3, 40, 16), gate]
+    found, wanted = both_ways(module, lambda o, gate: [module.of_heads(o[:, :, 1::2], gate)], given, monkeypatch)
     assert worst(found, wanted) < EXACT
 
 
@@ -111,7 +112,8 @@ LAYERS = [
     "gated_linear_attn:num_heads=2", "gated_linear_attn:num_heads=1:conv=4", "retention:num_heads=2",
     "retention:num_heads=2:conv=4", "delta_net:num_heads=2", "delta_net:num_heads=2:conv=0",
     "gated_delta_net:num_heads=2", "gated_delta_net:num_heads=1:use_gate=False", "delta_product:num_heads=1",
-    "mamba2:num_heads=2:d_state=16", "mlstm:num_heads=2", "kda:num_heads=2", "linear_attention:num_heads=2", "mesa:num_heads=2",
+    "mamba2:num_heads=2:d_state=16", "mlstm:num_heads=2", "kda:num_heads=2", "linear_attention:num_heads=2",
+    "mesa:num_heads=2",
 ]  # fmt: skip
 
 
