@@ -112,8 +112,8 @@ LAYERS = [
     "gated_linear_attn:num_heads=2", "gated_linear_attn:num_heads=1:conv=4", "retention:num_heads=2",
     "retention:num_heads=2:conv=4", "delta_net:num_heads=2", "delta_net:num_heads=2:conv=0",
     "gated_delta_net:num_heads=2", "gated_delta_net:num_heads=1:use_gate=False", "delta_product:num_heads=1",
-    "mamba2:num_heads=2:d_state=16", "mlstm:num_heads=2", "kda:num_heads=2", "linear_attention:num_heads=2",
-    "mesa:num_heads=2",
+    "mamba2:num_heads=2:d_state=16", "mamba2:num_heads=3:d_state=24:conv=0", "mlstm:num_heads=2", "kda:num_heads=2",
+    "linear_attention:num_heads=2", "mesa:num_heads=2",
 ]  # fmt: skip
 
 
@@ -121,7 +121,7 @@ LAYERS = [
 def test_whole_layers(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer and its gradients are those of torch in float64, and in bf16 near them."""
     torch.manual_seed(0)
-    width, time = 32, 37
+    width, time = 32, 19
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     layer = mixers.parse(label).build(width, time).to(DEVICE)
@@ -133,7 +133,8 @@ def test_whole_layers(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", ["delta_net:num_heads=2", "gated_linear_attn:num_heads=2:conv=4", "retention:num_heads=2"]
+    "label",
+    ["delta_net:num_heads=2", "gated_linear_attn:num_heads=2:conv=4", "retention:num_heads=2", "mamba2:d_state=16"],
 )
 def test_models_of_a_bank_are_apart(label: str, kernels: None) -> None:
     torch.manual_seed(0)

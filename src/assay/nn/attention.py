@@ -11,14 +11,12 @@ from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
 from assay.nn.convolution import ShortConvolution, short_convolution
-from assay.nn.fused import fused
+from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels
 from assay.nn.rotary import rotate, turns
 from assay.nn.scan import unit
 from assay.nn.whole import whole
 
 Finish = Literal["none", "scaled", "unit", "rotary"]
-ALIGNED = 64
-"""Channels of a joint projection are a multiple of this: rows of bf16 that begin in odd places slow a product down."""
 
 
 class HeadProjections(nn.Module):
@@ -73,8 +71,6 @@ class HeadProjections(nn.Module):
 
     def _in_heads_fused(self, projected: Float[Tensor, "batch time channels"]) -> list[Tensor]:
         """Return queries, keys and values by one kernel each, and the channels after theirs."""
-        from assay.nn.head_kernels import Part, Plan, heads
-
         kinds = {"unit": self.finish == "unit", "rotary": self.finish == "rotary"}
         scale = 1.0 if self.finish == "none" else self.key_dim**-0.5
         queries, keys, _ = self.sizes
@@ -92,7 +88,7 @@ class HeadProjections(nn.Module):
         angles = (
             turns(time, self.key_dim, start=0, device=device, dtype=torch.float32) if self.finish == "rotary" else None
         )
-        return heads(projected, *weights, angles, Plan(parts, self.swish))
+        return head_kernels.heads(projected, *weights, angles, Plan(parts, self.swish))
 
     def init_seen(self, batch: int) -> Any:
         """Return what the convolution has seen before the first token: its part of a state."""

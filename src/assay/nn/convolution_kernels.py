@@ -82,7 +82,7 @@ def correlate(x: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = Non
     return y
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "time"])
 def _convolved(x, weight, bias, y, sequences, time, d, x_wide, y_wide, KERNEL: tl.constexpr, ROWS: tl.constexpr,
                COLUMNS: tl.constexpr, BACK: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
     sequence = tl.program_id(0).to(tl.int64)
@@ -102,7 +102,7 @@ def _convolved(x, weight, bias, y, sequences, time, d, x_wide, y_wide, KERNEL: t
              mask=(rows < time)[:, None] & (columns < d)[None, :])  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _weights(x, gradient, sums, sequences, blocks, time, d, KERNEL: tl.constexpr, ROWS: tl.constexpr,
              COLUMNS: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
     """Sums over tokens for the weights' gradients and, in the last column, the bias's. A program has every so-manieth

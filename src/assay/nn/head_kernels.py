@@ -9,7 +9,7 @@ those of x.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -20,31 +20,12 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from assay.nn.convolution_kernels import correlate
+from assay.nn.fused import Part, Plan
 
-NUMBERS = 4096
+NUMBERS = 2048
 """Numbers in a block of rows of one head."""
 PROGRAMS = 256
 """Programs that share the tokens of a model in the sums for the weights' gradient."""
-
-
-class Part(NamedTuple):
-    """Some heads of the projection, from channel `start` on."""
-
-    start: int
-    heads: int
-    d: int
-    unit: bool = False
-    rotary: bool = False
-    scale: float = 1.0
-
-
-class Plan(NamedTuple):
-    parts: tuple[Part, ...]
-    swish: bool
-
-    @property
-    def channels(self) -> int:
-        return sum(part.heads * part.d for part in self.parts)
 
 
 def heads(
@@ -176,7 +157,7 @@ def _turn(table, rows, place, inside, time, half):
     return tl.load(table + rows[:, None] * half + place[None, :], mask=here, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "time"])
 def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, convolved, start, scale,
              WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr,
              ROTARY: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
@@ -208,7 +189,7 @@ def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, 
     tl.store(at, scale * h, mask=(rows < time)[:, None] & inside[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time, d, channels, wide, convolved, start,
             most, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr,
             UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip

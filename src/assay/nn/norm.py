@@ -11,11 +11,10 @@ from torch.nn.functional import rms_norm, silu
 
 from assay.core.on_use import Later
 from assay.nn.axes import Read, Tokens
-from assay.nn.fused import fused
+from assay.nn.fused import fused, reading_kernels
 from assay.nn.whole import has_kernels, whole
 
 kernels: Any = Later("assay.nn.kernels")  # Triton, which is on CUDA alone
-reading_kernels: Any = Later("assay.nn.reading_kernels")
 EPS = 1e-6
 """Added to the mean square, in the models' own norms."""
 LAYER_EPS = 1e-5
@@ -35,9 +34,7 @@ class Norm(nn.RMSNorm):
     def of_heads(self, o: Read, gate: Tokens | None = None, *, act: Literal["silu", "sigmoid"] = "silu") -> Tokens:
         """Return RMSNorm(o) * act(gate), the norm head by head, with the heads side by side in a token."""
         if fused("reading"):
-            return reading_kernels.gated_norm(
-                o, gate, self.weight, eps=self.eps, act=act, dtype=_precision(self.weight.dtype, o.device.type)
-            )
+            return reading_kernels.gated_norm(o, gate, self.weight, eps=self.eps, act=act, dtype=precision(self.weight))
         # Norms are taken in the weights' precision, also under autocast.
         o = self(o.to(self.weight.dtype))
         if gate is not None:
@@ -46,9 +43,10 @@ class Norm(nn.RMSNorm):
         return rearrange(o, "b h t d -> b t (h d)")
 
 
-def _precision(own: torch.dtype, device: str) -> torch.dtype:
-    """Return what a product after the norm takes."""
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else own
+def precision(weight: Tensor) -> torch.dtype:
+    """Return what a product after a norm with that weight takes."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
 def _alone(x: Float[Tensor, "*batch d"], gains: Float[Tensor, " d"], *, eps: float | None) -> Float[Tensor, "*batch d"]:

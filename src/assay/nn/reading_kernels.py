@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-NUMBERS = 4096
+NUMBERS = 2048
 """Numbers in a block of rows of one head."""
 PROGRAMS = 1024
 """Programs that share the rows of a model in the backward pass, each with its own sums for the gains."""
@@ -102,7 +102,7 @@ def _block(d: int) -> tuple[int, int]:
     return width, min(64, max(1, NUMBERS // width))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "time"])
 def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, heads, time, d, eps, WIDTH: tl.constexpr,
           ROWS: tl.constexpr, GATED: tl.constexpr, SWISH: tl.constexpr):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
@@ -123,7 +123,7 @@ def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, head
     tl.store(y + at, found, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
 def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_head, o_row, sequences, heads, blocks,
                time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr,
                SWISH: tl.constexpr):  # fmt: skip
