@@ -100,6 +100,22 @@ def test_reading(act: str | None, shape: tuple[int, ...], monkeypatch: pytest.Mo
     assert worst(found, wanted) < EXACT
 
 
+@pytest.mark.parametrize("kind", ["sigmoid", "logsigmoid", "softplus"])
+@pytest.mark.parametrize(("shape", "heads"), [((2, 70, 6), 6), ((1, 33, 48), 3), ((2, 5, 256), 2)])
+def test_gates(kind: str, shape: tuple[int, ...], heads: int) -> None:
+    """With large arguments, and with small results, whose digits count: a decay near 1 is all of what is remembered."""
+    from assay.nn import gate_kernels
+
+    bias = draw(shape[-1], seed=1) * 8
+    inputs = [(draw(*shape) * 4).requires_grad_(), bias.requires_grad_()]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    found = gate_kernels.per_channel(*inputs, kind, heads=heads, scale=0.5)  # type: ignore[arg-type]
+    plain = getattr(torch.nn.functional, kind)(exact[0] + exact[1])
+    wanted = 0.5 * plain.unflatten(-1, (heads, -1)).transpose(1, 2)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=0)
+    assert worst(slopes([found], inputs), slopes([wanted], exact)) < EXACT
+
+
 def test_reading_every_second_row_of_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Norm(16, eps=1e-5).to(DEVICE)
     gate = draw(2, 20, 48, seed=1)

@@ -18,7 +18,7 @@ from typing import ClassVar, cast
 
 from einops import rearrange
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import linear, logsigmoid
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -26,6 +26,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads, GatedReading
 from assay.nn.attention import Finish, HeadProjections
 from assay.nn.axes import Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import OuterRecurrence
 from assay.nn.scan import Keys, Values
@@ -68,6 +69,10 @@ class GatedMemory(GatedReading, OuterRecurrence, MixerModule):
         return (cast(nn.Linear, self.decay[0]),)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        if fused("gates"):
+            up = cast(nn.Linear, self.decay[1])
+            shares = {"heads": self.heads.heads, "scale": 1 / self.normalizer}
+            return q, k, v, gate_kernels.per_channel(linear(beside[0], up.weight), up.bias, "logsigmoid", **shares)
         # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
         decay = logsigmoid(self.decay[1](beside[0]).to(self.norm.weight.dtype)) / self.normalizer
         return q, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)

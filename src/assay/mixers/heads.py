@@ -11,6 +11,7 @@ from assay.core.errors import UserError
 from assay.mixers.base import InnerConvolution, Mixer, MixerModule
 from assay.nn.attention import Finish, HeadProjections, head_dim
 from assay.nn.axes import Read, Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import Norm
 from assay.nn.recurrence import DeltaRecurrence, Recurrence
 from assay.nn.scan import Keys, Values
@@ -138,6 +139,8 @@ class DeltaMemory(DeltaRecurrence, MixerModule):
         return (self.beta,)
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        if fused("gates"):
+            return q, k, v, gate_kernels.per_head(beside[0], None, "sigmoid", scale=self.beta_max)
         beta = self.beta_max * torch.sigmoid(beside[0].to(self.norm.weight.dtype))
         return q, k, v, rearrange(beta, "b t h -> b h t")
 

@@ -29,6 +29,7 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Read, Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.random import for_shapes_alone
 from assay.nn.recurrence import GeneralRecurrence
@@ -87,5 +88,8 @@ class ChannelDecay(nn.Module):
 
     def forward(self, low: Float[Tensor, "batch time rank"]) -> PerChannel:
         """Return log a, given W_1 x."""
+        if fused("gates"):
+            dt = gate_kernels.per_channel(self.project[1](low), self.bias, "softplus", heads=len(self.log_rate))
+            return -self.log_rate.exp()[:, None, None] * dt
         dt = softplus(self.project[1](low).to(self.bias.dtype) + self.bias)
         return -self.log_rate.exp()[:, None, None] * rearrange(dt, "b t (h d) -> b h t d", h=len(self.log_rate))

@@ -12,6 +12,7 @@ from torch.nn.functional import softplus
 
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Token, Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import (
     Keys,
@@ -99,5 +100,8 @@ class SelectiveDecay(nn.Module):
 
     def forward(self, projected: Float[Tensor, "batch time heads"]) -> tuple[PerHead, PerHead]:
         """Return dt and log a, given W x."""
+        if fused("gates"):
+            dt = gate_kernels.per_head(projected, self.bias, "softplus")
+            return dt, -self.log_rate.exp()[:, None] * dt
         dt = softplus(projected.to(self.bias.dtype) + self.bias)
         return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
