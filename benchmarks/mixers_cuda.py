@@ -6,7 +6,7 @@
 train    one layer of width 256 with 4 heads on 32,768 tokens, forward and backward, bf16 autocast, as a CUDA graph:
          tokens per second, and over attention's
 parts    the device time of a training step by kernel, from the profiler: products, the convolution on the heads, the
-         scan, norm and gate, and the rest (element by element, copies, casts)
+         scan, norm and gate, decays, and the rest (element by element, copies, casts)
 decode   one token of 64 sequences by `step`, float32, after so many tokens: microseconds, and the state's bytes
 
 Kernels are compiled first, by several processes, and then found in Triton's cache; --limit ends it all in time.
@@ -58,10 +58,13 @@ KERNELS = {
     "heads": ("_written", "_slopes", "_convolved", "_weights"),
     "scan": ("cumulate", "overlaps", "solve", "unwritten", "carry", "outputs", "slopes_of"),
     "norm and gate": ("_read", "_gated_normed"),
+    "decays": ("_gates",),
 }
 """Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
-COMPILERS = 8
+COMPILERS = 17
 """Processes that compile at once."""
+TRAINING = 0.75
+"""Share of the time after that in which training is measured, so that some is left for parts and decoding."""
 
 
 def training_step(label: str, length: int, backend: str) -> Callable[[], None]:
@@ -117,8 +120,11 @@ class Late:
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
 
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
     def __call__(self) -> bool:
-        return time.monotonic() > self.end
+        return self.left() < 0
 
 
 def parts(label: str, length: int) -> dict[str, Any]:
@@ -217,7 +223,7 @@ def measured(given: argparse.Namespace, late: Late, found: dict[str, Any]) -> No
     columns = [f"L = {length}" for length in given.lengths]
 
     def training() -> Iterator[Sequence[str]]:
-        for row in trained(given.mixers, given.lengths, given.backends, late):
+        for row in trained(given.mixers, given.lengths, given.backends, Late(late.left() * TRAINING)):
             found["train"].append(row)
             yield row["mixer"], row["backend"], *(cell(row[column]) for column in columns)
 
