@@ -27,7 +27,7 @@ PROGRAMS = 256
 def convolve(
     x: Float[Tensor, "batch time d"], weight: Float[Tensor, "d kernel"], bias: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "batch time d"]:
-    return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None])[0]  # type: ignore[no-untyped-call]
+    return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None])[0]
 
 
 class _Convolution(Function):
@@ -69,7 +69,7 @@ class _Convolution(Function):
             else (given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)).squeeze(1)
             for given, dim in zip((x, weight, bias), dims, strict=True)
         ]
-        return _Convolution.apply(*own)[:, None], 0  # type: ignore[no-untyped-call]
+        return _Convolution.apply(*own)[:, None], 0
 
 
 def correlate(x: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, back: bool = False) -> Tensor:

@@ -39,7 +39,7 @@ def per_channel(
     scale: float = 1.0,
 ) -> Float[Tensor, "batch heads time d"]:
     own = None if bias is None else bias[None]
-    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale)[0]  # type: ignore[no-untyped-call]
+    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale)[0]
 
 
 class _Gates(Function):
@@ -90,7 +90,7 @@ class _Gates(Function):
                 return None
             return (given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)).squeeze(1)
 
-        return _Gates.apply(own(x, dims[0]), own(bias, dims[1]), *options)[:, None], 0  # type: ignore[no-untyped-call]
+        return _Gates.apply(own(x, dims[0]), own(bias, dims[1]), *options)[:, None], 0
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def heads(
     positions, (time, d / 2)."""
     cos, sin = turns or (None, None)
     own = (None if given is None else given[None] for given in (weight, bias))
-    return [found[0] for found in _Heads.apply(x[None], *own, cos, sin, plan)]  # type: ignore[no-untyped-call]
+    return [found[0] for found in _Heads.apply(x[None], *own, cos, sin, plan)]
 
 
 class _Heads(Function):
@@ -60,7 +60,8 @@ class _Heads(Function):
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
-        run = _Run(*(next(saved) if given else None for given in ctx.given), ctx.plan)
+        inputs = [*(next(saved) if given else None for given in ctx.given), ctx.plan]
+        run = _Run(*inputs)
         return (*run.backward(*slopes), None, None, None)
 
     @staticmethod
@@ -72,7 +73,7 @@ class _Heads(Function):
                 return None
             return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
 
-        found = _Heads.apply(*map(own, inputs[:3], dims[:3]), *inputs[3:])  # type: ignore[no-untyped-call]
+        found = _Heads.apply(*map(own, inputs[:3], dims[:3]), *inputs[3:])
         return tuple(x[:, None] for x in found), (0,) * len(found)
 
 

@@ -34,7 +34,7 @@ def gated_norm(
     dtype: torch.dtype,
 ) -> Float[Tensor, "batch time channels"]:
     given = None if gate is None else gate[None]
-    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype)[0]  # type: ignore[no-untyped-call]
+    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype)[0]
 
 
 class _GatedNorm(Function):
@@ -87,7 +87,7 @@ class _GatedNorm(Function):
                 return None
             return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
 
-        found = _GatedNorm.apply(*map(own, (o, gate, gains), dims[:3]), *options)  # type: ignore[no-untyped-call]
+        found = _GatedNorm.apply(*map(own, (o, gate, gains), dims[:3]), *options)
         return found[:, None], 0
 
 

@@ -33,7 +33,7 @@ def gate_then_norm(
     dtype: torch.dtype,
 ) -> Float[Tensor, "batch time channels"]:
     given = (x[None] for x in (o, u, z, skip, gains))
-    return _GateThenNorm.apply(*given, eps, dtype)[0]  # type: ignore[no-untyped-call]
+    return _GateThenNorm.apply(*given, eps, dtype)[0]
 
 
 class _GateThenNorm(Function):
@@ -77,7 +77,7 @@ class _GateThenNorm(Function):
             (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
             for x, dim in zip(inputs[:5], dims[:5], strict=True)
         )
-        return _GateThenNorm.apply(*own, *inputs[5:])[:, None], 0  # type: ignore[no-untyped-call]
+        return _GateThenNorm.apply(*own, *inputs[5:])[:, None], 0
 
 
 def _block(channels: int) -> tuple[int, int]:

@@ -240,7 +240,7 @@ class _Chunks:
         """Return dv, the slope of the keys that erase, and db; adds to the slope of the keys that are written, and
         writes the sum of both to `d_k` if there is one."""
         time, chunks, dk, _ = self.sizes
-        d_v, d_beta = torch.empty_like(self.v), torch.empty_like(self.beta, dtype=torch.float32)
+        d_v, d_beta = torch.empty_like(self.v), self.empty(self.shape[:3])
         d_erasing = self.empty(self.k.shape)
         d_a = torch.empty_like(solved)
         chunk_backward.slopes_of_solution[(self.heads, chunks)](
@@ -251,4 +251,4 @@ class _Chunks:
             self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks, dk,
             ROWS=self.rows, JOINED=d_k is not None, **self.shapes, **self.way,
         )  # fmt: skip
-        return d_v, d_erasing, d_beta.to(self.beta.dtype)
+        return d_v, d_erasing, d_beta
