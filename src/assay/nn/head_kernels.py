@@ -60,7 +60,7 @@ class _Heads(Function):
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
-        inputs = [*(next(saved) if given else None for given in ctx.given), ctx.plan]
+        inputs: list[Any] = [*(next(saved) if given else None for given in ctx.given), ctx.plan]
         run = _Run(*inputs)
         return (*run.backward(*slopes), None, None, None)
 
