@@ -1,12 +1,15 @@
 """How fast each mixer trains and decodes on a GPU: one layer's tokens per second, where its time goes, and `step`.
 
     python benchmarks/mixers_cuda.py [--lengths 256 1024 4096] [--mixers NAME ...] [--backends triton torch fla]
-                                     [--parts NAME ...] [--no-decode] [--without PART ...] [--limit S] [--json FILE]
+                                     [--check] [--parts NAME ...] [--no-decode] [--without PART ...] [--limit S]
+                                     [--json FILE]
 
 train    one layer of width 256 with 4 heads on 32,768 tokens, forward and backward, bf16 autocast, as a CUDA graph:
          tokens per second, and over attention's
 parts    the device time of a training step by kernel, from the profiler: products, the convolution on the heads, the
          scan, norm and gate, decays, and the rest (element by element, copies, casts)
+check    error of a layer's outputs and of its worst gradient under bf16 autocast, by the kernels / by torch, as a share
+         of the norm of what torch gives in float32: the kernels' should not be far above torch's
 decode   one token of 64 sequences by `step`, float32, after so many tokens: microseconds, and the state's bytes
 
 Kernels are compiled first, by several processes, and then found in Triton's cache; --limit ends it all in time.
@@ -150,6 +153,34 @@ def parts(label: str, length: int) -> dict[str, Any]:
     return {"mixer": label, "length": length, "ms": dict(found), "kernels": dict(kernels.most_common(16))}
 
 
+def answers(label: str, length: int, backend: str, *, autocast: bool) -> list[torch.Tensor]:
+    """Return a layer's outputs and the gradients of all that it has."""
+    scan.backend = backend
+    torch.manual_seed(0)
+    layer = mixers.parse(label).build(WIDTH, length).cuda()
+    rng = torch.Generator("cuda").manual_seed(0)
+    x, pull = (torch.randn(max(8, 8192 // length), length, WIDTH, device="cuda", generator=rng) for _ in range(2))
+    x.requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+        y = layer(x)
+    return [y.float(), *torch.autograd.grad(y, [x, *layer.parameters()], pull.to(y.dtype))]
+
+
+def checked(label: str, length: int) -> dict[str, Any]:
+    """Return the errors of outputs and of the worst gradient, by the kernels and by torch."""
+    exact = answers(label, length, "torch", autocast=False)
+
+    def errors(backend: str) -> tuple[float, float]:
+        found = answers(label, length, backend, autocast=True)
+        off = [((a - b).norm() / b.norm().clamp(min=1e-12)).item() for a, b in zip(found, exact, strict=True)]
+        return off[0], max(off[1:])
+
+    kernels, plain = errors("triton"), errors("torch")
+    # Not "greater": a number that is none is wrong as well.
+    right = all(a <= 2 * b + 0.01 for a, b in zip(kernels, plain, strict=True))
+    return {"mixer": label, "length": length, "kernels": kernels, "torch": plain, "right": right}
+
+
 def part_of(kernel: str) -> str:
     name = kernel.lower()
     fits = (part for part, words in KERNELS.items() if any(word in name for word in words))
@@ -242,7 +273,19 @@ def measured(given: argparse.Namespace, late: Late, found: dict[str, Any]) -> No
             found["decode"].append({"mixer": label, **cells})
             yield label, *map(cell, cells.values())
 
-    print(f"Tokens per second trained, {found['device']}, torch {found['torch']} (over the first row's)")
+    def checking() -> Iterator[Sequence[str]]:
+        for label in given.mixers:
+            for length in (given.lengths[0], given.lengths[-1]):
+                row = attempt(lambda: checked(label, length), late)  # noqa: B023 - called at once
+                found["check"].append(row)
+                pairs = [] if isinstance(row, str) else list(zip(row["kernels"], row["torch"], strict=True))
+                words = [f"{a:.2g} / {b:.2g}" for a, b in pairs]
+                yield label, str(length), *(words or [row]), "" if words and row["right"] else "WRONG"
+
+    if given.check:
+        print("Errors under bf16 autocast, kernels / torch")
+        table(["mixer", "L", "outputs", "worst gradient", ""], checking())
+    print(f"\nTokens per second trained, {found['device']}, torch {found['torch']} (over the first row's)")
     table(["mixer", "backend", *columns], training())
     if given.parts:
         print("\nMilliseconds of a training step by part")
@@ -258,6 +301,7 @@ def main() -> None:
     ask.add_argument("--mixers", nargs="+", default=list(MIXERS))
     ask.add_argument("--backends", nargs="+", default=["triton"])
     ask.add_argument("--parts", nargs="*", default=list(PARTS), help="mixers whose time is shown by part")
+    ask.add_argument("--check", action="store_true", help="compare the kernels' numbers with torch's first")
     ask.add_argument("--no-decode", action="store_true")
     ask.add_argument("--without", nargs="*", default=[], help=f"of {', '.join(sorted(fused.FUSED))}: not as one kernel")
     ask.add_argument("--limit", type=float, default=95.0, help="seconds for all of it")
@@ -272,7 +316,7 @@ def main() -> None:
     ahead = compile_ahead(given.mixers, given.lengths, given.without) if "triton" in given.backends else 0.0
     print(f"Kernels compiled in {ahead:.0f} s", flush=True)
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "without": given.without,
-             "tokens": TOKENS, "width": WIDTH, "train": [], "parts": [], "decode": []}  # fmt: skip
+             "tokens": TOKENS, "width": WIDTH, "check": [], "train": [], "parts": [], "decode": []}  # fmt: skip
     try:
         measured(given, late, found)
     finally:

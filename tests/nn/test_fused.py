@@ -172,7 +172,8 @@ def test_models_of_a_bank_are_apart(label: str, kernels: None) -> None:
 @pytest.mark.parametrize("part", sorted(fused.FUSED))
 def test_each_part_can_be_switched_off(part: str, kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    layer, x = mixers.parse("gated_delta_net:num_heads=2").build(32, 20).to(DEVICE), draw(2, 20, 32)
+    label = "mamba2:d_state=16" if part == "state_space" else "gated_delta_net:num_heads=2"
+    layer, x = mixers.parse(label).build(32, 20).to(DEVICE), draw(2, 20, 32)
     wanted = layer(x)
     monkeypatch.setattr(fused, "FUSED", fused.FUSED - {part})
     assert not fused.fused(part)
