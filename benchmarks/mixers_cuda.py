@@ -1,45 +1,76 @@
-"""How fast each mixer trains on a GPU: tokens per second of one layer, forward and backward, over attention's.
+"""How fast each mixer trains and decodes on a GPU: one layer's tokens per second, where its time goes, and `step`.
 
     python benchmarks/mixers_cuda.py [--lengths 256 1024 4096] [--mixers NAME ...] [--backends triton torch fla]
+                                     [--check] [--parts NAME ...] [--no-decode] [--without PART ...] [--limit S]
+                                     [--json FILE]
 
-One layer of width 256 with 4 heads on 32,768 tokens, bf16 autocast, captured in a CUDA graph: the device's own time.
+train    one layer of width 256 with 4 heads on 32,768 tokens, forward and backward, bf16 autocast, as a CUDA graph:
+         tokens per second, and over attention's
+parts    the device time of a training step by kernel, from the profiler: products, the convolution on the heads, the
+         scan, norm and gate, decays, and the rest (element by element, copies, casts)
+check    error of a layer's outputs and of its worst gradient under bf16 autocast, by the kernels / by torch, as a share
+         of the norm of what torch gives in float32: the kernels' should not be far above torch's
+decode   one token of 64 sequences by `step`, float32, after so many tokens: microseconds, and the state's bytes
+
+Kernels are compiled first, by several processes, and then found in Triton's cache; --limit ends it all in time.
 """
 
 import argparse
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from device_time import timed
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from assay.mixers import mixers
-from assay.nn import scan
+from assay.mixers.base import State, state_scalars
+from assay.nn import fused, scan
 
-TOKENS, WIDTH = 32768, 256
+TOKENS, WIDTH, SEQUENCES = 32768, 256, 64
 MIXERS = (
     "attention:num_heads=4:conv=0",
     "attention:num_heads=4:conv=4",
-    "sliding_window:num_heads=4",
-    "linear_attention:num_heads=4",
-    "based:num_heads=4",
     "gated_linear_attn:num_heads=4",
     "retention:num_heads=4",
     "mamba2:num_heads=4:d_state=64",
     "delta_net:num_heads=4",
     "gated_delta_net:num_heads=4",
-    "delta_product:num_heads=4",
+    "linear_attention:num_heads=4",
+    "based:num_heads=4",
+    "sliding_window:num_heads=4",
     "mlstm:num_heads=4",
-    "mesa:num_heads=4",
     "kda:num_heads=4",
     "rwkv7:num_heads=4",
+    "delta_product:num_heads=4",
     "hyena",
     "base_conv",
+    "mesa:num_heads=4",
 )
-RECURRENT = (
-    "gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net", "delta_product", "mlstm", "mesa",
-)  # fmt: skip
+"""Attention is first: the others are compared with it. Mesa is last: it is slow, and may be left out for time."""
+PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net")
+KERNELS = {
+    "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
+    "heads": ("_written", "_slopes", "_convolved", "_weights"),
+    "scan": ("cumulate", "overlaps", "solve", "unwritten", "carry", "outputs", "slopes_of"),
+    "norm and gate": ("_read", "_gated_normed"),
+    "decays": ("_gates",),
+}
+"""Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
+COMPILERS = 17
+"""Processes that compile at once."""
+TRAINING = 0.75
+"""Share of the time after that in which training is measured, so that some is left for parts and decoding."""
 
 
-def milliseconds(label: str, length: int, backend: str) -> float:
+def training_step(label: str, length: int, backend: str) -> Callable[[], None]:
     scan.backend = backend
     torch.manual_seed(0)
     layer = mixers.parse(label).build(WIDTH, length).cuda()
@@ -51,36 +82,246 @@ def milliseconds(label: str, length: int, backend: str) -> float:
             y = layer(x)
         torch.autograd.grad(y, [x, *layer.parameters()], pull.to(y.dtype))
 
-    return timed(label, step).best
+    return step
 
 
-def rows(labels: list[str], lengths: list[int], backends: list[str]) -> Iterator[str]:
+def milliseconds(work: Callable[[], object]) -> float:
+    """Return the device time of a call; rounds are few, for a graph's replay hardly varies."""
+    return timed("", work, calls=4, rounds=3).best
+
+
+def trained(labels: Sequence[str], lengths: Sequence[int], backends: Sequence[str], late: "Late") -> Iterator[dict]:
     base: dict[int, float] = {}
     for label in labels:
-        for backend in backends if label.split(":")[0] in RECURRENT else ["torch"]:
-            cells = []
+        for backend in backends:
+            row: dict[str, Any] = {"mixer": label, "backend": backend}
             for length in lengths:
-                try:
-                    took = milliseconds(label, length, backend)
-                except Exception as error:  # noqa: BLE001 - one mixer that does not run costs its own cell alone
-                    cells.append(str(error).strip().splitlines()[0][:60])
-                    continue
-                base.setdefault(length, took)
-                cells.append(f"{TOKENS / took / 1e3:.1f}M ({base[length] / took:.2f})")
-            yield f"| {label} | {backend} | " + " | ".join(cells) + " |"
+                took = attempt(lambda: milliseconds(training_step(label, length, backend)), late)  # noqa: B023 - called at once
+                if isinstance(took, float):
+                    base.setdefault(length, took)
+                    row[f"L = {length}"] = {"tokens/s": TOKENS / took * 1e3, "over attention": base[length] / took}
+                else:
+                    row[f"L = {length}"] = took
+            yield row
+
+
+def attempt(measure: Callable[[], Any], late: "Late") -> Any:
+    """Return a measurement, or in one line why there is none: a mixer that does not run costs its own cell alone."""
+    if late():
+        return "no time"
+    try:
+        return measure()
+    except Exception as error:  # noqa: BLE001
+        torch.cuda.empty_cache()
+        said = str(error).strip().splitlines()
+        return (said[0] if said else type(error).__name__)[:80]
+
+
+class Late:
+    """Whether the time for all of it is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def __call__(self) -> bool:
+        return self.left() < 0
+
+
+def parts(label: str, length: int) -> dict[str, Any]:
+    """Return the milliseconds of a training step by part, and the kernels that take the most of the rest."""
+    step, calls = training_step(label, length, "triton"), 3
+    step()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(calls):
+            step()
+        torch.cuda.synchronize()
+    found: Counter[str] = Counter(dict.fromkeys((*KERNELS, "rest"), 0.0))
+    kernels: Counter[str] = Counter()
+    for event in seen.events():
+        if event.device_type != DeviceType.CUDA or event.is_user_annotation:
+            continue
+        took = (event.time_range.end - event.time_range.start) / 1e3 / calls
+        part = part_of(event.name)
+        found[part] += took
+        kernels[f"{part}: {event.name[:90]}"] += took
+    if not kernels:
+        raise RuntimeError("the profiler saw no kernel")
+    return {"mixer": label, "length": length, "ms": dict(found), "kernels": dict(kernels.most_common(16))}
+
+
+def answers(label: str, length: int, backend: str, *, autocast: bool) -> list[torch.Tensor]:
+    """Return a layer's outputs and the gradients of all that it has."""
+    scan.backend = backend
+    torch.manual_seed(0)
+    layer = mixers.parse(label).build(WIDTH, length).cuda()
+    rng = torch.Generator("cuda").manual_seed(0)
+    x, pull = (torch.randn(max(8, 8192 // length), length, WIDTH, device="cuda", generator=rng) for _ in range(2))
+    x.requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+        y = layer(x)
+    return [y.float(), *torch.autograd.grad(y, [x, *layer.parameters()], pull.to(y.dtype))]
+
+
+def checked(label: str, length: int) -> dict[str, Any]:
+    """Return the errors of outputs and of the worst gradient, by the kernels and by torch."""
+    exact = answers(label, length, "torch", autocast=False)
+
+    def errors(backend: str) -> tuple[float, float]:
+        found = answers(label, length, backend, autocast=True)
+        off = [((a - b).norm() / b.norm().clamp(min=1e-12)).item() for a, b in zip(found, exact, strict=True)]
+        return off[0], max(off[1:])
+
+    kernels, plain = errors("triton"), errors("torch")
+    # Not "greater": a number that is none is wrong as well.
+    right = all(a <= 2 * b + 0.01 for a, b in zip(kernels, plain, strict=True))
+    return {"mixer": label, "length": length, "kernels": kernels, "torch": plain, "right": right}
+
+
+def part_of(kernel: str) -> str:
+    name = kernel.lower()
+    fits = (part for part, words in KERNELS.items() if any(word in name for word in words))
+    return next(fits, "rest")
+
+
+def decoded(label: str, length: int) -> dict[str, float]:
+    """Return the microseconds of one token after `length` others, and the bytes of a sequence's state."""
+    scan.backend = "triton"
+    torch.manual_seed(0)
+    mixer = mixers.parse(label)
+    layer = mixer.build(WIDTH, length + 1).cuda()
+    x = torch.randn(SEQUENCES, WIDTH, device="cuda")
+    with torch.no_grad():
+        state = after(layer, x, mixer.state_size(WIDTH, length))
+        took = milliseconds(lambda: layer.step(x, state))
+    return {"us": took * 1e3, "bytes": 4 * state_scalars(state)}
+
+
+def after(layer: Any, x: torch.Tensor, scalars: int) -> State:
+    """Return a state of so many scalars per sequence: what grows with the tokens is drawn at that size."""
+    _, first = layer.step(x, layer.init_state(len(x)))
+    _, second = layer.step(x, first)
+    per_token = state_scalars(second) - state_scalars(first)
+    if not per_token:
+        return second
+    return grown(first, second, 1 + (scalars - state_scalars(first)) // per_token)
+
+
+def grown(first: State, second: State, tokens: int) -> State:
+    if not isinstance(first, torch.Tensor):
+        return tuple(grown(a, b, tokens) for a, b in zip(first, second, strict=True))
+    shape = [tokens if a != b else a for a, b in zip(first.shape, second.shape, strict=True)]
+    return second if first.shape == second.shape else torch.randn(shape, device=first.device, dtype=first.dtype)
+
+
+def compile_ahead(labels: Sequence[str], lengths: Sequence[int], without: Sequence[str]) -> float:
+    """Run every layer once in processes of their own, which leave its kernels in Triton's cache; return the seconds."""
+    start = time.monotonic()
+    command = [sys.executable, __file__, "--compile", "--lengths", *map(str, lengths), "--without", *without]
+    shares = [labels[i::COMPILERS] for i in range(COMPILERS)]
+    running = [subprocess.Popen([*command, "--mixers", *share]) for share in shares if share]
+    for process in running:
+        process.wait()
+    return time.monotonic() - start
+
+
+def compiled(labels: Sequence[str], lengths: Sequence[int]) -> None:
+    for label in labels:
+        for length in lengths:
+            attempt(training_step(label, length, "triton"), Late(60))
+    torch.cuda.synchronize()
+
+
+def cell(found: Any) -> str:
+    if isinstance(found, str):
+        return found
+    if "tokens/s" in found:
+        return f"{found['tokens/s'] / 1e6:.1f}M ({found['over attention']:.2f})"
+    return f"{found['us']:.0f} us, {found['bytes'] / 1e3:.1f} kB"
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def measured(given: argparse.Namespace, late: Late, found: dict[str, Any]) -> None:
+    """Print the tables row by row, and keep what they show in `found`, which a failure leaves as far as it got."""
+    columns = [f"L = {length}" for length in given.lengths]
+
+    def training() -> Iterator[Sequence[str]]:
+        for row in trained(given.mixers, given.lengths, given.backends, Late(late.left() * TRAINING)):
+            found["train"].append(row)
+            yield row["mixer"], row["backend"], *(cell(row[column]) for column in columns)
+
+    def parted() -> Iterator[Sequence[str]]:
+        for label in (label for label in given.mixers if label.partition(":")[0] in given.parts):
+            for length in (given.lengths[0], given.lengths[-1]):
+                row = attempt(lambda: parts(label, length), late)  # noqa: B023 - called at once
+                found["parts"].append(row)
+                times = [row] if isinstance(row, str) else [f"{took:.3f}" for took in row["ms"].values()]
+                yield label, str(length), *times
+
+    def decoding() -> Iterator[Sequence[str]]:
+        for label in given.mixers:
+            cells = {column: attempt(lambda: decoded(label, length), late)  # noqa: B023 - called at once
+                     for column, length in zip(columns, given.lengths, strict=True)}  # fmt: skip
+            found["decode"].append({"mixer": label, **cells})
+            yield label, *map(cell, cells.values())
+
+    def checking() -> Iterator[Sequence[str]]:
+        for label in given.mixers:
+            for length in (given.lengths[0], given.lengths[-1]):
+                row = attempt(lambda: checked(label, length), late)  # noqa: B023 - called at once
+                found["check"].append(row)
+                pairs = [] if isinstance(row, str) else list(zip(row["kernels"], row["torch"], strict=True))
+                words = [f"{a:.2g} / {b:.2g}" for a, b in pairs]
+                yield label, str(length), *(words or [row]), "" if words and row["right"] else "WRONG"
+
+    if given.check:
+        print("Errors under bf16 autocast, kernels / torch")
+        table(["mixer", "L", "outputs", "worst gradient", ""], checking())
+    print(f"\nTokens per second trained, {found['device']}, torch {found['torch']} (over the first row's)")
+    table(["mixer", "backend", *columns], training())
+    if given.parts:
+        print("\nMilliseconds of a training step by part")
+        table(["mixer", "L", *KERNELS, "rest"], parted())
+    if not given.no_decode:
+        print(f"\nOne token of {SEQUENCES} sequences by `step`, and the bytes of a sequence's state")
+        table(["mixer", *columns], decoding())
 
 
 def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--lengths", nargs="+", type=int, default=[256, 1024, 4096])
     ask.add_argument("--mixers", nargs="+", default=list(MIXERS))
-    ask.add_argument("--backends", nargs="+", default=["triton", "torch"])
+    ask.add_argument("--backends", nargs="+", default=["triton"])
+    ask.add_argument("--parts", nargs="*", default=list(PARTS), help="mixers whose time is shown by part")
+    ask.add_argument("--check", action="store_true", help="compare the kernels' numbers with torch's first")
+    ask.add_argument("--no-decode", action="store_true")
+    ask.add_argument("--without", nargs="*", default=[], help=f"of {', '.join(sorted(fused.FUSED))}: not as one kernel")
+    ask.add_argument("--limit", type=float, default=95.0, help="seconds for all of it")
+    ask.add_argument("--json", type=Path)
+    ask.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     given = ask.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: tokens/s trained (over the first row's)")
-    print("| mixer | backend | " + " | ".join(f"L = {length}" for length in given.lengths) + " |")
-    print("|---|---|" + "---|" * len(given.lengths))
-    for row in rows(given.mixers, given.lengths, given.backends):
-        print(row, flush=True)
+    fused.FUSED -= set(given.without)
+    if given.compile:
+        compiled(given.mixers, given.lengths)
+        return
+    late = Late(given.limit)
+    ahead = compile_ahead(given.mixers, given.lengths, given.without) if "triton" in given.backends else 0.0
+    print(f"Kernels compiled in {ahead:.0f} s", flush=True)
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "without": given.without,
+             "tokens": TOKENS, "width": WIDTH, "check": [], "train": [], "parts": [], "decode": []}  # fmt: skip
+    try:
+        measured(given, late, found)
+    finally:
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -66,8 +66,9 @@ def test_writes_are_between_zero_and_beta_max_and_keys_have_length_one(name: str
     with initialised_from(0, name):
         module = mixers[name](beta_max=beta_max, conv=0).build(32, 64)
     x = torch.randn(4, 64, 32, generator=stream(0, "tokens"))
-    _, _, _, beta, *_ = module.written(100 * x, *module.heads.split(x))  # far into both ends of the sigmoid
-    q, k, *_ = module.written(x, *module.heads.split(x))
+    heads, beside = module.heads.split_beside(x, module.beside)
+    # Far into both ends of the sigmoid.
+    q, k, _, beta, *_ = module.written(x, *heads, *(100 * part for part in beside))
     assert 0 <= beta.min() < 0.1 * beta_max and 0.9 * beta_max < beta.max() <= beta_max
     torch.testing.assert_close(k.norm(dim=-1), torch.ones(k.shape[:3]), rtol=1e-3, atol=0)
     torch.testing.assert_close(q.norm(dim=-1), torch.full(q.shape[:3], 8**-0.5), rtol=1e-3, atol=0)

@@ -45,6 +45,7 @@ def test_a_new_model_remembers_for_about_twenty_tokens() -> None:
     with initialised_from(0, "gla"):
         module = mixers["gated_linear_attn"]().build(128, 64)
     x = torch.randn(4, 64, 128, generator=stream(0, "tokens"))
-    *_, log_decay = module.written(x, *module.heads.split(x))
+    heads, beside = module.heads.split_beside(x, module.beside)
+    *_, log_decay = module.written(x, *heads, *beside)
     assert 15 < -1 / log_decay.mean() < 30
     assert (log_decay < 0).all()

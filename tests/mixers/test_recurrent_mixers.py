@@ -70,7 +70,8 @@ def test_default_states_at_width_128(name: str, scalars: int) -> None:
 
 def test_retention_is_decayed_rotary_attention_without_softmax() -> None:
     module, x = built("retention:conv=0"), tokens(1, 20)
-    q, k, v = module.heads.split(x)
+    projected = module.heads.qkv(x).split(module.heads.sizes, dim=-1)
+    q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in projected)
     distance = torch.arange(20)[:, None] - torch.arange(20)
     gamma = 1 - 2.0 ** (-5 - torch.arange(4, dtype=torch.float64))[:, None, None]
     decay = torch.where(distance >= 0, gamma**distance, 0.0)

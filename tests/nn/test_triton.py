@@ -1,4 +1,5 @@
-"""The Triton kernels of the recurrences against the plain loops in float64, gradients included. They need a GPU."""
+"""The Triton kernels of the recurrences against the plain loops in float64, gradients included. They need a GPU, or
+Triton's interpreter."""
 
 from collections.abc import Iterator
 
@@ -10,11 +11,9 @@ from torch.nn.functional import normalize, softplus
 from assay.core.errors import UserError
 from assay.nn import scan
 from assay.nn.convolution import ShortConvolution
-from assay.nn.whole import has_kernels
+from triton_device import DEVICE, INTERPRETED, needs_triton, worst
 
-pytestmark = pytest.mark.skipif(
-    not (torch.cuda.is_available() and has_kernels(torch.device("cuda"))), reason="needs CUDA and Triton"
-)
+pytestmark = needs_triton
 KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head"]
 SIZES = [(2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)]
 """Sequences, heads, tokens, channels of a key and of a value."""
@@ -33,10 +32,10 @@ def precision() -> Iterator[None]:
 def drawn(kind: str, size: tuple[int, ...], *, strength: float = 0.3, heads_of_keys: int | None = None) -> list[Tensor]:
     """Return q, k, v, then b and log a as the recurrence has them, then the state before the first token."""
     sequences, heads, time, d_key, d_value = size
-    rng = torch.Generator("cuda").manual_seed(0)
+    rng = torch.Generator(DEVICE).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=rng, device="cuda")
+        return torch.randn(shape, generator=rng, device=DEVICE)
 
     shared = heads_of_keys or heads
     per_head, per_channel = (sequences, heads, time), (sequences, heads, time, d_key)
@@ -55,14 +54,10 @@ def answers(kind: str, tensors: list[Tensor], module: object, form: str) -> list
     *inputs, state = tensors
     run = getattr(module, ("delta_" if "delta" in kind else "outer_") + form)
     o, last = run(*inputs, state=state, scale=0.5)
-    rng = torch.Generator("cuda").manual_seed(1)
-    weights = [torch.randn(x.shape, generator=rng, device="cuda") for x in (o, last)]
+    rng = torch.Generator(DEVICE).manual_seed(1)
+    weights = [torch.randn(x.shape, generator=rng, device=DEVICE) for x in (o, last)]
     slopes = torch.autograd.grad((o * weights[0]).sum() + (last * weights[1]).sum(), tensors)
     return [o, last, *slopes]
-
-
-def worst(found: list[Tensor], wanted: list[Tensor]) -> float:
-    return max(((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -115,6 +110,7 @@ def test_models_of_a_bank_are_apart(kind: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="70,000 programs take the interpreter an hour")
 def test_more_heads_than_other_axes_of_a_grid_may_have() -> None:
     from assay.nn import triton
 
@@ -138,11 +134,11 @@ def test_the_convolution_agrees_with_shifted_products_alone_and_in_a_bank(
 ) -> None:
     """With a bias, as on Mamba-2's u, B and C; gradients of tokens, weights and bias included."""
     models = 2
-    rng = torch.Generator("cuda").manual_seed(0)
-    module = ShortConvolution(size[-1], kernel, bias=True).to("cuda")
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    module = ShortConvolution(size[-1], kernel, bias=True).to(DEVICE)
     names = ("x", "weight", "bias")
     shapes = size, (size[-1], kernel), (size[-1],)
-    drawn = [torch.randn(models, *shape, generator=rng, device="cuda").requires_grad_() for shape in shapes]
+    drawn = [torch.randn(models, *shape, generator=rng, device=DEVICE).requires_grad_() for shape in shapes]
 
     def run(x: Tensor, *weights: Tensor) -> Tensor:
         return torch.func.functional_call(module, dict(zip(names[1:], weights, strict=True)), x)

@@ -49,4 +49,4 @@ class OverwritingMemory(DeltaMemory):
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     def read(self, o: Read, x: Tokens) -> Tokens:
-        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))
+        return self.heads.out(self.norm.of_heads(o))

@@ -30,7 +30,6 @@ from assay.nn.attention import HeadProjections
 from assay.nn.axes import Keys, Queries, Tokens, Values
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import DeltaRecurrence, SelectiveDecay
-from assay.nn.scan import unit
 
 
 @mixers.register("delta_product")
@@ -65,6 +64,7 @@ class DeltaProduct(DeltaHeads):
             value_dim=self.value_dim(d_model),
             conv=self.inner_kernel,
             swish=self.swish,
+            finish=self.finish,
         )
 
 
@@ -79,15 +79,19 @@ class ProductMemory(GatedReading, DeltaRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
-    def written(self, x: Tokens, q: Queries, k: Keys, v: Values) -> tuple[Tensor, ...]:
-        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
-        k, v = (rearrange(part, "b (n h) t d -> b h (t n) d", n=self.steps) for part in (unit(k), v))
+    @property
+    def beside(self) -> tuple[nn.Linear, ...]:
+        return (self.beta,) if self.decay is None else (self.beta, self.decay.project)
+
+    def written(self, x: Tokens, q: Queries, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        beta = self.beta_max * torch.sigmoid(beside[0].to(self.norm.weight.dtype))
+        k, v = (rearrange(part, "b (n h) t d -> b h (t n) d", n=self.steps) for part in (k, v))
         beta = rearrange(beta, "b t (n h) -> b h (t n)", n=self.steps)
-        q = pad(unit(q)[..., None, :] * self.heads.key_dim**-0.5, (0, 0, self.steps - 1, 0))
+        q = pad(q[..., None, :], (0, 0, self.steps - 1, 0))
         q = rearrange(q, "b h t n d -> b h (t n) d")
         if self.decay is None:
             return q, k, v, beta
-        _, log_decay = self.decay(x)
+        _, log_decay = self.decay(beside[1])
         return q, k, v, beta, rearrange(pad(log_decay[..., None], (0, self.steps - 1)), "b h t n -> b h (t n)")
 
     def read(self, o: Float[Tensor, "batch heads steps e"], x: Tokens) -> Tokens:

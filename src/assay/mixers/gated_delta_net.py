@@ -57,6 +57,11 @@ class GatedOverwritingMemory(GatedReading, DeltaMemory):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False) if use_gate else None
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
-        _, log_decay = self.decay(x)
-        return *super().written(x, q, k, v), log_decay
+    @property
+    def beside(self) -> tuple[nn.Linear, ...]:
+        return self.decay.project, self.beta
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        decay, beta = beside
+        _, log_decay = self.decay(decay)
+        return *super().written(x, q, k, v, beta), log_decay

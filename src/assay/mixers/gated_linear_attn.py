@@ -14,18 +14,19 @@ Differs from the paper's layer:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from einops import rearrange
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import linear, logsigmoid
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads, GatedReading
-from assay.nn.attention import HeadProjections
+from assay.nn.attention import Finish, HeadProjections
 from assay.nn.axes import Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import OuterRecurrence
 from assay.nn.scan import Keys, Values
@@ -37,6 +38,7 @@ class GatedLinearAttn(ConvolvedHeads):
     """Linear attention whose every key channel forgets at its own, data-dependent rate."""
 
     version: ClassVar[int] = 3
+    finish: ClassVar[Finish] = "scaled"
 
     num_heads: int = 2
     expand_k: float = 0.5
@@ -62,7 +64,15 @@ class GatedMemory(GatedReading, OuterRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
+    @property
+    def beside(self) -> tuple[nn.Linear, ...]:
+        return (cast(nn.Linear, self.decay[0]),)
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        if fused("gates"):
+            up = cast(nn.Linear, self.decay[1])
+            shares = {"heads": self.heads.heads, "scale": 1 / self.normalizer}
+            return q, k, v, gate_kernels.per_channel(linear(beside[0], up.weight), up.bias, "logsigmoid", **shares)
         # In the weights' precision, also under autocast: bf16 has no decay between .996 and 1.
-        decay = logsigmoid(self.decay(x).to(self.norm.weight.dtype)) / self.normalizer
-        return q * self.heads.key_dim**-0.5, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)
+        decay = logsigmoid(self.decay[1](beside[0]).to(self.norm.weight.dtype)) / self.normalizer
+        return q, k, v, rearrange(decay, "b t (h d) -> b h t d", h=self.heads.heads)

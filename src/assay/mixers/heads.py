@@ -6,15 +6,15 @@ from typing import ClassVar, Literal
 import torch
 from einops import rearrange
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from assay.core.errors import UserError
 from assay.mixers.base import InnerConvolution, Mixer, MixerModule
-from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.attention import Finish, HeadProjections, head_dim
 from assay.nn.axes import Read, Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import Norm
 from assay.nn.recurrence import DeltaRecurrence, Recurrence
-from assay.nn.scan import Keys, Values, unit
+from assay.nn.scan import Keys, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,8 @@ class MatrixHeads(Mixer):
 
     swish: ClassVar[bool] = False
     """Whether queries, keys and values pass a SiLU also where no convolution comes before it."""
+    finish: ClassVar[Finish] = "none"
+    """What becomes of queries and keys after that."""
 
     num_heads: int = 4
     expand_k: float = 1.0
@@ -97,6 +99,7 @@ class MatrixHeads(Mixer):
             value_dim=self.value_dim(d_model),
             conv=self.inner_kernel,
             swish=self.swish or bool(self.inner_kernel),
+            finish=self.finish,
         )
 
 
@@ -113,6 +116,7 @@ class DeltaHeads(ConvolvedHeads):
     """Options of a mixer that overwrites by the delta rule."""
 
     swish: ClassVar[bool] = True
+    finish: ClassVar[Finish] = "unit"
 
     beta_max: float = 1.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
@@ -124,15 +128,21 @@ class DeltaHeads(ConvolvedHeads):
 
 
 class DeltaMemory(DeltaRecurrence, MixerModule):
-    """Writes by the delta rule: queries and keys become unit vectors, b_t = beta_max * sigmoid(W_b x_t)."""
+    """Writes by the delta rule: queries and keys are unit vectors, b_t = beta_max * sigmoid(W_b x_t)."""
 
     beta_max: float
     beta: nn.Linear
     norm: Norm
 
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
-        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
-        return unit(q) * self.heads.key_dim**-0.5, unit(k), v, rearrange(beta, "b t h -> b h t")
+    @property
+    def beside(self) -> tuple[nn.Linear, ...]:
+        return (self.beta,)
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        if fused("gates"):
+            return q, k, v, gate_kernels.per_head(beside[0], None, "sigmoid", scale=self.beta_max)
+        beta = self.beta_max * torch.sigmoid(beside[0].to(self.norm.weight.dtype))
+        return q, k, v, rearrange(beta, "b t h -> b h t")
 
 
 class GatedReading(Recurrence):
@@ -142,7 +152,4 @@ class GatedReading(Recurrence):
     norm: Norm
 
     def read(self, o: Read, x: Tokens) -> Tokens:
-        o = self.norm(o.to(self.norm.weight.dtype))
-        if self.gate is not None:
-            o = o * rearrange(silu(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
-        return self.heads.merge(o)
+        return self.heads.out(self.norm.of_heads(o, None if self.gate is None else self.gate(x)))

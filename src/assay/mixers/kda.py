@@ -16,9 +16,11 @@ layer of attention after every third of these: `hybrid:pattern=kda+kda+kda+atten
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -27,10 +29,11 @@ from assay.mixers.base import MixerModule
 from assay.mixers.heads import DeltaHeads
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Read, Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.random import for_shapes_alone
 from assay.nn.recurrence import GeneralRecurrence
-from assay.nn.scan import Keys, PerChannel, Values, unit
+from assay.nn.scan import Keys, PerChannel, Values
 
 
 @mixers.register("kda")
@@ -55,15 +58,18 @@ class ChannelDecayMemory(GeneralRecurrence, MixerModule):
         self.gate = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, values))
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
-        beta = self.beta_max * torch.sigmoid(self.beta(x).to(self.norm.weight.dtype))
-        q, k, log_decay = unit(q) * self.heads.key_dim**-0.5, unit(k), self.decay(x)
+    @property
+    def beside(self) -> tuple[nn.Linear, ...]:
+        return self.beta, cast(nn.Linear, self.decay.project[0])
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
+        beta, low = beside
+        beta, log_decay = self.beta_max * torch.sigmoid(beta.to(self.norm.weight.dtype)), self.decay(low)
         written = rearrange(beta, "b t h -> b h t 1") * k
         return q, written, v, -written, log_decay.exp() * k, log_decay
 
     def read(self, o: Read, x: Tokens) -> Tokens:
-        gate = rearrange(torch.sigmoid(self.gate(x)), "b t (h d) -> b h t d", h=self.heads.heads)
-        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)) * gate)
+        return self.heads.out(self.norm.of_heads(o, self.gate(x), act="sigmoid"))
 
 
 class ChannelDecay(nn.Module):
@@ -80,6 +86,10 @@ class ChannelDecay(nn.Module):
             self.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
             self.log_rate.uniform_(1, 16).log_()
 
-    def forward(self, x: Tokens) -> PerChannel:
-        dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
+    def forward(self, low: Float[Tensor, "batch time rank"]) -> PerChannel:
+        """Return log a, given W_1 x."""
+        if fused("gates"):
+            dt = gate_kernels.per_channel(self.project[1](low), self.bias, "softplus", heads=len(self.log_rate))
+            return -self.log_rate.exp()[:, None, None] * dt
+        dt = softplus(self.project[1](low).to(self.bias.dtype) + self.bias)
         return -self.log_rate.exp()[:, None, None] * rearrange(dt, "b t (h d) -> b h t d", h=len(self.log_rate))

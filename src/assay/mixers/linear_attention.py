@@ -90,5 +90,4 @@ class MatrixMemory(MixerModule):
 
     def _read(self, o: Read) -> Tokens:
         o = divided(o) if self.normalize else o
-        # Norms are taken in the weights' precision, also under autocast.
-        return self.heads.merge(self.norm(o.to(self.norm.weight.dtype)))
+        return self.heads.out(self.norm.of_heads(o))

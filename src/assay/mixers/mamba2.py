@@ -23,15 +23,16 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
-from assay.nn.convolution import short_convolution
-from assay.nn.norm import LAYER_EPS, Norm
+from assay.nn.convolution import ShortConvolution, short_convolution
+from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, state_space_kernels
+from assay.nn.norm import LAYER_EPS, Norm, precision
 from assay.nn.recurrence import SelectiveDecay
 from assay.nn.scan import MatrixState, outer_loop, outer_scan
 
@@ -94,6 +95,8 @@ class StateSpace(MixerModule):
         self.out = nn.Linear(heads * width, d_model, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:
+        if fused("state_space"):
+            return self._fused(x)
         z, ubc = self._projected(x)
         u, written = self._written(x, self.convolution(ubc))
         o, _ = outer_scan(*written)
@@ -110,6 +113,29 @@ class StateSpace(MixerModule):
         o, memory = outer_loop(*written, state=memory)
         return self._read(o, u, z).squeeze(1), (seen, memory)
 
+    def _fused(self, x: Tokens) -> Tokens:
+        """Return the same by kernels. dt stands beside B here, which has fewer channels than u."""
+        width, own = self.heads * self.state_shape[2], sum(self.sizes)
+        gate, written = self.project.weight.split([self.project.out_features - own, own])
+        missing = -(own + self.heads) % ALIGNED
+        empty = written.new_zeros(missing, written.shape[1])
+        projected = linear(x, torch.cat([written, self.decay.project.weight, empty]))
+        convolution = self.convolution if isinstance(self.convolution, ShortConvolution) else None
+        shared = (Part(width + i * self.sizes[1], 1, self.sizes[1]) for i in range(2))
+        u, b, c, rest = head_kernels.heads(
+            projected,
+            None if convolution is None else convolution.weight,
+            None if convolution is None else convolution.bias,
+            None,
+            Plan((Part(0, self.heads, self.state_shape[2]), *shared), swish=True),
+        )
+        dt, log_decay = self.decay(rest[..., : self.heads])
+        o, _ = outer_scan(c, (dt[..., None] * b).to(b.dtype), u, log_decay)
+        read = state_space_kernels.gate_then_norm(
+            o, u, linear(x, gate), self.skip, self.norm.weight, eps=LAYER_EPS, dtype=precision(self.norm.weight)
+        )
+        return self.out(read)
+
     def _projected(self, x: Tokens) -> tuple[Float[Tensor, "batch time width"], Float[Tensor, "batch time ubc"]]:
         """Return the gate's input, and u, B and C before the convolution."""
         z, ubc = self.project(x).split([self.project.out_features - sum(self.sizes), sum(self.sizes)], dim=-1)
@@ -119,7 +145,7 @@ class StateSpace(MixerModule):
         """Return the heads' inputs, and the arguments of the scan."""
         u, b, c = silu(convolved).split(self.sizes, dim=-1)
         u = rearrange(u, "b t (h d) -> b h t d", h=self.heads)
-        dt, log_decay = self.decay(x)
+        dt, log_decay = self.decay(self.decay.project(x))
         return u, (c[:, None], b[:, None], dt[..., None] * u, log_decay)
 
     def _read(self, o: Read, u: Read, z: Float[Tensor, "batch time width"]) -> Tokens:

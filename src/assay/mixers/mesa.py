@@ -113,7 +113,7 @@ class LeastSquaresMemory(MixerModule):
         return LEAST_RIDGE + softplus(self.ridge)
 
     def _read(self, o: Read) -> Tokens:
-        return self.out(rearrange(self.norm(o.to(self.norm.weight.dtype)), "b h t e -> b t (h e)"))
+        return self.out(self.norm.of_heads(o))
 
 
 @in_float32

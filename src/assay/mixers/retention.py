@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.mixers.heads import ConvolvedHeads, GatedReading
-from assay.nn.attention import HeadProjections, head_dim
+from assay.nn.attention import Finish, HeadProjections, head_dim
 from assay.nn.axes import Token, Tokens
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.recurrence import OuterRecurrence
@@ -39,6 +39,7 @@ class Retention(ConvolvedHeads):
     """Linear attention whose heads forget at fixed rates, from 32 tokens on, each twice as long."""
 
     version: ClassVar[int] = 2
+    finish: ClassVar[Finish] = "rotary"
 
     expand_v: float = 2.0
 
@@ -55,10 +56,10 @@ class FadingMemory(GatedReading, OuterRecurrence, MixerModule):
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
         h = torch.arange(self.heads.heads, dtype=self.norm.weight.dtype, device=x.device)
         log_decay = torch.log1p(-torch.exp2(-5 - h))[:, None].expand(*v.shape[:3])
-        return rotate(q * self.heads.key_dim**-0.5), rotate(k), v, log_decay
+        return q, k, v, log_decay
 
     def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
         seen, memory = state

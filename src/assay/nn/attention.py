@@ -1,18 +1,22 @@
 """Attention over heads: its projections, softmax attention in a window, and linear attention in chunks are here."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
-from assay.nn.convolution import short_convolution
-from assay.nn.rotary import rotate
+from assay.nn.convolution import ShortConvolution, short_convolution
+from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels
+from assay.nn.rotary import rotate, turns
+from assay.nn.scan import unit
 from assay.nn.whole import whole
+
+Finish = Literal["none", "scaled", "unit", "rotary"]
 
 
 class HeadProjections(nn.Module):
@@ -22,6 +26,8 @@ class HeadProjections(nn.Module):
     in the state mixers: with the .02 of language models the default run needs 1.5 times as many steps to 98 %.
 
     `conv` is the kernel of a short convolution on queries, keys and values, 0: none; `swish` applies a SiLU after it.
+    `finish` is what recurrences then do to queries and keys: "scaled" divides queries by sqrt(d); "unit" does so after
+    giving both the length 1, and "rotary" before turning both by their positions.
     """
 
     def __init__(
@@ -34,8 +40,10 @@ class HeadProjections(nn.Module):
         value_dim: int,
         conv: int = 0,
         swish: bool = False,
+        finish: Finish = "none",
     ) -> None:
         super().__init__()
+        self.finish: Finish = finish
         self.heads, self.kv_heads, self.key_dim, self.value_dim = heads, kv_heads, key_dim, value_dim
         self.sizes = [heads * key_dim, kv_heads * key_dim, kv_heads * value_dim]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
@@ -43,7 +51,44 @@ class HeadProjections(nn.Module):
         self.out = nn.Linear(heads * value_dim, d_model, bias=False)
 
     def split(self, x: Tokens) -> tuple[Queries, Keys, Values]:
-        return self._in_heads(self.convolution(self.qkv(x)))
+        return self.split_beside(x, ())[0]
+
+    def split_beside(
+        self, x: Tokens, beside: Sequence[nn.Linear]
+    ) -> tuple[tuple[Queries, Keys, Values], Sequence[Tensor]]:
+        """Return queries, keys and values, and what small layers without a bias make of the same tokens."""
+        if not (fused("heads") and (self.finish != "none" or self.swish)):
+            return self._in_heads(self.convolution(self.qkv(x))), [layer(x) for layer in beside]
+        if not (beside and fused("projection")):
+            q, k, v, _ = self._in_heads_fused(self.qkv(x))
+            return (q, k, v), [layer(x) for layer in beside]
+        sizes = [layer.out_features for layer in beside]
+        missing = -(self.qkv.out_features + sum(sizes)) % ALIGNED
+        empty = self.qkv.weight.new_zeros(missing, self.qkv.in_features)
+        weight = torch.cat([self.qkv.weight, *(layer.weight for layer in beside), empty])
+        q, k, v, rest = self._in_heads_fused(linear(x, weight))
+        return (q, k, v), rest.split([*sizes, missing], dim=-1)[:-1]
+
+    def _in_heads_fused(self, projected: Float[Tensor, "batch time channels"]) -> list[Tensor]:
+        """Return queries, keys and values by one kernel each, and the channels after theirs."""
+        kinds = {"unit": self.finish == "unit", "rotary": self.finish == "rotary"}
+        scale = 1.0 if self.finish == "none" else self.key_dim**-0.5
+        queries, keys, _ = self.sizes
+        parts = (
+            Part(0, self.heads, self.key_dim, **kinds, scale=scale),
+            Part(queries, self.kv_heads, self.key_dim, **kinds),
+            Part(queries + keys, self.kv_heads, self.value_dim),
+        )
+        weights = (
+            (self.convolution.weight, self.convolution.bias)
+            if isinstance(self.convolution, ShortConvolution)
+            else (None, None)
+        )
+        time, device = projected.shape[1], projected.device
+        angles = (
+            turns(time, self.key_dim, start=0, device=device, dtype=torch.float32) if self.finish == "rotary" else None
+        )
+        return head_kernels.heads(projected, *weights, angles, Plan(parts, self.swish))
 
     def init_seen(self, batch: int) -> Any:
         """Return what the convolution has seen before the first token: its part of a state."""
@@ -58,7 +103,16 @@ class HeadProjections(nn.Module):
         y = silu(y) if self.swish else y
         parts = zip(y.split(self.sizes, dim=-1), (self.heads, self.kv_heads, self.kv_heads), strict=True)
         q, k, v = (rearrange(part, "b t (h d) -> b h t d", h=heads) for part, heads in parts)
-        return q, k, v
+        scale = self.key_dim**-0.5
+        match self.finish:
+            case "none":
+                return q, k, v
+            case "scaled":
+                return q * scale, k, v
+            case "unit":
+                return unit(q) * scale, unit(k), v
+            case "rotary":
+                return rotate(q * scale), rotate(k), v
 
     def merge(self, o: Read) -> Tokens:
         return self.out(rearrange(o, "b h t e -> b t (h e)"))

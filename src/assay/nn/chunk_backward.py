@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 
 from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile, to_left, to_right
+from assay.nn.chunk_forward import LENGTHS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr,
                      DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, CARRIED: tl.constexpr,
                      DOT: tl.constexpr):  # fmt: skip
@@ -36,7 +37,7 @@ def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl
     put_columns(du + head * time * dv, found, to, time, dv, v0, ROWS, BV)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def carry_back(q, k, g, erased, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
                BV: tl.constexpr, CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """From the last chunk to the first: d_states[chunks] is given, d_states[n] is that of the state before chunk n.
@@ -66,7 +67,7 @@ def carry_back(q, k, g, erased, d_o, du, d_states, time, chunks, dk, dv, CHUNK: 
         put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks, dk, dv, CHUNK: tl.constexpr,
                    ROWS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                    DOT: tl.constexpr):  # fmt: skip
@@ -96,7 +97,7 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
     put(d_right + head * time * dk, keys, at, time, dk, ROWS, DK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, time, chunks, dk, dv,
                        CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                        DOT: tl.constexpr):  # fmt: skip
@@ -126,10 +127,12 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
     tl.store(d_beta + head * time + rows, strength, mask=rows < time)
 
 
-@triton.jit
-def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, time, chunks, dk, CHUNK: tl.constexpr,
-                       ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys and of b; one block of rows."""
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, chunks, dk, CHUNK: tl.constexpr,
+                       ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr,
+                       JOINED: tl.constexpr):  # fmt: skip
+    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys and of b; one block of rows. JOINED writes
+    the sum of both keys' slopes to d_k instead."""
     head, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
     chunk = at // CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
@@ -144,7 +147,7 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, time, chunks
     tl.store(d_beta + head * time + rows, strength + tl.load(d_beta + head * time + rows, mask=rows < time, other=0.0),
              mask=rows < time)  # fmt: skip
     d_erasing += head * time * dk
-    put(d_erasing, b * left + tile(d_erasing, at, time, dk, ROWS, DK), at, time, dk, ROWS, DK)
+    left = b * left + tile(d_erasing, at, time, dk, ROWS, DK)
     right = tile(d_right + head * time * dk, at, time, dk, ROWS, DK)
     own = b * pair(d_a, at, at, CHUNK, ROWS)
     right += to_right(own, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
@@ -153,23 +156,33 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, time, chunks
         late_b = tl.load(beta + head * time + late_rows, mask=late_rows < time, other=0.0).to(tl.float32)[:, None]
         weights = late_b * pair(d_a, late, at, CHUNK, ROWS)
         right += to_right(weights, k, g, late, at, time, dk, ROWS, DK, CHANNEL, DOT, False)
-    put(d_right + head * time * dk, right, at, time, dk, ROWS, DK)
+    if JOINED:
+        put(d_k + head * time * dk, left + right, at, time, dk, ROWS, DK)
+    else:
+        put(d_erasing, left, at, time, dk, ROWS, DK)
+        put(d_right + head * time * dk, right, at, time, dk, ROWS, DK)
 
 
-@triton.jit
-def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, time, chunks, dk, dv,
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, time, chunks, dk, dv,
                     CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                     DELTA: tl.constexpr):  # fmt: skip
     """G stands beside q and k alone, as q e^G and k e^-G, so its slope is q dq + k d_erasing - k d_right, and that of
-    the chunk's end what the state after it receives. A log decay gets the sum of those from its own token on."""
+    the chunk's end what the state after it receives. A log decay gets the sum of those from its own token on. d_q
+    and d_k get the slopes of q and k in their dtype."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = chunk * CHUNK
     keys_at = head * time * dk
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * tile(dq + keys_at, at, time, dk, CHUNK, DK)
-    slope -= keys * tile(d_right + keys_at, at, time, dk, CHUNK, DK)
+    queries = tile(dq + keys_at, at, time, dk, CHUNK, DK)
+    right = tile(d_right + keys_at, at, time, dk, CHUNK, DK)
+    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * queries - keys * right
     if DELTA:
-        slope += keys * tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
+        erasing = tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
+        slope += keys * erasing
+        right += erasing
+    put(d_q + keys_at, queries, at, time, dk, CHUNK, DK)
+    put(d_k + keys_at, right, at, time, dk, CHUNK, DK)
     after = (head * (chunks + 1) + chunk + 1) * dk * dv
     end = tl.zeros((DK,), dtype=tl.float32)
     for v0 in range(0, dv, BV):

@@ -15,11 +15,13 @@ import triton.language as tl
 
 from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile
 
+LENGTHS = ["time", "chunks"]
+"""Arguments whose values no kernel is compiled for: one compilation serves every length."""
 FLOOR = tl.constexpr(-32.0)
 """A log decay below counts as this, so that a difference of two sums over a chunk keeps four digits."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constexpr):
     """G of a chunk: sums of log decays from its first token on."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -27,7 +29,7 @@ def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constex
     put(g + head * chunks * CHUNK * dk, tl.cumsum(steps, axis=0), chunk * CHUNK, chunks * CHUNK, dk, CHUNK, DK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
              CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere: one block of rows against one of columns."""
@@ -113,7 +115,7 @@ def put_block(t, values, row, column, CHUNK: tl.constexpr):
     tl.store(t + i[:, None] * CHUNK + j[None, :], values)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
               BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """fresh = T (b v), erased = T (b k e^G)."""
@@ -129,7 +131,7 @@ def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.c
         put_columns(fresh + head * time * dv, tl.dot(solved, values, input_precision=DOT), at, time, dv, v0, CHUNK, BV)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
           CHANNEL: tl.constexpr, DELTA: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """From chunk to chunk: states[0] is given, states[n + 1] is the state after chunk n. `v` is `fresh` under the delta
@@ -154,7 +156,7 @@ def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr,
         put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
             BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
     """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j, for one block of rows."""

@@ -23,13 +23,13 @@ class ShortConvolution(nn.Module):
             nn.init.uniform_(parameter, -(kernel**-0.5), kernel**-0.5)
 
     def forward(self, x: Tokens) -> Tokens:
-        return self._shifted(self._weighted(x)).to(x.dtype)
-
-    def _weighted(self, x: Tokens) -> Tokens:
         if scan.backend == "triton":
             from assay.nn.convolution_kernels import convolve
 
-            return convolve(x, self.weight)
+            return convolve(x, self.weight, self.bias)
+        return self._shifted(self._weighted(x)).to(x.dtype)
+
+    def _weighted(self, x: Tokens) -> Tokens:
         # A few shifted products are faster on a CPU than a depthwise convolution and its gradient.
         padded, time = pad(x, (0, 0, self.kernel - 1, 0)), x.shape[1]
         return sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))

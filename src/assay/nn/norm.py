@@ -1,13 +1,17 @@
 """Root-mean-square normalisation (Zhang and Sennrich 2019) keeps the dtype of its input."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
+from torch.nn.functional import rms_norm, silu
 
 from assay.core.on_use import Later
+from assay.nn.axes import Read, Tokens
+from assay.nn.fused import fused, reading_kernels
 from assay.nn.whole import has_kernels, whole
 
 kernels: Any = Later("assay.nn.kernels")  # Triton, which is on CUDA alone
@@ -26,6 +30,23 @@ class Norm(nn.RMSNorm):
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         alone, together = partial(_alone, eps=self.eps), partial(_together, eps=self.eps)
         return whole(alone, together, x, self.weight.to(x.dtype))
+
+    def of_heads(self, o: Read, gate: Tokens | None = None, *, act: Literal["silu", "sigmoid"] = "silu") -> Tokens:
+        """Return RMSNorm(o) * act(gate), the norm head by head, with the heads side by side in a token."""
+        if fused("reading"):
+            return reading_kernels.gated_norm(o, gate, self.weight, eps=self.eps, act=act, dtype=precision(self.weight))
+        # Norms are taken in the weights' precision, also under autocast.
+        o = self(o.to(self.weight.dtype))
+        if gate is not None:
+            shares = silu(gate) if act == "silu" else torch.sigmoid(gate)
+            o = o * rearrange(shares, "b t (h d) -> b h t d", h=o.shape[1])
+        return rearrange(o, "b h t d -> b t (h d)")
+
+
+def precision(weight: Tensor) -> torch.dtype:
+    """Return what a product after a norm with that weight takes."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
 def _alone(x: Float[Tensor, "*batch d"], gains: Float[Tensor, " d"], *, eps: float | None) -> Float[Tensor, "*batch d"]:

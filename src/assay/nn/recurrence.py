@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Token, Tokens
+from assay.nn.fused import fused, gate_kernels
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import (
     Keys,
@@ -27,8 +29,9 @@ from assay.nn.scan import (
 
 
 class Recurrence(nn.Module):
-    """A layer around a recurrence: `written` maps tokens and their heads to its arguments, `read` maps its outputs to
-    tokens. The state is what the convolution on the heads has seen, and the recurrence's matrix."""
+    """A layer around a recurrence: `written` maps tokens, their heads and what the layers of `beside` make of them to
+    its arguments, `read` maps its outputs to tokens. The state is what the convolution on the heads has seen, and the
+    recurrence's matrix."""
 
     scan: Callable[..., tuple[Tensor, Tensor]]
     loop: Callable[..., tuple[Tensor, Tensor]]
@@ -37,14 +40,20 @@ class Recurrence(nn.Module):
         super().__init__()
         self.heads = heads
 
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values) -> tuple[Tensor, ...]:
+    @property
+    def beside(self) -> tuple[nn.Linear, ...]:
+        """Small layers without a bias, which may run as one product with the heads' projections."""
+        return ()
+
+    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
         raise NotImplementedError(f"{type(self).__name__}.written")
 
     def read(self, o: Values, x: Tokens) -> Tokens:
         raise NotImplementedError(f"{type(self).__name__}.read")
 
     def forward(self, x: Tokens) -> Tokens:
-        o, _ = self.scan(*self.written(x, *self.heads.split(x)))
+        heads, beside = self.heads.split_beside(x, self.beside)
+        o, _ = self.scan(*self.written(x, *heads, *beside))
         return self.read(o, x)
 
     def init_state(self, batch: int) -> tuple[Any, MatrixState]:
@@ -55,7 +64,8 @@ class Recurrence(nn.Module):
     def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
         token, (seen, memory) = x[:, None], state
         qkv, seen = self.heads.split_next(x, seen)
-        o, memory = self.loop(*self.written(token, *qkv), state=memory)
+        beside = (layer(token) for layer in self.beside)
+        o, memory = self.loop(*self.written(token, *qkv, *beside), state=memory)
         return self.read(o, token).squeeze(1), (seen, memory)
 
 
@@ -88,7 +98,10 @@ class SelectiveDecay(nn.Module):
         rate = torch.empty(heads).uniform_(slowest, 16).clamp_(min=1e-4)  # 0 has no logarithm
         self.log_rate = nn.Parameter(rate.log())
 
-    def forward(self, x: Tokens) -> tuple[PerHead, PerHead]:
-        """Return dt and log a."""
-        dt = softplus(self.project(x).to(self.bias.dtype) + self.bias)
+    def forward(self, projected: Float[Tensor, "batch time heads"]) -> tuple[PerHead, PerHead]:
+        """Return dt and log a, given W x."""
+        if fused("gates"):
+            dt = gate_kernels.per_head(projected, self.bias, "softplus")
+            return dt, -self.log_rate.exp()[:, None] * dt
+        dt = softplus(projected.to(self.bias.dtype) + self.bias)
         return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")

@@ -24,6 +24,8 @@ from assay.core.errors import UserError
 from assay.nn import chunk_backward, chunk_forward
 from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
 
+BUSY = 128
+"""Programs that keep a GPU busy."""
 LARGEST_KEY = 128
 """Channels of a key that a program can hold."""
 
@@ -67,7 +69,8 @@ def _run(
     batch, heads = v.shape[:2]
     exact = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     state = v.new_zeros(batch, heads, k.shape[-1], v.shape[-1], dtype=torch.float32) if state is None else state
-    q, k, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (scale * q, k, log_decay))
+    q = q if scale == 1.0 else scale * q
+    q, k, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (q, k, log_decay))
     with torch.autocast(v.device.type, enabled=False):
         o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), "tf32x3" if exact else "tf32")  # type: ignore[no-untyped-call]
     return o, last
@@ -96,7 +99,8 @@ class _Scan(Function):
         q, k, v, *saved = ctx.saved_tensors
         beta = saved.pop(0) if ctx.has_beta else None
         log_decay, *kept = saved
-        return (*_Chunks(q, k, v, beta, log_decay, ctx.dot).backward(d_o, d_last, *kept), None)
+        chunks = _Chunks(q, k, v, beta, log_decay, ctx.dot)
+        return (*chunks.backward(d_o, d_last, *kept, decays=ctx.needs_input_grad[4]), None)
 
     @staticmethod
     def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -135,6 +139,11 @@ class _Chunks:
         self.rows = 16 if self.channel else chunk
         self.block = min(64, max(16, triton.next_power_of_2(self.dv)))
         self.blocks = triton.cdiv(self.dv, self.block)
+        # From chunk to chunk a head's value channels go their own ways: few long sequences are cut finer there.
+        self.narrow = self.block
+        while self.narrow > 16 and self.heads * triton.cdiv(self.dv, self.narrow) < BUSY:
+            self.narrow //= 2
+        self.ways = triton.cdiv(self.dv, self.narrow)
         key = max(16, triton.next_power_of_2(self.dk))
         self.sizes = (self.time, self.chunks, self.dk, self.dv)
         self.shapes = {"CHUNK": chunk, "DK": key}
@@ -147,8 +156,8 @@ class _Chunks:
         states[:, :, 0] = state
         kinds = {**self.shapes, "BV": self.block, **self.way}
         written = fresh if self.delta else self.v
-        chunk_forward.carry[(self.heads, self.blocks)](
-            self.k, written, g, erased, u, states, *self.sizes, DELTA=self.delta, **kinds
+        chunk_forward.carry[(self.heads, self.ways)](
+            self.k, written, g, erased, u, states, *self.sizes, DELTA=self.delta, **{**kinds, "BV": self.narrow}
         )
         o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
         chunk_forward.outputs[(self.heads, self.chunks * self.chunk // self.rows, self.blocks)](
@@ -181,56 +190,65 @@ class _Chunks:
         return g, u, fresh, erased, solved
 
     def backward(
-        self, d_o: Tensor, d_last: Tensor, g: Tensor, states: Tensor, *kept: Tensor
+        self, d_o: Tensor, d_last: Tensor, g: Tensor, states: Tensor, *kept: Tensor, decays: bool
     ) -> tuple[Tensor | None, ...]:
+        """Return the slopes of all inputs; that of the log decay, which needs a pass of its own, only if `decays`."""
         d_o = d_o.contiguous()
         u, fresh, erased, solved = kept if self.delta else (self.v, self.v, self.k, self.k)
         d_states = torch.empty_like(states)
         d_states[:, :, -1] = d_last
         kinds = {**self.shapes, "BV": self.block, **self.way}
         rows = self.chunks * self.chunk // self.rows
-        du = self.empty(self.shape)
+        # Slopes that no later kernel reads have the dtype of their inputs at once.
+        du = self.empty(self.shape) if self.delta else torch.empty_like(self.v)
         if self.delta:
             chunk_backward.slopes_of_writes[(self.heads, rows, self.blocks)](
                 self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=False, **kinds
             )
-        chunk_backward.carry_back[(self.heads, self.blocks)](
-            self.q, self.k, g, erased, d_o, du, d_states, *self.sizes, DELTA=self.delta, **kinds
-        )
+        chunk_backward.carry_back[(self.heads, self.ways)](
+            self.q, self.k, g, erased, d_o, du, d_states, *self.sizes, DELTA=self.delta,
+            **{**kinds, "BV": self.narrow},
+        )  # fmt: skip
         if not self.delta:
             chunk_backward.slopes_of_writes[(self.heads, rows, self.blocks)](
                 self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=True, **kinds
             )
-        dq, d_right = (self.empty(*self.shape[:3], self.dk) for _ in range(2))
+        dq = self.empty(self.q.shape) if decays else torch.empty_like(self.q)
+        d_right = self.empty(self.k.shape) if decays or self.delta else torch.empty_like(self.k)
         chunk_backward.slopes_of_keys[(self.heads, rows)](
             self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, ROWS=self.rows, **kinds
         )
+        d_k = torch.empty_like(self.k) if decays or self.delta else d_right
         d_erasing, d_beta, d_v = d_right, None, du
         if self.delta:
-            d_v, d_erasing, d_beta = self.through_solution(g, states, du, d_right, fresh, erased, solved)
-        d_log = torch.empty_like(self.log_decay)
+            d_v, d_erasing, d_beta = self.through_solution(
+                g, states, du, d_right, fresh, erased, solved, None if decays else d_k
+            )
+        if not decays:
+            return dq, d_k, d_v, d_beta, None, d_states[:, :, 0]
+        d_log, d_q = torch.empty_like(self.log_decay), torch.empty_like(self.q)
         chunk_backward.slopes_of_decay[(self.heads, self.chunks)](
-            self.q, self.k, g, dq, d_erasing, d_right, states, d_states, d_log, *self.sizes, **self.shapes,
+            self.q, self.k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, *self.sizes, **self.shapes,
             BV=self.block, CHANNEL=self.channel, DELTA=self.delta,
         )  # fmt: skip
-        d_k = d_right + d_erasing if self.delta else d_right
-        own = (self.q, self.k, self.v, self.beta)
-        slopes = zip((dq, d_k, d_v, d_beta), own, strict=True)
-        return (*(None if d is None or x is None else d.to(x.dtype) for d, x in slopes), d_log, d_states[:, :, 0])
+        return d_q, d_k, d_v, d_beta, d_log, d_states[:, :, 0]
 
     def through_solution(
-        self, g: Tensor, states: Tensor, du: Tensor, d_right: Tensor, fresh: Tensor, erased: Tensor, solved: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return dv, the slope of the keys that erase, and db; adds to the slope of the keys that are written."""
+        self, g: Tensor, states: Tensor, du: Tensor, d_right: Tensor, fresh: Tensor, erased: Tensor, solved: Tensor,
+        d_k: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Return dv, the slope of the keys that erase, and db; adds to the slope of the keys that are written, and
+        writes the sum of both to `d_k` if there is one."""
         time, chunks, dk, _ = self.sizes
-        d_v, d_erasing, d_beta = self.empty(self.shape), self.empty(*self.shape[:3], dk), self.empty(*self.shape[:3])
+        d_v, d_beta = torch.empty_like(self.v), self.empty(self.shape[:3])
+        d_erasing = self.empty(self.k.shape)
         d_a = torch.empty_like(solved)
         chunk_backward.slopes_of_solution[(self.heads, chunks)](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
             BV=self.block, **self.shapes, **self.way,
         )  # fmt: skip
         chunk_backward.slopes_of_overlaps[(self.heads, chunks * self.chunk // self.rows)](
-            self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, time, chunks, dk, ROWS=self.rows, **self.shapes,
-            **self.way,
+            self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks, dk,
+            ROWS=self.rows, JOINED=d_k is not None, **self.shapes, **self.way,
         )  # fmt: skip
         return d_v, d_erasing, d_beta

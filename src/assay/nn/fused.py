@@ -1,0 +1,51 @@
+"""Which operations around a recurrence run as one Triton kernel each, under `--backend triton`.
+
+    heads        convolution, SiLU, unit length or rotary positions of q, k and v    nn/head_kernels.py
+    reading      RMSNorm of every head's output and the gate                         nn/reading_kernels.py
+    state_space  all around Mamba-2's recurrence                                     nn/state_space_kernels.py
+    gates        decays and strengths of writing                                     nn/gate_kernels.py
+    projection   q, k, v and the layer's small projections as one product            nn/attention.py
+
+A part that is not in FUSED runs as written in torch.
+"""
+
+from typing import Any, NamedTuple
+
+from assay.core.on_use import Later
+from assay.nn import scan
+
+gate_kernels: Any = Later("assay.nn.gate_kernels")  # Triton, which is on CUDA alone
+head_kernels: Any = Later("assay.nn.head_kernels")
+reading_kernels: Any = Later("assay.nn.reading_kernels")
+state_space_kernels: Any = Later("assay.nn.state_space_kernels")
+
+FUSED = {"gates", "heads", "reading", "projection", "state_space"}
+ALIGNED = 64
+"""Channels of a joint projection are a multiple of this: rows of bf16 that begin in odd places slow a product down."""
+
+
+def fused(part: str) -> bool:
+    """Return whether that runs as one kernel."""
+    return scan.backend == "triton" and part in FUSED
+
+
+class Part(NamedTuple):
+    """Some heads of the projection, from channel `start` on."""
+
+    start: int
+    heads: int
+    d: int
+    unit: bool = False
+    rotary: bool = False
+    scale: float = 1.0
+
+
+class Plan(NamedTuple):
+    """All heads of a projection, and whether a SiLU comes first."""
+
+    parts: tuple[Part, ...]
+    swish: bool
+
+    @property
+    def channels(self) -> int:
+        return sum(part.heads * part.d for part in self.parts)

@@ -1,0 +1,167 @@
+"""Triton kernels make decays and strengths of writing of a projection: each number is read once and written once.
+
+    y = scale * f(x + bias)        f: sigmoid, logsigmoid or softplus
+
+x is (models, sequences, time, heads d), y (models, sequences, heads, time, d), float32, as the scans read it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+NUMBERS = 2048
+"""Numbers in a block of rows."""
+PROGRAMS = 512
+"""Programs that share the rows of a model in the backward pass, each with its own sums for the bias."""
+Kind = Literal["sigmoid", "logsigmoid", "softplus"]
+KINDS: tuple[Kind, ...] = ("sigmoid", "logsigmoid", "softplus")
+
+
+def per_head(
+    x: Float[Tensor, "batch time heads"], bias: Float[Tensor, " heads"] | None, kind: Kind, *, scale: float = 1.0
+) -> Float[Tensor, "batch heads time"]:
+    return per_channel(x, bias, kind, heads=x.shape[-1], scale=scale).squeeze(-1)
+
+
+def per_channel(
+    x: Float[Tensor, "batch time channels"],
+    bias: Float[Tensor, " channels"] | None,
+    kind: Kind,
+    *,
+    heads: int,
+    scale: float = 1.0,
+) -> Float[Tensor, "batch heads time d"]:
+    own = None if bias is None else bias[None]
+    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale)[0]
+
+
+class _Gates(Function):
+    @staticmethod
+    def forward(x: Tensor, bias: Tensor | None, heads: int, kind: int, scale: float) -> Tensor:
+        x = _dense(x)
+        models, sequences, time, channels = x.shape
+        y = torch.empty(models, sequences, heads, time, channels // heads, device=x.device)
+        width, rows = _block(channels)
+        _gates[(models * sequences, triton.cdiv(time, rows))](
+            x, x if bias is None else bias.contiguous(), y, *x.stride()[:3], sequences, time, channels,
+            channels // heads, scale, width, rows, kind, bias is not None,
+        )  # fmt: skip
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, bias, *ctx.options = inputs
+        ctx.biased = bias is not None
+        ctx.save_for_backward(x, *([bias] if ctx.biased else []))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, *biases = ctx.saved_tensors
+        heads, kind, scale = ctx.options
+        x = _dense(x)
+        models, sequences, time, channels = x.shape
+        width, rows = _block(channels)
+        blocks = triton.cdiv(time, rows)
+        programs = min(PROGRAMS, sequences * blocks)
+        dx = torch.empty(x.shape, device=x.device, dtype=x.dtype)
+        sums = torch.empty(models, programs, channels, device=x.device)
+        _gates_back[(programs, models)](
+            x, biases[0].contiguous() if biases else x, slope.contiguous(), dx, sums, *x.stride()[:3], sequences,
+            blocks, time, channels, channels // heads, scale, width, rows, kind, ctx.biased,
+        )  # fmt: skip
+        return dx, sums.sum(dim=1).to(biases[0].dtype) if biases else None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Sequence[int | None], x: Tensor, bias: Tensor | None, *options: Any
+    ) -> tuple[Tensor, int]:
+        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
+
+        def own(given: Tensor | None, dim: int | None) -> Tensor | None:
+            if given is None:
+                return None
+            return (given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)).squeeze(1)
+
+        return _Gates.apply(own(x, dims[0]), own(bias, dims[1]), *options)[:, None], 0
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Return x with neighbouring channels; any other strides will do."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _block(channels: int) -> tuple[int, int]:
+    """Return the width and the rows of a block."""
+    width = triton.next_power_of_2(channels)
+    return width, min(128, max(1, NUMBERS // width))
+
+
+@triton.jit
+def _softplus(z):
+    """log(1 + e^z) = max(z, 0) + log(1 + s), s = e^-|z|. 1 + s would lose the digits of a small s, so the logarithm is
+    2 atanh(t) of t = s / (2 + s) <= 1/3, whose series is good to 1e-8 after seven terms."""
+    small = tl.exp(-tl.abs(z))
+    t = small / (2.0 + small)
+    u = t * t
+    series = 1.0 / 7 + u * (1.0 / 9 + u * (1.0 / 11 + u / 13.0))
+    return tl.maximum(z, 0.0) + 2.0 * t * (1.0 + u * (1.0 / 3 + u * (1.0 / 5 + u * series)))
+
+
+@triton.jit(do_not_specialize=["sequences", "time"])
+def _gates(x, bias, y, x_model, x_sequence, x_row, sequences, time, channels, d, scale, WIDTH: tl.constexpr,
+           ROWS: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
+    sequence = tl.program_id(0).to(tl.int64)
+    model = sequence // sequences
+    rows, own = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    inside = (rows < time)[:, None] & (own < channels)[None, :]
+    x += model * x_model + (sequence % sequences) * x_sequence
+    z = tl.load(x + rows[:, None] * x_row + own[None, :], mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        z += tl.load(bias + model * channels + own, mask=own < channels, other=0.0).to(tl.float32)[None, :]
+    if KIND == 0:
+        found = tl.sigmoid(z)
+    elif KIND == 1:
+        found = -_softplus(-z)
+    else:
+        found = _softplus(z)
+    at = sequence * time * channels + (own // d * time * d + own % d)[None, :] + rows[:, None] * d
+    tl.store(y + at, scale * found, mask=inside)
+
+
+@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
+def _gates_back(x, bias, slope, dx, sums, x_model, x_sequence, x_row, sequences, blocks, time, channels, d, scale,
+                WIDTH: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
+    """A program has every so-manieth block of a model's rows."""
+    program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    own = tl.arange(0, WIDTH)
+    total = tl.zeros((WIDTH,), dtype=tl.float32)
+    x += model * x_model
+    for block in range(program, sequences * blocks, programs):
+        place = (block // blocks).to(tl.int64)
+        start = (model * sequences + place) * time * channels
+        rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
+        inside = (rows < time)[:, None] & (own < channels)[None, :]
+        given = x + place * x_sequence + rows[:, None] * x_row + own[None, :]
+        z = tl.load(given, mask=inside, other=0.0).to(tl.float32)
+        if BIASED:
+            z += tl.load(bias + model * channels + own, mask=own < channels, other=0.0).to(tl.float32)[None, :]
+        in_heads = start + (own // d * time * d + own % d)[None, :] + rows[:, None] * d
+        pull = scale * tl.load(slope + in_heads, mask=inside, other=0.0).to(tl.float32)
+        share = tl.sigmoid(z)
+        if KIND == 0:
+            pull = pull * share * (1.0 - share)
+        elif KIND == 1:
+            pull = pull * (1.0 - share)
+        else:
+            pull = pull * share
+        tl.store(dx + start + rows[:, None] * channels + own[None, :], pull, mask=inside)
+        total += tl.sum(pull, axis=0)
+    tl.store(sums + (model * programs + program) * channels + own, total, mask=own < channels)

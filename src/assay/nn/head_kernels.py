@@ -1,0 +1,242 @@
+"""Triton kernels make queries, keys and values of a projection: each number is read once and written once.
+
+    h = conv(x) + bias, then a SiLU;   y = scale * h,  or h / |h|,  or h turned by its position       head by head
+
+The projection is (models, sequences, time, channels); heads are written as (models, sequences, heads, time, d), as the
+scans read them. Sums are float32, results have the dtype of the projection. Channels beyond the heads' are returned as
+they are. Backward, `_slopes` makes the slopes of h, with the sums for weights and bias, and convolution_kernels.py
+those of x.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from assay.nn.convolution_kernels import correlate
+from assay.nn.fused import Part, Plan
+
+NUMBERS = 2048
+"""Numbers in a block of rows of one head."""
+PROGRAMS = 256
+"""Programs that share the tokens of a model in the sums for the weights' gradient."""
+
+
+def heads(
+    x: Float[Tensor, "batch time channels"],
+    weight: Float[Tensor, "convolved kernel"] | None,
+    bias: Float[Tensor, " convolved"] | None,
+    turns: tuple[Tensor, Tensor] | None,
+    plan: Plan,
+) -> list[Tensor]:
+    """Return the heads of every part, then the channels that no part has. `turns` are cosines and sines of rotary
+    positions, (time, d / 2)."""
+    cos, sin = turns or (None, None)
+    own = (None if given is None else given[None] for given in (weight, bias))
+    return [found[0] for found in _Heads.apply(x[None], *own, cos, sin, plan)]
+
+
+class _Heads(Function):
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, cos: Tensor | None, sin: Tensor | None, plan: Plan
+    ) -> tuple[Tensor, ...]:
+        run = _Run(x, weight, bias, cos, sin, plan)
+        return (*(run.written(part) for part in plan.parts), run.x[..., plan.channels :].clone())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.plan = inputs
+        ctx.given = [x is not None for x in tensors]
+        ctx.save_for_backward(*(x for x in tensors if x is not None))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        saved = iter(ctx.saved_tensors)
+        inputs: list[Any] = [*(next(saved) if given else None for given in ctx.given), ctx.plan]
+        run = _Run(*inputs)
+        return (*run.backward(*slopes), None, None, None)
+
+    @staticmethod
+    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """Take a bank's axis as that of the models. No tensor has one yet but of size 1; turns are all models'."""
+
+        def own(x: Tensor | None, dim: int | None) -> Tensor | None:
+            if x is None:
+                return None
+            return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
+
+        found = _Heads.apply(*map(own, inputs[:3], dims[:3]), *inputs[3:])
+        return tuple(x[:, None] for x in found), (0,) * len(found)
+
+
+class _Run:
+    """Sizes and launches of the kernels for one set of tensors."""
+
+    def __init__(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, cos: Tensor | None, sin: Tensor | None, plan: Plan
+    ) -> None:
+        self.plan, self.x = plan, x.contiguous()
+        self.models, self.sequences, self.time, self.channels = x.shape
+        self.weight = None if weight is None else weight.contiguous()
+        self.bias = None if bias is None else bias.contiguous()
+        self.taps = 0 if weight is None else weight.shape[-1]
+        # What is not there is not read either, but a kernel takes no None beside tensors of other calls.
+        self.read = [x if given is None else given for given in (self.weight, self.bias, cos, sin)]
+
+    def options(self, part: Part) -> dict[str, Any]:
+        width = triton.next_power_of_2(part.d)
+        way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "BIASED": self.bias is not None}
+        return {"WIDTH": width, "ROWS": min(64, max(1, NUMBERS // width)), "TAPS": self.taps, **way}
+
+    def written(self, part: Part) -> Tensor:
+        options = self.options(part)
+        y = self.x.new_empty(self.models, self.sequences, part.heads, self.time, part.d)
+        grid = (self.models * self.sequences * part.heads, triton.cdiv(self.time, options["ROWS"]))
+        sizes = (self.sequences, part.heads, self.time, part.d, self.channels, self.plan.channels, part.start)
+        _written[grid](self.x, *self.read, y, *sizes, part.scale, **options)
+        return y
+
+    def backward(self, *slopes: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        own, rest = self.plan.channels, slopes[-1]
+        dx = torch.empty_like(self.x)
+        if own < self.channels:
+            dx[..., own:] = rest
+        # Without a convolution the slopes of h are those of x.
+        dh = self.x.new_empty(*self.x.shape[:-1], own) if self.taps else dx
+        sums = self.x.new_empty(self.models, PROGRAMS, own, self.taps + 1, dtype=torch.float32)
+        for part, slope in zip(self.plan.parts, slopes[:-1], strict=True):
+            options = self.options(part)
+            blocks = triton.cdiv(self.time, options["ROWS"])
+            programs = min(PROGRAMS, self.sequences * blocks)
+            sizes = (self.sequences, blocks, self.time, part.d, self.channels, dh.shape[-1], own, part.start)
+            _slopes[(programs, part.heads, self.models)](
+                self.x, *self.read, slope.contiguous(), dh, sums, *sizes, PROGRAMS, part.scale,
+                **options, SUMS=triton.next_power_of_2(self.taps + 1),
+            )  # fmt: skip
+            if self.taps and programs < PROGRAMS:
+                sums[:, programs:, part.start : part.start + part.heads * part.d] = 0
+        if self.weight is None:
+            return dx, None, None
+        correlate(dh, self.weight, dx, back=True)
+        total = sums.sum(dim=1)
+        d_bias = None if self.bias is None else total[..., -1].to(self.bias.dtype)
+        return dx, total[..., :-1].to(self.weight.dtype), d_bias
+
+
+@triton.jit
+def _convolved(x, weight, bias, rows, columns, inside, time, channels, TAPS: tl.constexpr, BIASED: tl.constexpr,
+               ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    """Return h before its SiLU at some tokens and channels, zeros outside."""
+    if TAPS == 0:
+        here = (rows < time)[:, None] & inside[None, :]
+        found = tl.load(x + rows[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
+    else:
+        found = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
+        for i in tl.static_range(TAPS):
+            at = rows + (i - TAPS + 1)
+            here = ((at >= 0) & (at < time))[:, None] & inside[None, :]
+            given = tl.load(x + at[:, None] * channels + columns[None, :], mask=here, other=0.0).to(tl.float32)
+            tap = tl.load(weight + columns * TAPS + i, mask=inside, other=0.0).to(tl.float32)
+            found += given * tap[None, :]
+    if BIASED:
+        found += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    return found
+
+
+@triton.jit
+def _turn(table, rows, place, inside, time, half):
+    """Load cosines or sines of rotary positions for both halves of the channels."""
+    here = (rows < time)[:, None] & inside[None, :]
+    return tl.load(table + rows[:, None] * half + place[None, :], mask=here, other=0.0)
+
+
+@triton.jit(do_not_specialize=["sequences", "time"])
+def _written(x, weight, bias, cos, sin, y, sequences, heads, time, d, channels, convolved, start, scale,
+             WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr, UNIT: tl.constexpr,
+             ROTARY: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    sequence, head = program // heads, program % heads
+    rows, own = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    inside = own < d
+    x += sequence * time * channels
+    weight += (sequence // sequences) * convolved * TAPS
+    bias += (sequence // sequences) * convolved
+    first = start + head * d
+    h = _convolved(x, weight, bias, rows, first + own, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+    if SWISH:
+        h = h * tl.sigmoid(h)
+    if UNIT:
+        h = h * tl.rsqrt(tl.sum(h * h, axis=1) + 1e-6)[:, None]
+    if ROTARY:
+        half = d // 2
+        place = tl.where(own < half, own, own - half)
+        partner = tl.where(own < half, own + half, own - half)
+        other = _convolved(x, weight, bias, rows, first + partner, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+        if SWISH:
+            other = other * tl.sigmoid(other)
+        sign = tl.where(own < half, -1.0, 1.0)
+        h = h * _turn(cos, rows, place, inside, time, half) + (
+            sign[None, :] * other * _turn(sin, rows, place, inside, time, half)
+        )
+    at = y + program * time * d + rows[:, None] * d + own[None, :]
+    tl.store(at, scale * h, mask=(rows < time)[:, None] & inside[None, :])
+
+
+@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
+def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time, d, channels, wide, convolved, start,
+            most, scale, WIDTH: tl.constexpr, ROWS: tl.constexpr, TAPS: tl.constexpr, SWISH: tl.constexpr,
+            UNIT: tl.constexpr, ROTARY: tl.constexpr, BIASED: tl.constexpr, SUMS: tl.constexpr):  # fmt: skip
+    """Slopes of h, and sums over tokens for the gradients of the taps and, in the last column, of the bias. A program
+    has every so-manieth block of a model's tokens, for one head."""
+    program, head, model = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    own = tl.arange(0, WIDTH)
+    inside = own < d
+    columns = start + head * d + own
+    weight += model * convolved * TAPS
+    bias += model * convolved
+    total = tl.zeros((SUMS, WIDTH), dtype=tl.float32)
+    which = tl.arange(0, SUMS)[:, None]
+    for unit in range(program, sequences * blocks, tl.num_programs(0)):
+        sequence = model * sequences + unit // blocks
+        rows = (unit % blocks) * ROWS + tl.arange(0, ROWS)
+        here = (rows < time)[:, None] & inside[None, :]
+        given = x + sequence * time * channels
+        h = _convolved(given, weight, bias, rows, columns, inside, time, channels, TAPS, BIASED, ROWS, WIDTH)
+        from_heads = slope + (sequence * tl.num_programs(1) + head) * time * d + rows[:, None] * d
+        pull = scale * tl.load(from_heads + own[None, :], mask=here, other=0.0).to(tl.float32)
+        gate = tl.sigmoid(h)
+        if UNIT:
+            y = h * gate if SWISH else h
+            over = tl.rsqrt(tl.sum(y * y, axis=1) + 1e-6)[:, None]
+            y = y * over
+            pull = over * (pull - y * tl.sum(pull * y, axis=1)[:, None])
+        if ROTARY:
+            half = d // 2
+            place = tl.where(own < half, own, own - half)
+            partner = tl.where(own < half, own + half, own - half)
+            sign = tl.where(own < half, 1.0, -1.0)
+            other = scale * tl.load(from_heads + partner[None, :], mask=here, other=0.0).to(tl.float32)
+            pull = pull * _turn(cos, rows, place, inside, time, half) + (
+                sign[None, :] * other * _turn(sin, rows, place, inside, time, half)
+            )
+        if SWISH:
+            pull = pull * gate * (1.0 + h * (1.0 - gate))
+        tl.store(dh + sequence * time * wide + rows[:, None] * wide + columns[None, :], pull, mask=here)
+        if TAPS > 0:
+            for i in tl.static_range(TAPS):
+                at = rows + (i - TAPS + 1)
+                past = ((at >= 0) & (at < time))[:, None] & inside[None, :]
+                seen = tl.load(given + at[:, None] * channels + columns[None, :], mask=past, other=0.0).to(tl.float32)
+                total += tl.where(which == i, tl.sum(seen * pull, axis=0)[None, :], 0.0)
+            total += tl.where(which == TAPS, tl.sum(pull, axis=0)[None, :], 0.0)
+    if TAPS > 0:
+        to = sums + ((model * most + program) * convolved + columns) * (TAPS + 1)
+        tl.store(to[None, :] + which, total, mask=(which <= TAPS) & inside[None, :])

@@ -1,0 +1,162 @@
+"""Triton kernels normalise every head's output and multiply it by its gate: each number is read once and written once.
+
+    y = gain o / sqrt(mean(o^2) + eps) * act(gate)        the mean over a head's channels; act: silu or sigmoid
+
+o is (models, sequences, heads, time, d), as the scans write it; the gate and y are (models, sequences, time, heads d),
+as the projections have them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+NUMBERS = 2048
+"""Numbers in a block of rows of one head."""
+PROGRAMS = 1024
+"""Programs that share the rows of a model in the backward pass, each with its own sums for the gains."""
+Act = Literal["silu", "sigmoid"]
+
+
+def gated_norm(
+    o: Float[Tensor, "batch heads time d"],
+    gate: Float[Tensor, "batch time channels"] | None,
+    gains: Float[Tensor, " d"],
+    *,
+    eps: float,
+    act: Act,
+    dtype: torch.dtype,
+) -> Float[Tensor, "batch time channels"]:
+    given = None if gate is None else gate[None]
+    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype)[0]
+
+
+class _GatedNorm(Function):
+    @staticmethod
+    def forward(o: Tensor, gate: Tensor | None, gains: Tensor, eps: float, swish: bool, dtype: torch.dtype) -> Tensor:
+        o = _dense(o)
+        models, sequences, heads, time, d = o.shape
+        y = torch.empty(models, sequences, time, heads * d, device=o.device, dtype=dtype)
+        width, rows = _block(d)
+        gate = y if gate is None else gate.contiguous()
+        _read[(models * sequences * heads, triton.cdiv(time, rows))](
+            o, gate, gains.contiguous(), y, *o.stride()[:4], sequences, heads, time, d, eps, width, rows, gate is not y,
+            swish,
+        )  # fmt: skip
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        o, gate, gains, ctx.eps, ctx.swish, _ = inputs
+        ctx.gated = gate is not None
+        ctx.save_for_backward(o, gains, *([gate] if ctx.gated else []))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        o, gains, *gates = ctx.saved_tensors
+        o, slope = _dense(o), slope.contiguous()
+        gate = gates[0].contiguous() if gates else slope
+        models, sequences, heads, time, d = o.shape
+        width, rows = _block(d)
+        blocks = triton.cdiv(time, rows)
+        programs = min(PROGRAMS, sequences * heads * blocks)
+        d_o = torch.empty(o.shape, device=o.device, dtype=o.dtype)
+        d_gate = torch.empty_like(gate) if gates else d_o
+        sums = torch.empty(models, programs, d, device=o.device)
+        _read_back[(programs, models)](
+            o, gate, gains.contiguous(), slope, d_o, d_gate, sums, *o.stride()[:4], sequences, heads, blocks, time, d,
+            ctx.eps, width, rows, ctx.gated, ctx.swish,
+        )  # fmt: skip
+        return d_o, d_gate if gates else None, sums.sum(dim=1).to(gains.dtype), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Sequence[int | None], o: Tensor, gate: Tensor | None, gains: Tensor, *options: Any
+    ) -> tuple[Tensor, int]:
+        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
+
+        def own(x: Tensor | None, dim: int | None) -> Tensor | None:
+            if x is None:
+                return None
+            return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
+
+        found = _GatedNorm.apply(*map(own, (o, gate, gains), dims[:3]), *options)
+        return found[:, None], 0
+
+
+def _dense(o: Tensor) -> Tensor:
+    """Return o with neighbouring channels; any other strides will do."""
+    return o if o.stride(-1) == 1 else o.contiguous()
+
+
+def _block(d: int) -> tuple[int, int]:
+    """Return the width and the rows of a block."""
+    width = triton.next_power_of_2(d)
+    return width, min(64, max(1, NUMBERS // width))
+
+
+@triton.jit(do_not_specialize=["sequences", "time"])
+def _read(o, gate, gains, y, o_model, o_sequence, o_head, o_row, sequences, heads, time, d, eps, WIDTH: tl.constexpr,
+          ROWS: tl.constexpr, GATED: tl.constexpr, SWISH: tl.constexpr):  # fmt: skip
+    program = tl.program_id(0).to(tl.int64)
+    sequence, head = program // heads, program % heads
+    model = sequence // sequences
+    rows, own = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    inside = (rows < time)[:, None] & (own < d)[None, :]
+    o += model * o_model + (sequence % sequences) * o_sequence + head * o_head
+    given = tl.load(o + rows[:, None] * o_row + own[None, :], mask=inside, other=0.0).to(tl.float32)
+    gain = tl.load(gains + model * d + own, mask=own < d, other=0.0).to(tl.float32)
+    found = given * tl.rsqrt(tl.sum(given * given, axis=1) / d + eps)[:, None] * gain[None, :]
+    at = (sequence * time + rows)[:, None] * (heads * d) + head * d + own[None, :]
+    if GATED:
+        z = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
+        found = found * tl.sigmoid(z)
+        if SWISH:
+            found = found * z
+    tl.store(y + at, found, mask=inside)
+
+
+@triton.jit(do_not_specialize=["sequences", "blocks", "time"])
+def _read_back(o, gate, gains, slope, d_o, d_gate, sums, o_model, o_sequence, o_head, o_row, sequences, heads, blocks,
+               time, d, eps, WIDTH: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr,
+               SWISH: tl.constexpr):  # fmt: skip
+    """A program has every so-manieth block of a model's rows."""
+    program, programs, model = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    own = tl.arange(0, WIDTH)
+    gain = tl.load(gains + model * d + own, mask=own < d, other=0.0).to(tl.float32)[None, :]
+    total = tl.zeros((WIDTH,), dtype=tl.float32)
+    o += model * o_model
+    for block in range(program, sequences * heads * blocks, programs):
+        rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
+        head = (block // blocks) % heads
+        place = (block // blocks // heads).to(tl.int64)
+        sequence = model * sequences + place
+        inside = (rows < time)[:, None] & (own < d)[None, :]
+        at_o = o + place * o_sequence + head * o_head + rows[:, None] * o_row + own[None, :]
+        given = tl.load(at_o, mask=inside, other=0.0).to(tl.float32)
+        over = tl.rsqrt(tl.sum(given * given, axis=1) / d + eps)[:, None]
+        unit = given * over
+        at = (sequence * time + rows)[:, None] * (heads * d) + head * d + own[None, :]
+        pull = tl.load(slope + at, mask=inside, other=0.0).to(tl.float32)
+        if GATED:
+            z = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
+            share = tl.sigmoid(z)
+            through = share * (1.0 - share)
+            if SWISH:
+                through = share * (1.0 + z * (1.0 - share))
+                share = share * z
+            tl.store(d_gate + at, pull * unit * gain * through, mask=inside)
+            pull = pull * share
+        total += tl.sum(pull * unit, axis=0)
+        pull = pull * gain
+        along = tl.sum(pull * unit, axis=1)[:, None] / d
+        to = d_o + ((sequence * heads + head) * time + rows)[:, None] * d + own[None, :]
+        tl.store(to, over * (pull - unit * along), mask=inside)
+    tl.store(sums + (model * programs + program) * d + own, total, mask=own < d)
