@@ -1,14 +1,15 @@
 """A card as data and as text: one line per question, what it costs, and the verdicts in words."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import Speed
-from assay.card.judge import Line, in_words
-from assay.card.protocol import VERSION, Tier
+from assay.card.judge import NAMED, Line, in_words
+from assay.card.protocol import ANCHORS, VERSION, Tier
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
 from assay.report.text import render
@@ -26,6 +27,10 @@ class Card:
     """The other mixers' answers, by question."""
     speeds: Mapping[str, Speed]
     """Of this mixer and of the field, measured here."""
+    agreements: Sequence[Agreement] = ()
+    """How the anchors came out here, where shipped records were compared with what was trained here."""
+    lent: Set[str] = frozenset()
+    """The mixers whose records are shipped ones."""
 
     LEAD: ClassVar[tuple[str, ...]] = (
         "question", "score", "floor", "ceiling", "rank", "rate", "best of the field",
@@ -54,6 +59,9 @@ class Card:
             "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
             "size": dict(self.lines[0].answer.sizes),
             "speed": {name: asdict(found) for name, found in self.speeds.items()},
+            "anchors": {
+                each.question: {"gaps": dict(each.gaps), "p": each.p, "agree": each.holds} for each in self.agreements
+            },
             "verdicts": in_words(self.lines),
         }
 
@@ -65,7 +73,19 @@ class Card:
             textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ")
             for sentence in in_words(self.lines)
         ]
-        return "\n".join([head, "", table, "", *self.costs(), "", *verdicts])
+        return "\n".join([head, "", table, "", *self.costs(), *self.comparable(width), "", *verdicts])
+
+    def comparable(self, width: int = 118) -> list[str]:
+        """Say which of the field's records are shipped ones, and whether this machine may be compared with them."""
+        if not self.agreements:
+            return []
+        apart = [str(each) for each in self.agreements if not each.holds]
+        told = f"field: records of {len(self.lent)} mixers ship with assay. "
+        if apart:
+            told += f"Not ranked where the anchors, trained again here, come out differently: {'; '.join(apart)}. "
+        if kept := [str(each) for each in self.agreements if each.holds]:
+            told += f"The anchors, trained again here, agree: {'; '.join(kept)}."
+        return textwrap.wrap(told, width, subsequent_indent="  ")
 
     def costs(self) -> list[str]:
         sizes = self.lines[0].answer.sizes
@@ -78,12 +98,10 @@ class Card:
         mine = self.speeds.get(self.mixer)
         if mine:
             said.append(f"speed here: {mine.trained:,.0f} tokens/s trained, {mine.decoded:,.0f} decoded, one layer")
-            beside = [
-                f"{mine.trained / other.trained:.2g} and {mine.decoded / other.decoded:.2g} times {name}'s"
-                for name, other in self.speeds.items()
-                if name != self.mixer
-            ]
-            said += [f"  that is {'; '.join(beside)}"] if beside else []
+            times = {name: mine.trained / other.trained for name, other in self.speeds.items() if name != self.mixer}
+            chosen = list(dict.fromkeys(name for name in (*ANCHORS, *times) if name in times))[:NAMED]
+            beside = [f"{times[name]:.2g} times {name}'s" for name in chosen]
+            said += [f"  trained, that is {', '.join(beside)}"] if beside else []
         return said
 
 

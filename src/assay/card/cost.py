@@ -1,5 +1,5 @@
-"""Measures on this machine what a mixer costs: tokens per second trained and decoded, beside attention. Never stored or
-shipped: a speed belongs to the machine it was measured on."""
+"""Measures on this machine what a mixer costs: tokens per second trained and decoded, beside attention, and how long a
+card of it will take. Never stored or shipped: a speed belongs to the machine it was measured on."""
 
 import time
 from collections.abc import Callable
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from assay.api import configure
+from assay.card.protocol import KEPT, SCREENING, Question, Tier
 from assay.mixers import mixers
 from assay.nn.random import initialised_from, stream
+from assay.studies import studies
 
 WIDTH, BATCH, LENGTH = 64, 8, 256
 DECODED = 64
@@ -52,3 +55,44 @@ def _seconds(run: Callable[[], None], device: torch.device) -> float:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+TIMED = 4
+"""Training steps that are timed for an estimate, after one that warms up."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds of one core, or of one GPU, for the questions of a mixer."""
+
+    least: float
+    """Every question answered by its first rates and seeds, at the full number of steps."""
+    most: float
+    """Every rate trained in full, one more beyond the grid, and all again for twice as long."""
+
+
+def expected(tier: Tier, question: Question, mixer: str, device: torch.device) -> Expected:
+    """Estimate from a few training steps what a question will take."""
+    per_step = _seconds_per_step(question, mixer, device)
+    rates, seeds = len(question.rates), len(tier.seeds)
+    least = rates / SCREENING + KEPT + seeds
+    most = rates / SCREENING + rates + 1 + seeds + (2 * seeds if question.goal is not None else 0)
+    return Expected(least * question.steps * per_step, most * question.steps * per_step)
+
+
+def _seconds_per_step(question: Question, mixer: str, device: torch.device) -> float:
+    from assay.studies.icl.icl import InContext
+    from assay.studies.icl.training import build
+    from assay.train.trainer import SingleTrainer
+
+    given = question.options(mixer, rate=question.rates[0], seed=0, steps=TIMED + 1)
+    given["train"] |= {"validate_every": 1, "curriculum": 0.0, "stop_at": 0.0}
+    study = configure(studies["icl"], None, given)
+    assert isinstance(study, InContext)
+    model = build(study.model, study.task, 0).to(device)
+    times = []
+    for _ in SingleTrainer(model, study.task, study.train, study.optimizer, seed=0).run():
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter())
+    return (times[-1] - times[0]) / (len(times) - 1)

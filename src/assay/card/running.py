@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from assay.api import Execution, Session, configure
-from assay.card.battery import Trial
+from assay.card.battery import Trial, wanted
 from assay.card.protocol import Tier
 from assay.core import shipped
 from assay.core.errors import UserError
@@ -25,10 +26,12 @@ class Runner:
     as_computed: Numerics | None = None
     """The numerics of runs computed elsewhere, whose ids are asked for; None: those of this machine."""
     _runs: dict[Trial, Run] = field(default_factory=dict)
+    lent: set[str] = field(default_factory=set)
+    """Mixers some of whose records are shipped ones."""
 
     def __call__(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
         runs = {trial: self.run_of(trial) for trial in trials}
-        there = {} if self.own else self.shipped()
+        there = {} if self.own else self.shipped
         plan = Plan(studies["icl"](), tuple(dict.fromkeys(runs.values())))
         session = Session.of(plan, self.execution)
         session = replace(session, todo=[run for run in session.todo if run.id not in there])
@@ -39,10 +42,29 @@ class Runner:
             why = (failed[0].error or "").strip().splitlines()[-1] if failed else "it was not computed"
             label = failed[0].run.label if failed else lost[0]
             raise UserError(f"the card has no number for {label}: {why}. `assay show` has the whole error.")
+        self.lent.update(trial.mixer for trial, run in runs.items() if trial.mixer and run.id not in found)
         return {trial: found.get(run.id) or there[run.id] for trial, run in runs.items()}
 
+    @cached_property
     def shipped(self) -> Mapping[str, Record]:
+        """Shipped records by id: a lower layer under the store, of which nothing is computed again."""
         return {record.run.id: record for record in shipped.records(f"card.{self.tier.name}")}
+
+    def only_shipped(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
+        """Return the records that ship, and compute nothing."""
+        found = {trial: self.shipped.get(self.run_of(trial).id) for trial in trials}
+        return {trial: record for trial, record in found.items() if record is not None}
+
+    def ships(self, mixer: str) -> bool:
+        """Return whether everything a card needs of a mixer ships."""
+        for question in self.tier.questions:
+            found: dict[Trial, Record] = {}
+            while missing := wanted(self.tier, question, mixer, found):
+                there = self.only_shipped(missing)
+                if len(there) < len(missing):
+                    return False
+                found |= there
+        return True
 
     def run_of(self, trial: Trial) -> Run:
         """Return the run of a trial, as `assay icl` plans it."""

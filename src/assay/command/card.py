@@ -9,8 +9,9 @@ $ assay card verify FOLDER                    what a reader runs: promises, ids,
 
 import argparse
 import json
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,10 +27,13 @@ from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
 
 if TYPE_CHECKING:
-    from assay.card.battery import Compute, Records, Trial
+    from assay.card.anchors import Agreement
+    from assay.card.battery import Answer, Compute, Records, Trial
     from assay.card.card import Card
+    from assay.card.cost import Expected
     from assay.card.running import Runner
 
+UNITS = {"s": 1, "m": 60, "h": 3600}
 PLACING = ("out", "device", "executor", "workers", "ray_address")
 CLOSE = 0.05
 """How far a score may move on another machine and still count as the same."""
@@ -42,18 +46,23 @@ def card(words: list[str]) -> int:
         return verbs[words[0]](words[1:])
     parser = _parser("card", card.__doc__ or "")
     parser.add_argument("mixers", nargs="+", metavar="FILE|MIXER", help="a Python file with mixers, or mixers by name")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run, and about how long it takes")
     parser.add_argument("--json", action="store_true", help="print the card as JSON")
+    parser.add_argument("--budget", type=_seconds, metavar="TIME", help="leave out what does not fit: 10m, 90s, 1h")
+    parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records there, as those that ship")
     args = parser.parse_args(words)
-    mine, foreign = _mixers(args.mixers)
-    field = _field(args, mine)
-    _check(foreign)
-    runner = _runner(args)
     if args.dry_run and args.json:
         raise UserError("--dry-run prints text: leave --json out.")
+    mine, foreign = _mixers(args.mixers)
+    runner = _runner(args)
+    field = _field(args, mine, runner)
+    _check(foreign)
+    runner = _within(args.budget, mine, runner)
     if args.dry_run:
         return _plan(mine, field, runner)
     cards, records = made(mine, field, runner)
+    if args.ship:
+        _ship(args.ship, runner, records)
     for each in cards:
         say(f"page: {_page(each, runner.execution.out, records)}")
     if args.json:
@@ -64,20 +73,28 @@ def card(words: list[str]) -> int:
 
 
 def _parser(verb: str, description: str) -> argparse.ArgumentParser:
-    from assay.card.protocol import ANCHORS, TIERS
+    from assay.card.protocol import TIERS
 
     parser = Parser(prog=f"assay {verb}", description=description)
-    parser.add_argument("--vs", nargs="+", metavar="MIXER", help=f"the field; default: {' '.join(ANCHORS)}")
+    parser.add_argument("--vs", nargs="+", metavar="MIXER", help="the field; default: every mixer whose records ship")
     parser.add_argument(
         "--tier", default="smoke", choices=list(TIERS), help="how much is asked: smoke is the one there is"
     )
     parser.add_argument("--own-baselines", action="store_true", help="train the field here, whatever ships with assay")
     parser.add_argument("--out", default="results", help=flags.OUT)
-    parser.add_argument("--device", default="auto", help=flags.DEVICE)
+    parser.add_argument("--device", help=f"{flags.DEVICE}; default: the tier's own, cpu for smoke")
     parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
     parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
     parser.add_argument("--ray-address", help=flags.RAY_ADDRESS)
     return parser
+
+
+def _seconds(word: str) -> float:
+    """Read a time: 10m, 90s, 1h, or seconds."""
+    number, unit = (word[:-1], word[-1]) if word[-1:] in UNITS else (word, "s")
+    if not number.isdecimal() or not int(number):
+        raise argparse.ArgumentTypeError(f"{word} is no time: give one such as 10m, 90s or 1h")
+    return float(number) * UNITS[unit]
 
 
 def _runner(args: argparse.Namespace) -> "Runner":
@@ -85,15 +102,19 @@ def _runner(args: argparse.Namespace) -> "Runner":
     from assay.card.protocol import TIERS
     from assay.card.running import Runner
 
+    tier = TIERS[args.tier]
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
-    execution = construct(Execution, placing, what="assay card")
-    return Runner(TIERS[args.tier], execution, computed, own=args.own_baselines)
+    execution = construct(Execution, {"device": tier.device, **placing}, what="assay card")
+    return Runner(tier, execution, computed, own=args.own_baselines)
 
 
-def _field(args: argparse.Namespace, mine: Sequence[str]) -> list[str]:
-    from assay.card.protocol import ANCHORS
+def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> list[str]:
+    """Return the mixers beside it: those asked for, or all whose records ship for this kind of device; where none do,
+    the anchors, which are trained here."""
+    from assay.card.protocol import ANCHORS, FIELD
 
-    field = dict.fromkeys(_spelled(word) for word in args.vs or ANCHORS)
+    words = args.vs or ([] if args.own_baselines else [word for word in FIELD if runner.ships(word)]) or ANCHORS
+    field = dict.fromkeys(_spelled(word) for word in words)
     return [word for word in field if word not in mine]
 
 
@@ -118,6 +139,7 @@ def made(
     tier, every = runner.tier, [*mine, *field]
     found = battery(tier, every, look or runner)
     answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in every} for q in tier.questions}
+    agreed = _agreed(answers, runner) if look is None and any(mixer not in runner.lent for mixer in mine) else {}
     speeds = {}
     if look is None:
         with activate(runner.numerics) as device:
@@ -125,9 +147,65 @@ def made(
     cards = []
     for mixer in mine:
         others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
-        lines = [line(answers[q.name][mixer], others[q.name], bounds(q, tier, found)) for q in tier.questions]
-        cards.append(Card(mixer, tier, lines, others, speeds))
+        apart = {name for name, one in agreed.items() if not one.holds and mixer not in runner.lent}
+        lines = []
+        for q in tier.questions:
+            ranked = [each for each in others[q.name] if q.name not in apart or each.mixer not in runner.lent]
+            lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
+        cards.append(Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(runner.lent)))
     return cards, found
+
+
+def _agreed(answers: "Mapping[str, Mapping[str, Answer]]", runner: "Runner") -> "dict[str, Agreement]":
+    """Train the anchors here, where shipped records stand beside what was trained here, and compare."""
+    from assay.card.anchors import agreements
+    from assay.card.battery import answer, battery
+    from assay.card.protocol import ANCHORS, FIELD
+
+    if not runner.lent:
+        return {}
+    tier = runner.tier
+    every = [*ANCHORS, *(word for word in FIELD if word in runner.lent and word not in ANCHORS)]
+    shipped = battery(tier, every, runner.only_shipped)
+    told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every} for q in tier.questions}
+    return agreements(tier, told, replace(runner, own=True))
+
+
+def _within(budget: float | None, mine: Sequence[str], runner: "Runner") -> "Runner":
+    """Leave out the last questions of a tier until the rest is expected to fit, at least one."""
+    if budget is None:
+        return runner
+    took = _expected(mine, runner)
+    tier, left = runner.tier, budget
+    for place, question in enumerate(tier.questions):
+        left -= took[question.name].most
+        if left < 0 and place:
+            kept, out = tier.questions[:place], [each.name for each in tier.questions[place:]]
+            say(f"left out, to stay within the budget: {', '.join(out)}")
+            return replace(runner, tier=replace(tier, questions=kept))
+    return runner
+
+
+def _expected(mine: Sequence[str], runner: "Runner") -> "dict[str, Expected]":
+    """Return the seconds that each question will take here, from a few training steps, over the workers there are."""
+    from assay.card.cost import Expected, expected
+    from assay.train.device import activate
+
+    with activate(runner.numerics) as device:
+        at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
+        found = {q.name: [expected(runner.tier, q, mixer, device) for mixer in mine] for q in runner.tier.questions}
+    return {
+        name: Expected(sum(each.least for each in told) / at_once, sum(each.most for each in told) / at_once)
+        for name, told in found.items()
+    }
+
+
+def _ship(folder: Path, runner: "Runner", records: "Records") -> None:
+    """Write the records of a card in the form in which those of the field ship."""
+    from assay.core import shipped
+
+    kept = {record.run.id: replace(record, artifacts=()) for record in records.values()}
+    shipped.write(folder / f"card.{runner.tier.name}.jsonl.gz", kept.values())
 
 
 def _page(one: "Card", out: Path, records: "Records") -> Path:
@@ -169,9 +247,10 @@ def _submit(words: list[str]) -> int:
     mine, foreign = _mixers([str(args.file)])
     if len(mine) != 1:
         raise UserError(f"'{args.file}' has {len(mine)} mixers ({', '.join(mine)}): submit one per file.")
-    field = _field(args, mine)
+    runner = _runner(args)
+    field = _field(args, mine, runner)
     _check(foreign)
-    cards, records = made(mine, field, _runner(args))
+    cards, records = made(mine, field, runner)
     told = {key: value for key, value in cards[0].to_json().items() if key != "speed"}  # it belongs to this machine
     pack(args.folder, args.file, records, {**told, "field": field})
     say(f"wrote {args.folder}: mixer.py, records.jsonl.gz, card.json. `assay card verify {args.folder}` tries them.")
@@ -263,11 +342,21 @@ def _check(words: Sequence[str]) -> None:
 
 
 def _plan(mine: Sequence[str], field: Sequence[str], runner: "Runner") -> int:
-    from assay.card.battery import wanted
+    """Say what would be run: the rounds of every question, and about how long they take here."""
+    from assay.core.estimate import duration
 
-    tier = runner.tier
+    tier, took = runner.tier, _expected(mine, runner)
     for question in tier.questions:
-        rates = len(wanted(tier, question, "", {}))
-        print(f"{question.name}: {rates} rates, then the winner with {len(tier.seeds)} seeds, {question.steps} steps")
-    print(f"for {', '.join(mine)}, next to {', '.join(field) or 'nobody'}; {tier.says}")
+        told = took[question.name]
+        print(
+            f"{question.name}: {len(question.rates)} rates, then the winner with {len(tier.seeds)} seeds, "
+            f"{question.steps} steps; {duration(told.least)} to {duration(told.most)}"
+        )
+    least, most = (sum(getattr(each, end) for each in took.values()) for end in ("least", "most"))
+    print(f"for {', '.join(mine)}: {duration(least)} to {duration(most)} in all; {tier.says}")
+    ships = [word for word in field if not runner.own and runner.ships(word)]
+    if ships:
+        print(f"next to {len(ships)} mixers whose records ship: {', '.join(ships)}")
+    if trained := [word for word in field if word not in ships]:
+        print(f"next to {', '.join(trained)}, which {'is' if len(trained) == 1 else 'are'} trained here too")
     return 0

@@ -1,0 +1,124 @@
+"""Shipped records are compared with what was trained here only where the anchors come out the same."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.card import anchors, cost, protocol
+from assay.card.anchors import agreement
+from assay.card.battery import Answer
+from assay.card.protocol import Question, Tier
+from assay.core import shipped
+
+Cli = Callable[..., tuple[int, str, str]]
+QUESTION = Question("recall", "recalls", "mqar")
+TINY = {"model_dim": 16, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
+TOY = Tier(
+    "smoke", "toy", (0, 1),
+    (Question("recall", "recalls", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=2:power_a=1",
+              model=TINY, steps=60, batch=16, eval_size=50, rates=(1e-7, 1e-2, 30.0)),),
+)  # fmt: skip
+TWIN = """
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.gru import GRU
+
+@mixers.register("twin")
+@dataclass(frozen=True, kw_only=True)
+class Twin(GRU):
+    aliases = ()
+"""
+
+
+def answered(name: str, *scores: float) -> Answer:
+    return Answer(name, QUESTION, dict(enumerate(scores)), rate=1e-2, at_edge=False, window=2)
+
+
+SHIPPED = {each.mixer: each for each in (answered("a", 0.9, 0.94), answered("b", 0.4, 0.43), answered("c", 0.7, 0.7))}
+
+
+@pytest.mark.parametrize(
+    ("own", "holds"),
+    [
+        ({"a": 0.92, "b": 0.41}, True),
+        ({"a": 0.95, "b": 0.36}, True),
+        ({"a": 0.60, "b": 0.15}, False),
+        ({"a": 1.00, "b": 0.75}, False),
+    ],
+    ids=["the same", "about the same", "both worse", "both better"],
+)
+def test_anchors_agree_only_where_a_difference_as_large_as_the_margin_is_ruled_out(
+    own: dict[str, float], holds: bool
+) -> None:
+    assert agreement("recall", own, SHIPPED, margin=0.2).holds is holds
+
+
+def test_seeds_that_vary_much_rule_nothing_out() -> None:
+    wild = {each.mixer: each for each in (answered("a", 0.2, 0.9), answered("b", 0.1, 0.8))}
+    assert not agreement("recall", {"a": 0.55, "b": 0.45}, wild, margin=0.2).holds
+
+
+@pytest.fixture
+def field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli) -> Path:
+    """Two mixers whose records ship, made by the command that makes those of the real field."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": TOY})
+    for module in (protocol, anchors):
+        monkeypatch.setattr(module, "ANCHORS", ("gru", "linear_attention"))
+    monkeypatch.setattr(protocol, "FIELD", ("gru", "linear_attention"))
+    monkeypatch.setattr(cost, "LENGTH", 16)
+    monkeypatch.setattr(cost, "REPEATS", 1)
+    made = tmp_path / "shipped"
+    code, _, err = cli(
+        "card", "gru", "linear_attention", "--own-baselines", "--ship", str(made), "--out", "elsewhere",
+        "--executor", "serial",
+    )  # fmt: skip
+    assert code == 0, err
+    monkeypatch.setattr(shipped, "FOLDER", made)
+    (tmp_path / "twin.py").write_text(TWIN)
+    return made / "card.smoke.jsonl.gz"
+
+
+def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli: Cli) -> None:
+    code, out, err = cli("card", "twin.py", "--json", "--executor", "serial")
+    assert code == 0, err
+    assert "linear_attention none optimizer.lr" not in err, "no rate of the field is tried again"
+    card = json.loads(out)[0]
+    assert card["anchors"]["recall"]["agree"], card["anchors"]
+    assert card["questions"]["recall"]["differences"].keys() == {"gru", "linear_attention"}
+    assert card["questions"]["recall"]["differences"]["gru"]["standing"] == "level"
+    code, out, err = cli("card", "gru", "--executor", "serial", "--out", "fresh")
+    assert code == 0 and "to run" not in err, "a mixer that ships is not trained at all"
+    assert not Path("fresh/.store").exists()
+
+
+def test_rows_of_another_recipe_are_shown_and_not_ranked(
+    field: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shipped scores that this machine cannot reproduce, as a recipe that was tampered with would give."""
+    for record in (changed := shipped.records("card.smoke")):
+        if record.run.seed in TOY.seeds and "accuracy" in record.metrics:
+            record.metrics["accuracy"] = record.metrics["accuracy"] + 0.6
+    shipped.write(field, changed)
+    code, out, err = cli("card", "twin.py", "--executor", "serial")
+    assert code == 0, err
+    assert "Not ranked where the anchors, trained again here, come out differently: recall" in out, out
+    told = json.loads(Path("results/card/twin.json").read_text())[0]
+    assert not told["questions"]["recall"]["differences"] and not told["anchors"]["recall"]["agree"]
+
+
+def test_a_budget_leaves_out_what_does_not_fit_and_says_so(
+    field: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = Question("copy", "copies", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=1", model=TINY, steps=60)
+    two = Tier("smoke", "toy", (0, 1), (*TOY.questions, second))
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": two})
+    words = ("card", "gru", "--vs", "gru", "--dry-run", "--executor", "serial")
+    code, out, err = cli(*words, "--budget", "1s")
+    assert code == 0 and "left out, to stay within the budget: copy" in err and "copy" not in out
+    code, out, err = cli(*words, "--budget", "9h")
+    assert code == 0 and "left out" not in err and "copy: 4 rates" in out and "in all" in out
+    code, out, err = cli(*words, "--budget", "soon")
+    assert code == 2 and "10m, 90s or 1h" in err
