@@ -78,6 +78,12 @@ class Method(Sized):
         """Return the method as the mixer `sparse_attention` runs it, or raise UserError."""
         return self
 
+    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+        """Return the slots of each KV head of this layer, for a method that shares them out unevenly: over all of the
+        model's layers and heads together no more than `slots` each, out of `length` keys. None: every head has `slots`.
+        An Evict method must not look at queries, keys and values here, which are those of the whole sequence."""
+        return None
+
     def vectors_read(self, visible: float, attended: float) -> float:
         """Return the vectors (a key or a value each) read in order to choose and to attend, given the keys in sight and
         the keys attended to, summed over queries and KV heads."""
@@ -247,10 +253,12 @@ class Prefix(Method):
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         length = self.length(layer.time)
-        slots = torch.tensor([budget.cache(length)], device=layer.q.device)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
         known = expect(self.score(layer, length), self, "score", shape, layer.k)
-        chosen = highest(known, slots, layer.exists[:, None, :length])
+        slots = budget.cache(length)
+        budgets = head_budgets(self, layer, length, slots)
+        count = torch.tensor([slots], device=layer.q.device) if budgets is None else budgets[..., None]
+        chosen = highest(known, count, layer.exists[:, None, :length])
         kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
         kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
         return kept
@@ -259,3 +267,14 @@ class Prefix(Method):
         length = self.length(time)
         left = min(length, budget.cache(length))
         return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
+
+
+def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+    """Return the checked budgets of a method, or None if every head has `slots`."""
+    found = method.budgets(layer, length, slots)
+    if found is None:
+        return None
+    if not layer.index < layer.layers:
+        raise UserError(f"{method.label} has budgets per layer, and the model does not say how many layers it has.")
+    shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1]}
+    return expect(found, method, "budgets", shape, layer.q, whole=True)
