@@ -16,7 +16,7 @@ residents *and* the new key, update the scores, evict one. So k slots mean k + 1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -248,6 +248,10 @@ class Prefix(Method):
         """Return the score of each key of the prefix, from what is known at its end; the highest are kept."""
         raise NotImplementedError(f"{type(self).__name__}.score")
 
+    def always(self, length: int) -> int:
+        """Return how many of the latest keys of the prefix every head keeps, whatever their scores."""
+        return 0
+
     def length(self, time: int) -> int:
         return min(time, self.prefix or time // 2)
 
@@ -267,6 +271,39 @@ class Prefix(Method):
         length = self.length(time)
         left = min(length, budget.cache(length))
         return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixOf(Prefix):
+    """A Prefix method that takes its scores from another one, and shares out the slots in a way of its own
+    (`budgets`)."""
+
+    method: Method = field(default_factory=lambda: attention.parse("snapkv"))
+    """Prefix method whose scores decide: snapkv, lagkv, expected_attention, ..."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.method, Prefix):
+            raise UserError(f"{self.name}: {self.method.label} cuts down no prefix; take snapkv, or another that does.")
+
+    @property
+    def inner(self) -> Prefix:
+        """The other method, with the same prefix."""
+        assert isinstance(self.method, Prefix)  # checked when it was made
+        return replace(self.method, prefix=self.prefix)
+
+    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        return self.inner.score(layer, length)
+
+    def always(self, length: int) -> int:
+        return self.inner.always(length)
+
+    def check(self, time: int, budget: Budget) -> None:
+        self.inner.check(time, budget)
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        # Which layer or head gets how much is its own business.
+        return 1.0 if budget.cache(self.length(time)) >= self.length(time) else None
 
 
 def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:

@@ -77,7 +77,9 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     _register()
     if not getattr(model, "_can_set_attn_implementation", lambda: False)():
         raise UserError(f"{type(model).__name__} does not use transformers' attention interface: it cannot be changed.")
-    state = State(tuple(lanes), [Usage() for _ in lanes], count, _rotary(model), any(map(_frequencies, model.modules())))
+    state = State(
+        tuple(lanes), [Usage() for _ in lanes], count, _rotary(model), any(map(_frequencies, model.modules()))
+    )
     configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}
     outer = {key: _ACTIVE.get(key) for key in configs}
