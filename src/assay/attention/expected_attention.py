@@ -7,7 +7,7 @@
 If queries are Gaussian, the exponential's argument is the logarithm of the expected exp(q . k_j / sqrt(d)). Where query
 heads share keys, the mean over the group decides. The first keys always stay, and their queries count for nothing.
 
-As published, in the form without calibration data: 512 positions to come, 4 sinks.
+As published. Of its two forms this is the one without calibration data, with 512 positions to come and 4 sinks.
 """
 
 from dataclasses import dataclass
