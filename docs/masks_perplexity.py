@@ -62,7 +62,9 @@ def picture(name: str) -> list[str]:
     """The name, what was chosen, and a line for each query."""
     chosen = lane(name)
     rng = stream(0, "masks")
-    heads = [[2 * torch.randn(1, 1, TIME, 8, generator=rng) for _ in range(3)] for _ in range(2 if name == "ada" else 1)]
+    heads = [
+        [2 * torch.randn(1, 1, TIME, 8, generator=rng) for _ in range(3)] for _ in range(2 if name == "ada" else 1)
+    ]
     q, k, v = (torch.cat(parts, dim=1) for parts in zip(*heads, strict=True))
     kept = attended([chosen], Layer(q, k, v, layers=LAYERS))[0, 0]
     named = {"block_size": "blocks of {}", "page_size": "pages of {}", "num_sink_tokens": "{} sink"}
