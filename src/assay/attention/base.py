@@ -5,8 +5,10 @@
               per block of queries, blocks of keys        chosen(layer)         cab_v3, cab_v4: a BlockSelect
     Evict     online: a cache of k slots, and an          initial_score(layer)  knorm, random_evict
               evicted key never comes back                score(before, step)   h2o, tova, keydiff
-    Prefix    a dense prefix is cut down once, then the   score(layer, n)       snapkv
+    Prefix    a dense prefix is cut down once, then the   score(layer, n)       snapkv, lagkv, expected_attention
               rest attends to what is left and to itself
+
+An Evict or a Prefix method may share its slots out unevenly over layers and heads (`budgets`): per_layer, pyramid, ada.
 
 All are causal and stay inside the model's own mask. A step of an Evict method is, as published: attend to the k
 residents *and* the new key, update the scores, evict one. So k slots mean k + 1 keys read, for a Pattern too:
@@ -76,7 +78,14 @@ class Method(Sized):
 
     def as_mixer(self) -> "Method":
         """Return the method as the mixer `sparse_attention` runs it, or raise UserError."""
+        if self.has_budgets:
+            raise UserError(f"{self.label} shares slots out over the layers of a model, and a mixer is one layer.")
         return self
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether it shares slots out unevenly."""
+        return type(self).budgets is not Method.budgets
 
     def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
         """Return the slots of each KV head of this layer, for a method that shares them out unevenly: over all of the
@@ -308,10 +317,12 @@ class PrefixOf(Prefix):
 
 def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
     """Return the checked budgets of a method, or None if every head has `slots`."""
-    found = method.budgets(layer, length, slots)
-    if found is None:
+    if not method.has_budgets:
         return None
     if not layer.index < layer.layers:
         raise UserError(f"{method.label} has budgets per layer, and the model does not say how many layers it has.")
+    found = method.budgets(layer, length, slots)
+    if found is None:
+        return None
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1]}
     return expect(found, method, "budgets", shape, layer.q, whole=True)

@@ -23,7 +23,7 @@ from assay.attention import attention
 from assay.attention.base import Prefix
 from assay.attention.layer import Layer, attention_weights
 
-QUERIES_AT_ONCE = 256
+QUERIES_AT_ONCE = 64
 """Weights of so many queries are in memory together."""
 
 

@@ -21,6 +21,7 @@ from assay.attention import attention
 from assay.attention.base import Budget, Evict, Method, Step
 from assay.attention.budget import BudgetTooSmall, shared_out
 from assay.attention.layer import Layer
+from assay.attention.replay import initial_score_of, score_of
 from assay.core.errors import UserError
 
 
@@ -53,14 +54,15 @@ class PerLayer(Evict):
     def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
         steps = max(1, layer.layers - 1)
         shares = [self.first + (self.last - self.first) * number / steps for number in range(layer.layers)]
-        own = shared_out(slots * layer.layers, shares, most=length)[min(layer.index, layer.layers - 1)]
+        own = shared_out(slots * layer.layers, shares, most=length)[layer.index]
         return torch.full((layer.rows, layer.k.shape[1]), own, device=layer.q.device)
 
     def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
-        return self.rule.initial_score(layer)
+        return initial_score_of(self.rule, layer)
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
-        return self.rule.score(before, step)
+        after = score_of(self.rule, before, step)  # the mean over heads, where the layer decides as a whole
+        return before if after is None else after
 
     def skips(self, layer: Layer) -> bool:
         return self.rule.skips(layer)
@@ -77,6 +79,3 @@ class PerLayer(Evict):
         if least < 1:
             raise BudgetTooSmall(f"{self.name}: {budget} gives {least} slots to a layer at {time} tokens.")
         self.rule.check(time, Budget(slots=least))
-
-    def as_mixer(self) -> Method:
-        raise UserError(f"{self.label} shares slots out over the layers of a model, and a mixer is one layer.")
