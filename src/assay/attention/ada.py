@@ -10,9 +10,9 @@ Scores are those of `method`, by default SnapKV's, whose window of w queries eve
 highest ones. `ada:method=pyramid` shares out the slots that the pyramid gives a layer: Ada-PyramidKV. With `rule=floor`
 no head falls below safeguard x k, and above that the highest scores win, wherever they are, as in kvpress.
 
-Differs from the paper: slots are rounded down, so that the total is never exceeded, and the window is SnapKV's 64 where
-the authors have 32. They decide per query head, and here the mean over the query heads that share keys decides, since
-nothing smaller can leave a cache. The safeguard of 0.2 and its formula are theirs.
+Differs from the paper: slots are rounded down, so that the total is never exceeded, where the authors' code rounds. The
+window is SnapKV's 64, and where query heads share keys the mean over the group decides. Their code can also weigh the
+scores of a head by how concentrated they are, which is left out. The safeguard of 0.2 and its formula are theirs.
 """
 
 from dataclasses import dataclass
