@@ -28,8 +28,17 @@ OPTIONS = {
     "cab_v3": "block_size=2",
     "cab_v4": "block_size=2",
     "snapkv": "window_size=2:kernel_size=3",
+    "ada": "method=observed:safeguard=0.0",
+    "pyramid": "method=(snapkv:window_size=2:kernel_size=3)",
+    "chunkkv": "method=observed:chunk_size=2",
+    "lagkv": "num_sink_tokens=1:lag_size=2",
+    "expected_attention": "num_sink_tokens=1",
 }
 """Sizes that suit so short a text; the others have none, or make do with their own."""
+
+LAYERS = 3
+FIRST = {"ada": "head 1/2", "pyramid": "layer 1/3", "per_layer": "layer 1/3"}
+"""What is drawn of methods that share slots out over heads or layers."""
 
 
 def between(page: str, name: str, text: str) -> str:
@@ -53,14 +62,18 @@ def picture(name: str) -> list[str]:
     """The name, what was chosen, and a line for each query."""
     chosen = lane(name)
     rng = stream(0, "masks")
-    q, k, v = (2 * torch.randn(1, 1, TIME, 8, generator=rng) for _ in range(3))
-    (kept,) = attended([chosen], Layer(q, k, v))[0]
+    heads = [
+        [2 * torch.randn(1, 1, TIME, 8, generator=rng) for _ in range(3)] for _ in range(2 if name == "ada" else 1)
+    ]
+    q, k, v = (torch.cat(parts, dim=1) for parts in zip(*heads, strict=True))
+    kept = attended([chosen], Layer(q, k, v, layers=LAYERS))[0, 0]
     named = {"block_size": "blocks of {}", "page_size": "pages of {}", "num_sink_tokens": "{} sink"}
     sizes = [said.format(getattr(chosen.method, key)) for key, said in named.items() if hasattr(chosen.method, key)]
-    budget = [f"{chosen.budget.slots} slots"] if name != "dense" else ["everything"]
-    prefix = [f"prefix of {chosen.prefix}"] if chosen.prefix else []
+    kind = f"of first {chosen.prefix}" if chosen.prefix else "slots"
+    budget = [f"{chosen.budget.slots} {kind}"] if name != "dense" else ["everything"]
+    sizes += [FIRST[name]] if name in FIRST else []
     rows = ["".join("#" if kept[t, j] else "." for j in range(t + 1)) for t in range(TIME)]
-    return [name, ", ".join(budget + sizes + prefix), *rows]
+    return [name, ", ".join(budget + sizes), *rows]
 
 
 def drawn() -> str:

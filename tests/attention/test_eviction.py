@@ -32,6 +32,7 @@ RULES = {
     "knorm:skip_layers=": {"score": "short", "granularity": "kv_head"},
     "knorm:skip_layers=3": {"score": "short", "granularity": "kv_head"},
     "knorm:granularity=layer:skip_layers=": {"score": "short", "granularity": "layer"},
+    "per_layer:method=h2o": {"score": "received", "granularity": "kv_head", "latest": 0.5},  # one layer has the mean
     "random_evict": {"score": "drawn", "granularity": "kv_head", "first": 4, "latest": 0.5, "numbers": numbers()},
 }
 

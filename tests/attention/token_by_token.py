@@ -31,7 +31,8 @@ class Heads:
     """The caches of one layer for one sequence: for each head of keys, position -> key, and what the rule remembers."""
 
     def __init__(self, rule, slots, kv_heads, chunk=1):
-        self.rule, self.slots, self.chunk = rule, slots, chunk
+        self.rule, self.chunk = rule, chunk
+        self.slots = slots if isinstance(slots, list) else [slots] * kv_heads
         self.keys = [{} for _ in range(kv_heads)]
         self.total = [{} for _ in range(kv_heads)]
 
@@ -51,7 +52,7 @@ class Heads:
                     self.total[h][j] += weight
         if (t + 1) % self.chunk == 0:
             for h, order in enumerate(self.victims(t, weights, visible)):
-                for gone in order[: max(0, len(self.keys[h]) - self.slots)]:
+                for gone in order[: max(0, len(self.keys[h]) - self.slots[h])]:
                     del self.keys[h][gone], self.total[h][gone]
         return attended
 
@@ -60,9 +61,9 @@ class Heads:
         scores = [getattr(self, self.rule["score"])(h, weights[h]) for h in range(len(self.keys))]
         if self.rule["granularity"] == "layer":
             scores = [{j: sum(score[j] for score in scores) for j in scores[0]}] * len(scores)
-        first, latest = self.rule.get("first", 0), int(self.rule.get("latest", 0) * self.slots)
-        chosen = []
+        first, chosen = self.rule.get("first", 0), []
         for h, score in enumerate(scores):
+            latest = int(self.rule.get("latest", 0) * self.slots[h])
             hidden = sorted(j for j in self.keys[h] if not visible[t][j])
             free = [j for j in self.keys[h] if first <= j <= t - latest and j not in hidden]
             chosen.append(hidden + sorted(free, key=lambda j, score=score: (score[j], j)))
@@ -87,7 +88,8 @@ class Heads:
 
 
 def attended(rule, slots, q, k, visible, chunk=1):
-    """q (heads, time, d) and k (kv_heads, time, d) of one sequence -> (heads, time, time), whether attended to."""
+    """q (heads, time, d) and k (kv_heads, time, d) of one sequence -> (heads, time, time), whether attended to; slots
+    for every head, or a list of those of each."""
     kv_heads, time, _ = k.shape
     group = q.shape[0] // kv_heads
     cache, mask = Heads(rule, slots, kv_heads, chunk), torch.zeros(q.shape[0], time, time, dtype=torch.bool)

@@ -251,6 +251,58 @@ def test_a_method_is_not_to_blame_for_keys_that_are_no_numbers():
         seen.raise_for_none()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Uneven(Evict):
+    """Keys of large norm stay; heads have budgets of their own, with one fault."""
+
+    fault: str = ""
+
+    def initial_score(self, layer):
+        return layer.k.double().norm(dim=-1)
+
+    def expected_density(self, time, budget):
+        return None
+
+    def budgets(self, layer, length, slots):
+        less = min(slots // 2, length - slots) if slots < length else 0
+        pair = torch.tensor([slots + less, slots - less]).expand(layer.rows, 2)
+        match self.fault:
+            case "more":
+                return pair + (layer.index == 3)
+            case "debt":
+                return pair - torch.tensor([0, slots])
+            case "part":
+                return pair / 1
+            case "rows":
+                return pair[0]
+        return pair
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "seen"),
+    [
+        ("more", AssertionError, r"slots=48: 1154 slots in 12 layers, 1152 in all were given"),
+        ("debt", AssertionError, r"a budget of -\d+ slots"),
+        ("part", MethodFault, "budgets must be whole numbers, got torch.float32"),
+        ("rows", MethodFault, r"budgets must be \(rows, kv_heads\) = \(2, 2\), got \(2,\)"),
+    ],
+)
+def test_budgets_that_are_not_within_the_total_are_noticed(monkeypatch, fault, error, seen):
+    monkeypatch.setattr(contract, "BUDGETS", (contract.Budget(slots=48),))
+    contract.stays_within_its_budgets(Uneven())
+    with pytest.raises(error, match=seen):
+        contract.stays_within_its_budgets(Uneven(fault=fault))
+
+
+def test_a_head_that_holds_more_than_its_budget_is_noticed(monkeypatch):
+    monkeypatch.setattr(contract, "BUDGETS", (contract.Budget(slots=48),))
+    held = contract._each
+    monkeypatch.setattr(contract, "_each", lambda method, layer: held(Uneven(), layer))
+    contract.stays_within_its_budgets(Uneven())
+    with pytest.raises(AssertionError, match="a head holds 24 keys more than its budget"):
+        contract.stays_within_its_budgets(attention["h2o"]())
+
+
 SIBLINGS = """
 from dataclasses import dataclass
 from assay.attention import attention

@@ -39,8 +39,8 @@ def keeps_its_mask(method: Any) -> None:
     loads_back(method)
     rng, time = stream(0, "drawn"), 40
     q, k, v = (torch.randn(2, heads, time, 4, generator=rng) for heads in (4, 2, 2))
-    layer, later = Layer(q, k, v, index=8), torch.arange(time)[:, None, None] >= time - 5
-    changed = Layer(*(torch.where(later[:, 0], x.flip(2), x) for x in (q, k, v)), index=8)
+    layer, later = Layer(q, k, v, index=8, layers=12), torch.arange(time)[:, None, None] >= time - 5
+    changed = Layer(*(torch.where(later[:, 0], x.flip(2), x) for x in (q, k, v)), index=8, layers=12)
     for budget in (Budget(slots=9), Budget(sparsity=0.25), Budget(sparsity=0.0)):
         lane = Lane(method, budget)
         try:

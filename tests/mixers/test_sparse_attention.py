@@ -25,7 +25,8 @@ WORDS = {
     "quest": "(quest:page_size=4:min_pages=2)",
     "random_evict": "(random_evict:num_sink_tokens=2)",
 }
-NAMES = [name for name in attention.names() if not issubclass(attention[name], Prefix)]
+ONLY_IN_MODELS = {"per_layer"}
+NAMES = [name for name in attention.names() if not issubclass(attention[name], Prefix) and name not in ONLY_IN_MODELS]
 
 
 def word(name):
@@ -77,6 +78,8 @@ def test_with_a_slot_for_every_token_it_is_attention():
 def test_what_cannot_be_a_mixer_is_refused():
     with pytest.raises(UserError, match="a prompt once"):
         mixers.parse("sparse_attention:method=snapkv")
+    with pytest.raises(UserError, match="a mixer is one layer"):
+        mixers.parse("sparse_attention:method=per_layer")
     with pytest.raises(UserError, match="a local_window and a stride"):
         mixers.parse("sparse_attention:method=local_strided")
     with pytest.raises(UserError, match="fewer than its 4 sinks"):

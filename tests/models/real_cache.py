@@ -8,12 +8,14 @@ from transformers import AttentionInterface, DynamicCache
 
 
 def logits(model, ids, rule, slots, *, chunk=1):
-    """Logits of one sequence, where the cache holds `slots` keys per head after every `chunk` tokens."""
+    """Logits of one sequence, where the cache holds `slots` keys per head after every `chunk` tokens, or the rule's
+    share of them in each layer."""
     model.set_attn_implementation("eager")
     cache, rows = DynamicCache(config=model.config), []
-    layers = [Layer(rule, slots, number) for number in range(model.config.num_hidden_layers)]
+    shares = rule.get("shares", [1.0] * model.config.num_hidden_layers)
+    layers = [Layer(rule, int(share * slots), number) for number, share in enumerate(shares)]
     # One query sees its whole cache; a mask of the model's own would be as long as the first layer's, which may differ.
-    seen = {"attention_mask": torch.zeros(1, 1, 1, 1, dtype=model.dtype)} if "skips" in rule else {}
+    seen = {"attention_mask": torch.zeros(1, 1, 1, 1, dtype=model.dtype)} if {"skips", "shares"} & set(rule) else {}
     for t, token in enumerate(ids.tolist()):
         out = model(
             torch.tensor([[token]]),

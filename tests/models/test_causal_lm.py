@@ -82,6 +82,8 @@ RULES = {
     "knorm": {"score": "short", "layer": False, "skips": (0, 1)},
     "knorm:skip_layers=": {"score": "short", "layer": False},
     "random_evict": {"score": "drawn", "layer": False, "first": 4, "latest": 0.5, "numbers": NUMBERS},
+    "per_layer": {"score": "received", "layer": False, "latest": 0.5, "shares": [1.5, 1.0, 0.5]},
+    "per_layer:method=tova:first=0.5:last=1.5": {"score": "present query", "layer": True, "shares": [0.5, 1.0, 1.5]},
     "window": {"score": "age", "layer": False},
     "streaming_llm": {"score": "age", "layer": False, "first": 4},
 }
@@ -198,7 +200,9 @@ def test_later_tokens_change_no_bit_of_earlier_logits(name, llama):
         name, ""
     )
     prefix = {"prefix": 48} if issubclass(attention[name], Prefix) else {}
-    word += ":window_size=8" if prefix else ""
+    snapkv = "(snapkv:window_size=8)"
+    word += {"snapkv": ":window_size=8", "lagkv": ":lag_size=8"}.get(name, "")
+    word += f":method={snapkv}" if name in ("pyramid", "ada", "chunkkv") else ""
     ids = tokens()
     changed = torch.cat([ids[:, :70], tokens(2)[1:, 70:]], dim=1)
     one, other = (logits(llama, x, word, sparsity=0.5, **prefix)[:, :70] for x in (ids, changed))

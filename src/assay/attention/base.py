@@ -5,8 +5,10 @@
               per block of queries, blocks of keys        chosen(layer)         cab_v3, cab_v4: a BlockSelect
     Evict     online: a cache of k slots, and an          initial_score(layer)  knorm, random_evict
               evicted key never comes back                score(before, step)   h2o, tova, keydiff
-    Prefix    a dense prefix is cut down once, then the   score(layer, n)       snapkv
+    Prefix    a dense prefix is cut down once, then the   score(layer, n)       snapkv, lagkv, expected_attention
               rest attends to what is left and to itself
+
+An Evict or a Prefix method may share its slots out unevenly over layers and heads (`budgets`): per_layer, pyramid, ada.
 
 All are causal and stay inside the model's own mask. A step of an Evict method is, as published: attend to the k
 residents *and* the new key, update the scores, evict one. So k slots mean k + 1 keys read, for a Pattern too:
@@ -16,7 +18,7 @@ residents *and* the new key, update the scores, evict one. So k slots mean k + 1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -76,7 +78,20 @@ class Method(Sized):
 
     def as_mixer(self) -> "Method":
         """Return the method as the mixer `sparse_attention` runs it, or raise UserError."""
+        if self.has_budgets:
+            raise UserError(f"{self.label} shares slots out over the layers of a model, and a mixer is one layer.")
         return self
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether it shares slots out unevenly."""
+        return type(self).budgets is not Method.budgets
+
+    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+        """Return the slots of each KV head of this layer, for a method that shares them out unevenly: over all of the
+        model's layers and heads together no more than `slots` each, out of `length` keys. None: every head has `slots`.
+        An Evict method must not look at queries, keys and values here, which are those of the whole sequence."""
+        return None
 
     def vectors_read(self, visible: float, attended: float) -> float:
         """Return the vectors (a key or a value each) read in order to choose and to attend, given the keys in sight and
@@ -242,15 +257,21 @@ class Prefix(Method):
         """Return the score of each key of the prefix, from what is known at its end; the highest are kept."""
         raise NotImplementedError(f"{type(self).__name__}.score")
 
+    def always(self, length: int) -> int:
+        """Return how many of the latest keys of the prefix every head keeps, whatever their scores."""
+        return 0
+
     def length(self, time: int) -> int:
         return min(time, self.prefix or time // 2)
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         length = self.length(layer.time)
-        slots = torch.tensor([budget.cache(length)], device=layer.q.device)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
         known = expect(self.score(layer, length), self, "score", shape, layer.k)
-        chosen = highest(known, slots, layer.exists[:, None, :length])
+        slots = budget.cache(length)
+        budgets = head_budgets(self, layer, length, slots)
+        count = torch.tensor([slots], device=layer.q.device) if budgets is None else budgets[..., None]
+        chosen = highest(known, count, layer.exists[:, None, :length])
         kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
         kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
         return kept
@@ -259,3 +280,49 @@ class Prefix(Method):
         length = self.length(time)
         left = min(length, budget.cache(length))
         return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixOf(Prefix):
+    """A Prefix method that takes its scores from another one, and shares out the slots in a way of its own
+    (`budgets`)."""
+
+    method: Method = field(default_factory=lambda: attention.parse("snapkv"))
+    """Prefix method whose scores decide: snapkv, lagkv, expected_attention, ..."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.method, Prefix):
+            raise UserError(f"{self.name}: {self.method.label} cuts down no prefix; take snapkv, or another that does.")
+
+    @property
+    def inner(self) -> Prefix:
+        """The other method, with the same prefix."""
+        assert isinstance(self.method, Prefix)  # checked when it was made
+        return replace(self.method, prefix=self.prefix)
+
+    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        return self.inner.score(layer, length)
+
+    def always(self, length: int) -> int:
+        return self.inner.always(length)
+
+    def check(self, time: int, budget: Budget) -> None:
+        self.inner.check(time, budget)
+
+    def expected_density(self, time: int, budget: Budget) -> float | None:
+        # Which layer or head gets how much is its own business.
+        return 1.0 if budget.cache(self.length(time)) >= self.length(time) else None
+
+
+def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+    """Return the checked budgets of a method, or None if every head has `slots`."""
+    if not method.has_budgets:
+        return None
+    if not layer.index < layer.layers:
+        raise UserError(f"{method.label} has budgets per layer, and the model does not say how many layers it has.")
+    found = method.budgets(layer, length, slots)
+    if found is None:
+        return None
+    shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1]}
+    return expect(found, method, "budgets", shape, layer.q, whole=True)

@@ -1,5 +1,6 @@
 """A budget says how many keys a method may keep; densities say what share of the keys in sight that is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assay.core.errors import UserError
@@ -57,3 +58,16 @@ def block_density(time: int, size: int, blocks: list[int]) -> float:
 def cache_density(time: int, slots: int) -> float:
     """Return the density of a full cache and the query's own key: near s^2, not s, for (1 - s) T slots."""
     return density_of([min(t, slots) + 1 for t in range(time)])
+
+
+def shared_out(total: int, shares: Sequence[float], *, most: int) -> list[int]:
+    """Return whole numbers in proportion to the shares, none above `most` and together no more than `total`; what one
+    has too much goes to the others, in proportion again."""
+    given: dict[int, int] = {}
+    while len(given) < len(shares):
+        rest = [place for place in range(len(shares)) if place not in given]
+        unit = (total - sum(given.values())) / sum(shares[place] for place in rest)
+        full = [place for place in rest if shares[place] * unit >= most]
+        # The tiny amount keeps 3 x 0.1 / 0.3 from becoming 0.
+        given |= dict.fromkeys(full, most) or {place: int(shares[place] * unit + 1e-9) for place in rest}
+    return [given[place] for place in range(len(shares))]

@@ -32,16 +32,26 @@ class MethodFault(UserError):
     """A method returned something invalid. The message names the method and what was expected."""
 
 
-def expect(found: Any, owner: Plugin, what: str, shape: dict[str, int], like: Tensor, *, mask: bool = False) -> Tensor:
-    """Return `found` if it is a tensor of this shape on `like`'s device, of numbers or (mask) booleans."""
+def expect(
+    found: Any,
+    owner: Plugin,
+    what: str,
+    shape: dict[str, int],
+    like: Tensor,
+    *,
+    mask: bool = False,
+    whole: bool = False,
+) -> Tensor:
+    """Return `found` if it is a tensor of this shape on `like`'s device, of numbers, (whole) whole numbers or (mask)
+    booleans."""
     if not isinstance(found, Tensor):
         raise MethodFault(f"{owner.label}: {what} must be a tensor, got {type(found).__name__}.")
     sizes = tuple(shape.values())
     if tuple(found.shape) != sizes:
         names = ", ".join(shape)
         raise MethodFault(f"{owner.label}: {what} must be ({names}) = {sizes}, got {tuple(found.shape)}.")
-    if mask != (found.dtype is torch.bool) or found.is_complex():
-        kind = "booleans" if mask else "real numbers"
+    if mask != (found.dtype is torch.bool) or found.is_complex() or (whole and found.is_floating_point()):
+        kind = "booleans" if mask else "whole numbers" if whole else "real numbers"
         raise MethodFault(f"{owner.label}: {what} must be {kind}, got {found.dtype}.")
     if found.device != like.device:
         raise MethodFault(f"{owner.label}: {what} must be on {like.device}, where the keys are, got {found.device}.")

@@ -4,7 +4,7 @@ The rows of a layer are the sequences of the first lane, then those of the secon
 all lanes are replayed together; masks are made and used lane by lane, so that there is never more than one in memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -16,14 +16,23 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import flex
-from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, Evict, Method, Pattern, Prefix, Select
+from assay.attention.base import (
+    BlockSelect,
+    Budget,
+    BudgetTooSmall,
+    Evict,
+    Method,
+    Pattern,
+    Prefix,
+    Select,
+    head_budgets,
+)
 from assay.attention.checks import asked, expect, sound
 from assay.attention.layer import Layer
+from assay.attention.layer import Turn as Turn
 from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 
-Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
-"""Rotates queries further by so many positions each; models with rotary positions provide it."""
 SCORES_AT_ONCE = 2**26
 """Scores computed together for cache positions, which no fused kernel handles."""
 
@@ -129,10 +138,20 @@ def replayed(
         numbers.sort(key=lambda number: lanes[number].method.label)  # lanes of one method are updated together
         starts = torch.tensor(numbers, device=layer.q.device) * batch
         rows = (starts[:, None] + torch.arange(batch, device=layer.q.device)).flatten()
-        evicting = [(lane.method, lane.slots(layer.time)) for lane in map(lanes.__getitem__, numbers)]
+        evicting = [
+            (lanes[number].method, slots_of(lanes[number], layer[number * batch : (number + 1) * batch]))
+            for number in numbers
+        ]
         last = lifetimes(evicting, layer[rows], chunk=chunk, prefix=prefix, given=given)  # type: ignore[arg-type]
         found |= dict(zip(numbers, last.chunk(len(numbers)), strict=True))
     return found
+
+
+def slots_of(lane: Lane, layer: Layer) -> int | Int[Tensor, "batch kv_heads"]:
+    """Return the slots of every KV head of a lane that evicts, or those of each where it has budgets of its own."""
+    slots = lane.slots(layer.time)
+    budgets = head_budgets(lane.method, layer, lane.prefix or layer.time, slots)
+    return slots if budgets is None else budgets
 
 
 def lane_mask(
@@ -255,7 +274,7 @@ class Usage:
 
 
 def attend(
-    lanes: Sequence[Lane], layer: Layer, *, turn: Turn | None = None, usage: Sequence[Usage] | None = None
+    lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
 ) -> Float[Tensor, "rows heads time e"]:
     """Return the output of attention, lane by lane. On CUDA no mask is written out where a kernel can do without."""
     batch, given = checked(lanes, layer), sound(layer.q, layer.k)
@@ -282,7 +301,7 @@ def attend(
             count.count_mask(lane.method, part, kept, since)
             count.hidden += hidden_pairs(lane, part, kept)
         if lane.positions == "cache" and not lane.is_dense(layer.time):
-            outputs.append(attention_in_cache(lane, part, kept, turn))
+            outputs.append(attention_in_cache(lane, part, kept))
         else:
             outputs.append(masked_attention(part, None if layer.mask is None and lane.is_dense(layer.time) else kept))
     return torch.cat(outputs)
@@ -297,17 +316,17 @@ def masked_attention(
 
 
 def attention_in_cache(
-    lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"], turn: Turn | None
+    lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]
 ) -> Float[Tensor, "rows heads time e"]:
     """Compute attention with distances counted inside the cache: to the latest keys they are those of the text; to the
     first ones, which stay while the text moves on, those of a query at the end of the cache."""
     first, latest = lane.in_cache(layer.time) or (0, 0)
     if first == 0:
         return masked_attention(layer, kept)  # in a window alone the distances do not change
-    if turn is None:
+    if layer.turn is None:
         raise UserError("positions inside the cache need a model with rotary positions. Use --positions absolute.")
     place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
-    turned = turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
+    turned = layer.turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
     sinks = (place < first)[:, None, None, :]
     at_once = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time))
     v = repeat(layer.v, "r h t d -> r (h g) t d", g=layer.group)
@@ -322,9 +341,8 @@ def attention_in_cache(
 
 def _scores(layer: Layer, queries: slice) -> Float[Tensor, "rows heads query key"]:
     wide = torch.promote_types(layer.q.dtype, torch.float32)
-    scale = layer.q.shape[-1] ** -0.5 if layer.scale is None else layer.scale
     k = repeat(layer.k, "r h t d -> r (h g) t d", g=layer.group)
-    return (layer.q[:, :, queries].to(wide) * scale) @ k.to(wide).mT
+    return (layer.q[:, :, queries].to(wide) * layer.factor) @ k.to(wide).mT
 
 
 def checked(lanes: Sequence[Lane], layer: Layer) -> int:

@@ -1,6 +1,7 @@
 """A method is shown one attention layer: its queries, keys and values, and what the model lets each query see."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -9,6 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
+
+Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
+"""Rotates queries or keys further by so many positions each; models with rotary positions provide it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +28,10 @@ class Layer:
     """Index of the layer in the model."""
     scale: float | None = None
     """Factor of the dot products; None: 1 / sqrt(d)."""
+    layers: int = 1
+    """Number of layers in the model."""
+    turn: Turn | None = None
+    """The model's rotary positions; None: queries and keys are not rotated."""
 
     def check(self) -> None:
         """Raise UserError for a model that is not causal."""
@@ -33,7 +41,7 @@ class Layer:
     def __getitem__(self, rows: slice | Tensor) -> "Layer":
         """Return the same layer for some of the sequences."""
         mask = None if self.mask is None else self.mask[rows]
-        return Layer(self.q[rows], self.k[rows], self.v[rows], mask, self.index, self.scale)
+        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], mask=mask)
 
     @property
     def rows(self) -> int:
@@ -47,6 +55,11 @@ class Layer:
     def group(self) -> int:
         """Query heads that share one KV head."""
         return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def factor(self) -> float:
+        """Factor of the dot products."""
+        return self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     @cached_property
     def causal(self) -> Bool[Tensor, "time time"]:
@@ -78,9 +91,15 @@ class Layer:
         """Return scaled dot products of queries first..end-1 with keys before `end`, later keys not hidden."""
         wide = torch.promote_types(self.q.dtype, torch.float32)
         q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(wide)
-        scale = self.q.shape[-1] ** -0.5 if self.scale is None else self.scale
-        scores = (q * scale) @ self.k[:, :, :end].to(wide).mT
+        scores = (q * self.factor) @ self.k[:, :, :end].to(wide).mT
         return rearrange(scores, "r h (g q) k -> r h g q k", g=self.group)
+
+    def unturned(self, x: Float[Tensor, "rows some_heads some d"]) -> Float[Tensor, "rows some_heads some d"]:
+        """Return the first queries or keys as they were before rotary positions, counted from the row's start."""
+        if self.turn is None:
+            return x
+        place = torch.arange(x.shape[2], device=x.device)
+        return self.turn(x, -place.expand(len(x), -1))
 
 
 def attention_weights(scores: Float[Tensor, "*queries key"], layer: Layer) -> Float[Tensor, "*queries key"]:

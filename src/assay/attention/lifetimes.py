@@ -21,7 +21,7 @@ from assay.attention import graphed
 from assay.attention.base import Evict
 from assay.attention.checks import asked, look
 from assay.attention.layer import Layer
-from assay.attention.replay import QUERIES_AT_ONCE, Part, Slots, initial_score_of
+from assay.attention.replay import QUERIES_AT_ONCE, Limit, Part, Slots, initial_score_of
 
 
 def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads query key"]:
@@ -31,7 +31,7 @@ def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads
 
 
 def lifetimes(
-    lanes: Sequence[tuple[Evict, int]],
+    lanes: Sequence[tuple[Evict, Limit]],
     layer: Layer,
     *,
     chunk: int = 1,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from einops import repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -22,26 +21,31 @@ QUERIES_AT_ONCE = 64
 """Scores are computed for so many queries together: one GEMM, and never a time x time matrix."""
 
 
+Limit = int | Int[Tensor, "batch kv_heads"]
+"""The slots of a lane: the same for every head, or those of each head of each sequence."""
+
+
 class Slots:
     """The resident keys of every row and KV head, their scores, and when each key was last attended to."""
 
-    def __init__(self, lanes: Sequence[tuple[Evict, int]], layer: Layer, *, extra: int) -> None:
+    def __init__(self, lanes: Sequence[tuple[Evict, Limit]], layer: Layer, *, extra: int) -> None:
         self.layer, shape = layer, (layer.rows, layer.k.shape[1])
-        budgets = [slots for _, slots in lanes]
-        protected = [method.protected(slots) for method, slots in lanes]
-        self.limit, self.latest = self._per_row(budgets), self._per_row([latest for _, latest in protected])
-        self.first = layer.start[:, None, None] + self._per_row([first for first, _ in protected])
+        budgets = [_by_head(slots, layer.rows // len(lanes), shape[1]) for _, slots in lanes]
+        protected = [
+            [[method.protected(slots) for slots in heads] for heads in rows]
+            for (method, _), rows in zip(lanes, budgets, strict=True)
+        ]
+        both = torch.tensor(protected, device=layer.q.device).flatten(0, 1)[:, :, None]
+        self.first, self.latest = layer.start[:, None, None] + both[..., 0], both[..., 1]
+        self.limit = torch.tensor(budgets, device=layer.q.device).flatten(0, 1)[..., None]
+        most = max(slots for rows in budgets for heads in rows for slots in heads)
         new = partial(torch.full, device=layer.q.device)
-        self.position = new((*shape, min(max(budgets), layer.time) + extra), -1)
+        self.position = new((*shape, min(most, layer.time) + extra), -1)
         self.score = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
         self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
         self.lowest = self.score[..., :1].clone()
         """The lowest score seen by an eviction; NaN once any compared score was NaN."""
         self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes writes that evict nothing
-
-    def _per_row(self, values: list[int]) -> Int[Tensor, "rows 1 1"]:
-        per_lane = torch.tensor(values, device=self.layer.q.device)
-        return repeat(per_lane, "lane -> (lane batch) 1 1", batch=self.layer.rows // len(values))
 
     def admit(self, first: Time, score: Float[Tensor, "rows kv_heads new"]) -> None:
         """Put the keys from token `first` on into the free slots."""
@@ -97,6 +101,11 @@ class Slots:
         self.position.masked_fill_(leaving, -1)
         free = (self.position >= 0).int().argsort(dim=-1, stable=True)
         self.entry = free[..., : self.entry.shape[-1]]
+
+
+def _by_head(slots: Limit, batch: int, kv_heads: int) -> list[list[int]]:
+    """Return the slots of each head of each sequence of a lane."""
+    return [[slots] * kv_heads] * batch if isinstance(slots, int) else slots.tolist()
 
 
 def put(target: Tensor, places: Tensor, value: Time) -> None:

@@ -51,6 +51,9 @@ class SnapKV(Prefix):
         window = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)
         return torch.cat([self.pooled(votes), window], dim=-1)
 
+    def always(self, length: int) -> int:
+        return min(length, self.window_size)
+
     def pooled(self, votes: Float[Tensor, "rows kv_heads key"]) -> Float[Tensor, "rows kv_heads key"]:
         if not votes.shape[-1]:
             return votes

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Select, Step
+from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Prefix, Select, Step, head_budgets
 from assay.attention.checks import expect, numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
@@ -20,8 +20,8 @@ from assay.nn.random import stream
 TIME, LONG = 192, 320
 """Three blocks of 64, where most methods have room with one of the budgets below; five, for those that need four."""
 BUDGETS = (Budget(sparsity=0.2), Budget(sparsity=0.9), Budget(slots=48))
-LATER_LAYER = 8
-"""A layer index past those that some methods leave dense."""
+LATER_LAYER, LAYERS = 8, 12
+"""A layer index past those that some methods leave dense, and the number of layers."""
 
 
 def scores_with_finite_numbers(method: Method) -> None:
@@ -48,7 +48,7 @@ def does_not_read_the_future(method: Method) -> None:
     layer, other, times = _layer(time), _layer(time, name="other"), (1, 70, 3 * time // 4, time - 1)
     pairs = ((layer.q, other.q), (layer.k, other.k), (layer.v, other.v))
     q, k, v = (torch.cat([one, *(_changed_from(t, one, two) for t in times)]) for one, two in pairs)
-    for budget, masks in _each(method, Layer(q, k, v, index=LATER_LAYER)):
+    for budget, masks in _each(method, dataclasses.replace(layer, q=q, k=k, v=v)):
         kept, *changed = masks.chunk(1 + len(times))
         for t, moved in zip(times, changed, strict=True):
             same = torch.equal(kept[:, :, :t], moved[:, :, :t])
@@ -94,6 +94,27 @@ def has_the_density_it_declares(method: Method) -> None:
         assert close, f"{budget}: density {real:.4f}, expected_density says {expected:.4f}"
 
 
+def stays_within_its_budgets(method: Method) -> None:
+    """No head of a cache holds more keys than its budget, and all layers and heads together no more than the total."""
+    if not isinstance(method, Evict | Prefix):
+        return
+    layer = _layer(_time(method))
+    length = method.length(layer.time) if isinstance(method, Prefix) else layer.time
+    for budget, kept in _each(method, layer):
+        slots = budget.cache(length)
+        every = [
+            head_budgets(method, dataclasses.replace(layer, index=index), length, slots) for index in range(LAYERS)
+        ]
+        given = torch.stack([torch.full((2, 2), slots) if one is None else one for one in every])
+        most, total = int(given.sum((0, 2)).max()), slots * given[:, 0].numel()
+        assert int(given.min()) >= 0, f"{budget}: a budget of {int(given.min())} slots"
+        assert most <= total, f"{budget}: {most} slots in {LAYERS} layers, {total} in all were given"
+        heads = kept[:, :: layer.group, length:, :length] if isinstance(method, Prefix) else kept[:, :: layer.group]
+        own = 0 if isinstance(method, Prefix) else 1  # the new key is read before anything leaves
+        over = (heads.sum(-1) - given[LATER_LAYER][..., None] - own).amax().item()
+        assert over <= 0, f"{budget}: a head holds {over} keys more than its budget"
+
+
 def draws_from_its_own_seed_alone(method: Method) -> None:
     """The mask does not depend on the global generator, which is left alone; another `seed` gives another mask."""
     layer, budget = _layer(_time(method)), BUDGETS[0]
@@ -123,7 +144,8 @@ def decides_in_float32_at_least(method: Method) -> None:
     """Queries and keys in bf16 give the mask that the same numbers in float32 give."""
     layer = _layer(_time(method))
     q, k, v = layer.q.bfloat16(), layer.k.bfloat16(), layer.v.bfloat16()
-    half, single = Layer(q, k, v, index=LATER_LAYER), Layer(q.float(), k.float(), v.float(), index=LATER_LAYER)
+    half = dataclasses.replace(layer, q=q, k=k, v=v)
+    single = dataclasses.replace(layer, q=q.float(), k=k.float(), v=v.float())
     for (budget, one), (_, two) in zip(_each(method, half), _each(method, single), strict=True):
         assert torch.equal(one, two), f"{budget}: bf16 and float32 give different masks for the same numbers"
 
@@ -184,11 +206,11 @@ def _layer(time: int = TIME, *, name: str = "one", masked: bool = False) -> Laye
     rng = stream(0, "contract", name)
     q, k, v = (torch.randn(2, heads, time, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
     if not masked:
-        return Layer(q, k, v, index=LATER_LAYER)
+        return Layer(q, k, v, index=LATER_LAYER, layers=LAYERS)
     place = torch.arange(time)
     mask = ((place <= place[:, None]) & (place[:, None] - place < 3 * time // 4)).repeat(2, 1, 1)
     mask[1, :, :70] = False
-    return Layer(q, k, v, mask, index=LATER_LAYER)
+    return Layer(q, k, v, mask, index=LATER_LAYER, layers=LAYERS)
 
 
 def _watched(method: Method) -> Method:

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
 from assay.attention.checks import Numbers, numbers
-from assay.attention.lanes import Lane, Turn, Usage, attend
-from assay.attention.layer import Layer
+from assay.attention.lanes import Lane, Usage, attend
+from assay.attention.layer import Layer, Turn
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.data.language_model import WEIGHTS, check_context, transformers
@@ -77,7 +77,9 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     _register()
     if not getattr(model, "_can_set_attn_implementation", lambda: False)():
         raise UserError(f"{type(model).__name__} does not use transformers' attention interface: it cannot be changed.")
-    state = State(tuple(lanes), [Usage() for _ in lanes], count, _rotary(model))
+    state = State(
+        tuple(lanes), [Usage() for _ in lanes], count, _rotary(model), any(map(_frequencies, model.modules()))
+    )
     configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     before = {key: config._attn_implementation_internal for key, config in configs.items()}
     outer = {key: _ACTIVE.get(key) for key in configs}
@@ -106,6 +108,9 @@ class State:
     usage: list[Usage]
     count: bool
     rotary: nn.Module | None
+    """The rotary embedding, if its positions can be counted anew."""
+    rotates: bool
+    """Whether the model has rotary positions of any kind."""
     layers: set[int] = field(default_factory=set)
     """Indices of the layers that called the attention function."""
     numbers: Numbers = field(default_factory=Numbers)
@@ -121,7 +126,7 @@ class State:
         apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
         rotary = self.rotary
         if rotary is None or apply is None:
-            return None
+            return _not_known if self.rotates else None
 
         # Local and global layers may have rotary positions each of their own, as those of Gemma 3.
         own = isinstance(rotary.rope_type, dict)
@@ -132,7 +137,7 @@ class State:
         def turned(q: Tensor, positions: Tensor) -> Tensor:
             cos, sin = rotary(q, positions, *kind)
             if cos.shape[-1] != q.shape[-1]:
-                raise UserError("positions inside the cache: this model rotates only part of its channels.")
+                raise UserError("positions cannot be counted anew: this model rotates only part of its channels.")
             return apply(q, q, cos / scaling, sin / scaling)[0]
 
         return turned
@@ -173,9 +178,11 @@ def sparse_attention(
         raise UserError(f"{type(module).__name__} is not causal attention.")
     index = int(module.layer_idx)  # type: ignore[arg-type]
     state.layers.add(index)
-    layer = Layer(query, key, value, _mask(attention_mask, len(query)), index, scaling)
+    mask, config = _mask(attention_mask, len(query)), module.config
+    layers = int(getattr(config, "num_hidden_layers", 1))
+    layer = Layer(query, key, value, mask, index, scaling, layers, state.turn(module))
     _check_padding(state.lanes, layer)
-    output = attend(state.lanes, layer, turn=state.turn(module), usage=state.usage if state.count else None)
+    output = attend(state.lanes, layer, usage=state.usage if state.count else None)
     return rearrange(output, "r h t e -> r t h e").contiguous(), None
 
 
@@ -202,6 +209,10 @@ def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | N
     if given.shape[1] != 1:
         raise UserError("the model has a mask for each head: attention methods know one for all.")
     return given[:, 0].expand(rows, -1, -1)
+
+
+def _not_known(q: Tensor, positions: Tensor) -> Tensor:
+    raise UserError(f"positions can be counted anew for rotary positions of the kinds {', '.join(PLAIN_ROTARY)} alone.")
 
 
 def _rotary(model: nn.Module) -> nn.Module | None:
