@@ -1,12 +1,12 @@
 """May this machine be compared with shipped records? Two cheap mixers, the anchors, are trained again and must agree.
 
-Each anchor is trained at its shipped rate with the first seed of the tier. Shipped rows of a question are compared with
-what was trained here if the anchors' mean difference is shown to be small: two one-sided t tests reject that it is as
-large as the question's margin, up or down. Otherwise the rows are shown and not ranked.
+Each anchor is trained at its shipped rate with the first seed of the tier, and compared with the shipped run of that
+seed. Shipped rows of a question stand beside what was trained here if the mean difference is shown to be small: two
+one-sided t tests reject that it is as large as the question's margin, up or down. Otherwise they are not ranked.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -58,19 +58,11 @@ def agreements(tier: Tier, answers: Mapping[str, Mapping[str, Answer]], compute:
 
 
 def agreement(name: str, own: Mapping[str, float], answers: Mapping[str, Answer], margin: float) -> Agreement:
-    gaps = {anchor: value - answers[anchor].mean for anchor, value in own.items()}
+    """Compare one run of each anchor with the shipped run of its seed, the first; p is that of two one-sided t tests
+    that the mean difference lies between -margin and margin."""
+    gaps = {anchor: value - next(iter(answers[anchor].scores.values())) for anchor, value in own.items()}
     deviation, freedom = pooled(list(answers.values()))
-    return Agreement(
-        name, gaps, equivalent(list(gaps.values()), [answers[each] for each in own], deviation, freedom, margin)
-    )
-
-
-def equivalent(
-    gaps: Sequence[float], shipped: Sequence[Answer], deviation: float, freedom: int, margin: float
-) -> float:
-    """Return the p of two one-sided t tests that the mean of the gaps, each of one run less a shipped mean, lies
-    between -margin and margin."""
     if not freedom:
-        return 1.0
-    error = deviation * math.sqrt(sum(1 + 1 / len(each.scores) for each in shipped)) / len(gaps)
-    return float(special.stdtr(freedom, (abs(fmean(gaps)) - margin) / error))
+        return Agreement(name, gaps, 1.0)
+    error = deviation * math.sqrt(2 / len(gaps))  # as if nothing but the recipe were the same
+    return Agreement(name, gaps, float(special.stdtr(freedom, (abs(fmean(gaps.values())) - margin) / error)))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 SCREENING_SEED = 100
 """Rates are chosen with this seed; the scores come from others."""
 SCREENING = 3
