@@ -33,7 +33,7 @@ def computed(law: Law, asked: list[list[Trial]]) -> Callable[[Sequence[Trial]], 
 
 def rounds(law: Law) -> tuple[list[list[Trial]], Records]:
     asked: list[list[Trial]] = []
-    return asked, battery(TIER, ["mine"], computed(law, asked))
+    return asked, battery(TIER, {"recall": ["mine"]}, computed(law, asked))
 
 
 def test_the_winner_of_the_screening_is_scored_with_seeds_it_was_not_chosen_by() -> None:

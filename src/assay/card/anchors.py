@@ -44,6 +44,7 @@ def trials(tier: Tier, answers: Mapping[str, Mapping[str, Answer]]) -> list[Tria
         Trial(question.name, anchor, answers[question.name][anchor].rate, tier.seeds[0], question.steps)
         for question in tier.questions
         for anchor in ANCHORS
+        if anchor in answers[question.name]
     ]
 
 
@@ -61,8 +62,8 @@ def agreement(name: str, own: Mapping[str, float], answers: Mapping[str, Answer]
     """Compare one run of each anchor with the shipped run of its seed, the first; p is that of two one-sided t tests
     that the mean difference lies between -margin and margin."""
     gaps = {anchor: value - next(iter(answers[anchor].scores.values())) for anchor, value in own.items()}
-    deviation, freedom = pooled(list(answers.values()))
-    if not freedom:
+    deviation, freedom = pooled(list(answers.values())) if answers else (0.0, 0)
+    if not freedom or not gaps:
         return Agreement(name, gaps, 1.0)
     error = deviation * math.sqrt(2 / len(gaps))  # as if nothing but the recipe were the same
     return Agreement(name, gaps, float(special.stdtr(freedom, (abs(fmean(gaps.values())) - margin) / error)))

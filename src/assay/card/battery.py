@@ -37,6 +37,8 @@ class Trial:
 
 Records = Mapping[Trial, Record]
 Compute = Callable[[Sequence[Trial]], Records]
+Asked = Mapping[str, Sequence[str]]
+"""Which mixers are asked a question, by its name."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,12 @@ class Bounds:
     """None: nobody knows it, as of real text."""
 
 
-def battery(tier: Tier, mixers: Sequence[str], compute: Compute) -> Records:
-    """Run rounds until every question is answered for every mixer."""
+def battery(tier: Tier, asked: Asked, compute: Compute) -> Records:
+    """Run rounds until every question is answered for every mixer that is asked it."""
     found: dict[Trial, Record] = {}
     references = [Trial(question.name, seed=seed) for question in tier.questions for seed in tier.seeds]
-    asked = [(question, mixer) for mixer in mixers for question in tier.questions]
-    while todo := [trial for question, mixer in asked for trial in wanted(tier, question, mixer, found)]:
+    pairs = [(question, mixer) for question in tier.questions for mixer in asked[question.name]]
+    while todo := [trial for question, mixer in pairs for trial in wanted(tier, question, mixer, found)]:
         found |= compute([*todo, *(trial for trial in references if trial not in found)])
         assert all(trial in found for trial in todo), "a round left trials without a record"
     return found

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from assay.api import Execution, Session, configure
 from assay.card.battery import Trial, wanted
-from assay.card.protocol import Tier
+from assay.card.protocol import Question, Tier
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.plan import Plan, make_plan
@@ -55,15 +55,14 @@ class Runner:
         found = {trial: self.shipped.get(self.run_of(trial).id) for trial in trials}
         return {trial: record for trial, record in found.items() if record is not None}
 
-    def ships(self, mixer: str) -> bool:
-        """Return whether everything a card needs of a mixer ships."""
-        for question in self.tier.questions:
-            found: dict[Trial, Record] = {}
-            while missing := wanted(self.tier, question, mixer, found):
-                there = self.only_shipped(missing)
-                if len(there) < len(missing):
-                    return False
-                found |= there
+    def ships(self, mixer: str, question: Question) -> bool:
+        """Return whether everything that answers a question for a mixer ships."""
+        found: dict[Trial, Record] = {}
+        while missing := wanted(self.tier, question, mixer, found):
+            there = self.only_shipped(missing)
+            if len(there) < len(missing):
+                return False
+            found |= there
         return True
 
     def run_of(self, trial: Trial) -> Run:

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from assay.core.files import disk_errors, is_there, write_file
 
 if TYPE_CHECKING:
     from assay.card.anchors import Agreement
-    from assay.card.battery import Answer, Compute, Records, Trial
+    from assay.card.battery import Answer, Asked, Compute, Records, Trial
     from assay.card.card import Card
     from assay.card.cost import Expected
     from assay.card.running import Runner
@@ -108,14 +109,18 @@ def _runner(args: argparse.Namespace) -> "Runner":
     return Runner(tier, execution, computed, own=args.own_baselines)
 
 
-def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> list[str]:
-    """Return the mixers beside it: those asked for, or all whose records ship for this kind of device; where none do,
-    the anchors, which are trained here."""
+def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> dict[str, list[str]]:
+    """Return the mixers beside it, question by question: those asked for, or all whose records ship for this kind of
+    device; where none do, the anchors, which are trained here."""
     from assay.card.protocol import ANCHORS, FIELD
 
-    words = args.vs or ([] if args.own_baselines else [word for word in FIELD if runner.ships(word)]) or ANCHORS
-    field = dict.fromkeys(_spelled(word) for word in words)
-    return [word for word in field if word not in mine]
+    given = [_spelled(word) for word in args.vs or ()]
+    field = {}
+    for question in runner.tier.questions:
+        ships = [] if given or runner.own else [word for word in map(_spelled, FIELD) if runner.ships(word, question)]
+        words = dict.fromkeys(given or ships or map(_spelled, ANCHORS))
+        field[question.name] = [word for word in words if word not in mine]
+    return field
 
 
 def _spelled(word: str) -> str:
@@ -126,7 +131,7 @@ def _spelled(word: str) -> str:
 
 
 def made(
-    mine: Sequence[str], field: Sequence[str], runner: "Runner", look: "Compute | None" = None
+    mine: Sequence[str], field: "Asked", runner: "Runner", look: "Compute | None" = None
 ) -> "tuple[list[Card], Records]":
     """Run the battery for every mixer, and judge each of `mine` next to all others. `look` finds records elsewhere, and
     then nothing is computed and no speed is measured."""
@@ -136,14 +141,15 @@ def made(
     from assay.card.judge import line
     from assay.train.device import activate
 
-    tier, every = runner.tier, [*mine, *field]
-    found = battery(tier, every, look or runner)
-    answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in every} for q in tier.questions}
+    tier = runner.tier
+    asked = {q.name: [*mine, *field[q.name]] for q in tier.questions}
+    found = battery(tier, asked, look or runner)
+    answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
     agreed = _agreed(answers, runner) if look is None and any(mixer not in runner.lent for mixer in mine) else {}
     speeds = {}
     if look is None:
         with activate(runner.numerics) as device:
-            speeds = {mixer: speed(mixer, device) for mixer in every}
+            speeds = {mixer: speed(mixer, device) for mixer in dict.fromkeys(chain(*asked.values()))}
     cards = []
     for mixer in mine:
         others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
@@ -160,14 +166,15 @@ def _agreed(answers: "Mapping[str, Mapping[str, Answer]]", runner: "Runner") -> 
     """Train the anchors here, where shipped records stand beside what was trained here, and compare."""
     from assay.card.anchors import agreements
     from assay.card.battery import answer, battery
-    from assay.card.protocol import ANCHORS, FIELD
+    from assay.card.protocol import FIELD
 
     if not runner.lent:
         return {}
     tier = runner.tier
-    every = [*ANCHORS, *(word for word in FIELD if word in runner.lent and word not in ANCHORS)]
+    words = [_spelled(word) for word in FIELD]
+    every = {q.name: [word for word in words if runner.ships(word, q)] for q in tier.questions}
     shipped = battery(tier, every, runner.only_shipped)
-    told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every} for q in tier.questions}
+    told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every[q.name]} for q in tier.questions}
     return agreements(tier, told, replace(runner, own=True))
 
 
@@ -211,11 +218,13 @@ def _ship(folder: Path, runner: "Runner", records: "Records") -> None:
 def _page(one: "Card", out: Path, records: "Records") -> Path:
     """Write the card's page, and the card as JSON, beside the store."""
     from assay.card.page import page
+    from assay.core.foreign import loaded_sources
 
+    files = {Path(source.path).name: source.text for source in loaded_sources()}
     stem = re.sub(r"[^\w.=-]+", "_", one.mixer)
     path = out / "card" / f"{stem}.html"
     with disk_errors(path):
-        write_file(path, page(one, records).encode())
+        write_file(path, page(one, records, files).encode())
         write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
     return path
 
@@ -341,22 +350,22 @@ def _check(words: Sequence[str]) -> None:
                 )
 
 
-def _plan(mine: Sequence[str], field: Sequence[str], runner: "Runner") -> int:
+def _plan(mine: Sequence[str], field: "Asked", runner: "Runner") -> int:
     """Say what would be run: the rounds of every question, and about how long they take here."""
     from assay.core.estimate import duration
 
     tier, took = runner.tier, _expected(mine, runner)
     for question in tier.questions:
         told = took[question.name]
+        ships = [word for word in field[question.name] if not runner.own and runner.ships(word, question)]
+        trained = [word for word in field[question.name] if word not in ships]
+        beside = [f"{len(ships)} mixers whose records ship"] * bool(ships)
+        beside += [f"{', '.join(trained)}, trained here too"] * bool(trained)
         print(
             f"{question.name}: {len(question.rates)} rates, then the winner with {len(tier.seeds)} seeds, "
-            f"{question.steps} steps; {duration(told.least)} to {duration(told.most)}"
+            f"{question.steps} steps; {duration(told.least)} to {duration(told.most)}; next to "
+            f"{' and '.join(beside) or 'nobody'}"
         )
     least, most = (sum(getattr(each, end) for each in took.values()) for end in ("least", "most"))
     print(f"for {', '.join(mine)}: {duration(least)} to {duration(most)} in all; {tier.says}")
-    ships = [word for word in field if not runner.own and runner.ships(word)]
-    if ships:
-        print(f"next to {len(ships)} mixers whose records ship: {', '.join(ships)}")
-    if trained := [word for word in field if word not in ships]:
-        print(f"next to {', '.join(trained)}, which {'is' if len(trained) == 1 else 'are'} trained here too")
     return 0

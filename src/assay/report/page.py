@@ -8,7 +8,7 @@ fetching. The policy needs no 'unsafe-eval', because vega-embed's `ast` mode int
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -33,8 +33,14 @@ def long_tables(sections: Sections) -> Iterator[tuple[str, str]]:
                 yield views.file_of(study, table), table.csv()
 
 
-def build_page(sections: Sections, records: Sequence[Record], *, title: str = "assay report") -> str:
-    """Build the page from the sections and the records behind them."""
+def build_page(
+    sections: Sections,
+    records: Sequence[Record],
+    *,
+    title: str = "assay report",
+    files: Mapping[str, str] | None = None,
+) -> str:
+    """Build the page from the sections and the records behind them; `files` are shown whole, by name."""
     scripts = [asset("page.js")]
     if any(section.charts for _, _, section in sections):
         scripts.insert(0, vega())
@@ -50,6 +56,7 @@ def build_page(sections: Sections, records: Sequence[Record], *, title: str = "a
         style=asset("page.css"),
         scripts=scripts,
         studies=studies,
+        files=files or {},
         **overview(sections, records),
     )
 
