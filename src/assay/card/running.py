@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from assay.api import Execution, Session, configure
+from assay.card import protocol
 from assay.card.battery import Trial, wanted
 from assay.card.protocol import Question, Tier
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record, Run
+from assay.mixers import mixers
 from assay.studies import studies
 
 
@@ -42,8 +44,9 @@ class Runner:
             why = (failed[0].error or "").strip().splitlines()[-1] if failed else "it was not computed"
             label = failed[0].run.label if failed else lost[0]
             raise UserError(f"the card has no number for {label}: {why}. `assay show` has the whole error.")
-        self.lent.update(trial.mixer for trial, run in runs.items() if trial.mixer and run.id not in found)
-        return {trial: found.get(run.id) or there[run.id] for trial, run in runs.items()}
+        self.lent.update(trial.mixer for trial, run in runs.items() if trial.mixer and run.id in there)
+        # Shipped ones first: a row whose seeds come from two machines would be neither's.
+        return {trial: there.get(run.id) or found[run.id] for trial, run in runs.items()}
 
     @cached_property
     def shipped(self) -> Mapping[str, Record]:
@@ -64,6 +67,11 @@ class Runner:
                 return False
             found |= there
         return True
+
+    def field(self) -> dict[str, list[str]]:
+        """Return the mixers whose records ship, by question, as a user spells them."""
+        words = [mixers.parse(word).label for word in protocol.FIELD]
+        return {q.name: [word for word in words if self.ships(word, q)] for q in self.tier.questions}
 
     def run_of(self, trial: Trial) -> Run:
         """Return the run of a trial, as `assay icl` plans it."""

@@ -5,15 +5,15 @@ $ assay card delta_net:beta_max=2 --vs delta_net mamba2 gru
 $ assay card diff before.json after.json      exit code 1 where a question is answered worse
 $ assay card submit my_mixer.py FOLDER        the file, its records and its card, for a pull request
 $ assay card verify FOLDER                    what a reader runs: promises, ids, one cell computed again
+$ assay card validity                         do the questions rank mixers as a small language model does?
 """
 
 import argparse
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -26,14 +26,17 @@ from assay.command.reproduce import computed
 from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
+from assay.report.section import Table
+from assay.report.text import render
 
 if TYPE_CHECKING:
-    from assay.card.anchors import Agreement
-    from assay.card.battery import Answer, Asked, Compute, Records, Trial
+    from assay.card.battery import Asked, Records, Trial
     from assay.card.card import Card
     from assay.card.cost import Expected
     from assay.card.running import Runner
 
+LANGUAGE = "language"
+"""The question that the others are held against."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 PLACING = ("out", "device", "executor", "workers", "ray_address")
 CLOSE = 0.05
@@ -43,6 +46,7 @@ CLOSE = 0.05
 def card(words: list[str]) -> int:
     """What a sequence mixer can do, next to the field: `assay card my_mixer.py`; also diff, submit and verify."""
     verbs: dict[str, Callable[[list[str]], int]] = {"diff": _diff, "submit": _submit, "verify": _verify}
+    verbs["validity"] = _validity
     if words and words[0] in verbs:
         return verbs[words[0]](words[1:])
     parser = _parser("card", card.__doc__ or "")
@@ -61,6 +65,8 @@ def card(words: list[str]) -> int:
     runner = _within(args.budget, mine, runner)
     if args.dry_run:
         return _plan(mine, field, runner)
+    from assay.card.making import made
+
     cards, records = made(mine, field, runner)
     if args.ship:
         _ship(args.ship, runner, records)
@@ -112,15 +118,12 @@ def _runner(args: argparse.Namespace) -> "Runner":
 def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> dict[str, list[str]]:
     """Return the mixers beside it, question by question: those asked for, or all whose records ship for this kind of
     device; where none do, the anchors, which are trained here."""
-    from assay.card.protocol import ANCHORS, FIELD
+    from assay.card.protocol import ANCHORS
 
-    given = [_spelled(word) for word in args.vs or ()]
-    field = {}
-    for question in runner.tier.questions:
-        ships = [] if given or runner.own else [word for word in map(_spelled, FIELD) if runner.ships(word, question)]
-        words = dict.fromkeys(given or ships or map(_spelled, ANCHORS))
-        field[question.name] = [word for word in words if word not in mine]
-    return field
+    given = dict.fromkeys(_spelled(word) for word in args.vs or ())
+    ships = {} if given or runner.own else runner.field()
+    found = {q.name: given or ships.get(q.name) or ANCHORS for q in runner.tier.questions}
+    return {name: [word for word in words if word not in mine] for name, words in found.items()}
 
 
 def _spelled(word: str) -> str:
@@ -128,54 +131,6 @@ def _spelled(word: str) -> str:
     from assay.mixers import mixers
 
     return mixers.parse(word).label
-
-
-def made(
-    mine: Sequence[str], field: "Asked", runner: "Runner", look: "Compute | None" = None
-) -> "tuple[list[Card], Records]":
-    """Run the battery for every mixer, and judge each of `mine` next to all others. `look` finds records elsewhere, and
-    then nothing is computed and no speed is measured."""
-    from assay.card.battery import answer, battery, bounds
-    from assay.card.card import Card
-    from assay.card.cost import speed
-    from assay.card.judge import line
-    from assay.train.device import activate
-
-    tier = runner.tier
-    asked = {q.name: [*mine, *field[q.name]] for q in tier.questions}
-    found = battery(tier, asked, look or runner)
-    answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
-    agreed = _agreed(answers, runner) if look is None and any(mixer not in runner.lent for mixer in mine) else {}
-    speeds = {}
-    if look is None:
-        with activate(runner.numerics) as device:
-            speeds = {mixer: speed(mixer, device) for mixer in dict.fromkeys(chain(*asked.values()))}
-    cards = []
-    for mixer in mine:
-        others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
-        apart = {name for name, one in agreed.items() if not one.holds and mixer not in runner.lent}
-        lines = []
-        for q in tier.questions:
-            ranked = [each for each in others[q.name] if q.name not in apart or each.mixer not in runner.lent]
-            lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
-        cards.append(Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(runner.lent)))
-    return cards, found
-
-
-def _agreed(answers: "Mapping[str, Mapping[str, Answer]]", runner: "Runner") -> "dict[str, Agreement]":
-    """Train the anchors here, where shipped records stand beside what was trained here, and compare."""
-    from assay.card.anchors import agreements
-    from assay.card.battery import answer, battery
-    from assay.card.protocol import FIELD
-
-    if not runner.lent:
-        return {}
-    tier = runner.tier
-    words = [_spelled(word) for word in FIELD]
-    every = {q.name: [word for word in words if runner.ships(word, q)] for q in tier.questions}
-    shipped = battery(tier, every, runner.only_shipped)
-    told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every[q.name]} for q in tier.questions}
-    return agreements(tier, told, replace(runner, own=True))
 
 
 def _within(budget: float | None, mine: Sequence[str], runner: "Runner") -> "Runner":
@@ -248,6 +203,7 @@ def _diff(words: list[str]) -> int:
 def _submit(words: list[str]) -> int:
     """Write a mixer's file, every record and its card into a folder, for a pull request."""
     from assay.card.exchange import pack
+    from assay.card.making import made
 
     parser = _parser("card submit", _submit.__doc__ or "")
     parser.add_argument("file", type=Path, help="the Python file of one mixer")
@@ -270,6 +226,7 @@ def _verify(words: list[str]) -> int:
     """Try a submitted folder: the mixer's promises, that its records follow from its file and its card from them, and
     one cheap run computed again."""
     from assay.card import exchange
+    from assay.card.making import made
 
     parser = _parser("card verify", _verify.__doc__ or "")
     parser.add_argument("folder", type=Path, help="a folder that `assay card submit` wrote")
@@ -301,6 +258,30 @@ def _verify(words: list[str]) -> int:
     else:
         _again(mine[0], found, fresh)
     print("verified")
+    return 0
+
+
+def _validity(words: list[str]) -> int:
+    """Say whether the synthetic questions rank the mixers whose records ship as the language model does."""
+    from assay.card.battery import answer, battery
+    from assay.card.validity import validities
+
+    parser = _parser("card validity", _validity.__doc__ or "")
+    runner = _runner(parser.parse_args(words))
+    tier, asked = runner.tier, runner.field()
+    found = battery(tier, asked, runner.only_shipped)
+    scores: dict[str, dict[str, float]] = {}
+    for q in tier.questions:
+        scores[q.name] = {each: -q.loss(answer(tier, q, each, found).mean) for each in asked[q.name]}
+    target = scores.pop(LANGUAGE, {})
+    if not (told := validities(scores, target)):
+        raise UserError(f"too few mixers have records of the tier '{tier.name}' that ship: nothing to correlate.")
+    rows = [
+        {"question": each.question, "rho": each.rho, "p (Holm)": each.p, "mixers": each.rho.n,
+         "without a family": f"{each.without[0]:+.2f} to {each.without[1]:+.2f}"}
+        for each in told
+    ]  # fmt: skip
+    print(render(Table("validity", tuple(rows), {"rho": "+.2f", "p (Holm)": ".2g"})))
     return 0
 
 

@@ -1,0 +1,87 @@
+"""Do the synthetic questions predict a language model? Rank correlations over the mixers whose records ship.
+
+For every question but the language model: Spearman's rho of the mean score with how well text is predicted (the sign
+is such that 1 is perfect), a permutation p, Holm over the questions, a percentile interval over mixers drawn with
+replacement, and the range of rho as one family of mixers after the other is left out. Mixers are no sample of all
+mixers, and relatives are alike: the last two say how much of a rho hangs on a few.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from assay.metrics.intervals import Interval, holm
+
+DRAWS = 2000
+LEAST = 6
+"""Fewest mixers over which a correlation is given."""
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "attention": ("attention", "sliding_window", "sparse_attention"),
+    "linear": ("linear_attention", "based", "retention", "gated_linear_attn", "mamba2", "mlstm"),
+    "delta": ("delta_net", "gated_delta_net", "delta_product", "kda", "rwkv7", "mesa"),
+    "other": ("gru", "hyena", "base_conv"),
+}
+
+
+@dataclass(frozen=True)
+class Validity:
+    """How one question's scores rank with those of the language model."""
+
+    question: str
+    rho: Interval
+    p: float
+    """Of a permutation test, Holm over the questions."""
+    without: tuple[float, float]
+    """The least and the largest rho as one family is left out."""
+
+
+def validities(scores: Mapping[str, Mapping[str, float]], target: Mapping[str, float]) -> list[Validity]:
+    """Return the correlations; `scores` by question and mixer, larger being better, as of `target`."""
+    found = {}
+    for question, own in scores.items():
+        names = sorted(own.keys() & target.keys())
+        if len(names) >= LEAST:
+            found[question] = _validity(question, [(name, own[name], target[name]) for name in names])
+    adjusted = holm({question: p for question, (_, p, _) in found.items()})
+    return [Validity(question, rho, adjusted[question], without) for question, (rho, _, without) in found.items()]
+
+
+Point = tuple[str, float, float]
+
+
+def _validity(question: str, points: Sequence[Point]) -> tuple[Interval, float, tuple[float, float]]:
+    rng = random.Random(question)
+    rho = _rho(points)
+    xs, ys = [x for _, x, _ in points], [y for _, _, y in points]
+    beyond = sum(abs(spearman(xs, rng.sample(ys, len(ys)))) >= abs(rho) - 1e-12 for _ in range(DRAWS))
+    drawn = sorted(_rho(rng.choices(points, k=len(points))) for _ in range(DRAWS))
+    low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
+    apart = [_rho([point for point in points if _family(point[0]) != family]) for family in FAMILIES]
+    return Interval(rho, low, high, len(points)), (beyond + 1) / (DRAWS + 1), (min(apart), max(apart))
+
+
+def _rho(points: Sequence[Point]) -> float:
+    return spearman([x for _, x, _ in points], [y for _, _, y in points])
+
+
+def _family(mixer: str) -> str:
+    name = mixer.partition(":")[0]
+    return next((family for family, members in FAMILIES.items() if name in members), "other")
+
+
+def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Return the correlation of ranks, those of ties averaged; 0 where one side is constant."""
+    one, two = ranks(xs), ranks(ys)
+    mean = (len(one) - 1) / 2
+    spread = [sum((rank - mean) ** 2 for rank in each) for each in (one, two)]
+    if not all(spread):
+        return 0.0
+    return sum((a - mean) * (b - mean) for a, b in zip(one, two, strict=True)) / (spread[0] * spread[1]) ** 0.5
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(sorted(values)):
+        places.setdefault(value, []).append(place)
+    return [fmean(places[value]) for value in values]
