@@ -18,7 +18,7 @@ TINY = {"model_dim": 16, "num_layers": 1, "state_mixer": "none", "positions": "a
 TOY = Tier(
     "smoke", "toy", (0, 1),
     (Question("recall", "recalls", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=2:power_a=1",
-              model=TINY, steps=60, batch=16, eval_size=50, rates=(1e-7, 1e-2, 30.0), margin=0.4),),
+              model=TINY, steps=60, batch=16, eval_size=50, rates=(1e-7, 1e-2, 30.0), margin=0.5),),
 )  # fmt: skip
 TWIN = """
 from dataclasses import dataclass
@@ -42,22 +42,26 @@ SHIPPED = {each.mixer: each for each in (answered("a", 0.9, 0.94), answered("b",
 @pytest.mark.parametrize(
     ("own", "holds"),
     [
-        ({"a": 0.92, "b": 0.41}, True),
-        ({"a": 0.95, "b": 0.36}, True),
-        ({"a": 0.60, "b": 0.15}, False),
-        ({"a": 1.00, "b": 0.75}, False),
+        ({"a": [0.92, 0.92], "b": [0.41, 0.42]}, True),
+        ({"a": [0.95, 0.96], "b": [0.36, 0.38]}, True),
+        ({"a": [0.60, 0.61], "b": [0.15, 0.13]}, False),
+        ({"a": [1.00, 1.00], "b": [0.75, 0.77]}, False),
+        ({"a": [0.62, 0.62], "b": [0.71, 0.71]}, False),
+        ({"a": [0.92, 0.92]}, False),
     ],
-    ids=["the same", "about the same", "both worse", "both better"],
+    ids=["the same", "about the same", "both worse", "both better", "one worse, one better", "an anchor is missing"],
 )
 def test_anchors_agree_only_where_a_difference_as_large_as_the_margin_is_ruled_out(
-    own: dict[str, float], holds: bool
+    own: dict[str, list[float]], holds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
     assert agreement("recall", own, SHIPPED, margin=0.2).holds is holds
 
 
-def test_seeds_that_vary_much_rule_nothing_out() -> None:
+def test_seeds_that_vary_much_rule_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
     wild = {each.mixer: each for each in (answered("a", 0.2, 0.9), answered("b", 0.1, 0.8))}
-    assert not agreement("recall", {"a": 0.55, "b": 0.45}, wild, margin=0.2).holds
+    assert not agreement("recall", {"a": [0.55, 0.5], "b": [0.45, 0.4]}, wild, margin=0.2).holds
 
 
 @pytest.fixture
@@ -104,7 +108,7 @@ def test_rows_of_another_recipe_are_shown_and_not_ranked(
     shipped.write(field, changed)
     code, out, err = cli("card", "twin.py", "--executor", "serial")
     assert code == 0, err
-    assert "come out differently: recall" in " ".join(out.split()), out
+    assert "are not shown to agree: recall" in " ".join(out.split()), out
     told = json.loads(Path("results/card/twin.json").read_text())[0]
     assert not told["questions"]["recall"]["differences"] and not told["anchors"]["recall"]["agree"]
 

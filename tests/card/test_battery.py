@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_the_winner_of_the_screening_is_scored_with_seeds_it_was_not_chosen_by()
 
 
 def test_a_rate_at_the_edge_is_followed_by_one_beyond_once() -> None:
-    asked, found = rounds(lambda trial: min(0.99, 0.5 + 40 * trial.rate**2))  # the higher the better, without end
+    asked, found = rounds(lambda trial: min(0.95, 0.5 + 40 * trial.rate**2))  # the higher the better, without end
     assert [trial.rate for trial in asked[2]] == [1.0]
     result = answer(TIER, QUESTION, "mine", found)
     assert result.at_edge, "still at the edge of all that were tried"
@@ -73,6 +74,25 @@ def test_what_falls_short_is_trained_twice_as_long() -> None:
     assert set(result.longer.values()) == {0.5}
 
 
+def test_a_rate_that_diverges_hides_no_plateau() -> None:
+    """A mixer that leaves its plateau late at one rate, where another diverges: every rate is trained in full."""
+
+    def law(trial: Trial) -> float:
+        if trial.rate == 1e-1:
+            return -1.0
+        return 0.97 if trial.steps >= 300 and trial.rate == 1e-2 else 0.15
+
+    asked, found = rounds(law)
+    assert [len(each) for each in asked[:2]] == [3, 3]
+    assert answer(TIER, QUESTION, "mine", found).reached
+
+
+def test_rates_that_come_out_alike_have_no_edge_and_a_solved_question_none() -> None:
+    for accuracy in (0.2, 0.995):
+        _, found = rounds(lambda trial, level=accuracy: level + 0.001 * (trial.rate == 1e-1))  # type: ignore[misc]
+        assert not answer(TIER, QUESTION, "mine", found).at_edge
+
+
 def test_a_rate_that_diverges_is_never_chosen() -> None:
     _, found = rounds(lambda trial: -1.0 if trial.rate == 1e-1 else 0.93)
     result = answer(TIER, QUESTION, "mine", found)
@@ -90,11 +110,14 @@ def test_an_interrupted_battery_asks_only_for_what_is_missing() -> None:
     assert wanted(TIER, QUESTION, "mine", found) == []
 
 
-@pytest.mark.parametrize("field", ["steps", "batch", "task"])
-def test_options_of_a_run_name_everything_that_decides_it(field: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [{"batch": 11}, {"task": "regression"}, {"every": 7}, {"eval_size": 11}, {"curriculum": 0.5}, {"weight_decay": 0.7},
+     {"model": {"model_dim": 8}}, {"lower": True}],
+)  # fmt: skip
+def test_options_of_a_run_name_everything_that_decides_it(change: dict[str, Any]) -> None:
     given = QUESTION.options("gru", rate=1e-2, seed=3, steps=7)
-    changed = replace(QUESTION, **{field: "regression" if field == "task" else 11})
-    assert (changed.options("gru", rate=1e-2, seed=3, steps=7) != given) is (field != "steps")
+    assert replace(QUESTION, **change).options("gru", rate=1e-2, seed=3, steps=7) != given
     assert given["seeds"] == [3] and given["train"]["max_steps"] == 7 and given["optimizer"]["lr"] == 1e-2
 
 

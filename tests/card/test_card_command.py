@@ -142,7 +142,7 @@ def test_a_card_travels_and_is_verified_by_its_reader(
 def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:
     def written(name: str, *scores: float, tier: str = "smoke") -> str:
         line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.02, "freedom": 4}
-        line["lower_is_better"] = False
+        line |= {"lower_is_better": False, "comparable": True}
         Path(name).write_text(json.dumps([{"protocol": 1, "tier": tier, "questions": {"recall": line}}]))
         return name
 

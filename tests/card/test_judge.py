@@ -1,5 +1,7 @@
 """Verdicts are never stronger than the seeds: level where they do not tell, and nothing without a certificate."""
 
+from dataclasses import replace
+
 import pytest
 
 from assay.card.battery import Answer, Bounds
@@ -58,6 +60,23 @@ def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
 def test_nothing_is_said_without_a_certificate(mine: Answer, said: str) -> None:
     found = line(mine, FIELD, BOUNDS)
     assert not found.certified and said in found.verdict and "0 of 2 seeds" not in found.verdict
+
+
+def test_a_doubled_run_that_ended_early_certifies_nothing() -> None:
+    """It had solved the lengths it was trained on, so it was not trained twice as long."""
+    mine = replace(answered("mine", 0.7, 0.7, longer=(0.7, 0.7)), stopped=True)
+    found = line(mine, FIELD, BOUNDS)
+    assert not found.certified and "says nothing of longer training" in found.verdict
+
+
+def test_solved_rows_do_not_hide_how_far_seeds_lie_apart() -> None:
+    """Rows at the ceiling vary by nothing; two mixers that learn with some seeds are not told apart for it."""
+    solved = [answered(f"s{place}", 0.99, 0.99) for place in range(12)]
+    bimodal = [answered(f"b{place}", 0.95, 0.15, longer=(0.95, 0.15)) for place in range(6)]
+    found = line(
+        answered("mine", 0.15, 0.16, longer=(0.2, 0.2)), [*solved, *bimodal, answered("luck", 0.95, 0.96)], BOUNDS
+    )
+    assert found.differences["luck"].standing == "level"
 
 
 def test_seeds_that_disagree_tell_little_apart() -> None:

@@ -1,12 +1,12 @@
 """May this machine be compared with shipped records? Two cheap mixers, the anchors, are trained again and must agree.
 
-Each anchor is trained at its shipped rate with the first seed of the tier, and compared with the shipped run of that
-seed. Shipped rows of a question stand beside what was trained here if the mean difference is shown to be small: two
-one-sided t tests reject that it is as large as the question's margin, up or down. Otherwise they are not ranked.
+Each anchor is trained at its shipped rate with the seeds of the tier. Shipped rows of a question stand beside what was
+trained here only if each anchor is shown to score as it shipped: two one-sided t tests reject, for every anchor, that
+its mean is off by the question's margin, up or down. Where that is not shown, the rows are not ranked.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -25,9 +25,9 @@ class Agreement:
 
     question: str
     gaps: Mapping[str, float]
-    """Trained here less shipped, by anchor."""
+    """Trained here less shipped, means over seeds, by anchor."""
     p: float
-    """Of a difference as large as the margin."""
+    """Of a difference as large as the margin, the largest over the anchors."""
 
     @property
     def holds(self) -> bool:
@@ -35,35 +35,36 @@ class Agreement:
 
     def __str__(self) -> str:
         told = ", ".join(f"{anchor} {gap:+.2f}" for anchor, gap in self.gaps.items())
-        return f"{self.question} {told}"
-
-
-def trials(tier: Tier, answers: Mapping[str, Mapping[str, Answer]]) -> list[Trial]:
-    """Return the runs that are computed again."""
-    return [
-        Trial(question.name, anchor, answers[question.name][anchor].rate, tier.seeds[0], question.steps)
-        for question in tier.questions
-        for anchor in ANCHORS
-        if anchor in answers[question.name]
-    ]
+        return f"{self.question} ({told or 'no anchor ships'})"
 
 
 def agreements(tier: Tier, answers: Mapping[str, Mapping[str, Answer]], compute: Compute) -> dict[str, Agreement]:
     """Train the anchors here and compare, question by question. `answers` has every shipped mixer's, by question."""
-    again = compute(trials(tier, answers))
+    trials = [
+        Trial(question.name, anchor, answers[question.name][anchor].rate, seed, question.steps)
+        for question in tier.questions
+        for anchor in ANCHORS
+        if anchor in answers[question.name]
+        for seed in tier.seeds
+    ]
+    again = compute(trials)
     found = {}
     for question in tier.questions:
-        own = {trial.mixer: score(again[trial], question) for trial in again if trial.question == question.name}
+        own: dict[str, list[float]] = {}
+        for trial in trials:
+            if trial.question == question.name:
+                own.setdefault(trial.mixer, []).append(score(again[trial], question))
         found[question.name] = agreement(question.name, own, answers[question.name], question.margin)
     return found
 
 
-def agreement(name: str, own: Mapping[str, float], answers: Mapping[str, Answer], margin: float) -> Agreement:
-    """Compare one run of each anchor with the shipped run of its seed, the first; p is that of two one-sided t tests
-    that the mean difference lies between -margin and margin."""
-    gaps = {anchor: value - next(iter(answers[anchor].scores.values())) for anchor, value in own.items()}
+def agreement(name: str, own: Mapping[str, Sequence[float]], answers: Mapping[str, Answer], margin: float) -> Agreement:
+    """Compare the anchors' runs with their shipped ones; p is the largest of the anchors', 1 where one is missing."""
+    gaps = {anchor: fmean(values) - answers[anchor].mean for anchor, values in own.items()}
     deviation, freedom = pooled(list(answers.values())) if answers else (0.0, 0)
-    if not freedom or not gaps:
+    if not freedom or len(gaps) < len(ANCHORS):
         return Agreement(name, gaps, 1.0)
-    error = deviation * math.sqrt(2 / len(gaps))  # as if nothing but the recipe were the same
-    return Agreement(name, gaps, float(special.stdtr(freedom, (abs(fmean(gaps.values())) - margin) / error)))
+    errors = {each: deviation * math.sqrt(1 / len(own[each]) + 1 / len(answers[each].scores)) for each in gaps}
+    return Agreement(
+        name, gaps, max(float(special.stdtr(freedom, (abs(gaps[each]) - margin) / errors[each])) for each in gaps)
+    )

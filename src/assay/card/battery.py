@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, Question, Tier
+from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, SOLVED, Question, Tier
 from assay.core.run import Record
 from assay.report.rows import number_at
 
@@ -52,13 +52,16 @@ class Answer:
     question says so."""
     rate: float
     at_edge: bool
-    """The best rate is the lowest or the highest of those tried, also after one more was added."""
+    """The best rate is the lowest or the highest of those tried, also after one more was added. Not where every rate
+    that was trained in full comes out alike, nor where the question was solved."""
     window: int
     """Rates of the grid that work: within SLACK of the best at the screening's length."""
     diverged: int = 0
     """Runs at the chosen rate whose loss was no number in the end, or that failed: they score 0."""
     longer: Mapping[int, float] = field(default_factory=dict)
     """Scores after twice the training, where the goal was not reached."""
+    stopped: bool = False
+    """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     """Parameters, state and FLOPs of its model."""
 
@@ -131,7 +134,8 @@ def _screened(question: Question, mixer: str) -> list[Trial]:
 
 def _full(question: Question, mixer: str, found: Records) -> list[Trial]:
     best = sorted(_screened(question, mixer), key=lambda trial: validation(found[trial], question))
-    if validation(found[best[-1]], question) - validation(found[best[0]], question) >= SLACK:
+    losses = [loss for trial in best if (loss := validation(found[trial], question)) < LOST]
+    if losses and losses[-1] - losses[0] >= SLACK:  # a rate that diverged tells nothing of the others
         best = best[:KEPT]
     return [Trial(question.name, mixer, trial.rate, SCREENING_SEED, question.steps) for trial in best]
 
@@ -161,7 +165,10 @@ def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int)
 def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:
     """Return the answer that the records of all rounds give."""
     rate = _best_rate(question, mixer, found)
-    tried = {*question.rates, *(trial.rate for trial in _beyond(question, mixer, found))}
+    beyond = _beyond(question, mixer, found)
+    tried = {*question.rates, *(trial.rate for trial in beyond)}
+    full = [validation(found[trial], question) for trial in (*_full(question, mixer, found), *beyond)]
+    flat = max(full) - min(full) < SLACK
     screened = [validation(found[trial], question) for trial in _screened(question, mixer)]
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
     first = found[once[0]]
@@ -170,10 +177,11 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         question,
         scores={trial.seed: score(found[trial], question) for trial in once},
         rate=rate,
-        at_edge=rate in (min(tried), max(tried)),
+        at_edge=rate in (min(tried), max(tried)) and not flat and min(full) > question.loss(SOLVED),
         window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
         diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
+        stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
     )
 

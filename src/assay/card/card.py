@@ -56,6 +56,7 @@ class Card:
             "protocol": VERSION,
             "tier": self.tier.name,
             "seeds": list(self.tier.seeds),
+            "shipped": sorted(self.lent),
             "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
             "size": dict(self.lines[0].answer.sizes),
             "speed": {name: asdict(found) for name, found in self.speeds.items()},
@@ -82,7 +83,7 @@ class Card:
         apart = [str(each) for each in self.agreements if not each.holds]
         told = f"field: records of {len(self.lent)} mixers ship with assay. "
         if apart:
-            told += f"Not ranked where the anchors, trained again here, come out differently: {'; '.join(apart)}. "
+            told += f"Not ranked where the anchors, trained again here, are not shown to agree: {'; '.join(apart)}. "
         if kept := [str(each) for each in self.agreements if each.holds]:
             told += f"The anchors, trained again here, agree: {'; '.join(kept)}."
         return textwrap.wrap(told, width, subsequent_indent="  ")
@@ -91,9 +92,12 @@ class Card:
         sizes = self.lines[0].answer.sizes
         said = []
         if sizes:
+            name = self.lines[0].answer.question.name
+            theirs = [each.sizes["params"] for each in self.field[name] if "params" in each.sizes]
+            among = f", the field {min(theirs):,} to {max(theirs):,}: not matched" if theirs else ""
             said.append(
-                f"size: {sizes['params']:,} parameters, {BYTES * sizes['state_scalars']:,} bytes of state, "
-                f"{sizes['flops_per_token']:,.0f} FLOPs per token ({self.lines[0].answer.question.name})"
+                f"size ({name}): {sizes['params']:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes of "
+                f"state, {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
         mine = self.speeds.get(self.mixer)
         if mine:
@@ -122,6 +126,8 @@ def _line_json(line: Line) -> dict[str, Any]:
         "rate": answer.rate,
         "rate_at_edge": answer.at_edge,
         "rates_that_work": answer.window,
+        "comparable": answer.comparable,
+        "diverged": answer.diverged,
         "after_twice_the_training": {str(seed): value for seed, value in answer.longer.items()},
         "rank": line.rank,
         "lower_is_better": answer.question.lower,

@@ -21,7 +21,14 @@ from assay.core.files import disk_errors, read_file, write_file
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, holm
 
+KEYS = {"questions", "protocol", "tier"}
+LINE = {"scores", "deviation", "freedom", "lower_is_better", "comparable"}
+"""What every question of a card has, for it to be compared."""
 MIXER, RECORDS, CARD = "mixer.py", "records", "card.json"
+
+
+MEASURED_THERE = ("speed", "anchors", "shipped")
+"""What a card says of the machine that made it: its reader cannot find it in the records."""
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -31,7 +38,8 @@ def read_card(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read a card from '{path}': {error}. `assay card MIXER --json` prints one.") from None
     cards = found if isinstance(found, list) else [found]
-    if len(cards) != 1 or not isinstance(cards[0], dict) or "questions" not in cards[0]:
+    whole = len(cards) == 1 and isinstance(cards[0], dict) and cards[0].keys() >= KEYS
+    if not whole or any(not each.keys() >= LINE for each in cards[0]["questions"].values()):
         raise UserError(f"'{path}' is not one card: give a file that `assay card MIXER --json` printed.")
     return dict(cards[0])
 
@@ -44,16 +52,19 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
             raise UserError(f"the cards differ in their {key}, {before[key]} and {after[key]}: they do not compare.")
     if odd := before["questions"].keys() ^ after["questions"].keys():
         raise UserError(f"only one of the cards asks {', '.join(sorted(odd))}: they do not compare.")
-    found: dict[str, tuple[Interval, float]] = {}
+    found: dict[str, tuple[Interval, float, float]] = {}
     for name, one in before["questions"].items():
         two = after["questions"][name]
         deviation, freedom = max(one["deviation"], two["deviation"]), min(one["freedom"], two["freedom"])
         if not freedom:
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
-        found[name] = difference_of(two["scores"], one["scores"], deviation, freedom)
-    adjusted = holm({name: p for name, (_, p) in found.items()})
+        if one["comparable"] and two["comparable"]:  # a rate at an edge or a diverged run says nothing
+            found[name] = difference_of(two["scores"], one["scores"], deviation, freedom)
+    adjusted = holm({name: p for name, (_, p, _) in found.items()})
     lower = {name: bool(one["lower_is_better"]) for name, one in before["questions"].items()}
-    return [Difference(name, interval, adjusted[name], lower[name]) for name, (interval, _) in found.items()]
+    return [
+        Difference(name, interval, adjusted[name], used, lower[name]) for name, (interval, _, used) in found.items()
+    ]
 
 
 def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:
@@ -72,7 +83,7 @@ def packed_records(folder: Path) -> dict[str, Record]:
 def follows(card: Any, told: Any) -> bool:
     """Return whether two cards are the same as far as they follow from records, numbers to nine digits."""
     if isinstance(card, Mapping) and isinstance(told, Mapping):
-        keys = {key for key in (*card, *told) if key != "speed"}
+        keys = {key for key in (*card, *told) if key not in MEASURED_THERE}
         return all(key in card and key in told and follows(card[key], told[key]) for key in keys)
     if isinstance(card, list | tuple) and isinstance(told, list | tuple):
         return len(card) == len(told) and all(map(follows, card, told))
@@ -90,6 +101,6 @@ def check_version(card: Mapping[str, Any]) -> None:
         raise UserError(f"the card follows protocol {card.get('protocol')}, and this assay has protocol {VERSION}.")
 
 
-def drawn(trials: Sequence[Trial], question: str, seeds: Sequence[int]) -> Trial:
-    """Draw one of the scored runs of a question, to be computed again: nobody can know which."""
-    return secrets.choice([trial for trial in trials if trial.question == question and trial.seed in seeds])
+def drawn(trials: Sequence[Trial], seeds: Sequence[int]) -> Trial:
+    """Draw one of the scored runs, to be computed again: nobody can know which."""
+    return secrets.choice([trial for trial in trials if trial.seed in seeds])

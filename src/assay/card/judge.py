@@ -23,6 +23,8 @@ LEVEL = 0.05
 Standing = Literal["above", "below", "level"]
 
 
+ENOUGH = 4
+"""Degrees of freedom that a deviation of its own needs."""
 NAMED = 4
 """Most mixers that a sentence names; the others are counted."""
 SEEDS = 100
@@ -39,6 +41,8 @@ class Difference:
     """Not adjusted: how large the difference may be."""
     p: float
     """Adjusted over the field (Holm)."""
+    deviation: float
+    """Between seeds, of the test."""
     lower: bool = False
     """Whether a smaller score is better."""
 
@@ -85,7 +89,9 @@ class Line:
         where a difference like the one seen would need more than SEEDS."""
         if self.best is None or self.best.standing != "level" or not self.best.interval.mean:
             return None
-        needed = math.ceil(2 * (2.8 * self.deviation / self.best.interval.mean) ** 2)  # 80 % power at the 5 % level
+        level = LEVEL / len(self.differences)  # as Holm's first
+        reach = float(special.ndtri(1 - level / 2) + special.ndtri(0.8))  # 80 % power
+        needed = math.ceil(2 * (reach * self.best.deviation / self.best.interval.mean) ** 2)
         return max(needed, len(self.answer.scores) + 1) if needed <= SEEDS else None
 
 
@@ -99,11 +105,20 @@ def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
 
 
 def pooled(answers: Sequence[Answer]) -> tuple[float, int]:
-    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom."""
+    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom. Rows that diverged
+    say nothing; those that solved the question vary less than others can, and are left out where enough others are."""
+    there = [each for each in answers if not each.diverged] or answers
+    unsolved = [each for each in there if not each.reached]
+    (deviation, freedom), (wider, of_unsolved) = _deviation(there), _deviation(unsolved)
+    if of_unsolved >= ENOUGH and wider > deviation:
+        deviation, freedom = wider, of_unsolved
+    return (max(answers[0].question.resolution, deviation), freedom) if freedom else (math.inf, 0)
+
+
+def _deviation(answers: Sequence[Answer]) -> tuple[float, int]:
     squares = sum((value - each.mean) ** 2 for each in answers for value in each.scores.values())
     freedom = sum(len(each.scores) - 1 for each in answers)
-    least = answers[0].question.resolution
-    return (max(least, math.sqrt(squares / freedom)) if freedom else math.inf), freedom
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
 def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
@@ -111,6 +126,9 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
     n = len(answer.scores)
     if not freedom:
         return Interval(answer.mean, None, None, n)
+    own, of_own = _deviation([answer])
+    if own > deviation:  # its seeds disagree more than others'
+        deviation, freedom = own, of_own
     half = _quantile(freedom) * deviation / math.sqrt(n)
     most = math.inf if answer.question.lower else 1.0
     return Interval(answer.mean, max(0.0, answer.mean - half), min(most, answer.mean + half), n)
@@ -122,16 +140,18 @@ def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedo
     found = {
         other.mixer: difference_of(mine.scores, other.scores, deviation, freedom) for other in field if other.comparable
     }
-    adjusted = holm({name: p for name, (_, p) in found.items()})
+    adjusted = holm({name: p for name, (_, p, _) in found.items()})
     lower = mine.question.lower
-    return {name: Difference(name, interval, adjusted[name], lower) for name, (interval, _) in found.items()}
+    return {
+        name: Difference(name, interval, adjusted[name], used, lower) for name, (interval, _, used) in found.items()
+    }
 
 
 def difference_of(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int
-) -> tuple[Interval, float]:
-    """Return the difference of two means with its interval, and the p of a t test: with the pooled deviation, or with
-    that of the two alone where it is larger."""
+) -> tuple[Interval, float, float]:
+    """Return the difference of two means with its interval, the p of a t test and the deviation it used: the pooled
+    one, or that of the two alone where it is larger."""
     squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())
     own_freedom = len(mine) + len(other) - 2
     if own_freedom and (own := math.sqrt(squares / own_freedom)) > deviation:
@@ -139,7 +159,7 @@ def difference_of(
     error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
     gap, half = fmean(mine.values()) - fmean(other.values()), _quantile(freedom) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
-    return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error))
+    return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error)), deviation
 
 
 def _verdict(mine: Answer) -> tuple[str, bool]:
@@ -155,6 +175,8 @@ def _verdict(mine: Answer) -> tuple[str, bool]:
         return f"{question.name}: {mine.diverged} runs diverged at the best rate: says nothing yet", False
     if mine.at_edge:
         return f"{question.name}: the best rate, {mine.rate:g}, is at the edge of those tried: says nothing yet", False
+    if mine.stopped:
+        return f"{question.name}: learned what it was trained on, and not this: says nothing of longer training", False
     gains = [mine.longer[seed] - score for seed, score in mine.scores.items() if seed in mine.longer]
     if len(gains) < seeds or max(gains) > STILL or max(mine.longer.values()) > question.goal - STILL:
         gain = f"by up to {max(gains):+.2f}" if gains else "by an unknown amount"
@@ -187,6 +209,8 @@ def in_words(lines: Sequence[Line]) -> list[str]:
         told = [f"{word} {named(names)}" for word, names in beside.items() if names]
         if (seeds := each.seeds_to_tell) and each.best:
             told.append(f"about {seeds} seeds each would tell it from {each.best.other}")
+        if told and each.answer.question.goal is not None and not each.certified:
+            told[0] = f"at equal training {told[0]}"
         found.append("; ".join((each.verdict, *told)))
     return found
 

@@ -13,33 +13,39 @@ from assay.card.running import Runner
 from assay.train.device import activate
 
 
-def made(mine: Sequence[str], field: Asked, runner: Runner, look: Compute | None = None) -> tuple[list[Card], Records]:
+def made(
+    mine: Sequence[str], field: Asked, runner: Runner, look: Compute | None = None, disagreed: Sequence[str] = ()
+) -> tuple[list[Card], Records]:
     """Run the battery for every mixer, and judge each of `mine` next to all others. `look` finds records elsewhere, and
-    then nothing is computed and no speed is measured."""
+    then nothing is computed and no speed is measured; `disagreed` are the questions whose anchors did not agree."""
     tier = runner.tier
     asked = {q.name: [*mine, *field[q.name]] for q in tier.questions}
     found = battery(tier, asked, look or runner)
     answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
-    agreed = _agreed(runner) if look is None and any(mixer not in runner.lent for mixer in mine) else {}
+    agreed = _agreed(asked, runner) if look is None else {}
+    apart = {name for name, one in agreed.items() if not one.holds} | set(disagreed)
     speeds = {}
     if look is None:
         with activate(runner.numerics) as device:
             speeds = {mixer: speed(mixer, device) for mixer in dict.fromkeys(chain(*asked.values()))}
-    cards = []
+    cards, lent = [], runner.lent
     for mixer in mine:
         others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
-        apart = {name for name, one in agreed.items() if not one.holds and mixer not in runner.lent}
         lines = []
         for q in tier.questions:
-            ranked = [each for each in others[q.name] if q.name not in apart or each.mixer not in runner.lent]
+            own = (mixer, q.name) in lent
+            ranked = [each for each in others[q.name] if q.name not in apart or ((each.mixer, q.name) in lent) is own]
             lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
-        cards.append(Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(runner.lent)))
+        cards.append(
+            Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(each for each, _ in lent))
+        )
     return cards, found
 
 
-def _agreed(runner: Runner) -> dict[str, Agreement]:
+def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     """Train the anchors here, where shipped records stand beside what was trained here, and compare."""
-    if not runner.lent:
+    kinds = {(name, (mixer, name) in runner.lent) for name, mixers in asked.items() for mixer in mixers}
+    if not any({(name, True), (name, False)} <= kinds for name in asked):
         return {}
     tier, every = runner.tier, runner.field()
     shipped = battery(tier, every, runner.only_shipped)

@@ -7,7 +7,7 @@ from functools import cached_property
 from assay.api import Execution, Session, configure
 from assay.card import protocol
 from assay.card.battery import Trial, wanted
-from assay.card.protocol import Question, Tier
+from assay.card.protocol import Tier
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.plan import Plan, make_plan
@@ -28,12 +28,17 @@ class Runner:
     as_computed: Numerics | None = None
     """The numerics of runs computed elsewhere, whose ids are asked for; None: those of this machine."""
     _runs: dict[Trial, Run] = field(default_factory=dict)
-    lent: set[str] = field(default_factory=set)
-    """Mixers some of whose records are shipped ones."""
+    lent: set[tuple[str, str]] = field(default_factory=set)
+    """Mixers and questions whose records are shipped ones."""
+    _ships: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __call__(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
         runs = {trial: self.run_of(trial) for trial in trials}
-        there = {} if self.own else self.shipped
+        # A mixer's answer comes whole from shipped records or from here: its seeds never from two machines.
+        lent = {
+            trial for trial in trials if not self.own and (not trial.mixer or self.ships(trial.mixer, trial.question))
+        }
+        there = {runs[trial].id: self.shipped[runs[trial].id] for trial in lent if runs[trial].id in self.shipped}
         plan = Plan(studies["icl"](), tuple(dict.fromkeys(runs.values())))
         session = Session.of(plan, self.execution)
         session = replace(session, todo=[run for run in session.todo if run.id not in there])
@@ -44,8 +49,7 @@ class Runner:
             why = (failed[0].error or "").strip().splitlines()[-1] if failed else "it was not computed"
             label = failed[0].run.label if failed else lost[0]
             raise UserError(f"the card has no number for {label}: {why}. `assay show` has the whole error.")
-        self.lent.update(trial.mixer for trial, run in runs.items() if trial.mixer and run.id in there)
-        # Shipped ones first: a row whose seeds come from two machines would be neither's.
+        self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
         return {trial: there.get(run.id) or found[run.id] for trial, run in runs.items()}
 
     @cached_property
@@ -58,20 +62,22 @@ class Runner:
         found = {trial: self.shipped.get(self.run_of(trial).id) for trial in trials}
         return {trial: record for trial, record in found.items() if record is not None}
 
-    def ships(self, mixer: str, question: Question) -> bool:
+    def ships(self, mixer: str, question: str) -> bool:
         """Return whether everything that answers a question for a mixer ships."""
-        found: dict[Trial, Record] = {}
-        while missing := wanted(self.tier, question, mixer, found):
-            there = self.only_shipped(missing)
-            if len(there) < len(missing):
-                return False
-            found |= there
-        return True
+        if (mixer, question) not in self._ships:
+            found: dict[Trial, Record] = {}
+            whole = True
+            while whole and (missing := wanted(self.tier, self.tier.question(question), mixer, found)):
+                there = self.only_shipped(missing)
+                found |= there
+                whole = len(there) == len(missing)
+            self._ships[mixer, question] = whole
+        return self._ships[mixer, question]
 
     def field(self) -> dict[str, list[str]]:
         """Return the mixers whose records ship, by question, as a user spells them."""
         words = [mixers.parse(word).label for word in protocol.FIELD]
-        return {q.name: [word for word in words if self.ships(word, q)] for q in self.tier.questions}
+        return {q.name: [word for word in words if self.ships(word, q.name)] for q in self.tier.questions}
 
     def run_of(self, trial: Trial) -> Run:
         """Return the run of a trial, as `assay icl` plans it."""

@@ -57,7 +57,8 @@ def _validity(question: str, points: Sequence[Point]) -> tuple[Interval, float, 
     beyond = sum(abs(spearman(xs, rng.sample(ys, len(ys)))) >= abs(rho) - 1e-12 for _ in range(DRAWS))
     drawn = sorted(_rho(rng.choices(points, k=len(points))) for _ in range(DRAWS))
     low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
-    apart = [_rho([point for point in points if _family(point[0]) != family]) for family in FAMILIES]
+    rest = [[point for point in points if _family(point[0]) != family] for family in FAMILIES]
+    apart = [_rho(left) for left in rest if LEAST <= len(left) < len(points)] or [rho]
     return Interval(rho, low, high, len(points)), (beyond + 1) / (DRAWS + 1), (min(apart), max(apart))
 
 

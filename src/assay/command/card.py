@@ -26,7 +26,7 @@ from assay.command.reproduce import computed
 from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
-from assay.report.section import Table
+from assay.report.section import Table, Value
 from assay.report.text import render
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ LANGUAGE = "language"
 """The question that the others are held against."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 PLACING = ("out", "device", "executor", "workers", "ray_address")
-CLOSE = 0.05
-"""How far a score may move on another machine and still count as the same."""
 
 
 def card(words: list[str]) -> int:
@@ -120,7 +118,7 @@ def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> d
     device; where none do, the anchors, which are trained here."""
     from assay.card.protocol import ANCHORS
 
-    given = dict.fromkeys(_spelled(word) for word in args.vs or ())
+    given = dict.fromkeys(_spelled(word) for words in args.vs or () for word in words.split(","))
     ships = {} if given or runner.own else runner.field()
     found = {q.name: given or ships.get(q.name) or ANCHORS for q in runner.tier.questions}
     return {name: [word for word in words if word not in mine] for name, words in found.items()}
@@ -248,7 +246,11 @@ def _verify(words: list[str]) -> int:
             raise UserError(f"{args.folder} has no record of {lost[0]}: its records are of another file or protocol.")
         return {trial: packed[run.id] for trial, run in runs.items()}
 
-    cards, found = made(mine, told["field"], runner, look)
+    disagreed = [name for name, each in told.get("anchors", {}).items() if not each["agree"]]
+    runner.lent.update(
+        (mixer, name) for name, words in told["field"].items() for mixer in words if mixer in told["shipped"]
+    )
+    cards, found = made(mine, told["field"], runner, look, disagreed)
     if not exchange.follows(json.loads(json.dumps(cards[0].to_json() | {"field": told["field"]})), told):
         raise UserError(f"{args.folder}/card.json does not follow from its records.")
     say(f"records: {len(packed)}, of this file, and the card follows from them")
@@ -276,7 +278,7 @@ def _validity(words: list[str]) -> int:
     target = scores.pop(LANGUAGE, {})
     if not (told := validities(scores, target)):
         raise UserError(f"too few mixers have records of the tier '{tier.name}' that ship: nothing to correlate.")
-    rows = [
+    rows: list[dict[str, Value]] = [
         {"question": each.question, "rho": each.rho, "p (Holm)": each.p, "mixers": each.rho.n,
          "without a family": f"{each.without[0]:+.2f} to {each.without[1]:+.2f}"}
         for each in told
@@ -290,14 +292,14 @@ def _again(mixer: str, found: "Records", runner: "Runner") -> None:
     from assay.card import exchange
     from assay.card.battery import score
 
-    tier, own = runner.tier, [trial for trial in found if trial.mixer == mixer]
-    question = min(tier.questions, key=lambda each: each.steps * each.batch)
-    trial = exchange.drawn(own, question.name, tier.seeds)
+    tier = runner.tier
+    trial = exchange.drawn([trial for trial in found if trial.mixer == mixer], tier.seeds)
+    question = tier.question(trial.question)
     with TemporaryDirectory() as folder:
         here = replace(runner, own=True, execution=replace(runner.execution, out=Path(folder)))
         record = here([trial])[trial]
     one, two = (score(each, question) for each in (found[trial], record))
-    if record.status != found[trial].status or abs(one - two) > CLOSE:
+    if record.status != found[trial].status or abs(one - two) > question.margin:
         raise UserError(f"computed again, {trial} scores {two:.3f} ({record.status}), and the record says {one:.3f}.")
     say(f"computed again: {trial.question} at rate {trial.rate:g}, seed {trial.seed}: {two:.3f}, recorded {one:.3f}")
 
@@ -305,6 +307,9 @@ def _again(mixer: str, found: "Records", runner: "Runner") -> None:
 def _mixers(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of the mixers that are asked, and which of them come from a file. A name with options may stand
     beside its file: `my_mixer.py mine:width=2`."""
+    from assay.core.foreign import loaded_sources
+    from assay.mixers import mixers
+
     files = [word for word in words if word.endswith(".py") or is_there(word)]
     foreign: list[str] = []
     for file in files:
@@ -314,7 +319,9 @@ def _mixers(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names = [_spelled(word) for word in words if word not in files]  # after the files, whose names are known now
     chosen = [word for word in names if word.partition(":")[0] in foreign]
     mine = [word for word in foreign if word not in {each.partition(":")[0] for each in chosen}] + chosen
-    return list(dict.fromkeys([*mine, *names])), mine
+    modules = {source.module_name for source in loaded_sources()}  # a file that --plugin named is a file too
+    brought = [word for word in names if type(mixers.parse(word)).__module__ in modules]
+    return list(dict.fromkeys([*mine, *names])), list(dict.fromkeys([*mine, *brought]))
 
 
 def _check(words: Sequence[str]) -> None:
@@ -338,7 +345,7 @@ def _plan(mine: Sequence[str], field: "Asked", runner: "Runner") -> int:
     tier, took = runner.tier, _expected(mine, runner)
     for question in tier.questions:
         told = took[question.name]
-        ships = [word for word in field[question.name] if not runner.own and runner.ships(word, question)]
+        ships = [word for word in field[question.name] if not runner.own and runner.ships(word, question.name)]
         trained = [word for word in field[question.name] if word not in ships]
         beside = [f"{len(ships)} mixers whose records ship"] * bool(ships)
         beside += [f"{', '.join(trained)}, trained here too"] * bool(trained)
