@@ -24,7 +24,9 @@ def test_a_twin_is_in_its_twins_group() -> None:
     found = line(answered("twin", 0.97, 0.99), FIELD, BOUNDS)
     assert found.differences["a"].standing == "level" and found.differences["a"].interval.mean == 0
     assert found.differences["b"].standing == "above" and found.rank == "1-3 of 4"
-    assert in_words([found]) == ["recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); better than b; not told apart from a, c; about 16 seeds each would tell it from a"]
+    assert in_words([found]) == [
+        "recalls with 2 of 2 seeds (2 layers, d=128, 1,500 steps); better than b; not told apart from a, c; about 16 seeds each would tell it from a"
+    ]
 
 
 def test_a_weak_mixer_is_told_apart_and_says_so() -> None:
