@@ -52,6 +52,8 @@ docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
 	$(BIN)/python docs/masks_perplexity.py
 	$(BIN)/python docs/layers_icl.py
+	$(BIN)/python docs/capacity_icl.py
+	$(BIN)/python docs/widths_modular.py
 	$(BIN)/python docs/coming_from.py
 
 # The documentation as a site, in build/site; its generator needs nothing of assay.

@@ -12,7 +12,9 @@ check    error of a layer's outputs and of its worst gradient under bf16 autocas
          of the norm of what torch gives in float32: the kernels' should not be far above torch's
 decode   one token of 64 sequences by `step`, float32, after so many tokens: microseconds, and the state's bytes
 
-Kernels are compiled first, by several processes, and then found in Triton's cache; --limit ends it all in time.
+Kernels are compiled first, by several processes, and then found in Triton's cache; --limit ends it all in time. All is
+measured in another process, which is replaced where something failed: a broken capture spoils its random generators,
+and every number after it. Mixers that no graph can hold are timed as called from Python, and marked `no graph`.
 """
 
 import argparse
@@ -20,13 +22,19 @@ import json
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from device_time import timed
+from device_time import milliseconds, repeated, timed
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -64,6 +72,10 @@ KERNELS = {
     "decays": ("_gates",),
 }
 """Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
+UNGRAPHED = ("mesa",)
+"""Mixers that are not captured: Cholesky's batched solver allocates memory of its own."""
+CALLS, ROUNDS = 4, 3
+"""Few, for a graph's replay hardly varies."""
 COMPILERS = 17
 """Processes that compile at once."""
 TRAINING = 0.75
@@ -85,36 +97,78 @@ def training_step(label: str, length: int, backend: str) -> Callable[[], None]:
     return step
 
 
-def milliseconds(work: Callable[[], object]) -> float:
-    """Return the device time of a call; rounds are few, for a graph's replay hardly varies."""
-    return timed("", work, calls=4, rounds=3).best
+def device_time(label: str, work: Callable[[], object]) -> dict[str, Any]:
+    """Return the milliseconds of a call: of a graph's replay, or as called where no graph holds the mixer. A capture
+    that failed has `spoiled` its process."""
+    if label.partition(":")[0] in UNGRAPHED:
+        called = milliseconds(lambda: repeated(work, CALLS), ROUNDS)
+        return {"ms": median(called) / CALLS, "graph": False, "spoiled": False}
+    times = timed("", work, calls=CALLS, rounds=ROUNDS)
+    return {"ms": times.best, "graph": times.device is not None, "spoiled": times.device is None}
 
 
-def trained(labels: Sequence[str], lengths: Sequence[int], backends: Sequence[str], late: "Late") -> Iterator[dict]:
+def training_time(label: str, length: int, backend: str) -> dict[str, Any]:
+    return device_time(label, training_step(label, length, backend))
+
+
+def trained(
+    labels: Sequence[str], lengths: Sequence[int], backends: Sequence[str], ask: "Asked", late: "Late"
+) -> Iterator[dict]:
     base: dict[int, float] = {}
     for label in labels:
         for backend in backends:
             row: dict[str, Any] = {"mixer": label, "backend": backend}
             for length in lengths:
-                took = attempt(lambda: milliseconds(training_step(label, length, backend)), late)  # noqa: B023 - called at once
-                if isinstance(took, float):
-                    base.setdefault(length, took)
-                    row[f"L = {length}"] = {"tokens/s": TOKENS / took * 1e3, "over attention": base[length] / took}
-                else:
-                    row[f"L = {length}"] = took
+                found = ask(late, training_time, label, length, backend)
+                if isinstance(found, dict):
+                    base.setdefault(length, found["ms"])
+                    speeds = {"tokens/s": TOKENS / found["ms"] * 1e3, "over attention": base[length] / found["ms"]}
+                    found = {**speeds, "graph": found["graph"]}
+                row[f"L = {length}"] = found
             yield row
 
 
-def attempt(measure: Callable[[], Any], late: "Late") -> Any:
-    """Return a measurement, or in one line why there is none: a mixer that does not run costs its own cell alone."""
-    if late():
-        return "no time"
-    try:
-        return measure()
-    except Exception as error:  # noqa: BLE001
-        torch.cuda.empty_cache()
-        said = str(error).strip().splitlines()
-        return (said[0] if said else type(error).__name__)[:80]
+Asked = Callable[..., Any]
+"""Asks a worker: (late, function, arguments) -> what it returns, or in one line why there is nothing."""
+
+
+class Worker:
+    """A process that measures. One in which something failed is replaced, so that a mixer that does not run costs its
+    own cell alone."""
+
+    def __init__(self, initializer: Callable[[], None] | None = None) -> None:
+        self.initializer = initializer
+        self.pool: ProcessPoolExecutor | None = None
+
+    def ask(self, late: "Late", measure: Callable[..., Any], *arguments: Any) -> Any:
+        if late():
+            return "no time"
+        if self.pool is None:
+            self.pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=self.initializer)
+        try:
+            found = self.pool.submit(measure, *arguments).result()
+        except Exception as error:  # noqa: BLE001 - a process that died raises here too
+            self.close()
+            return one_line(error)
+        if isinstance(found, dict) and found.get("spoiled"):
+            self.close()
+        return found
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None
+
+
+def begin(without: Sequence[str]) -> None:
+    """Prepare a process that measures: torch's warnings would stand between the lines of the tables."""
+    warnings.simplefilter("ignore")
+    fused.FUSED -= set(without)
+
+
+def one_line(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    return (said[0] if said else type(error).__name__)[:80]
 
 
 class Late:
@@ -187,7 +241,7 @@ def part_of(kernel: str) -> str:
     return next(fits, "rest")
 
 
-def decoded(label: str, length: int) -> dict[str, float]:
+def decoded(label: str, length: int) -> dict[str, Any]:
     """Return the microseconds of one token after `length` others, and the bytes of a sequence's state."""
     scan.backend = "triton"
     torch.manual_seed(0)
@@ -196,8 +250,8 @@ def decoded(label: str, length: int) -> dict[str, float]:
     x = torch.randn(SEQUENCES, WIDTH, device="cuda")
     with torch.no_grad():
         state = after(layer, x, mixer.state_size(WIDTH, length))
-        took = milliseconds(lambda: layer.step(x, state))
-    return {"us": took * 1e3, "bytes": 4 * state_scalars(state)}
+        took = device_time(label, lambda: layer.step(x, state))
+    return {"us": took.pop("ms") * 1e3, "bytes": 4 * state_scalars(state), **took}
 
 
 def after(layer: Any, x: torch.Tensor, scalars: int) -> State:
@@ -220,9 +274,20 @@ def grown(first: State, second: State, tokens: int) -> State:
 def compile_ahead(labels: Sequence[str], lengths: Sequence[int], without: Sequence[str]) -> float:
     """Run every layer once in processes of their own, which leave its kernels in Triton's cache; return the seconds."""
     start = time.monotonic()
-    command = [sys.executable, __file__, "--compile", "--lengths", *map(str, lengths), "--without", *without]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        __file__,
+        "--compile",
+        "--lengths",
+        *map(str, lengths),
+        "--without",
+        *without,
+    ]
     shares = [labels[i::COMPILERS] for i in range(COMPILERS)]
-    running = [subprocess.Popen([*command, "--mixers", *share]) for share in shares if share]
+    # What fails here fails again where it is measured, and is told there.
+    running = [subprocess.Popen([*command, "--mixers", *share], stderr=subprocess.DEVNULL) for share in shares if share]
     for process in running:
         process.wait()
     return time.monotonic() - start
@@ -231,16 +296,18 @@ def compile_ahead(labels: Sequence[str], lengths: Sequence[int], without: Sequen
 def compiled(labels: Sequence[str], lengths: Sequence[int]) -> None:
     for label in labels:
         for length in lengths:
-            attempt(training_step(label, length, "triton"), Late(60))
+            with suppress(Exception):
+                training_step(label, length, "triton")()
     torch.cuda.synchronize()
 
 
 def cell(found: Any) -> str:
     if isinstance(found, str):
         return found
+    marked = "" if found["graph"] else ", no graph"
     if "tokens/s" in found:
-        return f"{found['tokens/s'] / 1e6:.1f}M ({found['over attention']:.2f})"
-    return f"{found['us']:.0f} us, {found['bytes'] / 1e3:.1f} kB"
+        return f"{found['tokens/s'] / 1e6:.1f}M ({found['over attention']:.2f}){marked}"
+    return f"{found['us']:.0f} us, {found['bytes'] / 1e3:.1f} kB{marked}"
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
@@ -249,34 +316,33 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
         print("| " + " | ".join(row) + " |", flush=True)
 
 
-def measured(given: argparse.Namespace, late: Late, found: dict[str, Any]) -> None:
+def measured(given: argparse.Namespace, ask: Asked, late: Late, found: dict[str, Any]) -> None:
     """Print the tables row by row, and keep what they show in `found`, which a failure leaves as far as it got."""
     columns = [f"L = {length}" for length in given.lengths]
 
     def training() -> Iterator[Sequence[str]]:
-        for row in trained(given.mixers, given.lengths, given.backends, Late(late.left() * TRAINING)):
+        for row in trained(given.mixers, given.lengths, given.backends, ask, Late(late.left() * TRAINING)):
             found["train"].append(row)
             yield row["mixer"], row["backend"], *(cell(row[column]) for column in columns)
 
     def parted() -> Iterator[Sequence[str]]:
         for label in (label for label in given.mixers if label.partition(":")[0] in given.parts):
             for length in (given.lengths[0], given.lengths[-1]):
-                row = attempt(lambda: parts(label, length), late)  # noqa: B023 - called at once
+                row = ask(late, parts, label, length)
                 found["parts"].append(row)
                 times = [row] if isinstance(row, str) else [f"{took:.3f}" for took in row["ms"].values()]
                 yield label, str(length), *times
 
     def decoding() -> Iterator[Sequence[str]]:
         for label in given.mixers:
-            cells = {column: attempt(lambda: decoded(label, length), late)  # noqa: B023 - called at once
-                     for column, length in zip(columns, given.lengths, strict=True)}  # fmt: skip
+            cells = {f"L = {length}": ask(late, decoded, label, length) for length in given.lengths}
             found["decode"].append({"mixer": label, **cells})
             yield label, *map(cell, cells.values())
 
     def checking() -> Iterator[Sequence[str]]:
         for label in given.mixers:
             for length in (given.lengths[0], given.lengths[-1]):
-                row = attempt(lambda: checked(label, length), late)  # noqa: B023 - called at once
+                row = ask(late, checked, label, length)
                 found["check"].append(row)
                 pairs = [] if isinstance(row, str) else list(zip(row["kernels"], row["torch"], strict=True))
                 words = [f"{a:.2g} / {b:.2g}" for a, b in pairs]
@@ -308,7 +374,7 @@ def main() -> None:
     ask.add_argument("--json", type=Path)
     ask.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     given = ask.parse_args()
-    fused.FUSED -= set(given.without)
+    begin(given.without)
     if given.compile:
         compiled(given.mixers, given.lengths)
         return
@@ -317,9 +383,11 @@ def main() -> None:
     print(f"Kernels compiled in {ahead:.0f} s", flush=True)
     found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "without": given.without,
              "tokens": TOKENS, "width": WIDTH, "check": [], "train": [], "parts": [], "decode": []}  # fmt: skip
+    worker = Worker(partial(begin, given.without))
     try:
-        measured(given, late, found)
+        measured(given, worker.ask, late, found)
     finally:
+        worker.close()
         if given.json:
             given.json.write_text(json.dumps(found, indent=1))
 

@@ -46,6 +46,14 @@ def test_the_readme_states_no_finding_without_a_whole_certificate(shipped_findin
     assert lines and len(lines) < len(shipped_findings), "some are certified, and not all"
 
 
+def test_a_certified_claim_has_a_line_and_its_number_another(shipped_findings: list[Finding]) -> None:
+    for one in (one for one in shipped_findings if one.publishable):
+        assert one.deciding is not None
+        first, second = certified_line(one).split("\n")
+        assert max(len(first), len(second)) <= 118 and first.startswith(one.verdict.word) and f"{one.name}: " in first
+        assert second.endswith(f"; wanted {one.deciding.check.wanted}") and f"{one.deciding.number[:9]}" in second
+
+
 def test_no_page_points_to_a_finding_without_a_whole_certificate(shipped_findings: list[Finding]) -> None:
     whole = {one.name for one in shipped_findings if one.publishable}
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):

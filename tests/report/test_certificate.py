@@ -83,6 +83,7 @@ def test_models_that_were_trained_too_little_refute_nothing() -> None:
 def test_a_rate_that_is_told_below_another_refutes_nothing() -> None:
     found, _ = verdict(lambda lr, steps, seed: 0.5 + 0.1 * (lr == 0.003) + noise(seed))
     assert found.verdict.word == "not converged" and "lr=0.003 is told above its own" in found.parts[0].said
+    assert "(validation 0.6, its own 0.5)" in found.parts[0].said
 
 
 def test_the_search_goes_on_while_the_best_is_at_an_edge_and_stops_once_it_is_not() -> None:

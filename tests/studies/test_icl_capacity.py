@@ -1,14 +1,16 @@
 """Presets `capacity` and `zoology`: which models they compare, what their report says, and what it leaves out."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from assay.api import combined_grid, configure
+from assay.core import shipped
 from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run
 from assay.mixers import mixers
@@ -76,6 +78,18 @@ def test_bits_come_from_the_stored_loss_and_from_the_accuracy_where_there_is_non
     assert bits_of(stored) == pytest.approx(32 * (12 - 0.32 / math.log(2)))
 
 
+def test_knowing_which_values_there_were_is_no_recall() -> None:
+    """Who guesses among the 32 values of a sequence has 224 bits about them, and none about whose they are."""
+    guess = {str(size): math.log(size) for size in SIZES}
+    of_the_set = record("delta_net", 0, RECALLS, loss_by_size=guess)
+    assert bits_of(of_the_set) == pytest.approx(32 * (12 - 5)) and bits_of(of_the_set, beyond=True) == pytest.approx(0)
+    sure = record("mamba2", 0, RECALLS, loss_by_size=dict.fromkeys(guess, 0.0))
+    assert bits_of(sure, beyond=True) == 32 * 5
+    found = {row["seq_mixer"]: row for row in tables([of_the_set, sure])["capacity_conv"]}
+    assert found["mamba2"]["bits beyond the set"].mean == 160 == found["(oracle)"]["bits beyond the set"]
+    assert next(iter(found)) == "mamba2", "rows stand by what is beyond the set"
+
+
 def test_the_guess_the_lookup_and_untrained_memories_stand_beside() -> None:
     found = {row["seq_mixer"]: row for row in tables([record("delta_net:num_heads=1", 0, RECALLS)])["capacity_conv"]}
     assert found["(1/K, a guess)"]["accuracy"] == pytest.approx(sum(1 / size for size in SIZES) / 4)
@@ -88,8 +102,25 @@ def test_an_edge_of_a_row_that_learned_names_the_rates_to_add() -> None:
     records = [record("delta_net", seed, RECALLS, lr=lr) for seed in range(2) for lr in (1e-2, 3e-2)]
     out = Section("icl")
     capacity(trained(records), out)
-    assert "add --grid optimizer.lr=0.003 to the rates" in out.tables[0].note
+    assert "add to --grid optimizer.lr: delta_net 0.003." in out.tables[0].note
     assert out.tables[0].rows[0]["lr"] == "0.01 edge"
+
+
+def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], ModuleType]) -> None:
+    page_of = script("docs/capacity_icl.py")
+    page = page_of.PAGE.read_text(encoding="utf-8")
+    assert page_of.placed(page) == page, "run python docs/capacity_icl.py"
+    assert len(shipped.records("icl.capacity")) == 150 and "edge" in page_of.block()
+
+
+def test_a_row_at_an_edge_is_neither_the_best_nor_compared() -> None:
+    """It might be better still: what it recalls is shown, and no difference."""
+    poor = {**RECALLS, 16: 0.7, 32: 0.4}
+    records = [record("delta_net", seed, RECALLS, lr=lr) for seed in range(3) for lr in (1e-2, 3e-2)]
+    records += [record(name, seed, poor, lr=1e-2) for name in ("mamba2", "kda") for seed in range(3)]
+    found = {row["seq_mixer"]: row for row in tables(records)["capacity_conv"]}
+    assert found["delta_net"]["vs best"] is None and found["delta_net"]["lr"] == "0.01 edge"
+    assert [found[name]["vs best"] for name in ("mamba2", "kda")].count(None) == 1, "one of the two is the best"
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -104,12 +104,19 @@ def _wrapped(text: str, first: str = "") -> str:
 
 
 def certified_line(one: Finding) -> str:
-    """The claim with its verdict, and the number that decided it on a line of its own."""
+    """The claim with its verdict on one line, and on the next the number that decided it. Words that do not fit are on
+    the page; the number is always whole."""
     deciding = one.deciding
     assert deciding is not None, "a claim without a number has no verdict"
     found = re.sub(r" seeds \([^)]*\)", " seeds", deciding.number)  # the page has every seed
-    number = f"{deciding.check.what}: {found}; wanted {deciding.check.wanted}"
-    return f"{_short(one)}\n{_wrapped(number, ' ' * INDENT)}"
+    number = f": {found}; wanted {deciding.check.wanted}"
+    claim = _shortened(f"{one.name}: {one.claim.claim}")
+    return f"{one.verdict.word:<{INDENT}}{claim}\n{' ' * INDENT}{_shortened(deciding.check.what, number)}"
+
+
+def _shortened(text: str, behind: str = "") -> str:
+    """The text on one line, with all of what stands behind it."""
+    return textwrap.shorten(text, WIDTH - INDENT - len(behind), placeholder=" ...", break_on_hyphens=False) + behind
 
 
 @dataclass(frozen=True)

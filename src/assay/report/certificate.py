@@ -236,10 +236,13 @@ class _Arm:
         edges = [(axis, up) for axis, value in zip(tried, best, strict=True) for up in _ends(value, tried[axis])]
         apart = len(mine) == 1 and best not in mine
         chosen = " ".join(f"{axis}={value:g}" for axis, value in zip(tried, best, strict=True))
-        top = max(fmean(by_seed.values()) for by_seed in scores.values())
-        said = f"{count}{chosen} is {'told above its own' if apart else 'its own, and none is told above it'}"
         metric, score = certificate.metric.removeprefix("-"), abs(fmean(scores[best].values()))
-        said += f" ({metric} {score:.4g}, the best {abs(top):.4g})"
+        if apart:
+            mean = abs(fmean(scores[recipe].values()))
+            said = f"{count}{chosen} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
+        else:
+            top = abs(max(fmean(by_seed.values()) for by_seed in scores.values()))
+            said = f"{count}{chosen} is its own, and none is told above it ({metric} {score:.4g}, the best {top:.4g})"
         said += ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
         return cls(said, not edges and not apart, tuple(edges))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from assay.report.certificate import examined, varied
 from assay.report.claims import Claim, by_identity
 from assay.studies.modular import evidence
 from assay.studies.modular.bilinear import Model, answered
-from assay.studies.modular.claims import CLAIMS, half_perfect, share_perfect
+from assay.studies.modular.claims import CLAIMS, all_perfect, half_perfect, share_perfect
 from assay.studies.modular.evidence import planted
 from assay.studies.modular.metrics.frequency_law import frequency_law, frequency_use, phase_scrambled
 from assay.studies.modular.sweep import Sweep
@@ -36,6 +37,19 @@ def test_perfect_runs_are_counted_from_the_claimed_width_on() -> None:
     assert share_perfect(records, widths=(10,)).mean == 0, "by test pairs: on validation pairs all are perfect"
     half = half_perfect(records)
     assert 10 < half.mean < 12 and half.n == 2
+    every = all_perfect(records)
+    assert every is not None and (every.mean, every.low, every.n) == (12, None, 2)
+    assert all_perfect([*records, record(8, 2, perfect=True)]) == replace(every, n=3), "a lucky width does not count"
+    assert all_perfect([*records, record(16, 2, perfect=False)]) is None
+
+
+def test_the_page_says_what_the_shipped_records_say(script: Callable[[str], ModuleType]) -> None:
+    widths = script("docs/widths_modular.py")
+    page = widths.PAGE.read_text(encoding="utf-8")
+    assert widths.placed(page) == page, "run python docs/widths_modular.py"
+    assert "| 64 | 10 | 0/10 |" in page and "at an edge of weight_decay" in page, (
+        "the counts, and why it is not converged"
+    )
 
 
 def test_a_planted_model_adds_with_its_frequencies_alone() -> None:

@@ -19,21 +19,23 @@ from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, by_setting, labels
 from assay.studies.icl.anchors import anchors
 from assay.studies.icl.k90 import best_recalled_bits, capacity_interval, crossing
-from assay.studies.icl.learning import Versus, best_of, bits, compared, curve, learned, measured, sizes
+from assay.studies.icl.learning import Versus, best_of, bits, bits_beyond, compared, curve, learned, measured, sizes
 from assay.studies.icl.memories import Rule, memory_curve, memory_shape
 from assay.tasks import tasks
 
 BASELINE = "linear_attention"
 """The mixer that every other is compared with, besides the best: a matrix that is only added to."""
+BEYOND = "bits beyond the set"
 CONVOLUTIONS = ("base_conv", "hyena", "rwkv7")
 """Mixers that are convolutions themselves, or shift tokens, which is one of two."""
 NOTE = (
     "learned: seeds that recall the smallest size at 98 %; steps to learn: the first validation at which they did; the "
-    "rest is of those seeds. K90: pairs recalled at 90 %{interval}; bits: K (log2 M - cross entropy) at the number of "
-    "pairs where it is most; vs: difference in bits, * "
+    "rest is of those seeds. K90: pairs recalled at 90 %{interval}; bits beyond the set: K (log2 K - cross entropy) at "
+    "the number of pairs where it is most, what the answers say of whose value it is; vs: difference in these bits, * "
     f"told apart (Holm over the comparisons with the best and with {BASELINE}; paired t, or where not every seed "
     "learned a bootstrap over seeds); state at the longest sequence, in float32 bytes; edge: a rate beyond those tried "
-    "may be better. In parentheses: no training; a guess, the exact lookup, and memories of random keys."
+    "may be better, so the row is not ranked. In parentheses: no training; a guess, the exact lookup, and memories of "
+    "random keys."
 )
 PUBLISHED = "; ○: published points (zoology, accuracy read off a figure)"
 
@@ -63,7 +65,7 @@ def _report(found: Sequence[Row], name: str, what: str, out: Report) -> None:
     in_zoology = any(row.options["task"].get("cells") == "zoology" for row in found)
     versus: dict[tuple[str, str], Versus] = {}
     for rivals in by_setting(found).values():
-        versus |= compared(rivals, _others(rivals))
+        versus |= compared([row for row in rivals if not row.at_the_edge], _others(rivals))
     best_first = sorted(found, key=_place)
     untrained = [*_known(best_first), *_memories(best_first)]
     interval = ", with the 95 % interval over seeds" if any(row.n > 1 for row in found) else ""
@@ -94,8 +96,15 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
         ),
         Column("steps to learn", _steps, ".0f", lead=ours),
         Column("K90", _k90, always=True, lead=ours),
-        Column("bits", lambda row: student_t(list(bits(row).values())) if learned(row) else None, ".0f", lead=ours),
-        Column("accuracy", "accuracy", share=True, lead=in_zoology),
+        Column(BEYOND, lambda row: _mean(bits_beyond(row)), ".0f", lead=ours),
+        Column("bits", lambda row: _mean(bits(row)), ".0f", note="bits: K (log2 M - cross entropy), M = V/2 values."),
+        Column(
+            "accuracy",
+            "accuracy",
+            share=True,
+            lead=in_zoology,
+            note="accuracy: the mean over sizes, of all seeds, also of those that did not learn.",
+        ),
         Column("published", _published_accuracy if in_zoology else lambda row: None, lead=True),
         Column("vs best", lambda row: _told(versus.get((row.series, "best")))),
         Column(f"vs {BASELINE}", lambda row: _told(versus.get((row.series, BASELINE)))),
@@ -107,9 +116,13 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
     )
 
 
+def _mean(by_seed: Mapping[int, float]) -> Interval | None:
+    return student_t(list(by_seed.values())) if by_seed else None
+
+
 def _place(row: Row) -> tuple[int, float]:
-    """Rows that learned come first, by their bits, then those that did not, and last those that diverged."""
-    if own := bits(row):
+    """Rows that learned come first, by their bits beyond the set; last are those that diverged."""
+    if own := bits_beyond(row):
         return 0, -fmean(own.values())
     accuracies = row.values("accuracy").values()
     return (1, -fmean(accuracies)) if accuracies else (2, 0.0)
@@ -158,7 +171,7 @@ def _known(found: Sequence[Row]) -> list[dict[str, Any]]:
         {"seq_mixer": f"({guess})", "K90": str(crossing(pairs, floors)), "accuracy": fmean(floors)},
         {
             "seq_mixer": "(oracle)", "K90": str(crossing(pairs, [1.0] * len(pairs))), "accuracy": 1.0,
-            "bits": best_recalled_bits(pairs, [1.0] * len(pairs), vocab),
+            **_bits_of_curve(pairs, [1.0] * len(pairs), vocab),
         },
     ]  # fmt: skip
 
@@ -175,23 +188,32 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
                 recall = memory_curve(rule, shape, pairs, vocab - vocab // 2)
                 made[rule, shape, pairs] = {
                     "seq_mixer": f"({rule}, {shape})", "K90": str(crossing(pairs, recall)), "accuracy": fmean(recall),
-                    "bits": best_recalled_bits(pairs, recall, vocab), "state bytes": 4 * shape.scalars,
+                    "state bytes": 4 * shape.scalars, **_bits_of_curve(pairs, recall, vocab),
                 }  # fmt: skip
     return list(made.values())
 
 
+def _bits_of_curve(pairs: Sequence[int], recall: Sequence[float], vocab: int) -> dict[str, float]:
+    """The two columns of bits, where only accuracies are known."""
+    return {
+        BEYOND: best_recalled_bits(pairs, recall, vocab, beyond=True),
+        "bits": best_recalled_bits(pairs, recall, vocab),
+    }
+
+
 def _to_widen(found: Sequence[Row]) -> list[str]:
     """Say which rates to add where a row that learned chose the smallest or largest that was tried."""
-    rates: set[float] = set()
-    for row in found:
-        if learned(row) and row.at_the_edge:
-            tried = {"lr": sorted(row.tried)}
-            ends = [
-                ("lr", end) for end, rate in ((False, min(row.tried)), (True, max(row.tried))) if rate in row.chosen
-            ]
-            rates |= set(widened(tried, ends, tried)["lr"]) - set(tried["lr"])
-    words = ",".join(f"{rate:g}" for rate in sorted(rates))
-    return [f"Rows at an edge: add --grid optimizer.lr={words} to the rates."] if rates else []
+    wanted = [f"{row.label} {','.join(map('{:g}'.format, rates))}" for row in found if (rates := missing_rates(row))]
+    return [f"Rows at an edge, and what to add to --grid optimizer.lr: {'; '.join(wanted)}."] if wanted else []
+
+
+def missing_rates(row: Row) -> list[float]:
+    """The next rate beyond each end that a row which learned chose."""
+    if not (learned(row) and row.at_the_edge):
+        return []
+    tried = {"lr": sorted(row.tried)}
+    ends = [("lr", end) for end, rate in ((False, min(row.tried)), (True, max(row.tried))) if rate in row.chosen]
+    return sorted(set(widened(tried, ends, tried)["lr"]) - set(tried["lr"]))
 
 
 def _state(row: Row) -> int:

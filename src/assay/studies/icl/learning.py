@@ -16,7 +16,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, bootstrap_difference, holm, paired_difference, paired_p
 from assay.report.rows import Row
-from assay.studies.icl.k90 import LEARNED, answered_bits, recalled_bits
+from assay.studies.icl.k90 import LEARNED, answered_bits, beyond_the_set, recalled_bits
 
 
 def sizes(row: Row) -> list[int]:
@@ -46,12 +46,13 @@ def curve(record: Record) -> list[float]:
     return [by_size[size] for size in sorted(by_size, key=int)]
 
 
-def bits_of(record: Record) -> float:
-    """The most bits recalled at any size, from the stored losses; Fano's bound of the accuracies in records without."""
-    vocab = record.run.options["task"]["vocab_size"]
-    if losses := record.metrics.get("loss_by_size"):
-        return max(answered_bits(loss, int(size), vocab) for size, loss in losses.items())
-    return max(recalled_bits(score, int(size), vocab) for size, score in record.metrics["by_size"].items())
+def bits_of(record: Record, *, beyond: bool = False) -> float:
+    """The most bits recalled at any size, or beyond the set of values, from the stored losses; Fano's bound of the
+    accuracies in records without."""
+    vocab, losses = record.run.options["task"]["vocab_size"], record.metrics.get("loss_by_size")
+    by_size, measure = (losses, answered_bits) if losses else (record.metrics["by_size"], recalled_bits)
+    found = [(measure(value, int(size), vocab), int(size)) for size, value in by_size.items()]
+    return max(beyond_the_set(bits, size, vocab) if beyond else bits for bits, size in found)
 
 
 def bits(row: Row) -> dict[int, float]:
@@ -59,9 +60,16 @@ def bits(row: Row) -> dict[int, float]:
     return {record.run.seed: bits_of(record) for record in learned(row)}
 
 
+def bits_beyond(row: Row) -> dict[int, float]:
+    """The bits that say whose value it is, by seed, of those that learned: what rows are ranked by, since to know
+    which values there were is no recall."""
+    return {record.run.seed: bits_of(record, beyond=True) for record in learned(row)}
+
+
 @dataclass(frozen=True)
 class Versus:
-    """A row's bits less those of another, and whether the two are told apart after Holm over all that were compared."""
+    """A row's bits beyond the set less those of another, and whether the two are told apart after Holm over all that
+    were compared."""
 
     difference: Interval
     p: float
@@ -72,8 +80,8 @@ class Versus:
 
 
 def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str, str], Versus]:
-    """Compare the bits of each row with those of a few others, by the row's series and the other's name. Only these
-    comparisons count for Holm: over all pairs of 15 rows, three seeds would tell none apart."""
+    """Compare the bits beyond the set of each row with those of a few others, by the row's series and the other's name.
+    Only these comparisons count for Holm: over all pairs of 15 rows, three seeds would tell none apart."""
     pairs = {
         (row.series, name): _difference(row, other)
         for row in found
@@ -87,7 +95,7 @@ def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str,
 
 def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
     """Compare over the seeds of both: by a paired t where every seed learned, else by drawing the seeds anew."""
-    one, two = bits(row), bits(other)
+    one, two = bits_beyond(row), bits_beyond(other)
     shared = set(row.seeds) & set(other.seeds)
     if not shared & one.keys() or not shared & two.keys():
         return None
@@ -97,6 +105,8 @@ def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
 
 
 def best_of(found: Sequence[Row]) -> Row | None:
-    """The row that recalls most, among those that carry a state of fixed size: attention is a ceiling, no rival."""
+    """The row that recalls most, among those that carry a state of fixed size (attention is a ceiling, no rival) and
+    whose rate is at no edge; where all are at one, among those."""
     rivals = [row for row in found if learned(row) and measured(row) != "attention"]
-    return max(rivals, key=lambda row: fmean(bits(row).values()), default=None)
+    inside = [row for row in rivals if not row.at_the_edge]
+    return max(inside or rivals, key=lambda row: fmean(bits_beyond(row).values()), default=None)

@@ -1,0 +1,106 @@
+"""Write the capacity table of docs/icl.md, from the records that ship with assay.
+
+    python docs/capacity_icl.py                  # the table
+    python docs/capacity_icl.py --ship FOLDER    # first pack the records of preset `capacity` in a results folder
+
+The records lie in src/assay/shipped/icl.capacity.jsonl.gz. Of a learning curve they keep the last validation, which the
+rate of a row is chosen by.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from masks_perplexity import between
+
+from assay.core import shipped
+from assay.core.run import Record
+from assay.core.store import Store
+from assay.report.rows import Row
+from assay.report.section import Section, Table
+from assay.report.text import shown
+from assay.studies.icl.capacity import BEYOND, capacity, missing_rates
+from assay.studies.icl.learning import learned
+from assay.studies.icl.report import trained
+
+PAGE = Path(__file__).parent / "icl.md"
+NAME = "icl.capacity"
+COLUMNS = ("seq_mixer", "learned", "steps to learn", "K90", BEYOND, "state bytes", "lr")
+
+
+def thin(record: Record) -> Record:
+    """The record with the last point of its curve."""
+    return replace(record, metrics={**record.metrics, "curve": record.metrics["curve"][-1:]}, artifacts=())
+
+
+def ship(folder: Path) -> None:
+    of_models = [record for record in Store(folder).records("icl") if record.run.options["model"] is not None]
+    shipped.write(shipped.FOLDER / f"{NAME}.jsonl.gz", map(thin, of_models))
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """With a short convolution first, then without."""
+    out = Section("icl")
+    capacity(rows, out)
+    return out.tables[::-1]
+
+
+def lines(table: Table) -> Iterable[str]:
+    columns = [column for column in COLUMNS if column in table.every_column]
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in table.rows:
+        yield f"| {' | '.join(str(shown(table, row, column)) for column in columns)} |"
+
+
+def told(table: Table) -> str:
+    """Which rows are told from the best, and which are not."""
+    compared = {str(row["seq_mixer"]): str(row["vs best"]) for row in table.rows if row.get("vs best") is not None}
+    apart = [f"`{name}` ({said.removesuffix(' *')})" for name, said in compared.items() if said.endswith("*")]
+    near = [f"`{name}` ({said})" for name, said in compared.items() if not said.endswith("*")]
+    best = next(
+        str(row["seq_mixer"])
+        for row in table.rows
+        if row["lr"] is not None and "edge" not in str(row["lr"]) and str(row["seq_mixer"]) not in compared
+    )
+    said = f"Best of the rows whose rate is at no edge: `{best}`. Told below it, by {BEYOND}: {', '.join(apart)}."
+    return said + (f" Not told from it: {', '.join(near)}." if near else "")
+
+
+def rates(rows: list[Row]) -> str:
+    """The rates of every mixer, and those that rows at an edge still want."""
+    by_rates: dict[str, list[str]] = {}
+    for row in rows:
+        name = str(row.options["model"]["seq_mixer"]["name"])
+        by_rates.setdefault(", ".join(f"{rate:g}" for rate in sorted(row.tried)), []).append(f"`{name}`")
+    tried = "; ".join(f"{words} for {', '.join(names)}" for words, names in by_rates.items())
+    wanted = "; ".join(
+        f"`{row.options['model']['seq_mixer']['name']}` {' and '.join(f'{rate:g}' for rate in missing)}"
+        for row in rows
+        if (missing := missing_rates(row))
+    )
+    return f"Rates tried: {tried}. Not ranked, since a rate beyond may be better, with the rates to add: {wanted}."
+
+
+def unlearned(rows: list[Row]) -> str:
+    """The rows that say nothing but that they did not learn."""
+    said = [f"`{row.label}` (0/{row.n} seeds, best rate of {len(row.tried)})" for row in rows if not learned(row)]
+    return f"Not learned: {', '.join(said)}." if said else "Every row learned."
+
+
+def block() -> str:
+    rows = trained(shipped.records(NAME))
+    convolved = tables(rows)[0]
+    setup = next(line for line in convolved.note.splitlines() if line.startswith("Setup: "))
+    return "\n\n".join(["\n".join(lines(convolved)), told(convolved), unlearned(rows), rates(rows), setup])
+
+
+def placed(page: str) -> str:
+    return between(page, "capacity", block())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ship"]:
+        ship(Path(sys.argv[2]))
+    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,48 @@
+"""benchmarks/mixers_cuda.py: what fails costs its own cell alone."""
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def bench(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/mixers_cuda.py")
+
+
+def test_a_failure_is_one_line_and_the_next_number_comes_from_a_fresh_process(bench: ModuleType) -> None:
+    worker, late = bench.Worker(), bench.Late(60)
+    try:
+        first = worker.ask(late, os.getpid)
+        assert worker.ask(late, os.getpid) == first != os.getpid(), "one process measures as long as nothing fails"
+        assert "invalid literal" in worker.ask(late, int, "no number")
+        second = worker.ask(late, os.getpid)
+        assert isinstance(worker.ask(late, os._exit, 3), str), "a process that dies has a line too"
+        third = worker.ask(late, os.getpid)
+        assert worker.ask(late, dict, {"ms": 1.0, "spoiled": True}) == {"ms": 1.0, "spoiled": True}
+        assert len({first, second, third, worker.ask(late, os.getpid)}) == 4
+        assert worker.ask(bench.Late(-1), os.getpid) == "no time"
+    finally:
+        worker.close()
+
+
+def test_a_mixer_that_no_graph_holds_is_timed_as_called_and_marked(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cholesky's solver broke the capture, and with it the generators: every table after it had no numbers."""
+    monkeypatch.setattr(bench, "milliseconds", lambda work, rounds: [8.0] * rounds)
+    monkeypatch.setattr(bench, "timed", lambda *args, **options: pytest.fail("captured"))
+    asked = []
+
+    def ask(late: object, measure: object, label: str, length: int, backend: str) -> dict[str, object]:
+        asked.append(label)
+        return bench.device_time(label, lambda: None) if "mesa" in label else {"ms": 1.0, "graph": True}
+
+    attention, mesa = bench.trained(["attention", "mesa:num_heads=4"], [256], ["triton"], ask, None)
+    assert (
+        bench.cell(attention["L = 256"]) == "32.8M (1.00)" and bench.cell(mesa["L = 256"]) == "16.4M (0.50), no graph"
+    )
+    assert asked == ["attention", "mesa:num_heads=4"]
+    assert not bench.device_time("mesa", lambda: None)["spoiled"]
