@@ -139,6 +139,35 @@ def test_a_card_travels_and_is_verified_by_its_reader(
     assert code == 2 and not out and "of another file or protocol" in err
 
 
+def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixer with a buffer of the trained length, which keeps every promise and cannot be asked beyond it."""
+    short = (
+        TWIN.replace("twin", "short")
+        + """
+    def build(self, d_model, max_len):
+        made = super().build(d_model, max_len)
+        inner = made.forward
+
+        def forward(x):
+            assert x.shape[1] <= max_len, "longer than it was built for"
+            return inner(x)
+
+        made.forward = forward
+        return made
+"""
+    )
+    (tmp_path / "short.py").write_text(short)
+    parity = "state_tracking:group=parity:length=24"
+    free = {**TINY, "positions": "none"}
+    longer = replace(TOY.questions[0], name="longer", task=parity, metric=("by_length", "64"), model=free)
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(longer, *TOY.questions))})
+    code, out, err = cli("card", "short.py", "--vs", "short", "--executor", "serial")
+    assert code == 0, err
+    assert "longer: its runs failed, AssertionError" in out and "recall " in out, out
+
+
 def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:
     def written(name: str, *scores: float, tier: str = "smoke") -> str:
         line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.02, "freedom": 4}

@@ -60,6 +60,8 @@ class Answer:
     """Runs at the chosen rate whose loss was no number in the end, or that failed: they score 0."""
     longer: Mapping[int, float] = field(default_factory=dict)
     """Scores after twice the training, where the goal was not reached."""
+    failed: str = ""
+    """Why a run of the chosen rate raised an error, if one did."""
     stopped: bool = False
     """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -181,9 +183,15 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
         diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
+        failed=next((_reason(found[trial]) for trial in once if found[trial].status == "failed"), ""),
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
     )
+
+
+def _reason(record: Record) -> str:
+    """Return the last line of an error."""
+    return ((record.error or "").strip().splitlines() or ["no reason was stored"])[-1]
 
 
 def score(record: Record, question: Question) -> float:

@@ -166,6 +166,8 @@ def _verdict(mine: Answer) -> tuple[str, bool]:
     """Say with how many seeds the goal was reached; that it was reached with none only where the rate lies inside its
     grid, no run diverged, and twice the training changed nothing."""
     question, seeds = mine.question, len(mine.scores)
+    if mine.failed:
+        return f"{question.name}: its runs failed, {mine.failed}; `assay show` has the whole error", False
     if question.goal is None:
         return _measured(mine)
     told = f"{question.does} with {mine.reached_by} of {seeds} seeds ({question.setting})"

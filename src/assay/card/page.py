@@ -29,7 +29,7 @@ def section(card: Card, records: Records) -> Section:
     for each, sentence in zip(card.lines, in_words(card.lines), strict=True):
         made.finding(sentence, chart=_name(each))
     made.table(
-        "card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note="\n".join(card.costs())
+        "card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note="\n".join([*card.costs(), *card.comparable()])
     )
     _profile(made, card)
     for each in card.lines:

@@ -43,12 +43,8 @@ class Runner:
         session = Session.of(plan, self.execution)
         session = replace(session, todo=[run for run in session.todo if run.id not in there])
         found = {record.run.id: record for record in (*session.stored, *(self.show(session) if session.todo else ()))}
-        lost = [run.label for run in plan.runs if run.id not in found and run.id not in there]
-        failed = [record for record in found.values() if record.status == "failed"]
-        if lost or failed:
-            why = (failed[0].error or "").strip().splitlines()[-1] if failed else "it was not computed"
-            label = failed[0].run.label if failed else lost[0]
-            raise UserError(f"the card has no number for {label}: {why}. `assay show` has the whole error.")
+        if lost := [run.label for run in plan.runs if run.id not in found and run.id not in there]:
+            raise UserError(f"the card has no number for {lost[0]}: it was not computed. Repeat the command to resume.")
         self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
         return {trial: there.get(run.id) or found[run.id] for trial, run in runs.items()}
 
