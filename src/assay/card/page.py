@@ -28,9 +28,8 @@ def section(card: Card, records: Records) -> Section:
     made = Section("card")
     for each, sentence in zip(card.lines, in_words(card.lines), strict=True):
         made.finding(sentence, chart=_name(each))
-    made.table(
-        "card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note="\n".join([*card.costs(), *card.comparable()])
-    )
+    note = "\n".join([*card.costs(), *card.comparable()])
+    made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)
     _profile(made, card)
     for each in card.lines:
         others = card.field[each.answer.question.name]
