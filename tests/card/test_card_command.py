@@ -1,6 +1,7 @@
 """`assay card` on a file outside the tree: one command, one screen; and what it refuses."""
 
 import json
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,9 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     assert "card of twin" in out and "speed here" in out and "bytes of state" in out
     page = (tmp_path / "results/card/twin.html").read_text()
     assert "card of twin" in page and "recall_by_rate" in page and len(page) < 2_000_000
+    svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
+    told = "".join(svg.itertext())
+    assert "twin: recall 1-2 of 2" in told, told
     again, shown, told = cli(*words, "--json")
     assert again == 0 and "to run" not in told
     card = json.loads(shown)[0]

@@ -169,7 +169,8 @@ def _ship(folder: Path, runner: "Runner", records: "Records") -> None:
 
 
 def _page(one: "Card", out: Path, records: "Records") -> Path:
-    """Write the card's page, and the card as JSON, beside the store."""
+    """Write the card's page, its badge, and the card as JSON, beside the store."""
+    from assay.card.badge import badge
     from assay.card.page import page
     from assay.core.foreign import loaded_sources
 
@@ -178,6 +179,7 @@ def _page(one: "Card", out: Path, records: "Records") -> Path:
     path = out / "card" / f"{stem}.html"
     with disk_errors(path):
         write_file(path, page(one, records, files).encode())
+        write_file(path.with_suffix(".svg"), badge(one).encode())
         write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
     return path
 
