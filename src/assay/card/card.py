@@ -69,7 +69,8 @@ class Card:
     def text(self, width: int = 118) -> str:
         """Return the screen: a table, the size, the verdicts."""
         head = f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds)} seeds)"
-        table = render(Table("card", tuple(map(self.row, self.lines)), {"score": ".2f", "rate": "g"}), width)
+        rows = tuple({key: value for key, value in self.row(each).items() if key != "rate"} for each in self.lines)
+        table = render(Table("card", rows, {"score": ".2f"}), width)
         verdicts = [
             textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ")
             for sentence in in_words(self.lines)

@@ -19,8 +19,11 @@ from assay.studies.icl.report import BYTES
 def page(card: Card, records: Records, files: Mapping[str, str]) -> str:
     """Build the page; `files` are those that the mixer comes from."""
     asked = f"What can {card.mixer} do, next to the field? Protocol {VERSION}, {card.tier.says}."
-    behind = list({record.run.id: replace(record, metrics={}, cost={}) for record in records.values()}.values())
-    told = (f"card of {card.mixer}", asked, section(card, records))
+    name = f"card of {card.mixer}"
+    runs = {record.run.id: record for record in records.values()}.values()
+    # Runs of the study icl, counted as the card's; their numbers are in its charts, and would double the page.
+    behind = [replace(record, run=replace(record.run, study=name), metrics={}, cost={}) for record in runs]
+    told = (name, asked, section(card, records))
     return build_page([told], behind, title=f"{card.mixer}: card", files=files)
 
 
