@@ -27,7 +27,8 @@ def test_a_command_whose_output_is_shown_can_be_planned(
 ) -> None:
     words = [word for word in shlex.split(command) if not re.fullmatch(r"[A-Z]+=\S*", word)]
     assert words[0] == "assay", f"{page}: {command}"
-    light = [] if "--choices" in words or words[1] == "findings" else ["--dry-run", "--out", str(tmp_path)]
+    reads = "--choices" in words or words[1] == "findings" or words[1:3] == ["card", "validity"]  # and computes nothing
+    light = [] if reads else ["--dry-run", "--out", str(tmp_path)]
     code, out, err = cli(*words[1:], *light)
     assert code == 0, err
     assert out.strip() and not list(tmp_path.iterdir())

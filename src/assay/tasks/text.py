@@ -17,6 +17,9 @@ up to five bytes, interpolated (assay.tasks.ngrams). `copy`: the same, but where
 the window, the byte that followed them last time has as much weight as such copies have earned in this window so far,
 (right + 1) / (tried + 2).
 Ceiling: not known. Nobody knows the entropy of real text, so there is no oracle.
+
+No paper: a byte-level language model as everybody trains one. Recalled bytes are Arora et al. 2023's recall tokens,
+with six bytes in the place of two tokens.
 """
 
 from dataclasses import dataclass, replace
