@@ -7,27 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from card_toys import TINY, TOY, TWIN
 
 from assay.card import cost, protocol
-from assay.card.protocol import Question, Tier
 
 Cli = Callable[..., tuple[int, str, str]]
-TINY = {"model_dim": 16, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
-TOY = Tier(
-    "smoke", "toy", (0, 1),
-    (Question("recall", "recalls", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=2:power_a=1",
-              model=TINY, steps=12, batch=16, eval_size=50, rates=(1e-7, 1e-2, 30.0)),),
-)  # fmt: skip
-TWIN = """
-from dataclasses import dataclass
-from assay.mixers import mixers
-from assay.mixers.gru import GRU
-
-@mixers.register("twin")
-@dataclass(frozen=True, kw_only=True)
-class Twin(GRU):
-    aliases = ()
-"""
 LEAKING = """
 from dataclasses import dataclass
 from assay.mixers import mixers

@@ -264,6 +264,14 @@ class Prefix(Method):
     def length(self, time: int) -> int:
         return min(time, self.prefix or time // 2)
 
+    def require(self, time: int, budget: Budget, least: int, short: str) -> None:
+        """Raise BudgetTooSmall where the prefix has fewer slots than `least`; `short` says so in the method's words."""
+        length = self.length(time)
+        if budget.cache(length) < min(length, least):
+            raise BudgetTooSmall(
+                f"{self.name}: {budget} gives {budget.cache(length)} slots for a prefix of {length} tokens, {short}."
+            )
+
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         length = self.length(layer.time)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Prefix
+from assay.attention.base import Budget, Prefix
 from assay.attention.layer import Layer
 
 
@@ -66,9 +66,4 @@ class ExpectedAttention(Prefix):
         return layer.turn(units[None, :, None].expand(-1, -1, self.future, -1), places).mean(2)[0]
 
     def check(self, time: int, budget: Budget) -> None:
-        length = self.length(time)
-        if budget.cache(length) < min(length, self.num_sink_tokens + 1):
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(length)} slots for a prefix of {length} tokens, no more "
-                f"than its {self.num_sink_tokens} sinks."
-            )
+        self.require(time, budget, self.num_sink_tokens + 1, f"no more than its {self.num_sink_tokens} sinks")

@@ -77,8 +77,4 @@ class LagKV(Prefix):
                 f"{self.num_sink_tokens} sinks."
             )
         least = self.num_sink_tokens + self.always(length)
-        if budget.cache(length) < least:
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(length)} slots for a prefix of {length} tokens, fewer than "
-                f"the {least} keys it always keeps."
-            )
+        self.require(time, budget, least, f"fewer than the {least} keys it always keeps")

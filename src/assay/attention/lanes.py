@@ -29,7 +29,6 @@ from assay.attention.base import (
 )
 from assay.attention.checks import asked, expect, sound
 from assay.attention.layer import Layer
-from assay.attention.layer import Turn as Turn
 from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 

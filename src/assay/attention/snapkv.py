@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Prefix
+from assay.attention.base import Budget, Prefix
 from assay.attention.layer import Layer, attention_weights
 from assay.core.errors import UserError
 
@@ -62,9 +62,4 @@ class SnapKV(Prefix):
         return rearrange(pooled, "(r h) 1 k -> r h k", r=len(votes))
 
     def check(self, time: int, budget: Budget) -> None:
-        length = self.length(time)
-        if budget.cache(length) < min(length, self.window_size):
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(length)} slots for a prefix of {length} tokens, "
-                f"fewer than its window of {self.window_size}."
-            )
+        self.require(time, budget, self.window_size, f"fewer than its window of {self.window_size}")

@@ -21,7 +21,7 @@ special: Any = Later("scipy.special")
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one question: how far the anchors came out from their shipped scores."""
+    """An agreement says how far the anchors came out from their shipped scores, for one question."""
 
     question: str
     gaps: Mapping[str, float]

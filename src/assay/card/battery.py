@@ -171,6 +171,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
     tried = {*question.rates, *(trial.rate for trial in beyond)}
     full = [validation(found[trial], question) for trial in (*_full(question, mixer, found), *beyond)]
     flat = max(full) - min(full) < SLACK
+    solved = not question.lower and min(full) <= question.loss(SOLVED)
     screened = [validation(found[trial], question) for trial in _screened(question, mixer)]
     once, twice = (_scored(tier, question, mixer, rate, steps) for steps in (question.steps, 2 * question.steps))
     first = found[once[0]]
@@ -179,7 +180,7 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         question,
         scores={trial.seed: score(found[trial], question) for trial in once},
         rate=rate,
-        at_edge=rate in (min(tried), max(tried)) and not flat and min(full) > question.loss(SOLVED),
+        at_edge=rate in (min(tried), max(tried)) and not flat and not solved,
         window=sum(value < LOST and value <= min(screened) + SLACK for value in screened),
         diverged=sum(found[trial].status != "done" for trial in (*once, *twice) if trial in found),
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},

@@ -166,5 +166,5 @@ FIELD = (
     "gated_linear_attn:conv=4", "mamba2", "mlstm", "mesa", "gated_delta_net", "delta_net:beta_max=2", "delta_product",
     "kda", "rwkv7", "gru", "hyena", "base_conv",
 )  # fmt: skip
-"""The mixers whose records ship: each as published, with a convolution of four tokens where it is an option, since
-without one a single layer of memory has nothing to tell a key's value by."""
+"""The mixers whose records ship: each as published, with a convolution of four tokens where it is an option, so that
+few differences are about having one."""

@@ -9,9 +9,13 @@ mixers, and relatives are alike: the last two say how much of a rho hangs on a f
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import correlation
+from typing import Any
 
+from assay.core.on_use import Later
 from assay.metrics.intervals import Interval, holm
+
+stats: Any = Later("scipy.stats")
 
 DRAWS = 2000
 LEAST = 6
@@ -73,16 +77,6 @@ def _family(mixer: str) -> str:
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:
     """Return the correlation of ranks, those of ties averaged; 0 where one side is constant."""
-    one, two = ranks(xs), ranks(ys)
-    mean = (len(one) - 1) / 2
-    spread = [sum((rank - mean) ** 2 for rank in each) for each in (one, two)]
-    if not all(spread):
+    if len(set(xs)) == 1 or len(set(ys)) == 1:
         return 0.0
-    return sum((a - mean) * (b - mean) for a, b in zip(one, two, strict=True)) / (spread[0] * spread[1]) ** 0.5
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    places: dict[float, list[int]] = {}
-    for place, value in enumerate(sorted(values)):
-        places.setdefault(value, []).append(place)
-    return [fmean(places[value]) for value in values]
+    return correlation(stats.rankdata(xs).tolist(), stats.rankdata(ys).tolist())
