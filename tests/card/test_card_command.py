@@ -157,9 +157,9 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
 
 
 def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:
-    def written(name: str, *scores: float, tier: str = "smoke") -> str:
+    def written(name: str, *scores: float, tier: str = "smoke", comparable: bool = True) -> str:
         line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.02, "freedom": 4}
-        line |= {"lower_is_better": False, "comparable": True}
+        line |= {"lower_is_better": False, "comparable": comparable}
         Path(name).write_text(json.dumps([{"protocol": 1, "tier": tier, "questions": {"recall": line}}]))
         return name
 
@@ -168,6 +168,8 @@ def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> No
     code, out, _ = cli("card", "diff", good, bad)
     assert code == 1 and out.startswith("worse   recall: -0.500")
     assert cli("card", "diff", bad, good)[0] == 0
+    code, out, _ = cli("card", "diff", good, written("edge", 0.4, 0.42, comparable=False))
+    assert code == 0 and "recall: not compared" in out and "worse" not in out
     code, _, err = cli("card", "diff", good, written("other", 0.9, 0.9, tier="full"))
     assert code == 2 and "do not compare" in err
     assert cli("card", "diff", good, "nowhere.json")[0] == 2

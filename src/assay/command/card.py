@@ -1,6 +1,6 @@
 """`assay card my_mixer.py`: what a sequence mixer can do, next to the field, on one screen.
 
-$ assay card my_mixer.py                      the mixers of a file, with the anchors of the protocol beside them
+$ assay card my_mixer.py                      the mixers of a file, next to every mixer whose records ship
 $ assay card delta_net:beta_max=2 --vs delta_net mamba2 gru
 $ assay card diff before.json after.json      exit code 1 where a question is answered worse
 $ assay card submit my_mixer.py FOLDER        the file, its records and its card, for a pull request
@@ -192,11 +192,14 @@ def _diff(words: list[str]) -> int:
     parser.add_argument("before", type=Path, help="the card to compare with")
     parser.add_argument("after", type=Path, help="the card that may be better or worse")
     args = parser.parse_args(words)
-    found = changes(read_card(args.before), read_card(args.after))
+    before = read_card(args.before)
+    found = changes(before, read_card(args.after))
     for each in found:
         low, high = each.interval.low, each.interval.high
         word = {"above": "better", "below": "worse", "level": "level"}[each.standing]
         print(f"{word:<7} {each.other}: {each.interval.mean:+.3f} [{low:+.3f}, {high:+.3f}], p {each.p:.2g}")
+    for name in before["questions"].keys() - {each.other for each in found}:
+        print(f"{'-':<7} {name}: not compared, a rate lies at an edge or a run diverged")
     return int(any(each.standing == "below" for each in found))
 
 
@@ -224,7 +227,7 @@ def _submit(words: list[str]) -> int:
 
 def _verify(words: list[str]) -> int:
     """Try a submitted folder: the mixer's promises, that its records follow from its file and its card from them, and
-    one cheap run computed again."""
+    one of its runs, drawn now, computed again."""
     from assay.card import exchange
     from assay.card.making import made
 
