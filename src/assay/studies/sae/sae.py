@@ -123,8 +123,8 @@ class Sae(Study):
             "lrs": (1e-3, 3e-3, 1e-2),
             "seeds": (0, 1, 2, 3, 4),
         },
-        "stream": {  # for one large GPU, with some 200 MB of text from the hub, or --data.text FOLDER
-            "data": "stream:model=smollm2-135m:hook=model.layers.15:text=HuggingFaceFW/fineweb-edu/sample-10BT"
+        "stream": {  # for one large GPU, after `assay data pull library`, or with --data.text FOLDER
+            "data": "stream:model=smollm2-135m:hook=model.layers.15:text=library"
             ":tokens=53000000:batch=512:buffer=512000",
             "coders": STREAM,
             "d_code": 4608,
