@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import Speed
-from assay.card.judge import NAMED, Line, in_words
+from assay.card.judge import NAMED, Line, in_words, matching_of
 from assay.card.protocol import ANCHORS, VERSION, Tier
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
@@ -95,11 +95,12 @@ class Card:
         if sizes:
             name = self.lines[0].answer.question.name
             theirs = [each.sizes["params"] for each in self.field[name] if "params" in each.sizes]
-            among = f", the field {min(theirs):,} to {max(theirs):,}: not matched" if theirs else ""
+            among = f", the field {min(theirs):,} to {max(theirs):,}" if theirs else ""
             said.append(
                 f"size ({name}): {sizes['params']:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes of "
                 f"state, {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
+            said += matching_of(self.lines)
         mine = self.speeds.get(self.mixer)
         if mine:
             said.append(f"speed here: {mine.trained:,.0f} tokens/s trained, {mine.decoded:,.0f} decoded, one layer")
@@ -128,6 +129,7 @@ def _line_json(line: Line) -> dict[str, Any]:
         "rate_at_edge": answer.at_edge,
         "rates_that_work": answer.window,
         "comparable": answer.comparable,
+        "matched": answer.matched,
         "diverged": answer.diverged,
         "after_twice_the_training": {str(seed): value for seed, value in answer.longer.items()},
         "rank": line.rank,

@@ -3,17 +3,28 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from assay.api import Execution, Session, configure
 from assay.card import protocol
 from assay.card.battery import Trial, wanted
 from assay.card.protocol import Tier
 from assay.core import shipped
+from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record, Run
 from assay.mixers import mixers
 from assay.studies import studies
+
+
+def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
+    """Return how a tier is run: with its own device and backend, unless another device is given."""
+    from assay.train.device import numerics_for
+
+    execution = construct(Execution, {"device": tier.device, **given}, what="assay card")
+    same = numerics_for(execution.device).device == tier.device
+    return replace(execution, backend=tier.backend if same else "torch")
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,14 @@ mixers, and relatives are alike: the last two say how much of a rho hangs on a f
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import correlation
-from typing import Any
 
-from assay.core.on_use import Later
+from assay.card.protocol import FAMILIES
 from assay.metrics.intervals import Interval, holm
-
-stats: Any = Later("scipy.stats")
+from assay.metrics.ranks import spearman
 
 DRAWS = 2000
 LEAST = 6
 """Fewest mixers over which a correlation is given."""
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "attention": ("attention", "sliding_window", "sparse_attention"),
-    "linear": ("linear_attention", "based", "retention", "gated_linear_attn", "mamba2", "mlstm"),
-    "delta": ("delta_net", "gated_delta_net", "delta_product", "kda", "rwkv7", "mesa"),
-    "other": ("gru", "hyena", "base_conv"),
-}
 
 
 @dataclass(frozen=True)
@@ -71,12 +62,7 @@ def _rho(points: Sequence[Point]) -> float:
 
 
 def _family(mixer: str) -> str:
+    """Return the family of a mixer of the field, whatever its options; others are `other`."""
     name = mixer.partition(":")[0]
-    return next((family for family, members in FAMILIES.items() if name in members), "other")
-
-
-def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return the correlation of ranks, those of ties averaged; 0 where one side is constant."""
-    if len(set(xs)) == 1 or len(set(ys)) == 1:
-        return 0.0
-    return correlation(stats.rankdata(xs).tolist(), stats.rankdata(ys).tolist())
+    families = {word.partition(":")[0]: family for family, words in FAMILIES.items() for word in words}
+    return families.get(name, "other")

@@ -23,7 +23,6 @@ from assay.command.flags import Parser
 from assay.command.plugin_files import plugins_of
 from assay.command.progress import say
 from assay.command.reproduce import computed
-from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
 from assay.report.section import Table, Value
@@ -83,11 +82,11 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     parser = Parser(prog=f"assay {verb}", description=description)
     parser.add_argument("--vs", nargs="+", metavar="MIXER", help="the field; default: every mixer whose records ship")
     parser.add_argument(
-        "--tier", default="smoke", choices=list(TIERS), help="how much is asked: smoke is the one there is"
+        "--tier", default="smoke", choices=list(TIERS), help="how much is asked: smoke on 2 cores, standard on a GPU"
     )
     parser.add_argument("--own-baselines", action="store_true", help="train the field here, whatever ships with assay")
     parser.add_argument("--out", default="results", help=flags.OUT)
-    parser.add_argument("--device", help=f"{flags.DEVICE}; default: the tier's own, cpu for smoke")
+    parser.add_argument("--device", help=f"{flags.DEVICE}; default: the tier's own")
     parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
     parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
     parser.add_argument("--ray-address", help=flags.RAY_ADDRESS)
@@ -103,14 +102,12 @@ def _seconds(word: str) -> float:
 
 
 def _runner(args: argparse.Namespace) -> "Runner":
-    from assay.api import Execution
     from assay.card.protocol import TIERS
-    from assay.card.running import Runner
+    from assay.card.running import Runner, placed
 
     tier = TIERS[args.tier]
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
-    execution = construct(Execution, {"device": tier.device, **placing}, what="assay card")
-    return Runner(tier, execution, computed, own=args.own_baselines)
+    return Runner(tier, placed(tier, placing), computed, own=args.own_baselines)
 
 
 def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> dict[str, list[str]]:
