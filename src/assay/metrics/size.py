@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from assay.nn import scan
+
 
 def parameters(module: nn.Module) -> int:
     """Return the number of parameters, trainable or frozen, a shared one counted once."""
@@ -33,6 +35,11 @@ def _count(module: nn.Module, length: int, d_in: int) -> int:
     x = torch.zeros(1, length, d_in, dtype=like.dtype, device=like.device)
     # Fused forms are opaque to the counter: nn.MultiheadAttention's fast path, which needs a forward without
     # gradients, scaled_dot_product_attention's CPU kernel, and (on real tensors) oneDNN's and cuDNN's recurrences.
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with (
+        scan.as_written(),
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+    ):
         module(x)
     return counter.get_total_flops()

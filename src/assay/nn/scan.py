@@ -14,7 +14,8 @@ positive is exponentiated, and a decay near 1 after one near 0 keeps its digits,
 cumulative sums would lose.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
@@ -67,6 +68,17 @@ def by_backend(scan: Callable[P, R]) -> Callable[P, R]:
         return chosen(*args, **kwargs)
 
     return run
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Run everything inside in torch, whatever the backend: on the meta device a kernel would be given no memory."""
+    global backend
+    before, backend = backend, "torch"
+    try:
+        yield
+    finally:
+        backend = before
 
 
 @in_float32

@@ -26,6 +26,7 @@ from assay.core.memory import free_addresses, free_memory
 from assay.core.plugin import registries
 from assay.core.run import Run, flat
 from assay.core.study import Study
+from assay.nn import scan
 
 Need = Mapping[str, int]
 """Bytes, by what holds them."""
@@ -152,7 +153,7 @@ def passing(module: nn.Module, x: Tensor) -> int:
     """Bytes of the inputs and outputs of a forward pass's largest operation, on the meta device; 0 for a module that
     depends on values."""
     try:
-        with torch.device("meta"), torch.no_grad(), _Largest() as found:  # type: ignore[no-untyped-call]
+        with scan.as_written(), torch.device("meta"), torch.no_grad(), _Largest() as found:  # type: ignore[no-untyped-call]
             module(x)
     except Exception:  # noqa: BLE001 - a forward pass without values may fail in any way
         return 0
