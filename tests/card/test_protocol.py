@@ -81,9 +81,9 @@ def test_rates_and_seeds_of_a_question_are_one_bank_on_a_gpu() -> None:
 
 
 def short(question: Question) -> Question:
-    """The question as it is, trained for three steps at two rates."""
-    few: dict[str, Any] = {"steps": 3, "every": 1, "batch": 2, "eval_size": 10, "rates": question.rates[1:3]}
-    return replace(question, **few)
+    """The question as it is, of a narrow model that is trained for three steps at two rates."""
+    few: dict[str, Any] = {"steps": 3, "every": 3, "batch": 2, "eval_size": 5, "rates": question.rates[1:3]}
+    return replace(question, model={**question.model, "model_dim": 16}, **few)
 
 
 def test_the_standard_battery_runs_on_a_cpu_where_asked_to(
