@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from assay.card.cost import Expected
     from assay.card.running import Runner
 
-LANGUAGE = "language"
-"""The question that the others are held against."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 PLACING = ("out", "device", "executor", "workers", "ray_address")
 
@@ -267,23 +265,19 @@ def _verify(words: list[str]) -> int:
 
 def _validity(words: list[str]) -> int:
     """Say whether the synthetic questions rank the mixers whose records ship as the language model does."""
-    from assay.card.battery import answer, battery
-    from assay.card.validity import validities
+    from assay.card.protocol import TIERS
+    from assay.card.running import reader
+    from assay.card.validity import validities_of
 
     parser = _parser("card validity", _validity.__doc__ or "")
-    runner = _runner(parser.parse_args(words))
-    tier, asked = runner.tier, runner.field()
-    found = battery(tier, asked, runner.only_shipped)
-    scores: dict[str, dict[str, float]] = {}
-    for q in tier.questions:
-        scores[q.name] = {each: -q.loss(answer(tier, q, each, found).mean) for each in asked[q.name]}
-    target = scores.pop(LANGUAGE, {})
-    if not (told := validities(scores, target)):
-        raise UserError(f"too few mixers have records of the tier '{tier.name}' that ship: nothing to correlate.")
+    parser.set_defaults(tier=None)
+    chosen = parser.parse_args(words).tier
     rows: list[dict[str, Value]] = [
-        {"question": each.question, "rho": each.rho, "p (Holm)": each.p, "mixers": each.rho.n,
-         "without a family": f"{each.without[0]:+.2f} to {each.without[1]:+.2f}"}
-        for each in told
+        {"tier": tier.name, "question": each.question, "with": each.target, "rho": each.rho or "too few",
+         "p (Holm)": each.p, "mixers": each.mixers,
+         "without a family": "{:+.2f} to {:+.2f}".format(*each.without) if each.without else None}
+        for tier in ([TIERS[chosen]] if chosen else TIERS.values())
+        for each in validities_of(reader(tier))
     ]  # fmt: skip
     print(render(Table("validity", tuple(rows), {"rho": "+.2f", "p (Holm)": ".2g"})))
     return 0
