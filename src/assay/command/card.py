@@ -57,7 +57,7 @@ def card(words: list[str]) -> int:
     runner = _runner(args)
     field = _field(args, mine, runner)
     _check(foreign)
-    runner = _within(args.budget, mine, runner)
+    runner = _within(args.budget, mine, field, runner)
     if args.dry_run:
         return _plan(mine, field, runner)
     from assay.card.making import made
@@ -126,11 +126,11 @@ def _spelled(word: str) -> str:
     return mixers.parse(word).label
 
 
-def _within(budget: float | None, mine: Sequence[str], runner: "Runner") -> "Runner":
+def _within(budget: float | None, mine: Sequence[str], field: "Asked", runner: "Runner") -> "Runner":
     """Leave out the last questions of a tier until the rest is expected to fit, at least one."""
     if budget is None:
         return runner
-    took = _expected(mine, runner)
+    took = _expected(mine, field, runner)
     tier, left = runner.tier, budget
     for place, question in enumerate(tier.questions):
         left -= took[question.name].most
@@ -141,14 +141,22 @@ def _within(budget: float | None, mine: Sequence[str], runner: "Runner") -> "Run
     return runner
 
 
-def _expected(mine: Sequence[str], runner: "Runner") -> "dict[str, Expected]":
-    """Return the seconds that each question will take here, from a few training steps, over the workers there are."""
+def _expected(mine: Sequence[str], field: "Asked", runner: "Runner") -> "dict[str, Expected]":
+    """Return the seconds that each question will take here, from a few training steps, over the workers there are: of
+    every mixer that is asked, and only for runs that are neither stored nor shipped."""
     from assay.card.cost import Expected, expected
     from assay.train.device import activate
 
+    found: dict[str, list[Expected]] = {}
     with activate(runner.numerics) as device:
         at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
-        found = {q.name: [expected(runner.tier, q, mixer, device) for mixer in mine] for q in runner.tier.questions}
+        for q in runner.tier.questions:
+            states = {mixer: runner.known(mixer, q.name) for mixer in (*mine, *field[q.name])}
+            found[q.name] = [
+                expected(runner.tier, q, mixer, device, known, missing)
+                for mixer, (known, missing) in states.items()
+                if missing
+            ]
     return {
         name: Expected(sum(each.least for each in told) / at_once, sum(each.most for each in told) / at_once)
         for name, told in found.items()
@@ -338,7 +346,7 @@ def _plan(mine: Sequence[str], field: "Asked", runner: "Runner") -> int:
     """Say what would be run: the rounds of every question, and about how long they take here."""
     from assay.core.estimate import duration
 
-    tier, took = runner.tier, _expected(mine, runner)
+    tier, took = runner.tier, _expected(mine, field, runner)
     for question in tier.questions:
         told = took[question.name]
         ships = [word for word in field[question.name] if not runner.own and runner.ships(word, question.name)]
