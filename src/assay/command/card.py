@@ -233,6 +233,7 @@ def _verify(words: list[str]) -> int:
     one of its runs, drawn now, computed again."""
     from assay.card import exchange
     from assay.card.making import made
+    from assay.card.protocol import TIERS
 
     parser = _parser("card verify", _verify.__doc__ or "")
     parser.add_argument("folder", type=Path, help="a folder that `assay card submit` wrote")
@@ -243,6 +244,8 @@ def _verify(words: list[str]) -> int:
     _check(foreign)
     say("promises: kept")
     args.tier = told["tier"]
+    if TIERS[args.tier].device == "cuda":
+        args.device = args.device or "auto"  # who has no GPU can read all of it, and compute nothing again
     packed = exchange.packed_records(args.folder)
     if not packed:
         raise UserError(f"{args.folder} has no records: `assay card submit` writes records.jsonl.gz.")
