@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from card_toys import TOY, TWIN
 
 from assay.api import Execution
-from assay.card import protocol
+from assay.card import cost, protocol
 from assay.card.battery import Answer, Trial, wanted
 from assay.card.protocol import FIELD, SMOKE, STANDARD, TIERS, TOLERANCE, Question, Tier
 from assay.card.running import Runner
@@ -81,15 +82,16 @@ def test_rates_and_seeds_of_a_question_are_one_bank_on_a_gpu() -> None:
 
 
 def short(question: Question) -> Question:
-    """The question as it is, trained for three steps at two rates."""
-    few: dict[str, Any] = {"steps": 3, "every": 1, "batch": 2, "eval_size": 10, "rates": question.rates[1:3]}
-    return replace(question, **few)
+    """The question as it is, of a narrow model that is trained for three steps at two rates."""
+    few: dict[str, Any] = {"steps": 3, "every": 3, "batch": 2, "eval_size": 2, "rates": question.rates[1:3]}
+    return replace(question, model={**question.model, "model_dim": 16}, goal=None, **few)
 
 
 def test_the_standard_battery_runs_on_a_cpu_where_asked_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
-    tier = replace(STANDARD, seeds=(0, 1), questions=tuple(map(short, STANDARD.questions)))
+    monkeypatch.setattr(cost, "REPEATS", 1)
+    tier = replace(STANDARD, seeds=(0,), questions=tuple(map(short, STANDARD.questions)))
     monkeypatch.setattr(protocol, "TIERS", {"standard": tier})
     monkeypatch.chdir(tmp_path)
     words = ("card", "base_conv", "--vs", "base_conv", "--tier", "standard", "--executor", "serial")
@@ -100,3 +102,17 @@ def test_the_standard_battery_runs_on_a_cpu_where_asked_to(
     there = shipped.records("card.standard", tmp_path / "made")
     assert {record.run.numerics.backend for record in there} == {"torch"}
     assert all(record.status == "done" for record in there)
+
+
+def test_a_card_of_a_gpu_is_verified_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
+) -> None:
+    """Made here with --device cpu, so that its reader has the same numbers; the tier is one of a GPU."""
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
+    monkeypatch.setattr("assay.command.card._check", lambda words: None)  # promises are tried elsewhere
+    monkeypatch.chdir(tmp_path)
+    Path("twin.py").write_text(TWIN)
+    code, _, err = cli("card", "submit", "twin.py", "packed", "--vs", "gru", "--executor", "serial", "--device", "cpu")
+    assert code == 0, err
+    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    assert code == 0 and out == "verified\n", err
