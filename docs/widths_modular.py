@@ -82,12 +82,14 @@ def recipes(found: Mapping[str, Finding]) -> str:
         for record in (record for record in one.behind if record.run.seed not in own):
             recipe = record.run.options["lr"], record.run.options["weight_decay"]
             tried.setdefault(recipe, {}).setdefault(name, []).append(record)
-    rows = [f"| {rate:g} | {decay:g} | " + " | ".join(_cell(by_name[name]) for name in found) + " |"
+    rows = [f"| {rate:g} | {decay:g} | " + " | ".join(_cell(by_name.get(name, ())) for name in found) + " |"
             for (rate, decay), by_name in sorted(tried.items())]  # fmt: skip
     return "\n".join([*head, "|---|---|---|---|---|", *rows])
 
 
 def _cell(runs: Sequence[Record]) -> str:
+    if not runs:
+        return "-"  # a recipe of another P's grid
     accuracy = share([record.metrics["val_acc"] for record in runs])
     return f"{sum(map(is_perfect, runs))}/{len(runs)}, {accuracy.mean:.4f}"
 
