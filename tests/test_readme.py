@@ -92,7 +92,9 @@ def test_every_block_runs(
 
 
 def test_no_section_with_commands_is_left_out() -> None:
-    assert {"assay", "Your idea in one file, here `my_encoder.py`, whole"} <= {section.strip("# ") for section in SECTIONS}
+    assert {"assay", "Your idea in one file, here `my_encoder.py`, whole"} <= {
+        section.strip("# ") for section in SECTIONS
+    }
     assert len(README.splitlines()) <= 150, "what is longer belongs to docs/"
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from assay.core import shipped
 from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.report.section import Section
@@ -108,3 +110,10 @@ def test_a_trained_code_tells_concepts_from_few_units_and_random_features_do_not
     assert floor["5 units - random_relu"] is None
     assert {"absorbed", "parent F1", "TPP 2", "SCR 2"} <= tables["concepts"][0].keys()
     assert "best found" in tables["true_l0"][0]
+
+
+def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], ModuleType]) -> None:
+    page_of = script("docs/dictionary_sae.py")
+    page = page_of.PAGE.read_text(encoding="utf-8")
+    assert page_of.placed(page) == page, "run python docs/dictionary_sae.py"
+    assert len(shipped.records("sae.dictionary")) == 645 and "twice as long" in page_of.block()

@@ -1,0 +1,70 @@
+"""Write the table of planted atoms in docs/sae.md, from the records that ship with assay.
+
+    python docs/dictionary_sae.py                  # the table
+    python docs/dictionary_sae.py --ship FOLDER    # first pack the records of preset `dictionary` in a results folder
+
+The records lie in src/assay/shipped/sae.dictionary.jsonl.gz, without the history of each epoch.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from masks_perplexity import between
+
+from assay.core import shipped
+from assay.core.run import Record
+from assay.core.store import Store
+from assay.report.section import Section, Table
+from assay.report.text import shown
+from assay.studies.sae.planted import planted_tables
+
+PAGE = Path(__file__).parent / "sae.md"
+NAME = "sae.dictionary"
+COLUMNS = (
+    "coder",
+    "recipe.epochs",
+    "lr",
+    "atoms found",
+    "firing F1",
+    "twice as long",
+    "best L0",
+    "best lr",
+    "best found",
+)
+
+
+def thin(record: Record) -> Record:
+    """The record without what was noted every epoch."""
+    return replace(record, metrics={k: v for k, v in record.metrics.items() if k != "history"}, artifacts=())
+
+
+def ship(folder: Path) -> None:
+    found = [record for record in Store(folder).records("sae") if record.run.options["data"]["name"] == "dictionary"]
+    shipped.write(shipped.FOLDER / f"{NAME}.jsonl.gz", map(thin, (one for one in found if one.status == "done")))
+
+
+def lines(table: Table) -> Iterable[str]:
+    columns = [column for column in COLUMNS if column in table.every_column]
+    yield f"| {' | '.join(column.removeprefix('recipe.') for column in columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in sorted(table.rows, key=lambda row: (row["recipe.epochs"], row["coder"])):
+        yield f"| {' | '.join(str(shown(table, row, column)) for column in columns)} |"
+
+
+def block() -> str:
+    out = Section("sae")
+    planted_tables(shipped.records(NAME), [], out)
+    table = next(table for table in out.tables if table.name == "true_l0")
+    return "\n".join(lines(table))
+
+
+def placed(page: str) -> str:
+    return between(page, "dictionary", block())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ship"]:
+        ship(Path(sys.argv[2]))
+    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
