@@ -4,9 +4,7 @@ Modules are named as `named_modules` names them. A module that gives a tuple, as
 first element. Hooks are always taken off again.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +17,8 @@ from torch import Tensor, nn
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import TEXT, disk_errors, read_plain, write_file
+from assay.core.files import TEXT, read_plain, write_file
+from assay.core.locks import locked
 
 SHARD = 2**18
 """Rows per file."""
@@ -134,19 +133,6 @@ def _progress(path: Path) -> dict[str, int]:
         counts = {}
     whole = counts and all(type(count) is int and count >= 0 for count in counts.values())
     return counts if whole else {"batches": 0, "rows": 0}
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock until the block ends. A link or pipe in the file's place is neither followed, emptied nor waited for."""
-    with disk_errors(path):
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the file is closed, also when the process is killed
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def collect(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import UserError
-from assay.core.files import is_there, read_file, reason
+from assay.core.files import is_there, read_file, reason, write_file
 from assay.data import hub
 from assay.data.mnist import FILES, REMEDY, on_disk
 from assay.data.places import FOLDER, cache, is_hub
@@ -50,7 +50,6 @@ def from_hub() -> Path:
     except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {REMEDY}") from None
     _check(parts, f"{HUB_NAME} on the hub")
-    folder.mkdir(parents=True, exist_ok=True)
     for names, arrays in zip(FILES.values(), parts, strict=True):
         for name, array in zip(names, arrays, strict=True):
             write_idx(folder / name, array)
@@ -102,10 +101,8 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write what `read_idx` reads; renamed into place, so that it is complete or absent."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
-    temporary.replace(path)
+    """Write what `read_idx` reads."""
+    write_file(path, bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
 
 
 def _from_wheel(path: Path) -> list[Arrays]:
