@@ -55,7 +55,7 @@ class Concepts(Planted):
             )
 
     @property
-    def atoms(self) -> int:
+    def atoms(self) -> int:  # type: ignore[override]
         return self.concepts * (1 + self.children) + self.free
 
     @property
