@@ -135,17 +135,15 @@ def _progress(path: Path) -> dict[str, int]:
     return counts if whole else {"batches": 0, "rows": 0}
 
 
-def collect(
-    model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path, *, skip: int = 1
-) -> Shards:
-    """Cache the named modules' outputs for each token, without the first `skip` of each sequence (whose activations are
-    unlike all others), one batch in memory at a time. Cached batches are not computed again; of processes that want the
-    same folder at once, one computes and the others wait for it."""
+def collect(model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path) -> Shards:
+    """Cache the named modules' outputs for each token, without the first of each sequence (whose activations are unlike
+    all others), one batch in memory at a time. Cached batches are not computed again; of processes that want the same
+    folder at once, one computes and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK):
         shards = Shards(folder)
         for number, batch in enumerate(batches):
             if number >= shards.progress["batches"]:
                 seen = outputs(model, names, batch)
-                shards.append({name: seen[name][:, skip:].flatten(0, 1) for name in names})
+                shards.append({name: seen[name][:, 1:].flatten(0, 1) for name in names})
         return shards

@@ -11,6 +11,7 @@ from assay.core.study import Report
 from assay.report.labels import labels
 from assay.report.rows import Row
 from assay.report.sentences import Measure, across, compared
+from assay.studies.icl.capacity import has_convolution
 
 MOST = 3
 """Most sentences; more tasks are counted."""
@@ -71,15 +72,8 @@ def _named(found: Sequence[Row]) -> list[Row]:
 
 def _convolution(row: Row, found: Sequence[Row]) -> str:
     """Whether the row has a short convolution, where some rows have one and others do not."""
-    if len({_convolved(other) for other in found}) == 1:
-        return ""
-    return f"with{'' if _convolved(row) else 'out'} a short convolution"
-
-
-def _convolved(row: Row) -> bool:
-    from assay.studies.icl.capacity import has_convolution
-
-    return has_convolution(row.options["model"]["seq_mixer"])
+    own, *others = (has_convolution(each.options["model"]["seq_mixer"]) for each in (row, *found))
+    return "" if len(set(others)) == 1 else f"with{'' if own else 'out'} a short convolution"
 
 
 def _runs(task: str, convolution: str, settings: dict[str, list[Row]]) -> str:

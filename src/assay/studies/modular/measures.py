@@ -6,7 +6,7 @@ same number for untrained models of the same widths, and for these models with s
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from assay.metrics.intervals import Interval
 from assay.studies.modular.files import Key, SweepResults, width_of
 from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
 from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
-from assay.studies.modular.metrics.permutation import contrast, mantel
+from assay.studies.modular.metrics.permutation import Contrast, contrast, mantel
 from assay.studies.modular.metrics.tensor_similarity import (
     Factors,
     activation_similarity_matrix,
@@ -85,10 +85,10 @@ def bands(widths: Sequence[int], count: int) -> list[int]:
 
 
 def summary(
-    name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int, seed: int = 0
+    name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int
 ) -> dict[str, Any]:
     """Summarise a matrix by width and by models that answer well, as one row of the table."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     widths = [width_of(key) for key in keys]
     replicate = contrast(matrix, widths, rng=rng, permutations=permutations)
     # Quarters; of few widths fewer parts, so that each has pairs of different widths.
@@ -102,19 +102,18 @@ def summary(
         "measure": name,
         "models": len(keys),
         **means,
-        "same width": replicate.within if replicate else None,
-        "other widths": replicate.between if replicate else None,
-        "beyond (width)": replicate.beyond if replicate else None,
-        "p (width)": replicate.p if replicate else None,
-        "same band": block.within if block else None,
-        "other bands": block.between if block else None,
-        "beyond (band)": block.beyond if block else None,
-        "p (band)": block.p if block else None,
+        **_titled(replicate, "same width", "other widths", "beyond (width)", "p (width)"),
+        **_titled(block, "same band", "other bands", "beyond (band)", "p (band)"),
         "r with |d - d'|": gradient.r,
         "p (|d - d'|)": gradient.p,
         "r with min(d, d')": growth.r,
         "p (min)": growth.p,
     }
+
+
+def _titled(found: Contrast | None, *titles: str) -> dict[str, float | None]:
+    """The numbers of a contrast under their columns' titles."""
+    return dict(zip(titles, astuple(found) if found else [None] * len(titles), strict=True))
 
 
 def groups(accuracies: Sequence[float]) -> dict[str, np.ndarray]:
