@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self, get_args
 
 from assay.core.errors import UserError
 from assay.core.files import read_sealed, write_sealed
+from assay.core.grouping import grouped
 from assay.core.reading import decoder_for
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
@@ -131,10 +132,8 @@ def summaries(folder: Path, read: Read) -> list[Record]:
 def costs(folder: Path, read: Read) -> list[Record]:
     """Return a summary for each setting of the study that has finished runs, with the median of their seconds."""
     index, rows = _listed(folder, read)
-    finished: dict[int, list[Row]] = {}
-    for row in rows.values():
-        if row.status == "done" and row.seconds is not None:
-            finished.setdefault(row.setting, []).append(row)
+    timed = [row for row in rows.values() if row.status == "done" and row.seconds is not None]
+    finished = grouped(timed, lambda row: row.setting)
     typical = [some[0]._replace(seconds=median(row.seconds for row in some)) for some in finished.values()]  # type: ignore[type-var]
     return [index.summary(folder.name, row) for row in typical]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval, letters, paired_difference, share, student_t, told_apart
 from assay.report.rows import Row, seeds_of
 from assay.report.text import number, with_interval
@@ -206,9 +207,7 @@ def across(settings: Mapping[str, Sequence[Row]], measure: Measure, *, of: str, 
     contests = [found for rivals in settings.values() if (found := Contest(rivals, measure)).scores]
     if len(contests) < 2:
         return compared(contests[0].rivals, measure, of=of, runs=runs) if contests else ""
-    wins: dict[str, list[Contest]] = {}
-    for found in contests:
-        wins.setdefault(found.ranked[0].label, []).append(found)
+    wins = grouped(contests, lambda found: found.ranked[0].label)
     most = "lowest" if measure.lower else "highest"
     parts = [
         f"{label} in {len(own)} ({_clear(own)})" for label, own in sorted(wins.items(), key=lambda pair: -len(pair[1]))

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
+from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, student_t
 from assay.studies.modular.bilinear import Model, constructive_model, init_model
@@ -139,7 +140,4 @@ def _perfect(records: Sequence[Record]) -> list[Weights] | None:
 
 
 def _by_seed(records: Sequence[Record]) -> list[SweepResults]:
-    seeds: Mapping[int, list[Record]] = {record.run.seed: [] for record in records}
-    for record in records:
-        seeds[record.run.seed].append(record)
-    return [saved_sweep(own) for own in seeds.values()]
+    return [saved_sweep(own) for own in grouped(records, lambda record: record.run.seed).values()]

@@ -5,7 +5,7 @@ what is added to all outputs), compare hidden units, or allow for the symmetries
 same number for untrained models of the same widths, and for these models with scrambled phases, over the same pairs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval
 from assay.studies.modular.files import Key, SweepResults, width_of
 from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
@@ -155,12 +156,9 @@ def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:
 
 def by_width(matrix: Matrix, keys: Sequence[Key]) -> Iterator[dict[str, Any]]:
     """The mean over the pairs of models of two widths, never of a model with itself unless a width has but one."""
-    groups: Mapping[int, list[int]] = {
-        width: [i for i, key in enumerate(keys) if width_of(key) == width]
-        for width in sorted({width_of(key) for key in keys})
-    }
-    for one, rows in groups.items():
-        for other, columns in groups.items():
+    groups = sorted(grouped(range(len(keys)), lambda place: width_of(keys[place])).items())
+    for one, rows in groups:
+        for other, columns in groups:
             block = matrix[np.ix_(rows, columns)]
             alone = one == other and len(rows) > 1
             values = block[~np.eye(len(rows), dtype=bool)] if alone else block

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.core.plugin import to_json
 from assay.core.run import Record, canonical
 from assay.report.rows import Row, rows, varying
@@ -133,9 +134,7 @@ def _by_rate(row: Row) -> list[Row]:
 
 def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
     """Reads each curve of several levels at the target, if it reaches there; by the curve's label."""
-    curves: dict[str, list[Row]] = {}
-    for row in found:
-        curves.setdefault(row.label, []).append(row)
+    curves = grouped(found, lambda row: row.label)
     read = {label: at_l0(levels, target) for label, levels in curves.items() if len(levels) > 1}
     return {label: row for label, row in read.items() if row is not None}
 
