@@ -9,9 +9,8 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,10 @@ def from_hub() -> Path:
     try:
         with hub.silent():
             splits = datasets.load_dataset(HUB_NAME)
-        parts = [(_pixels(splits[part]["image"]), np.asarray(splits[part]["label"], np.uint8)) for part in FILES]
+        parts = [
+            (np.stack([np.asarray(image, np.uint8) for image in own["image"]]), np.asarray(own["label"], np.uint8))
+            for own in (splits[part] for part in FILES)
+        ]
     except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {REMEDY}") from None
     _check(parts, f"{HUB_NAME} on the hub")
@@ -54,10 +56,6 @@ def from_hub() -> Path:
         for name, array in zip(names, arrays, strict=True):
             write_idx(folder / name, array)
     return folder
-
-
-def _pixels(images: Iterable[Any]) -> np.ndarray:
-    return np.stack([np.asarray(image, dtype=np.uint8) for image in images])
 
 
 def _check(parts: Sequence[Arrays], source: str) -> None:

@@ -20,14 +20,12 @@ centred and scaled, and attention sinks and the first token of each window are l
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
 
 from assay.core.errors import UserError
 from assay.core.run import canonical
@@ -108,14 +106,12 @@ class Stream(ModelOutputs):
         windows, model = self.windows(), shared_model(self.model).to(device)
         sample = min(SAMPLE // (self.context - 1), len(windows.train))
         places = (windows.training(0, max(1, sample)), windows.validation, windows.test)
-        raw = [torch.cat([rows[self.hook] for rows in self._raw(model, windows, some)]) for some in places]
+        batches = ((windows.tokens(few) for few in some.split(self.batch)) for some in places)
+        raw = [torch.cat([rows[self.hook] for rows in raw_rows(model, [self.hook], some)]) for some in batches]
         own = Preparation.of(raw[0], self.longest)
         train, validation, test = (Part(own.prepare(x[own.usual(x)])) for x in raw)
         splice = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), own)
         return Vectors(train, validation, test, splice=splice.loss_recovered, preparation=own, streamed=True)
-
-    def _raw(self, model: nn.Module, windows: Windows, places: Int[Tensor, " n"]) -> Iterator[dict[str, Tensor]]:
-        return raw_rows(model, [self.hook], (windows.tokens(some) for some in places.split(self.batch)))
 
     def rows(self, preparations: Mapping[str, Preparation]) -> RowStream:
         """Stream rows of the modules of these names, this stream's or not, from one forward pass."""

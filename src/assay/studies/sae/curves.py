@@ -39,7 +39,13 @@ def chosen(records: Sequence[Record]) -> list[Row]:
     has the level too.
 
     Without validation rows there is nothing to choose by, and every rate is a row of its own."""
-    found = rows(records, names={"coder": _name}, tune="lr", score=validation, ignore=["coder"])
+    found = rows(
+        records,
+        names={"coder": lambda record: _label(record.run.options["coder"])},
+        tune="lr",
+        score=validation,
+        ignore=["coder"],
+    )
     # Coders fitted at once may differ in what no setting shows (width, version): the last one is kept.
     once = {(canonical(row.options["coder"]), row.where): row for row in _of_trained(found)}
     levels = [replace(level, label=_curve(level)) for row in once.values() for level in _by_rate(row)]
@@ -84,10 +90,6 @@ def beside_every_recipe(found: Sequence[Row]) -> list[Row]:
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(value in (None, other[key]) for key, value in one.items())
-
-
-def _name(record: Record) -> str:
-    return _label(record.run.options["coder"])
 
 
 def _label(spec: Mapping[str, Any]) -> str:
@@ -168,8 +170,9 @@ def between(levels: Sequence[Record], target: float) -> Record | None:
         start, end = low.metrics["l0"], high.metrics["l0"]
         if start <= target <= end and end / start <= WIDEST * (1 + MISSED):
             weight = math.log(target / start) / math.log(end / start)
-            shared = {name: (low.metrics[name], high.metrics.get(name)) for name in low.metrics}
-            metrics = {name: a + weight * (b - a) for name, (a, b) in shared.items() if _numbers(a, b)}
+            pairs = {name: (value, high.metrics.get(name)) for name, value in low.metrics.items()}
+            shared = {name: pair for name, pair in pairs.items() if all(isinstance(v, int | float) for v in pair)}
+            metrics = {name: a + weight * (b - a) for name, (a, b) in shared.items()}
             return replace(low, metrics=metrics)
     near = [record for record in curve if abs(record.metrics["l0"] / target - 1) <= MISSED]
     return min(near, key=lambda record: abs(record.metrics["l0"] - target), default=None)
@@ -186,7 +189,3 @@ def envelope(levels: Sequence[Record]) -> list[Record]:
         if not kept or record.metrics[error] < kept[-1].metrics[error]:
             kept.append(record)
     return kept
-
-
-def _numbers(*values: object) -> bool:
-    return all(isinstance(value, int | float) for value in values)
