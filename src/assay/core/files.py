@@ -12,6 +12,10 @@ from typing import BinaryIO
 
 from assay.core.errors import UserError
 
+DAMAGE = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What reading a damaged or foreign file raises, whatever its format; libraries add errors of their own."""
 TEXT = 1 << 20
 """Most bytes of a config or a manifest: the longest that ship with assay are a hundredth of it."""
 

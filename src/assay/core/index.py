@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any, NamedTuple, Self, get_args
 
 from assay.core.errors import UserError
-from assay.core.files import read_sealed, write_sealed
+from assay.core.files import DAMAGE, read_sealed, write_sealed
 from assay.core.grouping import grouped
 from assay.core.reading import decoder_for
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
@@ -277,7 +277,7 @@ def _load(path: Path, records: int) -> Index:
         settings = [_setting(*entry) for entry in data["settings"]]
         rows = [_row(entry, len(settings)) for entry in data["rows"]]
         return Index(settings, {row.id: row for row in rows})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
+    except DAMAGE:
         return Index()
 
 

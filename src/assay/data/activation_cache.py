@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import TEXT, read_plain, write_file
+from assay.core.files import DAMAGE, TEXT, read_plain, write_file
 from assay.core.locks import locked
 
 SHARD = 2**18
@@ -129,7 +129,7 @@ def _progress(path: Path) -> dict[str, int]:
     try:
         found = json.loads(read_plain(path, TEXT))
         counts = {name: found[name] for name in ("batches", "rows")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGE:
         counts = {}
     whole = counts and all(type(count) is int and count >= 0 for count in counts.values())
     return counts if whole else {"batches": 0, "rows": 0}

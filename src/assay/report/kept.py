@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from assay.core.files import read_sealed, write_sealed
+from assay.core.files import DAMAGE, read_sealed, write_sealed
 from assay.core.foreign import loaded_sources
 from assay.core.plugin import classes_in_session, registries
 from assay.core.run import Record
@@ -125,7 +125,7 @@ def _read(path: Path, study: str) -> Section | None:
         section.charts = [Chart(**chart) for chart in told["charts"]]
         section.documents = told["documents"]
         section.tables = [_table(table) for table in told["tables"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGE:
         return None
     return section
 

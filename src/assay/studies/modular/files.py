@@ -25,7 +25,7 @@ from torch import Tensor
 
 from assay import __version__
 from assay.core.errors import UserError
-from assay.core.files import TEXT, can_be_path, is_there, read_file, reason
+from assay.core.files import DAMAGE, TEXT, can_be_path, is_there, read_file, reason
 from assay.core.store import disk_errors, write_file
 from assay.core.words import printable
 from assay.studies.modular import pickles
@@ -37,8 +37,6 @@ NAMES = ("bi_linear.weight", "projection.weight")
 FORMAT = 1
 LARGEST = 2**31
 """The largest modulus or width to accept from a file: they are printed and multiplied before they can be checked."""
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The errors that reading a malformed manifest raises."""
 FLOATS = {"torch.float16", "torch.bfloat16", "torch.float32", "torch.float64"}
 
 
