@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.convert import construct, convert, nearest, option_types
-from assay.core.disk import WORTH_SAYING, check_disk, gigabytes
+from assay.core.disk import WORTH_SAYING, check_disk
 from assay.core.drive import Drive, Event
 from assay.core.environment import environment_kept
 from assay.core.errors import UserError
@@ -18,6 +18,7 @@ from assay.core.executors import executors
 from assay.core.executors.base import Executor
 from assay.core.files import can_be_path, is_there
 from assay.core.foreign import load_source, read_source
+from assay.core.memory import size
 from assay.core.plan import Grid, Plan, Retry, cohorts, labels, make_plan, spelled
 from assay.core.plugin import classes_in_session
 from assay.core.run import Numerics, Record, Run
@@ -130,7 +131,7 @@ class Session:
         seconds = self.seconds_left()
         about = "no estimate: nothing like it is stored" if seconds is None else f"about {duration(seconds)}"
         grouped = f" in {len(jobs)} cohorts" if len(jobs) < len(self.todo) else ""
-        stores = f", {gigabytes(self.disk)} to store" if self.disk >= WORTH_SAYING else ""
+        stores = f", {size(self.disk)} to store" if self.disk >= WORTH_SAYING else ""
         return f"{text}, {len(self.todo)} to run{grouped} ({about}{stores})"
 
     def seconds_left(self) -> float | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.memory import size
 from assay.core.run import Run
 from assay.core.study import Study
 
@@ -22,11 +23,7 @@ def check_disk(study: Study, runs: Sequence[Run], out: Path) -> int:
     free = shutil.disk_usage(here).free
     if needed > free:
         raise UserError(
-            f"{study.name}: {len(runs)} runs would store about {gigabytes(needed)}, and '{out}' has {gigabytes(free)} "
+            f"{study.name}: {len(runs)} runs would store about {size(needed)}, and '{out}' has {size(free)} "
             f"free. Choose another folder (--out). {study.less_disk}".rstrip()
         )
     return needed
-
-
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB"

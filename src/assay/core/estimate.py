@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical, flat, plugins_of
 
 NEAR = math.log(4.0)
@@ -145,7 +146,5 @@ def _setting(run: Run) -> str:
 
 
 def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
-    groups: dict[Any, list[float]] = {}
-    for key, seconds in pairs:
-        groups.setdefault(key, []).append(seconds)
-    return {key: statistics.median(group) for key, group in groups.items()}
+    groups = grouped(pairs, lambda pair: pair[0])
+    return {key: statistics.median(seconds for _, seconds in group) for key, group in groups.items()}

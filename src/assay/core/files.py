@@ -1,6 +1,7 @@
 """Files are written completely or not at all, and read only if they are plain files: a store may be a stranger's."""
 
 import errno
+import hashlib
 import os
 import stat
 import threading
@@ -11,6 +12,10 @@ from typing import BinaryIO
 
 from assay.core.errors import UserError
 
+DAMAGE = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What reading a damaged or foreign file raises, whatever its format; libraries add errors of their own."""
 TEXT = 1 << 20
 """Most bytes of a config or a manifest: the longest that ship with assay are a hundredth of it."""
 
@@ -92,6 +97,24 @@ def read_file(path: str | Path, *, limit: int | None = None) -> bytes:
         raise OSError(errno.EINVAL, str(error)) from None
     except ValueError:  # a NUL, or a surrogate that no file name has
         raise OSError(errno.EINVAL, "no file can have that name") from None
+
+
+def write_sealed(path: Path, data: bytes) -> None:
+    """Write a file of a cache behind a line with its hash."""
+    write_file(path, _seal(data) + data)
+
+
+def read_sealed(path: Path, limit: int | None = None) -> bytes:
+    """Return what `write_sealed` wrote; a NotPlain error for a file that was cut short or changed since."""
+    found = read_plain(path, limit)
+    data = found[len(_seal(b"")) :]
+    if found != _seal(data) + data:
+        raise NotPlain("it is not what was written")
+    return data
+
+
+def _seal(data: bytes) -> bytes:
+    return f"{hashlib.sha256(data).hexdigest()}\n".encode()
 
 
 def is_there(path: str | Path, *, folder: bool = False) -> bool:

@@ -1,6 +1,6 @@
 """The index holds what listings, labels and estimates need of one study's records, in one file beside their folders.
 
-    results/.store/<study>/.index       a line with the checksum of the rest, then {"layout": ..., "settings", "rows"}
+    results/.store/<study>/.index       a line with the hash of the rest, then {"layout": ..., "settings", "rows"}
 
 It is a cache; the folders are the truth. Every use lists them and stats each record's file (times, size, inode); an
 entry that is missing or stale is read from its record, and deleted records are dropped. So an index that is missing,
@@ -16,7 +16,6 @@ import os
 import stat
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -26,7 +25,8 @@ from statistics import median
 from typing import Any, NamedTuple, Self, get_args
 
 from assay.core.errors import UserError
-from assay.core.files import read_plain
+from assay.core.files import DAMAGE, read_sealed, write_sealed
+from assay.core.grouping import grouped
 from assay.core.reading import decoder_for
 from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
 
@@ -132,10 +132,8 @@ def summaries(folder: Path, read: Read) -> list[Record]:
 def costs(folder: Path, read: Read) -> list[Record]:
     """Return a summary for each setting of the study that has finished runs, with the median of their seconds."""
     index, rows = _listed(folder, read)
-    finished: dict[int, list[Row]] = {}
-    for row in rows.values():
-        if row.status == "done" and row.seconds is not None:
-            finished.setdefault(row.setting, []).append(row)
+    timed = [row for row in rows.values() if row.status == "done" and row.seconds is not None]
+    finished = grouped(timed, lambda row: row.setting)
     typical = [some[0]._replace(seconds=median(row.seconds for row in some)) for some in finished.values()]  # type: ignore[type-var]
     return [index.summary(folder.name, row) for row in typical]
 
@@ -272,16 +270,14 @@ def _settled(signature: Signature | None, now: int) -> bool:
 def _load(path: Path, records: int) -> Index:
     """Return the index in the file; an empty one if it is missing or not ours. A stranger may have written it."""
     try:
-        checksum, _, body = read_plain(path, PER_RECORD * (records + 1)).partition(b"\n")
-        if checksum != _checksum(body):
-            return Index()
+        body = read_sealed(path, PER_RECORD * (records + 1))
         data = decoder_for(body).decode(body.decode())  # raises for what no option can be: NaN, infinities
         if data["layout"] != LAYOUT:
             return Index()
         settings = [_setting(*entry) for entry in data["settings"]]
         rows = [_row(entry, len(settings)) for entry in data["rows"]]
         return Index(settings, {row.id: row for row in rows})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
+    except DAMAGE:
         return Index()
 
 
@@ -312,16 +308,5 @@ def _save(path: Path, index: Index) -> None:
         "settings": [[setting.options, setting.versions, asdict(setting.numerics)] for setting in settings],
         "rows": [row._replace(setting=used[row.setting]) for row in index.rows.values()],
     }
-    body = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
-            file.write(_checksum(body) + b"\n" + body)
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _checksum(body: bytes) -> bytes:
-    return f"{zlib.crc32(body):08x} {len(body)}".encode()
+    with suppress(OSError):
+        write_sealed(path, json.dumps(data, separators=(",", ":"), allow_nan=False).encode())

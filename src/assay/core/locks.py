@@ -12,12 +12,17 @@ import fcntl
 import os
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.core.errors import UserError
+from assay.core.files import disk_errors
 
 LOCKS = ".locks"
+FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""A link or a pipe in the place of a lock file is neither followed, emptied nor waited for."""
 File = tuple[int, int, int]
 """Process, device and inode: a file has many paths, and a forked child none of its parent's locks."""
 
@@ -76,8 +81,7 @@ def _opened(path: Path) -> File:
             return known
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o666)
+    descriptor = os.open(path, FLAGS, 0o666)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
@@ -93,4 +97,16 @@ def _file(found: os.stat_result) -> File:
 
 def _close(file: File) -> None:
     for descriptor in _TABLE.pop(file).descriptors:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file of its own until the block ends: of processes that make the same, one does and the others wait."""
+    with disk_errors(path):
+        descriptor = os.open(path, FLAGS, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the file is closed, also when the process is killed
+        yield
+    finally:
         os.close(descriptor)

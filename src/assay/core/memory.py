@@ -64,3 +64,11 @@ def _left(folder: Path, most: str, used: str) -> int | None:
         return None if limit == "max" else max(0, int(limit) - max(0, held - cached))
     except (OSError, ValueError):
         return None
+
+
+def size(count: int) -> str:
+    """`812 MB`, `21.4 GB`, `4.1 TB`."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count / 1e6:.0f} MB"

@@ -13,6 +13,7 @@ from assay.core import words
 from assay.core.convert import convert, nearest, option_types
 from assay.core.convert import expand as expand_range
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.core.plugin import Plugin, registries
 from assay.core.run import Numerics, Record, Run, canonical, flat, placed
 from assay.core.store import Store
@@ -63,9 +64,7 @@ def points(study: Study, grid: Grid) -> Iterator[Study]:
     """Yield the study at every point of the grid. Points at which a field has the same values share one object there,
     so that what is derived from it is computed once for thousands of points."""
     types = option_types(type(study))
-    fields: dict[str, list[str]] = {}
-    for key in grid:
-        fields.setdefault(spelled(key.partition(".")[0], types), []).append(key)
+    fields = grouped(grid, lambda key: spelled(key.partition(".")[0], types))
     made: dict[tuple[Any, ...], dict[str, Any]] = {}
     for numbers in itertools.product(*(range(len(values)) for values in grid.values())):
         at = dict(zip(grid, numbers, strict=True))
@@ -136,10 +135,7 @@ def cohorts(runs: Sequence[Run], workers: int) -> list[list[Run]]:
     """Group runs by their study's key; the largest groups are halved until every worker has one."""
     known = registries()["studies"]
     studies = {name: known[name]() for name in {run.study for run in runs}}
-    groups: dict[Any, list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.study, studies[run.study].cohort(run)), []).append(run)
-    jobs = list(groups.values())
+    jobs = list(grouped(runs, lambda run: (run.study, studies[run.study].cohort(run))).values())
     while jobs and len(jobs) < workers and len(largest := max(jobs, key=len)) > 1:
         jobs.remove(largest)
         jobs += halves(largest)
@@ -185,14 +181,11 @@ def _held_in_common(run: Run) -> Common:
 
 def _varied(options: Mapping[Common, Mapping[str, Any]], plugins: Mapping[Common, str]) -> set[str]:
     """Return what tells runs of the same plug-ins apart: options, numerics, versions of code."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for key, own in options.items():
-        groups.setdefault(plugins[key], []).append(own)
     return {
         name
-        for group in groups.values()
-        for name in {name for own in group for name in own}
-        if len({_spelled_out(own.get(name)) for own in group}) > 1
+        for alike in grouped(options, lambda key: plugins[key]).values()
+        for name in {name for key in alike for name in options[key]}
+        if len({_spelled_out(options[key].get(name)) for key in alike}) > 1
     }
 
 

@@ -138,7 +138,7 @@ def _check(found: Mapping[str, Any]) -> None:
             raise NotARecord(f"its {name} are not all text")
     if type(found["cost"].get("seconds", 0.0)) not in (int, float, type(None)):
         raise NotARecord("its cost.seconds is no number")
-    if not all(_inside(name) for name in found["artifacts"]):
+    if not all(type(name) is str and _names_a_file_below(name) for name in found["artifacts"]):
         raise NotARecord("an artifact's name is no file of its folder")
     for check in found.get("files", {}).values():
         if type(check) is not dict or type(check.get("bytes")) is not int or type(check.get("sha256")) is not str:
@@ -151,10 +151,6 @@ def _typed(
     for name, allowed in types.items():
         if (required or name in found) and type(found.get(name, ...)) not in allowed:
             raise NotARecord(f"its {where}{name} is missing or of another type")
-
-
-def _inside(name: Any) -> bool:
-    return type(name) is str and _names_a_file_below(name)
 
 
 @lru_cache(maxsize=1024)

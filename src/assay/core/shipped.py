@@ -63,10 +63,10 @@ def measured(folder: Path | None = None) -> dict[str, Mapping[str, Any]]:
     return {key_of(entry["claim"], entry["check"], entry["records"]): entry for entry in found}
 
 
-def durations(folder: Path | None = None) -> dict[str, Mapping[str, Any]]:
+def durations() -> dict[str, Mapping[str, Any]]:
     """Claim -> `runs`, their `seconds` in all, and the `device` that took them, as the records that ship say."""
     try:
-        return json.loads(read_plain((folder or FOLDER) / DURATIONS, LARGEST))
+        return json.loads(read_plain(FOLDER / DURATIONS, LARGEST))
     except FileNotFoundError:
         return {}
 

@@ -103,7 +103,7 @@ class Store:
 
     def find(self, prefix: str) -> Record:
         """Return the one record whose id starts with `prefix`."""
-        there = (record for path in self._paths(prefix=prefix) if (record := self._listed(path)))
+        there = (record for path in self._paths(prefix) if (record := self._listed(path)))
         found = list(islice(there, SEVERAL))
         if len(found) != 1:
             ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
@@ -155,12 +155,12 @@ class Store:
                 else:
                     path.unlink(missing_ok=True)
 
-    def _paths(self, study: str | None = None, prefix: str = "") -> Iterator[Path]:
+    def _paths(self, prefix: str = "") -> Iterator[Path]:
         """Yield where records may be, ordered by study and id."""
-        for folder in [study] if study else self.studies():
-            for name in names(self.root / folder):
+        for study in self.studies():
+            for name in names(self.root / study):
                 if name.startswith(prefix) and not name.startswith("."):
-                    yield self.root / folder / name / RECORD
+                    yield self.root / study / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
         """Return the record for a list, or None: one that is unreadable or newer does not stop the others."""

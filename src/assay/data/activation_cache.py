@@ -4,9 +4,7 @@ Modules are named as `named_modules` names them. A module that gives a tuple, as
 first element. Hooks are always taken off again.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +17,8 @@ from torch import Tensor, nn
 
 from assay.core.convert import nearest
 from assay.core.errors import UserError
-from assay.core.files import TEXT, disk_errors, read_plain, write_file
+from assay.core.files import DAMAGE, TEXT, read_plain, write_file
+from assay.core.locks import locked
 
 SHARD = 2**18
 """Rows per file."""
@@ -130,36 +129,21 @@ def _progress(path: Path) -> dict[str, int]:
     try:
         found = json.loads(read_plain(path, TEXT))
         counts = {name: found[name] for name in ("batches", "rows")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGE:
         counts = {}
     whole = counts and all(type(count) is int and count >= 0 for count in counts.values())
     return counts if whole else {"batches": 0, "rows": 0}
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock until the block ends. A link or pipe in the file's place is neither followed, emptied nor waited for."""
-    with disk_errors(path):
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the file is closed, also when the process is killed
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def collect(
-    model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path, *, skip: int = 1
-) -> Shards:
-    """Cache the named modules' outputs for each token, without the first `skip` of each sequence (whose activations are
-    unlike all others), one batch in memory at a time. Cached batches are not computed again; of processes that want the
-    same folder at once, one computes and the others wait for it."""
+def collect(model: nn.Module, names: Sequence[str], batches: Iterable[Tensor], folder: Path) -> Shards:
+    """Cache the named modules' outputs for each token, without the first of each sequence (whose activations are unlike
+    all others), one batch in memory at a time. Cached batches are not computed again; of processes that want the same
+    folder at once, one computes and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK):
         shards = Shards(folder)
         for number, batch in enumerate(batches):
             if number >= shards.progress["batches"]:
                 seen = outputs(model, names, batch)
-                shards.append({name: seen[name][:, skip:].flatten(0, 1) for name in names})
+                shards.append({name: seen[name][:, 1:].flatten(0, 1) for name in names})
         return shards

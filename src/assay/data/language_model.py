@@ -19,6 +19,7 @@ from torch import nn
 from assay.core.errors import UserError
 from assay.core.files import is_there, read_file
 from assay.data import hub, smollm2
+from assay.data.packages import sha256
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
@@ -140,15 +141,8 @@ def fingerprint(name: str) -> str | None:
     found = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".model", *WEIGHTS):
-            found.update(f"{path.name} {_file_hash(str(path), path.stat().st_mtime_ns, path.stat().st_size)} ".encode())
+            found.update(f"{path.name} {sha256(path)} ".encode())
     return found.hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def _file_hash(path: str, changed: int, size: int) -> str:
-    """Cached until the file changes: every plan asks, and weights are large."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

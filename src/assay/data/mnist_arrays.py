@@ -9,14 +9,13 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from assay.core.errors import UserError
-from assay.core.files import is_there, read_file, reason
+from assay.core.files import is_there, read_file, reason, write_file
 from assay.data import hub
 from assay.data.mnist import FILES, REMEDY, on_disk
 from assay.data.places import FOLDER, cache, is_hub
@@ -46,19 +45,17 @@ def from_hub() -> Path:
     try:
         with hub.silent():
             splits = datasets.load_dataset(HUB_NAME)
-        parts = [(_pixels(splits[part]["image"]), np.asarray(splits[part]["label"], np.uint8)) for part in FILES]
+        parts = [
+            (np.stack([np.asarray(image, np.uint8) for image in own["image"]]), np.asarray(own["label"], np.uint8))
+            for own in (splits[part] for part in FILES)
+        ]
     except (OSError, RuntimeError, ValueError, KeyError, ImportError) as error:
         raise UserError(f"cannot load MNIST from the hub: {hub.reason(error)}. {REMEDY}") from None
     _check(parts, f"{HUB_NAME} on the hub")
-    folder.mkdir(parents=True, exist_ok=True)
     for names, arrays in zip(FILES.values(), parts, strict=True):
         for name, array in zip(names, arrays, strict=True):
             write_idx(folder / name, array)
     return folder
-
-
-def _pixels(images: Iterable[Any]) -> np.ndarray:
-    return np.stack([np.asarray(image, dtype=np.uint8) for image in images])
 
 
 def _check(parts: Sequence[Arrays], source: str) -> None:
@@ -102,10 +99,8 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Write what `read_idx` reads; renamed into place, so that it is complete or absent."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
-    temporary.replace(path)
+    """Write what `read_idx` reads."""
+    write_file(path, bytes((0, 0, 8, array.ndim)) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
 
 
 def _from_wheel(path: Path) -> list[Arrays]:

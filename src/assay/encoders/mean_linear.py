@@ -9,10 +9,11 @@ No paper: it is a baseline.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from einops.layers.torch import Reduce
+from torch import nn
 
 from assay.encoders import encoders
 from assay.encoders.base import Encoder
@@ -29,15 +30,5 @@ class MeanLinear(Encoder):
     """Width of a second linear map in between, only to meet a parameter budget; 0: none."""
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
-        return LinearOfMean(d_in, d_code, width=self.width)
-
-
-class LinearOfMean(nn.Module):
-    def __init__(self, d_in: int, d_code: int, *, width: int) -> None:
-        super().__init__()
-        self.code = (
-            nn.Sequential(nn.Linear(d_in, width), nn.Linear(width, d_code)) if width else nn.Linear(d_in, d_code)
-        )
-
-    def forward(self, x: Float[Tensor, "batch time d_in"]) -> Float[Tensor, "batch d_code"]:
-        return self.code(x.mean(dim=1))
+        sizes = [d_in, *([self.width] if self.width else []), d_code]
+        return nn.Sequential(Reduce("b t d -> b d", "mean"), *(nn.Linear(a, b) for a, b in pairwise(sizes)))

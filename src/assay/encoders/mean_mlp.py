@@ -10,10 +10,8 @@ Differs from the paper: tokens are averaged, where the paper adds them up; what 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from einops import reduce
-from jaxtyping import Float
-from torch import Tensor, nn
+from einops.layers.torch import Reduce
+from torch import nn
 
 from assay.encoders import encoders
 from assay.encoders.base import Encoder
@@ -29,14 +27,5 @@ class MeanMLP(Encoder):
     width: int = 132
 
     def build(self, length: int, d_in: int, d_code: int) -> nn.Module:
-        return AveragedPerceptron(d_in, d_code, width=self.width)
-
-
-class AveragedPerceptron(nn.Module):
-    def __init__(self, d_in: int, d_code: int, *, width: int) -> None:
-        super().__init__()
-        self.token = nn.Sequential(nn.Linear(d_in, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.code = nn.Linear(width, d_code)
-
-    def forward(self, x: Float[Tensor, "batch time d_in"]) -> Float[Tensor, "batch d_code"]:
-        return torch.relu(self.code(reduce(self.token(x), "b t d -> b d", "mean")))
+        token = (nn.Linear(d_in, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU())
+        return nn.Sequential(*token, Reduce("b t d -> b d", "mean"), nn.Linear(self.width, d_code), nn.ReLU())

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
+from assay.core.grouping import grouped
 from assay.metrics.sparsity import RidgeDecoder, fires, matched
 
 ALIGNED, CARRIED = 0.025, 0.4
@@ -34,10 +35,8 @@ ALIGNED, CARRIED = 0.025, 0.4
 
 def families(parents: Sequence[int], *, most: int = 16) -> dict[int, list[int]]:
     """Return the children of each atom that has any; of many parents, `most` that are evenly spaced."""
-    found: dict[int, list[int]] = {}
-    for atom, parent in enumerate(parents):
-        if parent != atom:
-            found.setdefault(parent, []).append(atom)
+    children = [atom for atom, parent in enumerate(parents) if parent != atom]
+    found = grouped(children, lambda atom: parents[atom])
     step = -(-len(found) // most) or 1
     return {parent: found[parent] for parent in sorted(found)[::step]}
 

@@ -37,7 +37,7 @@ def correlations(a: Float[Tensor, "*models batch unit"]) -> Float[Tensor, "*mode
 
 def correlation(a: Float[Tensor, "*models batch unit"]) -> Float[Tensor, "*models"]:
     found = correlations(a)
-    return _off_diagonal(found).square().sum(dim=(-2, -1))
+    return (found - torch.diag_embed(found.diagonal(dim1=-2, dim2=-1))).square().sum(dim=(-2, -1))
 
 
 def weight_redundancy(W: Float[Tensor, "*models unit d_in"]) -> Float[Tensor, "*models"]:
@@ -54,7 +54,3 @@ def _deviation(a: Float[Tensor, "*models batch unit"]) -> Float[Tensor, "*models
     """Return the standard deviation, with gradient 0 where it is 0, since the square root has none there."""
     var = a.var(dim=-2)
     return torch.where(var > 0, torch.where(var > 0, var, torch.ones_like(var)).sqrt(), torch.zeros_like(var))
-
-
-def _off_diagonal(square: Float[Tensor, "*models unit unit"]) -> Float[Tensor, "*models unit unit"]:
-    return square - torch.diag_embed(square.diagonal(dim1=-2, dim2=-1))

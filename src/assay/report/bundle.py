@@ -1,14 +1,13 @@
 """Vega, Vega-Lite and vega-embed as one script, made once per version: bundling them takes two seconds.
 
-It is kept in assay's cache, with the hash of its text in front: a file that was cut short or changed is made again.
+It is kept in assay's cache; a file that was cut short or changed is made again.
 """
 
-import hashlib
 import importlib.metadata
 from contextlib import suppress
 
 from assay.core.errors import UserError
-from assay.core.files import disk_errors, read_plain, write_file
+from assay.core.files import disk_errors, read_sealed, write_sealed
 from assay.data.places import cache
 from assay.report.style import vegalite_version
 
@@ -22,16 +21,10 @@ def bundle() -> str:
     versions = "-".join(importlib.metadata.version(library) for library in ("vl-convert-python", "altair"))
     path = cache() / f"vega-{versions}.js"
     with suppress(OSError, ValueError):
-        digest, _, text = read_plain(path, LARGEST).decode().partition("\n")
-        if digest == _digest(text):
-            return text
+        return read_sealed(path, LARGEST).decode()
     import vl_convert
 
     made: str = vl_convert.javascript_bundle(SCRIPT, vegalite_version())
     with suppress(UserError), disk_errors(path):  # a cache that cannot be written costs time, not the page
-        write_file(path, f"{_digest(made)}\n{made}".encode())
+        write_sealed(path, made.encode())
     return made
-
-
-def _digest(text: str) -> str:
-    return f"// {hashlib.sha256(text.encode()).hexdigest()}"

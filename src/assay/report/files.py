@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
-from assay.core.files import TEXT, read_plain, reason
+from assay.core.files import DAMAGE, TEXT, read_plain, reason
 from assay.core.store import disk_errors, write_file
 from assay.report.section import Chart, Section
 from assay.report.style import house_spec, vegalite_version
@@ -57,7 +57,7 @@ def _listed(folder: Path) -> dict[str, dict[str, str]]:
     try:
         found = json.loads(read_plain(folder / WRITTEN, TEXT))
         listed = {first: dict(names) for first, names in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except DAMAGE:
         return {}  # missing or malformed: nothing is removed
     plain = all(type(word) is str for names in listed.values() for pair in names.items() for word in pair)
     return listed if plain else {}

@@ -42,13 +42,13 @@ def diverging(values: np.ndarray, limit: float) -> np.ndarray:
     return np.where(share < 0, WHITE + (WHITE - BLUE) * share, WHITE + (RED - WHITE) * share).round().astype(np.uint8)
 
 
-def tiled(images: np.ndarray, columns: int, *, gap: int = 1) -> np.ndarray:
-    """Tile images (n, height, width) into one picture, each on its own scale, white between them."""
+def tiled(images: np.ndarray, columns: int) -> np.ndarray:
+    """Tile images (n, height, width) into one picture, each on its own scale, a white line between them."""
     n, height, width = images.shape
     rows = math.ceil(n / columns)
-    sheet = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)
+    sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1, 3), 255, np.uint8)
     for place, image in enumerate(images):
-        top, left = place // columns * (height + gap), place % columns * (width + gap)
+        top, left = place // columns * (height + 1), place % columns * (width + 1)
         sheet[top : top + height, left : left + width] = diverging(image, float(np.abs(image).max()))
     return sheet
 

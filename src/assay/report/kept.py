@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from assay.core.files import read_plain, write_file
+from assay.core.files import DAMAGE, read_sealed, write_sealed
 from assay.core.foreign import loaded_sources
 from assay.core.plugin import classes_in_session, registries
 from assay.core.run import Record
@@ -33,8 +33,6 @@ LIBRARIES = ("altair", "matplotlib", "numpy", "safetensors", "scikit-learn", "sc
 """Libraries that reports compute and draw with."""
 RUNS, FILES = 2000, 64
 """Most runs of a section that is kept, since their hash takes time too, and most sections."""
-DIGEST = 65
-"""Bytes of the line in front of a kept section, the hash of the rest."""
 
 Made = tuple[Section, str | None]
 """A section, and why it could not be made."""
@@ -112,8 +110,7 @@ def _write(path: Path, section: Section) -> None:
             "charts": [vars(chart) for chart in section.charts],
             "documents": {name: text if isinstance(text, str) else text() for name, text in section.documents.items()},
         }
-        text = json.dumps(told).encode()
-        write_file(path, _digest(text) + text)
+        write_sealed(path, json.dumps(told).encode())
         dated = sorted((other.stat().st_mtime_ns, other) for other in path.parent.glob("*.json"))
         for _, other in dated[:-FILES]:
             other.unlink(missing_ok=True)
@@ -122,22 +119,15 @@ def _write(path: Path, section: Section) -> None:
 def _read(path: Path, study: str) -> Section | None:
     """Return the section of a file; None where there is none, or it cannot be read."""
     try:
-        digest, text = (data := read_plain(path))[:DIGEST], data[DIGEST:]
-        if digest != _digest(text):  # damaged
-            return None
-        told = json.loads(text)
+        told = json.loads(read_sealed(path))
         section = Section(study)
         section.findings = [Finding(**finding) for finding in told["findings"]]
         section.charts = [Chart(**chart) for chart in told["charts"]]
         section.documents = told["documents"]
         section.tables = [_table(table) for table in told["tables"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGE:
         return None
     return section
-
-
-def _digest(text: bytes) -> bytes:
-    return f"{hashlib.sha256(text).hexdigest()}\n".encode()
 
 
 def _told(table: Table) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from assay.core.grouping import grouped
 from assay.core.plugin import registries, to_json
 from assay.core.run import canonical
 
@@ -16,11 +17,8 @@ def labels(values: Sequence[Any], *, short: bool = False) -> list[Any]:
         ->  gru:width=8, gru:width=16, mlp
     """
     shown = [",".join(str(item) for item in labels(v)) if isinstance(v, list | tuple) else v for v in values]
-    namesakes: dict[str, list[int]] = {}
-    for place, value in enumerate(values):
-        if is_spec(value):
-            namesakes.setdefault(value["name"], []).append(place)
-    for name, places in namesakes.items():
+    plugins = [place for place, value in enumerate(values) if is_spec(value)]
+    for name, places in grouped(plugins, lambda place: values[place]["name"]).items():
         specs = [values[place] for place in places]
         told, defaults = _told_apart(specs), {} if short else defaults_of(specs[0])
         for number, place in enumerate(places):

@@ -17,6 +17,7 @@ from functools import cached_property, reduce
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, share, student_t
 from assay.report.labels import defaults_of, differ, is_spec, leaves, tails, word
@@ -222,10 +223,7 @@ def _words(found: Sequence[Row], name: Name, *, short: bool) -> list[str]:
 
 def by_setting(found: Iterable[Row]) -> dict[str, list[Row]]:
     """Group rows by setting, in the order they come."""
-    settings: dict[str, list[Row]] = {}
-    for row in found:
-        settings.setdefault(row.where, []).append(row)
-    return settings
+    return grouped(found, lambda row: row.where)
 
 
 def varying(found: Sequence[Row], *, ignore: Iterable[str] = ()) -> dict[str, list[Any]]:

@@ -10,11 +10,12 @@ all pairs, as for the letters of a table; fewer than LEAST seeds tell nothing ap
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval, letters, paired_difference, share, student_t, told_apart
 from assay.report.rows import Row, seeds_of
 from assay.report.text import number, with_interval
@@ -206,34 +207,22 @@ def across(settings: Mapping[str, Sequence[Row]], measure: Measure, *, of: str, 
     contests = [found for rivals in settings.values() if (found := Contest(rivals, measure)).scores]
     if len(contests) < 2:
         return compared(contests[0].rivals, measure, of=of, runs=runs) if contests else ""
-    wins: dict[str, list[Contest]] = {}
-    for found in contests:
-        wins.setdefault(found.ranked[0].label, []).append(found)
+    wins = grouped(contests, lambda found: found.ranked[0].label)
     most = "lowest" if measure.lower else "highest"
-    parts = [
-        f"{label} in {len(own)} ({_clear(own)})" for label, own in sorted(wins.items(), key=lambda pair: -len(pair[1]))
-    ]
-    several = (
-        parts if len(parts) <= NAMED else [*parts[:NAMED], f"others in {sum(map(len, wins.values())) - _top(wins)}"]
-    )
+    ranked = sorted(wins.items(), key=lambda pair: -len(pair[1]))
+    several = [f"{label} in {len(own)} ({_clear(own)})" for label, own in ranked[:NAMED]]
+    if others := sum(len(own) for _, own in ranked[NAMED:]):
+        several.append(f"others in {others}")
     rows = [row for found in contests for row in found.ranked]
+    by_label = {row.label: row for row in rows}
     head = f"In these runs ({', '.join(filter(None, [runs, seeds_of(rows)]))}), over {len(contests)} {over}, the "
-    return f"{head}{most} {measure.name} has {', '.join(several)}{_caveats(_once(rows))}."
-
-
-def _top(wins: Mapping[str, Sequence[Contest]]) -> int:
-    return sum(sorted(map(len, wins.values()), reverse=True)[:NAMED])
+    return f"{head}{most} {measure.name} has {', '.join(several)}{_caveats(list(by_label.values()))}."
 
 
 def _clear(own: Sequence[Contest]) -> str:
     """In how many contests the best is told apart from every other row."""
     clear = sum(len(found.beaten) == len(found.ranked) - 1 > 0 for found in own)
     return f"told apart from every other in {clear}" if clear else "never told apart from every other"
-
-
-def _once(found: Iterable[Row]) -> list[Row]:
-    """One row per label."""
-    return list({row.label: row for row in found}.values())
 
 
 def listed(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.core.plugin import registries
 from assay.core.run import Record
 from assay.report import views
@@ -54,7 +55,8 @@ def build_site(
         room = views.Room(views.CHART_BYTES, looks)
         view = views.study_view(f"study-{number}", name, question, section, records, room, links)
         studies.append(view | {"file": f"study-{_slug(name)}.html", "links": links})
-    menu = {"policy": POLICY, "site": title, "studies": studies, "plugins": _by_kind(plugins.values())}
+    by_kind = grouped(plugins.values(), lambda plugin: plugin.kind)
+    menu = {"policy": POLICY, "site": title, "studies": studies, "plugins": by_kind}
     yield (
         "index.html",
         rendered("site_index.html.j2", title=title, here="index.html", **menu, **overview(sections, records)),
@@ -97,13 +99,6 @@ def _tables(section: Section, plugin: PluginPage, study: Mapping[str, Any]) -> l
     """The rows of a study's tables that name the plug-in, in tables that have some."""
     own = [replace(table, rows=views.rows_of(table, plugin.spellings)) for table in section.tables]
     return [views.table_view(study["name"], table, study["links"]) for table in own if table.rows]
-
-
-def _by_kind(plugins: Any) -> dict[str, list[PluginPage]]:
-    found: dict[str, list[PluginPage]] = {}
-    for plugin in plugins:
-        found.setdefault(plugin.kind, []).append(plugin)
-    return found
 
 
 def _slug(name: str) -> str:

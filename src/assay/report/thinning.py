@@ -7,6 +7,7 @@ spaced in the order they come, and its caption says what was left out.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from assay.core.grouping import grouped
 from assay.report.style import LEFT_OUT, PARTS
 
 T = TypeVar("T")
@@ -37,9 +38,7 @@ def of_all(drawn: int, count: int) -> list[str]:
 
 def thinned(lines: Sequence[Row], dots: Sequence[Row], series: str) -> tuple[list[Row], list[Row], str]:
     """Choose the rows of a chart's lines and dots to draw; also the caption's remark on the others, "" without any."""
-    by_series: dict[str, list[Row]] = {}
-    for row in lines:
-        by_series.setdefault(str(row[series]), []).append(row)
+    by_series = grouped(lines, lambda row: str(row[series]))
     names = evenly(list(by_series), SERIES)
     each = max(LEAST, POINTS // max(1, len(names)))
     kept = [row for name in names for row in evenly(by_series[name], each)]

@@ -191,6 +191,8 @@ class SparseCoder(Sized):
     """Options that weigh a penalty: 0 or more, since below 0 it would be a reward."""
     scales: ClassVar[tuple[str, ...]] = ()
     """Options that must be above 0."""
+    level_option: ClassVar[str | None] = None
+    """The option that makes codes sparser or denser, if there is one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,14 +202,6 @@ class SparseCoder(Sized):
         for name in self.scales:
             if (value := getattr(self, name)) <= 0:
                 raise UserError(f"{self.label}: {name}={value} must be above 0.")
-
-    @property
-    def level(self) -> float | None:
-        """The value of the option that makes codes sparser or denser, if there is one."""
-        name = self.level_option
-        return None if name is None else float(getattr(self, name))
-
-    level_option: ClassVar[str | None] = None
 
     def check(self, d_in: int, d_code: int, batch: int) -> None:
         """Raise for sizes this coder cannot have, before anything is computed."""

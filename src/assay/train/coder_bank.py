@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.nn.capture import Graphs
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule, TrainedCoder, pick, stack
@@ -226,7 +227,7 @@ class _Optimizer:
             return
         # Adam takes all models of a rate in one call, each as a tensor of its own: the kernel's loop over one model
         # never ends inside another, so that a model has the bits it has alone.
-        places = {rate: [k for k, other in enumerate(rates) if other == rate] for rate in dict.fromkeys(rates)}
+        places = grouped(range(len(rates)), lambda k: rates[k])
         self.rates = list(places)
         for rate, same in places.items():
             mine, theirs = ([tensor[k] for tensor in tensors for k in same] for tensors in (parameters, gradients))
@@ -256,8 +257,6 @@ def rectangles(seeds: Sequence[int]) -> list[list[int]]:
 
     seeds 0 0 1 1 2  ->  [0 1 2 3], [4]
     """
-    of_seed = {seed: [k for k, other in enumerate(seeds) if other == seed] for seed in dict.fromkeys(seeds)}
-    banks: dict[int, list[int]] = {}
-    for places in of_seed.values():
-        banks.setdefault(len(places), []).extend(places)
-    return list(banks.values())
+    of_seed = grouped(range(len(seeds)), lambda k: seeds[k])
+    banks = grouped(of_seed.values(), len)
+    return [[k for places in bank for k in places] for bank in banks.values()]

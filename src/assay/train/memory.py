@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from assay.core.errors import UserError
 from assay.core.executors.base import Executor
-from assay.core.memory import free_addresses, free_memory
+from assay.core.memory import free_addresses, free_memory, size
 from assay.core.plugin import registries
 from assay.core.run import Run, flat
 from assay.core.study import Study
@@ -168,11 +168,3 @@ class _Largest(TorchDispatchMode):
         held = {id(part): part.nbytes for part in tree_leaves((args, given)) if isinstance(part, Tensor)}
         self.bytes = max(self.bytes, sum(held.values()))
         return given
-
-
-def size(count: int) -> str:
-    """`812 MB`, `21.4 GB`, `4.1 TB`."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9)):
-        if count >= scale:
-            return f"{count / scale:,.1f} {unit}"
-    return f"{count / 1e6:.0f} MB"

@@ -28,19 +28,8 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.run import canonical
-from assay.data import activation_cache, language_model, text
-from assay.data.named import (
-    REMEDY,
-    find_model,
-    model_folder,
-    no_text,
-    read_text,
-    shared_model,
-    shared_tokenizer,
-    text_file,
-    token_kinds,
-    weights_hash,
-)
+from assay.data import activation_cache, text
+from assay.data.named import read_text, shared_model, shared_tokenizer, text_file, token_kinds, weights_hash
 from assay.data.packages import sha256
 from assay.data.places import cache
 from assay.data.splice import Splice
@@ -73,56 +62,29 @@ class Activations(ModelOutputs):
 
     def locate(self) -> None:
         read_text(self.text)
-        activation_cache.module_at(language_model.outline(find_model(self.model)), self.hook)
+        super().locate()
 
-    def check(self, folder: Path | None = None) -> None:
-        """Check the text and the model, where they are named as files; the module and the context, where the model is
-        here already."""
-        if self.text != type(self).text and not self._has_text(folder):
-            raise UserError(no_text(self.text))
-        if (model := self._here(folder)) is not None:
-            activation_cache.module_at(language_model.outline(model), self.hook)
-            language_model.check_context(model, self.context, option=f"{self.name}:context")
-        elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
-            raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
-
-    def missing(self, folder: Path | None = None) -> list[str]:
-        text_here = self._has_text(folder) and (self.text not in text.HUB or text_file(self.text, folder))
-        away = {f"the text '{self.text}'": not text_here, f"the model '{self.model}'": self._here(folder) is None}
-        return [what for what, is_away in away.items() if is_away]
-
-    def _has_text(self, folder: Path | None) -> bool:
+    def has_text(self, folder: Path | None) -> bool:
         return text_file(self.text, folder) is not None or text.is_known(self.text)
+
+    def text_hash(self, folder: Path | None) -> str | None:
+        file = text_file(self.text, folder)
+        return text.fingerprint(self.text) if file is None else sha256(file)
+
+    def fingerprint(self, folder: Path | None = None) -> str | None:
+        return super().fingerprint(folder) if self.has_text(folder) else None
 
     def width(self) -> int | None:
         """That of the model's layers, which a module inside a layer need not have."""
-        model = self._here(None)
-        return None if model is None else language_model.sizes(model, language_model.fingerprint(model)).width
+        found = self.sizes()
+        return None if found is None else found.width
 
     def memory(self) -> int:
         """Count every row twice, raw and scaled, the model, and the logits of a batch."""
-        if (model := self._here(None)) is None:
+        if (found := self.sizes()) is None:
             return 0
-        found = language_model.sizes(model, language_model.fingerprint(model))
         rows = self.sequences * (self.context - 1)
         return 4 * (2 * rows * found.width + found.weights + self.batch * self.context * found.vocab)
-
-    def _here(self, folder: Path | None) -> str | None:
-        """The model's folder or name, or None where it would have to be fetched."""
-        name = model_folder(self.model, folder) or self.model
-        return name if language_model.is_here(name) else None
-
-    def fingerprint(self, folder: Path | None = None) -> str | None:
-        """Hash the text and the model's folder; a name on the hub is not hashed."""
-        file = text_file(self.text, folder)
-        if file is None and not text.is_known(self.text):
-            return None
-        words = text.fingerprint(self.text) if file is None else sha256(file)
-        parts = [words, language_model.fingerprint(model_folder(self.model, folder) or self.model)]
-        return hashlib.sha256(canonical(parts).encode()).hexdigest()[:16] if any(parts) else None
-
-    def load(self) -> Vectors:
-        return self.load_with("cpu")
 
     def load_with(self, device: str, folder: Path | None = None) -> Vectors:
         """Compute the activations on the device, and keep them in the folder (the cache by default)."""

@@ -3,18 +3,23 @@
 assay.data.places says where their files are looked for.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
-from assay.data.named import REMEDY
+from assay.core.run import canonical
+from assay.data import activation_cache, language_model
+from assay.data.named import REMEDY, find_model, model_folder, no_text
 from assay.nn.preparation import Preparation
+from assay.nn.random import stream
 from assay.vectors import vectors
 
 
@@ -106,9 +111,43 @@ class VectorData(Plugin):
         return self.load()
 
 
+class Planted(VectorData):
+    """Rows made of few known atoms, drawn from streams of the seed `draw`; its options have d_in, atoms, rows too."""
+
+    d_in: int
+    atoms: int
+    rows: int
+    draw: int
+
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.d_in
+
+    def memory(self) -> int:
+        """Count the draws of the last part too, and what fired in every part."""
+        return 4 * self.atoms * self.d_in + super().memory() + (4 * 2 + 6) * self.rows * self.atoms
+
+    def load(self) -> Vectors:
+        rng = stream(self.draw, self.name, "atoms")
+        atoms = torch.nn.functional.normalize(torch.randn(self.atoms, self.d_in, generator=rng), dim=1)
+        train, validation, test = (
+            self.part(atoms, rows, stream(self.draw, self.name, name))
+            for name, rows in (("train", self.rows), ("validation", self.rows // 4), ("test", self.rows // 4))
+        )
+        return Vectors(train, validation, test, dictionary=atoms, parents=self.parents)
+
+    @property
+    def parents(self) -> tuple[int, ...] | None:
+        """As in `Vectors`."""
+        raise NotImplementedError(f"{type(self).__name__}.parents")
+
+    def part(self, atoms: Float[Tensor, "atoms d_in"], rows: int, rng: torch.Generator) -> Part:
+        """Draw so many rows."""
+        raise NotImplementedError(f"{type(self).__name__}.part")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelOutputs(VectorData):
-    """Options of rows that are a module's outputs, a row per token, centred and scaled."""
+    """Rows that are a module's outputs for a `text`, a row per token, centred and scaled."""
 
     remedy: ClassVar[str] = REMEDY
     prepares: ClassVar[bool] = True
@@ -122,8 +161,59 @@ class ModelOutputs(VectorData):
     longest: float = 10.0
     """Rows that are longer than the median training row by more than this factor are left out; 0 keeps all."""
 
+    text: str = "pydoc"
+    """A text file, or a text that has a name."""
+
     def __post_init__(self) -> None:
         if self.longest and self.longest <= 1:
             raise UserError(
                 f"{self.label}: longest={self.longest:g} would leave out the rows in the middle; 0 or above 1."
             )
+
+    def has_text(self, folder: Path | None) -> bool:
+        """Return whether the text is here, or has a name by which it can be fetched."""
+        raise NotImplementedError(f"{type(self).__name__}.has_text")
+
+    def text_hash(self, folder: Path | None) -> Any:
+        """Return what identifies a text that is here, as JSON; None for one that a run would fetch."""
+        raise NotImplementedError(f"{type(self).__name__}.text_hash")
+
+    def locate(self) -> None:
+        if not self.has_text(None):
+            raise UserError(no_text(self.text))
+        activation_cache.module_at(language_model.outline(find_model(self.model)), self.hook)
+
+    def check(self, folder: Path | None = None) -> None:
+        """Check the text and the model, where they are named as files; the module and the context, where the model is
+        here already."""
+        if self.text != type(self).text and not self.has_text(folder):
+            raise UserError(no_text(self.text))
+        if (model := self._here(folder)) is not None:
+            activation_cache.module_at(language_model.outline(model), self.hook)
+            language_model.check_context(model, self.context, option=f"{self.name}:context")
+        elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
+            raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
+
+    def missing(self, folder: Path | None = None) -> list[str]:
+        text_is_here = self.has_text(folder) and self.text_hash(folder) is not None
+        away = {f"the text '{self.text}'": not text_is_here, f"the model '{self.model}'": self._here(folder) is None}
+        return [what for what, is_away in away.items() if is_away]
+
+    def fingerprint(self, folder: Path | None = None) -> str | None:
+        """Hash the text and the model's folder; a name on the hub is not hashed."""
+        model = language_model.fingerprint(model_folder(self.model, folder) or self.model)
+        parts = [self.text_hash(folder), model]
+        return hashlib.sha256(canonical(parts).encode()).hexdigest()[:16] if any(parts) else None
+
+    def sizes(self) -> language_model.Sizes | None:
+        """The sizes of the model, where it is here."""
+        model = self._here(None)
+        return None if model is None else language_model.sizes(model, language_model.fingerprint(model))
+
+    def _here(self, folder: Path | None) -> str | None:
+        """The model's folder or name, or None where it would have to be fetched."""
+        name = model_folder(self.model, folder) or self.model
+        return name if language_model.is_here(name) else None
+
+    def load(self) -> Vectors:
+        return self.load_with("cpu")

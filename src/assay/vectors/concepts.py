@@ -19,12 +19,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from assay.core.errors import UserError
-from assay.nn.random import stream
 from assay.vectors import vectors
-from assay.vectors.base import Part, VectorData, Vectors
+from assay.vectors.base import Part, Planted
 
 CONCEPT, CHILD, FREE = 0.2, 0.25, 0.05
 """Probabilities that a row has a concept, a child of a concept it has, and a free atom."""
@@ -33,7 +31,7 @@ SPREAD = 0.1
 
 @vectors.register("concepts")
 @dataclass(frozen=True, kw_only=True)
-class Concepts(VectorData):
+class Concepts(Planted):
     """Rows of planted concepts with children that imply them: labelled, and with known atoms."""
 
     d_in: int = 64
@@ -57,7 +55,7 @@ class Concepts(VectorData):
             )
 
     @property
-    def atoms(self) -> int:
+    def atoms(self) -> int:  # type: ignore[override]
         return self.concepts * (1 + self.children) + self.free
 
     @property
@@ -66,22 +64,7 @@ class Concepts(VectorData):
         of_children = [concept for concept in range(self.concepts) for _ in range(self.children)]
         return (*range(self.concepts), *of_children, *range(self.atoms - self.free, self.atoms))
 
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.d_in
-
-    def memory(self) -> int:
-        """Count the draws of the last part too, and what fired in every part."""
-        return 4 * self.atoms * self.d_in + super().memory() + (4 * 2 + 6) * self.rows * self.atoms
-
-    def load(self) -> Vectors:
-        atoms = normalize(torch.randn(self.atoms, self.d_in, generator=stream(self.draw, "concepts", "atoms")), dim=1)
-        train, validation, test = (
-            self._part(atoms, rows, stream(self.draw, "concepts", name))
-            for name, rows in (("train", self.rows), ("validation", self.rows // 4), ("test", self.rows // 4))
-        )
-        return Vectors(train, validation, test, dictionary=atoms, parents=self.parents)
-
-    def _part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
+    def part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
         chances = [CONCEPT] * self.concepts + [CHILD] * (self.concepts * self.children) + [FREE] * self.free
         draws = torch.rand(rows, self.atoms, generator=rng) < torch.tensor(chances)
         size = 1 - SPREAD + 2 * SPREAD * torch.rand(rows, self.atoms, generator=rng)

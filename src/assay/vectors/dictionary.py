@@ -13,19 +13,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from assay.core.errors import UserError
-from assay.nn.random import stream
 from assay.vectors import vectors
-from assay.vectors.base import Part, VectorData, Vectors
+from assay.vectors.base import Part, Planted
 
 CHILDREN = 2
 
 
 @vectors.register("dictionary")
 @dataclass(frozen=True, kw_only=True)
-class Dictionary(VectorData):
+class Dictionary(Planted):
     """Rows made of few atoms of a known dictionary, more atoms than inputs."""
 
     d_in: int = 64
@@ -48,24 +46,11 @@ class Dictionary(VectorData):
                 f"active={self.active} between 0 and the atoms, noise={self.noise} not negative."
             )
 
-    def shape(self) -> tuple[int, int]:
-        return self.rows, self.d_in
+    @property
+    def parents(self) -> tuple[int, ...] | None:
+        return tuple(self._parents().tolist()) if self.hierarchy else None
 
-    def memory(self) -> int:
-        """Count the draws of the last part too, and what fired in every part."""
-        return 4 * self.atoms * self.d_in + super().memory() + (4 * 2 + 6) * self.rows * self.atoms
-
-    def load(self) -> Vectors:
-        rng = stream(self.draw, "dictionary", "atoms")
-        atoms = normalize(torch.randn(self.atoms, self.d_in, generator=rng), dim=1)
-        train, validation, test = (
-            self._part(atoms, rows, stream(self.draw, "dictionary", name))
-            for name, rows in (("train", self.rows), ("validation", self.rows // 4), ("test", self.rows // 4))
-        )
-        parents = tuple(self._parents().tolist()) if self.hierarchy else None
-        return Vectors(train, validation, test, dictionary=atoms, parents=parents)
-
-    def _part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
+    def part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
         fired = self._fired(rows, rng) * (0.5 + torch.rand(rows, self.atoms, generator=rng))
         x = fired @ atoms + self.noise * torch.randn(rows, self.d_in, generator=rng)
         return Part(x, fired=fired)

@@ -20,28 +20,17 @@ centred and scaled, and attention sinks and the first token of each window are l
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
 
 from assay.core.errors import UserError
 from assay.core.run import canonical
-from assay.data import activation_cache, language_model, text
-from assay.data.named import (
-    REMEDY,
-    find_model,
-    model_folder,
-    no_text,
-    shared_model,
-    shared_tokenizer,
-    text_path,
-    weights_hash,
-)
+from assay.data import text
+from assay.data.named import shared_model, shared_tokenizer, text_path, weights_hash
 from assay.data.places import cache
 from assay.data.row_stream import RowStream, raw_rows
 from assay.data.splice import Splice
@@ -81,90 +70,48 @@ class Stream(ModelOutputs):
             if getattr(self, name) < value:
                 raise UserError(f"{self.label}: {name}={getattr(self, name)} is too small; at least {value}.")
 
-    def locate(self) -> None:
-        if not self._has_text(None):
-            raise UserError(no_text(self.text))
-        activation_cache.module_at(language_model.outline(find_model(self.model)), self.hook)
-
-    def check(self, folder: Path | None = None) -> None:
-        if not self._has_text(folder):
-            raise UserError(no_text(self.text))
-        if (model := self._here(folder)) is not None:
-            activation_cache.module_at(language_model.outline(model), self.hook)
-            language_model.check_context(model, self.context, option=f"{self.name}:context")
-        elif self.model.startswith(("/", ".", "~")):  # no name on the hub begins so
-            raise UserError(f"cannot load the model '{self.model}': there is no such folder. {REMEDY}")
-
-    def missing(self, folder: Path | None = None) -> list[str]:
-        away = {
-            f"the text '{self.text}'": self.text != text.PYDOC and text_path(self.text, folder) is None,
-            f"the model '{self.model}'": self._here(folder) is None,
-        }
-        return [what for what, is_away in away.items() if is_away]
-
-    def _has_text(self, folder: Path | None) -> bool:
+    def has_text(self, folder: Path | None) -> bool:
         return self.text == text.PYDOC or text_path(self.text, folder) is not None or text.is_on_the_hub(self.text)
 
-    def _here(self, folder: Path | None) -> str | None:
-        """The model's folder or name, or None where it would have to be fetched."""
-        name = model_folder(self.model, folder) or self.model
-        return name if language_model.is_here(name) else None
-
-    def fingerprint(self, folder: Path | None = None) -> str | None:
-        """Hash the text and the model's folder; a name on the hub is not hashed."""
-        path = text_path(self.text, folder)
-        parts = [self._words(path), language_model.fingerprint(model_folder(self.model, folder) or self.model)]
-        return hashlib.sha256(canonical(parts).encode()).hexdigest()[:16] if any(parts) else None
-
-    def _words(self, path: Path | None) -> list[str] | str | None:
-        """The hashes of a local text."""
-        if path is not None:
+    def text_hash(self, folder: Path | None) -> list[str] | str | None:
+        if (path := text_path(self.text, folder)) is not None:
             return text.file_hashes(path)
         return text.fingerprint(self.text) if self.text == text.PYDOC else None
 
     def shape(self) -> tuple[int, int] | None:
         """The sample's rows, and the width of a layer, where the model is here; that of another module is not known."""
-        found = self._sizes() if self.hook.rpartition(".")[2].isdigit() else None
+        found = self.sizes() if self.hook.rpartition(".")[2].isdigit() else None
         return None if found is None else (min(SAMPLE, self.tokens), found.width)
 
     def memory(self) -> int:
         """Count the buffer, the sample, held-out rows, the model, and the logits of spliced windows."""
-        if (found := self._sizes()) is None:
+        if (found := self.sizes()) is None:
             return 0
         rows = self.buffer + 2 * (min(SAMPLE, self.tokens) + 2 * self.held_out)
         return 4 * (rows * found.width + found.weights + 3 * AT_ONCE * self.context * found.vocab)
-
-    def _sizes(self) -> language_model.Sizes | None:
-        model = self._here(None)
-        return None if model is None else language_model.sizes(model, language_model.fingerprint(model))
 
     def windows(self) -> Windows:
         """Tokenise the text, or read the tokens that were kept."""
         path = text_path(self.text)
         documents = text.documents(str(path) if path else self.text)
         limit = self.tokens + 2 * self.held_out
-        content = [self._words(path) or self.text, weights_hash(self.model), limit]
+        content = [self.text_hash(None) or self.text, weights_hash(self.model), limit]
         key = hashlib.sha256(canonical(content).encode()).hexdigest()[:16]
         tokenizer = shared_tokenizer(self.model)
         kept = token_file(documents, tokenizer, limit=limit, folder=cache() / "tokens", key=key)
         return kept.windows(self.context, self.held_out)
-
-    def load(self) -> Vectors:
-        return self.load_with("cpu")
 
     def load_with(self, device: str) -> Vectors:
         """Load a sample of the training rows, and all held-out rows."""
         windows, model = self.windows(), shared_model(self.model).to(device)
         sample = min(SAMPLE // (self.context - 1), len(windows.train))
         places = (windows.training(0, max(1, sample)), windows.validation, windows.test)
-        raw = [torch.cat([rows[self.hook] for rows in self._raw(model, windows, some)]) for some in places]
+        batches = ((windows.tokens(few) for few in some.split(self.batch)) for some in places)
+        raw = [torch.cat([rows[self.hook] for rows in raw_rows(model, [self.hook], some)]) for some in batches]
         own = Preparation.of(raw[0], self.longest)
         train, validation, test = (Part(own.prepare(x[own.usual(x)])) for x in raw)
         splice = Splice(model, self.hook, windows.tokens(windows.test[:SPLICED]).split(AT_ONCE), own)
         return Vectors(train, validation, test, splice=splice.loss_recovered, preparation=own, streamed=True)
-
-    def _raw(self, model: nn.Module, windows: Windows, places: Int[Tensor, " n"]) -> Iterator[dict[str, Tensor]]:
-        return raw_rows(model, [self.hook], (windows.tokens(some) for some in places.split(self.batch)))
 
     def rows(self, preparations: Mapping[str, Preparation]) -> RowStream:
         """Stream rows of the modules of these names, this stream's or not, from one forward pass."""

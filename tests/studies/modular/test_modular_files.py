@@ -41,24 +41,24 @@ def same(one: SweepResults, other: SweepResults) -> bool:
 
 @pytest.mark.parametrize("name", ["s.pkl", "s.safetensors"])
 def test_a_sweep_comes_back_whole(name: str, tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / name)
+    files.save_sweep_results(sweep(), tmp_path / name)
     assert same(files.load(tmp_path / name), sweep())
 
 
 def test_replicates_are_kept_by_width_and_seed(tmp_path: Path) -> None:
     several = sweep((2, 0), (2, 1), (3, 0))
-    files.save(several, tmp_path / "s.safetensors")
+    files.save_sweep_results(several, tmp_path / "s.safetensors")
     found = files.load(tmp_path / "s.safetensors")
     assert same(found, several) and list(found.of_seed(0).models) == [2, 3]
     assert found.labels[1] == {"d_hidden": 2, "seed": 1}
     with pytest.raises(UserError, match="Its seeds: 0, 1"):
         found.of_seed(7)
     with pytest.raises(UserError, match="one model per width"):
-        files.save(several, tmp_path / "s.pkl")
+        files.save_sweep_results(several, tmp_path / "s.pkl")
 
 
 def test_the_pickle_has_the_layout_of_the_spec(tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / "s.pkl")
+    files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     plain = pickle.loads((tmp_path / "s.pkl").read_bytes())
     assert list(plain) == ["P", "val_accs", "models"] and isinstance(plain["models"][3], OrderedDict)
     assert {k: tuple(v.shape) for k, v in plain["models"][3].items()} == {
@@ -133,9 +133,9 @@ def test_what_is_no_sweep_is_refused_in_words(data: bytes, tmp_path: Path) -> No
 
 
 def test_tensors_under_anothers_manifest_are_refused(tmp_path: Path) -> None:
-    files.save(sweep(seed=0), tmp_path / "s.safetensors")
+    files.save_sweep_results(sweep(seed=0), tmp_path / "s.safetensors")
     manifest = (tmp_path / "s.json").read_bytes()
-    files.save(sweep(seed=1), tmp_path / "s.safetensors")
+    files.save_sweep_results(sweep(seed=1), tmp_path / "s.safetensors")
     (tmp_path / "s.json").write_bytes(manifest)
     with pytest.raises(UserError, match="not the manifest"):
         files.load(tmp_path / "s.safetensors")
@@ -161,7 +161,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_matrix_is_computed_once_and_never_stale(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, load = counted(monkeypatch), LOADERS[name]
     path = tmp_path / "s.pkl"
-    files.save(sweep(), path)
+    files.save_sweep_results(sweep(), path)
     first = load(path)
     assert (
         first.shape == (3, 3) and first.dtype == np.float64 and np.array_equal(np.load(tmp_path / f"{name}.npy"), first)
@@ -171,11 +171,11 @@ def test_a_matrix_is_computed_once_and_never_stale(name: str, tmp_path: Path, mo
     assert sidecar["rows"] == [{"d_hidden": d, "seed": None} for d in (1, 3, 2)]
     changed = sweep()
     changed.models[2]["projection.weight"][0, 0] += 1e-3
-    files.save(changed, path)
+    files.save_sweep_results(changed, path)
     assert not np.array_equal(load(path), first) and len(made) == 2, "a changed weight"
-    files.save(sweep(1, 2), tmp_path / "other.pkl")
+    files.save_sweep_results(sweep(1, 2), tmp_path / "other.pkl")
     assert load(tmp_path / "other.pkl").shape == (2, 2), "another sweep in the same folder"
-    files.save(sweep(), path)
+    files.save_sweep_results(sweep(), path)
     assert np.array_equal(load(path), first)
     load(path, force_recompute=True)
     assert len(made) == 5
@@ -183,7 +183,7 @@ def test_a_matrix_is_computed_once_and_never_stale(name: str, tmp_path: Path, mo
 
 def test_other_options_are_another_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = counted(monkeypatch)
-    files.save(sweep(), tmp_path / "s.pkl")
+    files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     four, two = (compression.load_or_compute_js_divergence(tmp_path / "s.pkl", n_evecs=n) for n in (4, 2))
     assert not np.allclose(four, two) and len(made) == 2
     compression.load_or_compute_js_divergence(tmp_path / "s.pkl", cache_path=tmp_path / "elsewhere.npy")
@@ -192,7 +192,7 @@ def test_other_options_are_another_matrix(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("harm", ["truncated", "swapped", "no sidecar"])
 def test_a_damaged_cache_is_computed_again(harm: str, tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / "s.pkl")
+    files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     first = compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
     cache = tmp_path / "tn_similarity.npy"
     if harm == "truncated":
@@ -207,14 +207,14 @@ def test_a_damaged_cache_is_computed_again(harm: str, tmp_path: Path) -> None:
 
 
 def test_a_cache_never_takes_the_manifest_of_a_sweep(tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / "s.safetensors")
+    files.save_sweep_results(sweep(), tmp_path / "s.safetensors")
     manifest = (tmp_path / "s.json").read_bytes()
     compression.load_or_compute_tn_similarity(tmp_path / "s.safetensors", cache_path=tmp_path / "s.npy")
     assert (tmp_path / "s.json").read_bytes() == manifest and same(files.load(tmp_path / "s.safetensors"), sweep())
 
 
 def test_a_matrix_that_cannot_be_kept_is_given_all_the_same(tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / "s.pkl")
+    files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     first = compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
     (tmp_path / "file").write_text("no folder")
     with pytest.warns(UserWarning, match="cannot keep .*tn.npy"):
@@ -224,7 +224,7 @@ def test_a_matrix_that_cannot_be_kept_is_given_all_the_same(tmp_path: Path) -> N
 
 def test_another_way_of_computing_is_another_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = counted(monkeypatch)
-    files.save(sweep(), tmp_path / "s.pkl")
+    files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     for version in (1, 1, 2):
         monkeypatch.setattr("assay.studies.modular.cache.VERSION", version)
         compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
@@ -234,7 +234,7 @@ def test_another_way_of_computing_is_another_matrix(tmp_path: Path, monkeypatch:
 def test_a_sweep_of_one_seed_knows_which(tmp_path: Path) -> None:
     models = sweep(1, 2).models
     one = files.collect(P, [(d, 3, 0.5, models[d]) for d in (2, 1)], {})
-    files.save(one, tmp_path / "s.safetensors")
+    files.save_sweep_results(one, tmp_path / "s.safetensors")
     found = files.load(tmp_path / "s.safetensors")
     assert list(found.models) == [1, 2] and found.seed == 3 and same(found, one)
     assert found.labels == one.labels == [{"d_hidden": 1, "seed": 3}, {"d_hidden": 2, "seed": 3}]
@@ -246,7 +246,7 @@ def test_a_sweep_of_one_seed_knows_which(tmp_path: Path) -> None:
 
 
 def test_a_manifest_given_as_the_sweep_is_told_from_it(tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / "s.safetensors")
+    files.save_sweep_results(sweep(), tmp_path / "s.safetensors")
     with pytest.raises(UserError, match=r"s\.json is the manifest of a sweep: give .*s\.safetensors"):
         files.load(tmp_path / "s.json")
     (tmp_path / "s.json").unlink()
@@ -286,7 +286,7 @@ def test_a_damaged_or_foreign_pickle_is_one_line(what: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("change", [{"P": "5"}, {"models": []}, {"models": 3}, {"models": [{"d_hidden": 1}]}], ids=str)
 def test_a_damaged_manifest_is_one_line(change: dict[str, Any], tmp_path: Path) -> None:
-    files.save(sweep(), tmp_path / "s.safetensors")
+    files.save_sweep_results(sweep(), tmp_path / "s.safetensors")
     manifest = json.loads((tmp_path / "s.json").read_text())
     (tmp_path / "s.json").write_text(json.dumps(manifest | change))
     with pytest.raises(UserError, match=r"s\.safetensors"):

@@ -48,14 +48,15 @@ NOT_COLUMNS = {SIZE, "flops_per_token", "R2_1.00", "participation"}
 
 def report(records: Sequence[Record], out: Report) -> None:
     found = _rows(records)
-    settings = {where: _rivals(own) for where, own in by_setting(found).items()}
+    rivals = [row for row in found if _kind(row) not in REFERENCES]
+    settings = {where: [row for row in rivals if row.where == where] for where in by_setting(found)}
     measures = {title: _measure(title, found) for title in RANKED}
     _say(settings, measures, out)
     ranks = {
         (title, series): group
         for title, measure in measures.items()
-        for rivals in settings.values()
-        for series, group in groups(rivals, measure).items()
+        for own in settings.values()
+        for series, group in groups(own, measure).items()
     }
     note = _note(found, ranked=bool(ranks))
     # `fast` is stored as the options it sets, too.
@@ -79,10 +80,6 @@ def report(records: Sequence[Record], out: Report) -> None:
                 out, f"retrieval{suffix}", trained, "RetrieveR2_trained", references=ceilings, caption=caption,
                 value_title="RetrieveR2_trained",
             )  # fmt: skip
-
-
-def _rivals(own: Sequence[Row]) -> list[Row]:
-    return [row for row in own if not _is_reference(row)]
 
 
 def _say(settings: Mapping[str, Sequence[Row]], measures: Mapping[str, Measure], out: Report) -> None:
@@ -152,10 +149,6 @@ def _with_version(row: Row) -> Row:
     name = row.names["Model"] + (f" @{version}" if version else "")
     setting = {key: value for key, value in row.setting.items() if key != "version"}
     return replace(row, names={"Model": name}, label=name, setting=setting)
-
-
-def _is_reference(row: Row) -> bool:
-    return _kind(row) in REFERENCES
 
 
 def setup(row: Row) -> Setup:

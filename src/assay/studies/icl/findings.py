@@ -7,10 +7,12 @@ the convolution does half the work.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from assay.core.grouping import grouped
 from assay.core.study import Report
 from assay.report.labels import labels
-from assay.report.rows import Row
+from assay.report.rows import Row, by_setting
 from assay.report.sentences import Measure, across, compared
+from assay.studies.icl.capacity import has_convolution
 
 MOST = 3
 """Most sentences; more tasks are counted."""
@@ -23,13 +25,9 @@ OF_TEXT = (Measure("bits per byte", "bits_per_byte", ".4f", lower=True),)
 
 def say(found: Sequence[Row], out: Report) -> None:
     """Say a sentence for each task, apart for mixers with and without a short convolution."""
-    contests: dict[tuple[str, str, str], list[Row]] = {}
     tasks = labels([row.options["task"] for row in found], short=True)
-    for row, task in zip(_named(found), tasks, strict=True):
-        contests.setdefault((task, _convolution(row, found), row.where), []).append(row)
-    kinds: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for (task, convolution, where), own in contests.items():
-        kinds.setdefault((task, convolution), {})[where] = own
+    asked = [(row, (task, _convolution(row, found))) for row, task in zip(_named(found), tasks, strict=True)]
+    kinds = {kind: by_setting(row for row, _ in own) for kind, own in grouped(asked, lambda pair: pair[1]).items()}
     said = [
         (sentence, f"{measure.value}_by_step")
         # Where several mixers were compared comes first.
@@ -46,12 +44,11 @@ def say(found: Sequence[Row], out: Report) -> None:
 def say_untrained(found: Sequence[Row], out: Report) -> None:
     """Say what functions that were not trained here score on each task, MOST tasks at most."""
     tasks = labels([row.options["task"] for row in found], short=True)
-    by_task: dict[str, list[Row]] = {}
-    for row, task in zip(found, tasks, strict=True):
-        by_task.setdefault(task, []).append(replace(row, label=row.names["model"]))
+    named = [(task, replace(row, label=row.names["model"])) for row, task in zip(found, tasks, strict=True)]
     said = [
         sentence
-        for task, own in by_task.items()
+        for task, pairs in grouped(named, lambda pair: pair[0]).items()
+        for own in [[row for _, row in pairs]]
         for measure in _measures(own)
         if (sentence := compared(own, measure, of="model", runs=f"{task}, untrained"))
     ]
@@ -71,15 +68,8 @@ def _named(found: Sequence[Row]) -> list[Row]:
 
 def _convolution(row: Row, found: Sequence[Row]) -> str:
     """Whether the row has a short convolution, where some rows have one and others do not."""
-    if len({_convolved(other) for other in found}) == 1:
-        return ""
-    return f"with{'' if _convolved(row) else 'out'} a short convolution"
-
-
-def _convolved(row: Row) -> bool:
-    from assay.studies.icl.capacity import has_convolution
-
-    return has_convolution(row.options["model"]["seq_mixer"])
+    own, *others = (has_convolution(each.options["model"]["seq_mixer"]) for each in (row, *found))
+    return "" if len(set(others)) == 1 else f"with{'' if own else 'out'} a short convolution"
 
 
 def _runs(task: str, convolution: str, settings: dict[str, list[Row]]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.core.files import TEXT, read_file
+from assay.core.files import DAMAGE, TEXT, read_file
 from assay.core.run import canonical
 from assay.core.store import write_file
 
@@ -67,5 +67,5 @@ def _stored(path: Path, key: str) -> np.ndarray | None:
             return None
         found: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         return found
-    except (OSError, ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
+    except (*DAMAGE, SyntaxError, TokenError):
         return None

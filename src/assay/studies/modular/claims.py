@@ -51,7 +51,10 @@ def half_perfect(records: Sequence[Record]) -> Interval:
     return Interval(found.width, found.low, found.high, seeds_of(records))
 
 
-def _measured(name: str, **options: Any) -> Callable[[Sequence[Record]], Interval | None]:
+Measure = Callable[[Sequence[Record]], Interval | None]
+
+
+def _measured(name: str, **options: Any) -> Measure:
     """A measure of evidence.py, which needs torch: it is imported where a number is asked for."""
 
     def measure(records: Sequence[Record]) -> Interval | None:
@@ -65,31 +68,15 @@ def _measured(name: str, **options: Any) -> Callable[[Sequence[Record]], Interva
 
 def _width(P: int) -> tuple[Check, ...]:
     """The first check speaks for the claim: a width says more than that no run of width 10 is perfect."""
-    return (
-        Check(
-            what=f"width where half of the runs answer every test pair, P = {P}",
-            measure=half_perfect,
-            rows={"P": P},
-            at_most=WIDE,
-        ),
-        Check(
-            what=f"narrowest of the widths {', '.join(map(str, WIDTHS))} from which on all runs do, P = {P}",
-            measure=all_perfect,
-            rows={"P": P},
-            at_most=WIDE,
-        ),
-        Check(
-            what=f"share of the runs with d = {WIDE} that do, P = {P}",
-            measure=partial(share_perfect, widths=(WIDE,)),
-            rows={"P": P},
-            at_least=0.95,
-        ),
-        Check(
-            what=f"share of the runs of the {sum(d >= WIDE for d in WIDTHS)} widths tried from {WIDE} on, P = {P}",
-            measure=share_perfect,
-            rows={"P": P},
-            at_least=0.95,
-        ),
+    tried, wide = ", ".join(map(str, WIDTHS)), sum(d >= WIDE for d in WIDTHS)
+    asked: Sequence[tuple[str, Measure, Mapping[str, Any]]] = (
+        ("width where half of the runs answer every test pair", half_perfect, {"at_most": WIDE}),
+        (f"narrowest of the widths {tried} from which on all runs do", all_perfect, {"at_most": WIDE}),
+        (f"share of the runs with d = {WIDE} that do", partial(share_perfect, widths=(WIDE,)), {"at_least": 0.95}),
+        (f"share of the runs of the {wide} widths tried from {WIDE} on", share_perfect, {"at_least": 0.95}),
+    )
+    return tuple(
+        Check(what=f"{what}, P = {P}", measure=measure, rows={"P": P}, **limit) for what, measure, limit in asked
     )
 
 
@@ -155,6 +142,13 @@ POWER = replace(
     measure=_measured("divergence_follows_use", kind="power"),
 )
 
+
+def _of_weights(claim: str, number: Check, *more: Check, source: str = SPEC) -> Claim:
+    """A claim about the weights of models at P = 64, of which the first number must not move with more training."""
+    certificate = _trained(64, number=number)
+    return Claim(claim=claim, source=source, **ASKED, options=P64, certificate=certificate, checks=(number, *more))
+
+
 CLAIMS = {
     "modular-width": Claim(
         claim="Models with `d_hidden >= 10` achieve 100% accuracy.",
@@ -175,55 +169,35 @@ CLAIMS = {
         )
         for P, recipe, grid in PRIMES
     },
-    "modular-blocks": Claim(
-        claim="TN similarity shows clear block structure based on bottleneck size.",
-        source=SPEC,
-        **ASKED,
-        options=P64,
-        certificate=_trained(64, number=BLOCKS),
-        checks=(
-            BLOCKS,
-            Check(
-                what="how often permuted widths have so large a step, P = 64",
-                measure=_measured("blocks_by_chance"),
-                rows=P64,
-                at_most=0.05,
-            ),
+    "modular-blocks": _of_weights(
+        "TN similarity shows clear block structure based on bottleneck size.",
+        BLOCKS,
+        Check(
+            what="how often permuted widths have so large a step, P = 64",
+            measure=_measured("blocks_by_chance"),
+            rows=P64,
+            at_most=0.05,
         ),
     ),
-    "modular-answers": Claim(
-        claim="Activation similarity is high across all models that achieve perfect accuracy.",
-        source=SPEC,
-        **ASKED,
-        options=P64,
-        certificate=_trained(64, number=ANSWERS),
-        checks=(ANSWERS,),
+    "modular-answers": _of_weights(
+        "Activation similarity is high across all models that achieve perfect accuracy.", ANSWERS
     ),
-    "modular-frequencies": Claim(
-        claim="JS divergence reveals which models use similar frequency structures.",
-        source=SPEC,
-        **ASKED,
-        options=P64,
-        certificate=_trained(64, number=USE),
-        checks=(
-            USE,
-            Check(
-                what=(
-                    "JS against the number of frequencies that two models do not share, rank correlation over pairs of "
-                    "models built by hand, of as many frequencies as perfect models use, P = 64"
-                ),
-                measure=_measured("divergence_follows_overlap"),
-                rows=P64,
-                at_least=0.8,
+    "modular-frequencies": _of_weights(
+        "JS divergence reveals which models use similar frequency structures.",
+        USE,
+        Check(
+            what=(
+                "JS against the number of frequencies that two models do not share, rank correlation over pairs of "
+                "models built by hand, of as many frequencies as perfect models use, P = 64"
             ),
+            measure=_measured("divergence_follows_overlap"),
+            rows=P64,
+            at_least=0.8,
         ),
     ),
-    "modular-power": Claim(
-        claim="Of perfect models, JS divergence of the power of whole forms tells which use similar frequencies.",
+    "modular-power": _of_weights(
+        "Of perfect models, JS divergence of the power of whole forms tells which use similar frequencies.",
+        POWER,
         source="not published: the spec's fourth key finding, asked of a law that sees all frequencies",
-        **ASKED,
-        options=P64,
-        certificate=_trained(64, number=POWER),
-        checks=(POWER,),
     ),
 }

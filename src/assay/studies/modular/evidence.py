@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
+from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, student_t
 from assay.studies.modular.bilinear import Model, constructive_model, init_model
-from assay.studies.modular.files import SweepResults
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import jackknife, js_per_remainder, mean_over_pairs
 from assay.studies.modular.metrics.distances import correlation, get_upper_triangular
@@ -45,7 +45,7 @@ def blocks_by_chance(records: Sequence[Record]) -> Interval:
 
 
 def _step(records: Sequence[Record], permutations: int) -> Step:
-    sweeps = _by_seed(records)
+    sweeps = [saved_sweep(own) for own in grouped(records, lambda record: record.run.seed).values()]
     widths = sorted(set.intersection(*(set(sweep.models) for sweep in sweeps)))  # those where no seed diverged
     chosen = (sweep.only(widths) for sweep in sweeps)
     matrices = [symmetric_similarity_matrix(weights_of(sweep.models, sweep.P)) for sweep in chosen]
@@ -136,10 +136,3 @@ def _perfect(records: Sequence[Record]) -> list[Weights] | None:
     count = min(MOST, len(found))
     sweep = saved_sweep([found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)])
     return weights_of(sweep.models, sweep.P)
-
-
-def _by_seed(records: Sequence[Record]) -> list[SweepResults]:
-    seeds: Mapping[int, list[Record]] = {record.run.seed: [] for record in records}
-    for record in records:
-        seeds[record.run.seed].append(record)
-    return [saved_sweep(own) for own in seeds.values()]

@@ -48,7 +48,7 @@ def _curve(rows: Sequence[Row]) -> list[dict[str, Any]]:
     span = f"d {min(widths)}" if len(widths) == 1 else f"d {min(widths)}-{max(widths)}"
     arrived = [epoch for row in rows for epoch in row.values("epochs_to_perfect").values()]
     waiting = sum(len(row.seeds) for row in rows) - len(arrived)
-    steps = kaplan_meier([*arrived, *[float(allowed)] * waiting], [True] * len(arrived) + [False] * waiting)
+    steps = kaplan_meier(arrived, [float(allowed)] * waiting)
     points = [{"epoch": s.time, "y": s.survival, "low": s.low, "high": s.high} for s in steps]
     if points[-1]["epoch"] != allowed:
         points.append(points[-1] | {"epoch": float(allowed)})

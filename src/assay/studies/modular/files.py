@@ -25,7 +25,7 @@ from torch import Tensor
 
 from assay import __version__
 from assay.core.errors import UserError
-from assay.core.files import TEXT, can_be_path, is_there, read_file, reason
+from assay.core.files import DAMAGE, TEXT, can_be_path, is_there, read_file, reason
 from assay.core.store import disk_errors, write_file
 from assay.core.words import printable
 from assay.studies.modular import pickles
@@ -37,8 +37,6 @@ NAMES = ("bi_linear.weight", "projection.weight")
 FORMAT = 1
 LARGEST = 2**31
 """The largest modulus or width to accept from a file: they are printed and multiplied before they can be checked."""
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The errors that reading a malformed manifest raises."""
 FLOATS = {"torch.float16", "torch.bfloat16", "torch.float32", "torch.float64"}
 
 
@@ -98,18 +96,18 @@ class SweepResults:
 
 
 def collect(P: int, found: Iterable[tuple[int, int, float, State]], recipe: Mapping[str, Any]) -> SweepResults:
-    """Build a sweep from (width, seed, accuracy, weights), in order; keys have the seed where there are several."""
-    ordered = sorted(found, key=lambda one: one[:2])
-    seeds = {seed for _, seed, _, _ in ordered}
+    """Build a sweep from (width, seed, accuracy, weights), by width and seed."""
+    return _keyed(P, sorted(found, key=lambda one: one[:2]), recipe)
+
+
+def _keyed(P: int, found: Sequence[tuple[int, int, float, State]], recipe: Mapping[str, Any]) -> SweepResults:
+    """Key models by width, and by seed too where there are several."""
+    seeds = {seed for _, seed, _, _ in found}
     several = len(seeds) > 1
-    keys: list[Key] = [(width, seed) if several else width for width, seed, _, _ in ordered]
-    return SweepResults(
-        P,
-        {key: state for key, (_, _, _, state) in zip(keys, ordered, strict=True)},
-        {key: accuracy for key, (_, _, accuracy, _) in zip(keys, ordered, strict=True)},
-        dict(recipe),
-        None if several else next(iter(seeds), None),
-    )
+    keys: list[Key] = [(width, seed) if several else width for width, seed, _, _ in found]
+    models = {key: state for key, (_, _, _, state) in zip(keys, found, strict=True)}
+    accuracies = {key: accuracy for key, (_, _, accuracy, _) in zip(keys, found, strict=True)}
+    return SweepResults(P, models, accuracies, dict(recipe), None if several else next(iter(seeds), None))
 
 
 def check_path(path: Path, seeds: Sequence[int]) -> None:
@@ -163,7 +161,8 @@ def encoded(results: SweepResults, path: Path) -> list[tuple[Path, bytes]]:
     return [(path, data), (path.with_suffix(".json"), (json.dumps(manifest, indent=1) + "\n").encode())]
 
 
-def save(results: SweepResults, path: str | Path) -> None:
+def save_sweep_results(results: SweepResults, path: str | Path) -> None:
+    """Write safetensors with a manifest, or the spec's pickle, by the name's ending."""
     for file, data in encoded(results, Path(path)):
         with disk_errors(file):
             write_file(file, data)
@@ -191,20 +190,12 @@ def _from_tensors(path: Path, data: bytes) -> SweepResults:
             raise UserError(f"{beside} was written by a newer assay (format {newer}): upgrade to read it.")
         if manifest["sha256"] != hashlib.sha256(data).hexdigest():
             raise UserError(f"{beside} is not the manifest of {path}: one of them was changed. Save the sweep again.")
-        tensors, entries = safetensors.torch.load(data), manifest["models"]
-        seeds = {entry["seed"] for entry in entries}
-        several = len(seeds) > 1
-        keys: list[Key] = [(e["d_hidden"], e["seed"]) if several else e["d_hidden"] for e in entries]
-        places = [f"{entry['d_hidden']}/{entry['seed'] or 0}" for entry in entries]
-        states: list[State] = [{name: tensors[f"{place}/{name}"] for name in NAMES} for place in places]
-        accuracies = [float(entry["val_acc"]) for entry in entries]
-        found = SweepResults(
-            manifest["P"],
-            dict(zip(keys, states, strict=True)),
-            dict(zip(keys, accuracies, strict=True)),
-            dict(manifest["recipe"]),
-            None if several else next(iter(seeds), None),
-        )
+        tensors, models = safetensors.torch.load(data), []
+        for entry in manifest["models"]:
+            width, seed = entry["d_hidden"], entry["seed"]
+            state = {name: tensors[f"{width}/{seed or 0}/{name}"] for name in NAMES}
+            models.append((width, seed, float(entry["val_acc"]), state))
+        found = _keyed(manifest["P"], models, manifest["recipe"])
     except OSError as error:
         raise UserError(f"cannot read {beside}, the manifest of {path}: {error.strerror}.") from None
     except (*DAMAGE, safetensors.SafetensorError) as error:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.core.study import Reading, Report
 from assay.metrics.intervals import student_t
 from assay.report.charts import interval_lines
@@ -109,10 +110,10 @@ def _row(key: Key, model: Weights, law: Law, sweep: SweepResults) -> dict[str, A
 def _count(laws: dict[Key, Law], out: Report) -> None:
     """Chart how many frequencies a model uses, against its width."""
     counts = {key: float(np.mean(dominant_frequencies(law))) for key, law in laws.items()}
-    widths = sorted({width_of(key) for key in counts})
+    widths = sorted(grouped(counts, width_of).items())
     if len(widths) < 2:
         return
-    groups = {width: [count for key, count in counts.items() if width_of(key) == width] for width in widths}
+    groups = {width: [counts[key] for key in keys] for width, keys in widths}
     lines = [{"series": "models", "d": width, "y": student_t(values)} for width, values in groups.items()]
     dots = [{"series": "models", "d": width, "y": value} for width, values in groups.items() for value in values]
     chart = interval_lines(

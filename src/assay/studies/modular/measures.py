@@ -5,19 +5,20 @@ what is added to all outputs), compare hidden units, or allow for the symmetries
 same number for untrained models of the same widths, and for these models with scrambled phases, over the same pairs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval
 from assay.studies.modular.files import Key, SweepResults, width_of
 from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
 from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
-from assay.studies.modular.metrics.permutation import contrast, mantel
+from assay.studies.modular.metrics.permutation import Contrast, contrast, mantel
 from assay.studies.modular.metrics.tensor_similarity import (
     Factors,
     activation_similarity_matrix,
@@ -85,10 +86,10 @@ def bands(widths: Sequence[int], count: int) -> list[int]:
 
 
 def summary(
-    name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int, seed: int = 0
+    name: str, matrix: Matrix, keys: Sequence[Key], accuracies: Sequence[float], *, permutations: int
 ) -> dict[str, Any]:
     """Summarise a matrix by width and by models that answer well, as one row of the table."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     widths = [width_of(key) for key in keys]
     replicate = contrast(matrix, widths, rng=rng, permutations=permutations)
     # Quarters; of few widths fewer parts, so that each has pairs of different widths.
@@ -102,19 +103,18 @@ def summary(
         "measure": name,
         "models": len(keys),
         **means,
-        "same width": replicate.within if replicate else None,
-        "other widths": replicate.between if replicate else None,
-        "beyond (width)": replicate.beyond if replicate else None,
-        "p (width)": replicate.p if replicate else None,
-        "same band": block.within if block else None,
-        "other bands": block.between if block else None,
-        "beyond (band)": block.beyond if block else None,
-        "p (band)": block.p if block else None,
+        **_titled(replicate, "same width", "other widths", "beyond (width)", "p (width)"),
+        **_titled(block, "same band", "other bands", "beyond (band)", "p (band)"),
         "r with |d - d'|": gradient.r,
         "p (|d - d'|)": gradient.p,
         "r with min(d, d')": growth.r,
         "p (min)": growth.p,
     }
+
+
+def _titled(found: Contrast | None, *titles: str) -> dict[str, float | None]:
+    """The numbers of a contrast under their columns' titles."""
+    return dict(zip(titles, astuple(found) if found else [None] * len(titles), strict=True))
 
 
 def groups(accuracies: Sequence[float]) -> dict[str, np.ndarray]:
@@ -156,12 +156,9 @@ def mean_over(matrix: Matrix, chosen: np.ndarray) -> float | None:
 
 def by_width(matrix: Matrix, keys: Sequence[Key]) -> Iterator[dict[str, Any]]:
     """The mean over the pairs of models of two widths, never of a model with itself unless a width has but one."""
-    groups: Mapping[int, list[int]] = {
-        width: [i for i, key in enumerate(keys) if width_of(key) == width]
-        for width in sorted({width_of(key) for key in keys})
-    }
-    for one, rows in groups.items():
-        for other, columns in groups.items():
+    groups = sorted(grouped(range(len(keys)), lambda place: width_of(keys[place])).items())
+    for one, rows in groups:
+        for other, columns in groups:
             block = matrix[np.ix_(rows, columns)]
             alone = one == other and len(rows) > 1
             values = block[~np.eye(len(rows), dtype=bool)] if alone else block

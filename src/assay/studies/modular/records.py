@@ -7,6 +7,7 @@ from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import is_there
+from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical
 from assay.core.store import Store
 from assay.studies.modular.bilinear import Model, model_of
@@ -71,10 +72,7 @@ def read_sweep(path: Path) -> SweepResults:
 
 def settings(records: Sequence[Record]) -> list[list[Record]]:
     """Group records that differ only in width and seed."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(f"{setting(record.run)} {record.run.numerics.device}", []).append(record)
-    return list(groups.values())
+    return list(grouped(records, lambda record: (setting(record.run), record.run.numerics.device)).values())
 
 
 def _named(record: Record) -> str:

@@ -69,7 +69,11 @@ def report(records: Sequence[Record], out: Report) -> None:
     thresholds = [_thresholds(own) for own in settings.values()]
     say(list(settings.values()), thresholds, out)
     table(out, "modular_sweep", found, COLUMNS, note=NOTE)
-    floors = [{"setting": setting(own[0]), **line} for own in settings.values() for line in _references(own)]
+    floors = [
+        {"setting": setting(own[0]), **line}
+        for own in settings.values()
+        for line in references(own[0].options, sorted({seed for row in own for seed in row.seeds}))
+    ]
     formats = dict.fromkeys(("val acc", "test acc", "full table"), ".4f")
     out.table("references", filled(floors), formats=formats, note=REFERENCES)
     out.table("smallest_width", thresholds, lead=[key for key in thresholds[0] if key not in LATER], note=SMALLEST)
@@ -106,10 +110,6 @@ def passed(row: Row, metric: str, least: float) -> dict[int, bool]:
     """Return per seed whether its metric reached `least`. A seed that diverged did not."""
     values = row.values(metric)
     return {seed: values.get(seed, -1.0) >= least for seed in row.seeds}
-
-
-def _references(own: Sequence[Row]) -> list[dict[str, Any]]:
-    return references(own[0].options, sorted({seed for row in own for seed in row.seeds}))
 
 
 def _thresholds(own: Sequence[Row]) -> dict[str, Any]:

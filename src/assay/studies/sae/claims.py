@@ -98,6 +98,7 @@ ABLATION = {
 }
 PUBLISHED = "its recipe, 100 epochs of Adam at 1e-3, is what the claim is about"
 FVU = "unexplained variance by a ridge decoder fitted to each frozen code, as a multiple"
+NEAR: Mapping[str, Any] = {"at_most": 1.25}
 SGD: Mapping[str, Any] = {
     "study": "sae.dynamics",
     "options": {"config": "convergence", "hidden_dims": UNITS},
@@ -105,6 +106,27 @@ SGD: Mapping[str, Any] = {
     "series": ("history",),
     "exempt": "it is about the course of training itself",
 }
+
+OVER: Sequence[tuple[str, str, Mapping[str, Any]]] = (
+    ("normalised reconstruction MSE, as a multiple of the standard one's", "normalized_reconstruction_mse", NEAR),
+    (FVU, "fvu", NEAR),
+    ("active units, as a multiple of the standard one's", "l0_sparsity", {"target": 1, "tolerance": 0.25}),
+    ("parameters as trained, as a multiple of the standard one's", "params", {"target": 0.5, "tolerance": 0.05}),
+)
+"""What of the decoder-free encoder is compared with the standard one, and what has to come out."""
+STANDARD_SAE = "standard sparse autoencoder"
+TABLE: Sequence[tuple[str, str, str, Mapping[str, object], float, float]] = (
+    ("B: redundancy", "1875.4", "redundancy_score", B, 1875, 190),
+    ("C: redundancy", "29.26", "redundancy_score", C, 29.3, 3),
+    ("D: redundancy", "27.57", "redundancy_score", D, 27.6, 3),
+    ("C: responsibility entropy", "3.85", "responsibility_entropy", C, 3.85, 0.05),
+    ("D: responsibility entropy", "1.99", "responsibility_entropy", D, 1.99, 0.1),
+    ("C: accuracy of a linear probe", "0.9343", "linear_probe_accuracy", C, 0.934, 0.005),
+    ("C: active units of 64", "17.2", "l0_sparsity", C, 17.2, 1.5),
+    (f"{STANDARD_SAE}: accuracy of a linear probe", "0.9026", "linear_probe_accuracy", STANDARD, 0.9026, 0.008),
+    (f"{STANDARD_SAE}: active units of 64", "32.2", "l0_sparsity", STANDARD, 32.2, 3),
+)
+"""The published numbers of the ablation and the benchmark: what, as printed, metric, runs, target, tolerance."""
 
 CLAIMS = {
     "sae-theorem": Claim(
@@ -146,15 +168,13 @@ CLAIMS = {
                 what="A: dead units of 64, fewest of the seeds", metric="dead_units", rows=A, over="min", at_least=32
             ),
             Check(what="C: dead units, most of the seeds", metric="dead_units", rows=C, over="max", at_most=0),
-            Check(
-                what="redundancy of C less that of B, paired over seeds",
-                measure=_compared(_less, "redundancy_score", C, B),
-                at_most=0,
-            ),
-            Check(
-                what="redundancy of C less that of D, paired over seeds",
-                measure=_compared(_less, "redundancy_score", C, D),
-                at_most=0,
+            *(
+                Check(
+                    what=f"redundancy of C less that of {name}, paired over seeds",
+                    measure=_compared(_less, "redundancy_score", C, other),
+                    at_most=0,
+                )
+                for name, other in (("B", B), ("D", D))
             ),
         ),
     ),
@@ -176,32 +196,11 @@ CLAIMS = {
             tried={"lr": RATES},
             arms=({"coder": "lse_infomax"}, {"coder": "relu_l1"}),
             longer={"epochs": 200},
-            number=Check(what=FVU, measure=_compared(_times, "fvu", C, STANDARD), at_most=1.25),
+            number=Check(what=FVU, measure=_compared(_times, "fvu", C, STANDARD), **NEAR),
             goal=False,
         ),
-        checks=(
-            Check(
-                what="normalised reconstruction MSE, as a multiple of the standard one's",
-                measure=_compared(_times, "normalized_reconstruction_mse", C, STANDARD),
-                at_most=1.25,
-            ),
-            Check(
-                what=FVU,
-                measure=_compared(_times, "fvu", C, STANDARD),
-                at_most=1.25,
-            ),
-            Check(
-                what="active units, as a multiple of the standard one's",
-                measure=_compared(_times, "l0_sparsity", C, STANDARD),
-                target=1,
-                tolerance=0.25,
-            ),
-            Check(
-                what="parameters as trained, as a multiple of the standard one's",
-                measure=_compared(_times, "params", C, STANDARD),
-                target=0.5,
-                tolerance=0.05,
-            ),
+        checks=tuple(
+            Check(what=what, measure=_compared(_times, metric, C, STANDARD), **wanted) for what, metric, wanted in OVER
         ),
     ),
     "sae-convergence": Claim(
@@ -255,89 +254,15 @@ CLAIMS = {
                 over="min",
                 at_least=64,
             ),
-            Check(
-                what="B, lse and variance: dead units, most of the seeds",
-                metric="dead_units",
-                rows=B,
-                over="max",
-                at_most=0,
+            *(
+                Check(
+                    what=f"{name}: dead units, most of the seeds", metric="dead_units", rows=rows, over="max", at_most=0
+                )
+                for name, rows in (("B, lse and variance", B), ("C, with decorrelation", C), ("D, no lse", D))
             ),
-            Check(
-                what="C, with decorrelation: dead units, most of the seeds",
-                metric="dead_units",
-                rows=C,
-                over="max",
-                at_most=0,
-            ),
-            Check(
-                what="D, no lse: dead units, most of the seeds",
-                metric="dead_units",
-                rows=D,
-                over="max",
-                at_most=0,
-            ),
-            Check(
-                what="B: redundancy (published 1875.4)",
-                metric="redundancy_score",
-                rows=B,
-                target=1875,
-                tolerance=190,
-            ),
-            Check(
-                what="C: redundancy (published 29.26)",
-                metric="redundancy_score",
-                rows=C,
-                target=29.3,
-                tolerance=3,
-            ),
-            Check(
-                what="D: redundancy (published 27.57)",
-                metric="redundancy_score",
-                rows=D,
-                target=27.6,
-                tolerance=3,
-            ),
-            Check(
-                what="C: responsibility entropy (published 3.85)",
-                metric="responsibility_entropy",
-                rows=C,
-                target=3.85,
-                tolerance=0.05,
-            ),
-            Check(
-                what="D: responsibility entropy (published 1.99)",
-                metric="responsibility_entropy",
-                rows=D,
-                target=1.99,
-                tolerance=0.1,
-            ),
-            Check(
-                what="C: accuracy of a linear probe (published 0.9343)",
-                metric="linear_probe_accuracy",
-                rows=C,
-                target=0.934,
-                tolerance=0.005,
-            ),
-            Check(
-                what="C: active units of 64 (published 17.2)",
-                metric="l0_sparsity",
-                rows=C,
-                target=17.2,
-                tolerance=1.5,
-            ),
-            Check(
-                what="standard sparse autoencoder: accuracy of a linear probe (published 0.9026)",
-                metric="linear_probe_accuracy",
-                rows=STANDARD,
-                target=0.9026,
-                tolerance=0.008,
-            ),
-            Check(
-                what="standard sparse autoencoder: active units of 64 (published 32.2)",
-                metric="l0_sparsity",
-                rows=STANDARD,
-                target=32.2,
-                tolerance=3,
+            *(
+                Check(what=f"{what} (published {number})", metric=metric, rows=rows, target=target, tolerance=tolerance)
+                for what, number, metric, rows, target, tolerance in TABLE
             ),
         ),
     ),

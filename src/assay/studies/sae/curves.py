@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.errors import UserError
+from assay.core.grouping import grouped
 from assay.core.plugin import to_json
 from assay.core.run import Record, canonical
 from assay.report.rows import Row, rows, varying
@@ -38,7 +39,13 @@ def chosen(records: Sequence[Record]) -> list[Row]:
     has the level too.
 
     Without validation rows there is nothing to choose by, and every rate is a row of its own."""
-    found = rows(records, names={"coder": _name}, tune="lr", score=validation, ignore=["coder"])
+    found = rows(
+        records,
+        names={"coder": lambda record: _label(record.run.options["coder"])},
+        tune="lr",
+        score=validation,
+        ignore=["coder"],
+    )
     # Coders fitted at once may differ in what no setting shows (width, version): the last one is kept.
     once = {(canonical(row.options["coder"]), row.where): row for row in _of_trained(found)}
     levels = [replace(level, label=_curve(level)) for row in once.values() for level in _by_rate(row)]
@@ -85,10 +92,6 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(value in (None, other[key]) for key, value in one.items())
 
 
-def _name(record: Record) -> str:
-    return _label(record.run.options["coder"])
-
-
 def _label(spec: Mapping[str, Any]) -> str:
     """Labels the coder by its options, or by its name alone where this command was not given its file."""
     try:
@@ -133,9 +136,7 @@ def _by_rate(row: Row) -> list[Row]:
 
 def at_equal_l0(found: Sequence[Row], target: float) -> dict[str, Row]:
     """Reads each curve of several levels at the target, if it reaches there; by the curve's label."""
-    curves: dict[str, list[Row]] = {}
-    for row in found:
-        curves.setdefault(row.label, []).append(row)
+    curves = grouped(found, lambda row: row.label)
     read = {label: at_l0(levels, target) for label, levels in curves.items() if len(levels) > 1}
     return {label: row for label, row in read.items() if row is not None}
 
@@ -169,8 +170,9 @@ def between(levels: Sequence[Record], target: float) -> Record | None:
         start, end = low.metrics["l0"], high.metrics["l0"]
         if start <= target <= end and end / start <= WIDEST * (1 + MISSED):
             weight = math.log(target / start) / math.log(end / start)
-            shared = {name: (low.metrics[name], high.metrics.get(name)) for name in low.metrics}
-            metrics = {name: a + weight * (b - a) for name, (a, b) in shared.items() if _numbers(a, b)}
+            pairs = {name: (value, high.metrics.get(name)) for name, value in low.metrics.items()}
+            shared = {name: pair for name, pair in pairs.items() if all(isinstance(v, int | float) for v in pair)}
+            metrics = {name: a + weight * (b - a) for name, (a, b) in shared.items()}
             return replace(low, metrics=metrics)
     near = [record for record in curve if abs(record.metrics["l0"] / target - 1) <= MISSED]
     return min(near, key=lambda record: abs(record.metrics["l0"] - target), default=None)
@@ -187,7 +189,3 @@ def envelope(levels: Sequence[Record]) -> list[Record]:
         if not kept or record.metrics[error] < kept[-1].metrics[error]:
             kept.append(record)
     return kept
-
-
-def _numbers(*values: object) -> bool:
-    return all(isinstance(value, int | float) for value in values)

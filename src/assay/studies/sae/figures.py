@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from assay.core.errors import UserError
-from assay.core.files import is_there, read_file, reason
+from assay.core.files import DAMAGE, is_there, read_file, reason
 from assay.core.study import Reading, Report
 from assay.report.files import drawn
 from assay.studies import studies
 from assay.studies.sae.charts import FIGURES, feature_grid, theorem_chart
-from assay.studies.sae.gradients import measured
+from assay.studies.sae.theorem import measured
 
 FILES = {
     "2": ("ablation/ablation_results.json", ("fig2_ablation",)),
@@ -38,19 +38,6 @@ GRIDS = {
 }
 """Figures of units' weights: their name, the tensor (today's name, then older ones), and which checkpoints they are
 drawn from."""
-DAMAGE = (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    OSError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-)
-"""The errors torch raises for a file that is no checkpoint. It reads weights only, and calls nothing a file names."""
 
 
 @studies.register("sae.figures")
@@ -97,7 +84,7 @@ class Figures(Reading):
             return None
         try:
             return json.loads(read_file(path))
-        except (OSError, ValueError, RecursionError) as error:
+        except DAMAGE as error:
             remedy = f"Run `assay sae {path.parent.name}` again."
             raise UserError(f"{path} is not JSON, or cut short: {reason(error)}. {remedy}") from None
 
@@ -107,11 +94,12 @@ class Figures(Reading):
         there = self.results_dir.glob("*/checkpoints/*/model.pt") if is_there(self.results_dir, folder=True) else ()
         for path in sorted(there):
             try:
+                # It reads weights only, and calls nothing that a file names.
                 state = torch.load(io.BytesIO(read_file(path)), map_location="cpu", weights_only=True)
                 units = {
                     key: value for key, value in state.items() if isinstance(value, torch.Tensor) and value.ndim == 2
                 }
-            except DAMAGE:
+            except (*DAMAGE, pickle.UnpicklingError, zipfile.BadZipFile):
                 raise UserError(f"{path} is no checkpoint that assay or the spec's scripts write.") from None
             for number, (name, keys, words) in GRIDS.items():
                 wanted = self.figure in ("all", number) and any(word in path.parent.name for word in words)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, paired_difference
@@ -77,10 +78,8 @@ class Found:
 
 def planted(records: Sequence[Record]) -> dict[tuple[str, str], Found]:
     """Reads every coder at the true L0 and at its best level, by setting and label."""
-    curves: dict[tuple[str, str], list[Row]] = {}
-    for row in beside_every_recipe(chosen(records)):
-        if row.values("true_l0"):
-            curves.setdefault((row.where, row.label), []).append(row)
+    rows = [row for row in beside_every_recipe(chosen(records)) if row.values("true_l0")]
+    curves = grouped(rows, lambda row: (row.where, row.label))
     found = {key: _found(levels) for key, levels in curves.items()}
     settings = {where: levels[0].setting for (where, _), levels in curves.items()}
     twice = {where: _twice(setting, settings) for where, setting in settings.items()}

@@ -85,7 +85,10 @@ CHARTS = {
 def report(records: Sequence[Record], out: Report) -> None:
     found = chosen(records)
     compared = beside_every_recipe(found)
-    curves = {suffix: _at_equal_l0(own) for suffix, own in numbered(compared)}
+    curves = {
+        suffix: [row for target in TARGETS for row in at_equal_l0(own, target).values()]
+        for suffix, own in numbered(compared)
+    }
     atoms = [own.there for own in planted(records).values() if own.there is not None]
     say(list(curves.values()), atoms, found, out)
     lost = any(row.diverged for row in found)
@@ -102,10 +105,6 @@ def report(records: Sequence[Record], out: Report) -> None:
                 caption=f"{title.capitalize()} against active units, each level at its rate in the table.",
             )  # fmt: skip
         features(own, out, f"features{suffix}")
-
-
-def _at_equal_l0(found: Sequence[Row]) -> list[Row]:
-    return [row for target in TARGETS for row in at_equal_l0(found, target).values()]
 
 
 def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:

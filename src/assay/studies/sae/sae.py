@@ -32,19 +32,15 @@ def levels(word: str, option: str, values: Sequence[float]) -> tuple[str, ...]:
     return tuple(f"{word}:{option}={value}" for value in values)
 
 
-LEVELS: Mapping[str, Sequence[str]] = {
-    "lse_infomax": levels("lse_infomax", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
-    "unit_norm": levels("lse_infomax:scale=unit_norm", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
-    "hinge": levels("lse_infomax:scale=hinge", "lambda_lse", (0.0, 0.1, 1.0, 10.0, 30.0)),
-    "relu_l1": levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)),
-    "topk": levels("topk", "k", (2, 4, 8, 16, 32)),
-    "batch_topk": levels("batch_topk", "k", (2, 4, 8, 16, 32)),
-    "jump_relu": levels("jump_relu", "l0", (0.01, 0.03, 0.1, 0.3, 1.0)),
-    "gated": levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)),
-    "matryoshka": levels("matryoshka", "k", (2, 4, 8, 16, 32)),
-}
+FIELD = (
+    *levels("lse_infomax", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    *levels("lse_infomax:scale=unit_norm", "lambda_lse", (0.0, 1.0, 10.0, 30.0, 100.0)),
+    *levels("lse_infomax:scale=hinge", "lambda_lse", (0.0, 0.1, 1.0, 10.0, 30.0)),
+    *levels("relu_l1", "l1", (0.1, 0.3, 1.0, 3.0)), *levels("topk", "k", (2, 4, 8, 16, 32)),
+    *levels("batch_topk", "k", (2, 4, 8, 16, 32)), *levels("jump_relu", "l0", (0.01, 0.03, 0.1, 0.3, 1.0)),
+    *levels("gated", "l1", (0.1, 0.3, 1.0, 3.0)), *levels("matryoshka", "k", (2, 4, 8, 16, 32)),
+)  # fmt: skip
 """Each kind of coder at several levels of sparsity."""
-FIELD = tuple(word for words in LEVELS.values() for word in words)
 CONTROLS = ("pca", "fast_ica", "fast_ica:rectified=true", "kmeans", "random_relu")
 DEMO = (
     "lse_infomax:lambda_lse=0.0", "lse_infomax", "lse_infomax:lambda_lse=10.0", "topk:k=4", "topk:k=8", "topk:k=16",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.core.files import TEXT, is_there, open_plain, read_file, reason
+from assay.core.files import DAMAGE, TEXT, is_there, open_plain, read_file, reason
 
 WEIGHTS, CONFIG, SCALER = "sae_weights.safetensors", "cfg.json", "activation_scaler.json"
 BATCH_CUT = ("batchtopk", "matryoshka_batchtopk")
@@ -64,10 +64,6 @@ REMEDIES = {
 }
 """What to do instead, by the value of normalize_activations that is refused."""
 OTHERWISE = "No coder here has such units: use SAELens for this one."
-DAMAGE = (
-    OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError, safetensors.SafetensorError,
-)  # fmt: skip
-"""What reading a damaged folder raises; OverflowError for a size of Infinity, which Python's JSON allows."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def read_folder(path: Path, scaling_factor: float | None) -> Folder:
         _check_shapes(folder)
     except KeyError as error:
         raise UserError(f"'{path}' is no SAELens folder: {error} is missing.") from None
-    except DAMAGE as error:
+    except (*DAMAGE, safetensors.SafetensorError) as error:
         raise UserError(f"'{path}' is no SAELens folder: {reason(error)}.") from None
     return folder
 

@@ -8,16 +8,18 @@ only the units' directions, in half precision: a quarter of that for a coder wit
 stability over seeds, but not for an export. It is no part of a run's id: what is measured is the same.
 """
 
+import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from assay.core.convert import convert
 from assay.core.errors import UserError
-from assay.core.run import Record, Run
+from assay.core.run import Record, Run, canonical
 from assay.nn.preparation import Preparation
 from assay.nn.shapes import built_for_shapes
 from assay.sparse_coders.base import CoderModule, FittedModule, SparseCoder, TrainedCoder
@@ -63,20 +65,13 @@ def _usual_directions(state: dict[str, Tensor]) -> Tensor | None:
 
 def stored_bytes(runs: Sequence[Run], kept: Kept) -> int:
     """Estimate what the weights of runs take in the store, from shapes; runs of data of unknown width count nothing."""
-    per_size: dict[tuple[str, str, int], int] = {}
-    total = 0
-    for run in runs:
-        data, coder = (str(sorted(run.options[key].items())) for key in ("data", "coder"))
-        key = data, coder, int(run.options["d_code"])
-        if key not in per_size:
-            per_size[key] = _stored_bytes(run, kept)
-        total += per_size[key]
-    return total
+    sizes = Counter(canonical([run.options[key] for key in ("data", "coder", "d_code")]) for run in runs)
+    return sum(count * _stored_bytes(*json.loads(size), kept) for size, count in sizes.items())
 
 
-def _stored_bytes(run: Run, kept: Kept) -> int:
-    d_in = convert(VectorData, run.options["data"], what="option 'data'").width() or 0
-    coder, d_code = convert(SparseCoder, run.options["coder"], what="option 'coder'"), int(run.options["d_code"])
+def _stored_bytes(data: Mapping[str, Any], coder_options: Mapping[str, Any], d_code: int, kept: Kept) -> int:
+    d_in = convert(VectorData, data, what="option 'data'").width() or 0
+    coder = convert(SparseCoder, coder_options, what="option 'coder'")
     if kept == "directions" or not isinstance(coder, TrainedCoder):
         return (2 if kept == "directions" else 4) * d_in * d_code
     module = built_for_shapes(lambda: coder.build(1, d_in, d_code))

@@ -29,8 +29,8 @@ from assay.studies.expressivity.references import Reference
 from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config
 from assay.studies.expressivity.spec.generator import CONTEXTS, HybridGenerator, to_device
 from assay.tasks.base import Batch, Task
+from assay.train.adamw import FusedAdamW
 from assay.train.head import head_r2
-from assay.train.loop import descend
 
 SHARES = (1.0, 0.75, 0.5, 0.25)
 NCE_BLOCK = 1024
@@ -211,6 +211,20 @@ class ExpressivityTester:
             raise FloatingPointError("the code is not finite")
         if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
             raise UserError("the encoder's code of a sequence depends on the others of its batch: scores would leak.")
+
+
+def descend(model: nn.Module, loss: Callable[[], Tensor], *, steps: int, lr: float) -> None:
+    """Take `steps` of Adam on `loss()`, where the caller draws its batches."""
+    parameters = list(model.parameters())
+    # On CUDA the kernel takes tensors of one type.
+    kinds = dict.fromkeys(p.dtype for p in parameters)
+    adams = [FusedAdamW([p for p in parameters if p.dtype == kind], lr=lr) for kind in kinds]
+    for _ in range(steps):
+        model.zero_grad(set_to_none=True)
+        loss().backward()
+        with torch.no_grad():
+            for adam in adams:
+                adam.step([p.grad for p in adam.tensors])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -19,7 +19,7 @@ import torch
 
 from assay.core.study import Context
 from assay.studies.modular.bilinear_bank import Recipe
-from assay.studies.modular.files import Key, State, SweepResults, collect, load, save
+from assay.studies.modular.files import Key, State, SweepResults, collect, load, save_sweep_results
 from assay.studies.modular.matrices import (
     load_or_compute_act_similarity,
     load_or_compute_js_divergence,
@@ -75,11 +75,6 @@ def run_sweep(
         weights = safetensors.torch.load(outcome.artifacts[WEIGHTS])
         found.append((width, outcome.run.seed, outcome.metrics["val_acc"], weights))
     return collect(P, found, study.recipe())
-
-
-def save_sweep_results(results: SweepResults, path: str | Path) -> None:
-    """Write safetensors with a manifest, or the spec's pickle, by the name's ending."""
-    save(results, path)
 
 
 def load_sweep_results(path: str | Path, seed: int | None = None) -> tuple[dict[Key, State], dict[Key, float], int]:
