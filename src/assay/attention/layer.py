@@ -32,6 +32,10 @@ class Layer:
     """Number of layers in the model."""
     turn: Turn | None = None
     """The model's rotary positions; None: queries and keys are not rotated."""
+    cap: float | None = None
+    """Scores s become cap tanh(s / cap), as in Gemma 2; None: they stay."""
+    sinks: Float[Tensor, " heads"] | None = None
+    """Learned scores of a key without a value, one for each query head, as in gpt-oss; None: there is no such key."""
 
     def check(self) -> None:
         """Raise UserError for a model that is not causal."""
@@ -55,6 +59,11 @@ class Layer:
     def group(self) -> int:
         """Query heads that share one KV head."""
         return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def plain(self) -> bool:
+        """Whether attention is a softmax of scaled dot products and nothing else, as fused kernels compute it."""
+        return self.cap is None and self.sinks is None
 
     @property
     def factor(self) -> float:
@@ -83,15 +92,18 @@ class Layer:
 
     @cached_property
     def scores(self) -> Float[Tensor, "rows heads query key"]:
-        """Scaled dot products, with hidden keys at minus infinity."""
+        """Scores of all queries and keys, with hidden keys at minus infinity."""
         scores = rearrange(self.scores_between(0, self.time), "r h g q k -> r (h g) q k")
         return scores.masked_fill(~self.visible[:, None], float("-inf"))
 
     def scores_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
-        """Return scaled dot products of queries first..end-1 with keys before `end`, later keys not hidden."""
+        """Return scaled dot products of queries first..end-1 with keys before `end`, capped where the model caps them,
+        later keys not hidden."""
         wide = torch.promote_types(self.q.dtype, torch.float32)
         q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(wide)
         scores = (q * self.factor) @ self.k[:, :, :end].to(wide).mT
+        if self.cap is not None:
+            scores = self.cap * torch.tanh(scores / self.cap)
         return rearrange(scores, "r h (g q) k -> r h g q k", g=self.group)
 
     def unturned(self, x: Float[Tensor, "rows some_heads some d"]) -> Float[Tensor, "rows some_heads some d"]:
@@ -102,7 +114,13 @@ class Layer:
         return self.turn(x, -place.expand(len(x), -1))
 
 
-def attention_weights(scores: Float[Tensor, "*queries key"], layer: Layer) -> Float[Tensor, "*queries key"]:
-    """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does."""
+def attention_weights(
+    scores: Float[Tensor, "rows kv_heads group query key"], layer: Layer
+) -> Float[Tensor, "rows kv_heads group query key"]:
+    """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does. Learned
+    sinks take their part of it."""
+    if layer.sinks is not None:
+        sinks = rearrange(layer.sinks, "(h g) -> h g 1 1", g=layer.group).to(scores.dtype)
+        return torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1).softmax(-1)[..., :-1]
     weights = scores.softmax(-1)
     return weights if layer.mask is None else weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
