@@ -7,12 +7,29 @@ from functools import cached_property
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
 """Rotates queries or keys further by so many positions each; models with rotary positions provide it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """How a language model called an attention module, for methods that ask for more than queries, keys and values."""
+
+    model: nn.Module
+    module: nn.Module
+    hidden: Float[Tensor, "rows time d_model"]
+    rotary: tuple[Float[Tensor, "rows_or_1 time d"], ...] | None
+    """Cosines and sines of the positions."""
+
+    def __getitem__(self, rows: slice | Tensor) -> "Call":
+        """Return the same call for some of the sequences."""
+        every = len(self.hidden)
+        rotary = self.rotary and tuple(part.expand(every, -1, -1)[rows] for part in self.rotary)
+        return replace(self, hidden=self.hidden[rows], rotary=rotary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +53,8 @@ class Layer:
     """Scores s become cap tanh(s / cap), as in Gemma 2; None: they stay."""
     sinks: Float[Tensor, " heads"] | None = None
     """Learned scores of a key without a value, one for each query head, as in gpt-oss; None: there is no such key."""
+    call: Call | None = None
+    """How the model called the layer; only for methods that ask for it (`asks_call`)."""
 
     def check(self) -> None:
         """Raise UserError for a model that is not causal."""
@@ -45,7 +64,8 @@ class Layer:
     def __getitem__(self, rows: slice | Tensor) -> "Layer":
         """Return the same layer for some of the sequences."""
         mask = None if self.mask is None else self.mask[rows]
-        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], mask=mask)
+        call = None if self.call is None else self.call[rows]
+        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], mask=mask, call=call)
 
     @property
     def rows(self) -> int:

@@ -25,9 +25,10 @@ from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
 from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Usage, attend
-from assay.attention.layer import Layer
+from assay.attention.layer import Call, Layer
 from assay.core.errors import UserError
 from assay.core.files import is_there
+from assay.core.plugin import plugins_in
 from assay.data.language_model import WEIGHTS, check_context
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
@@ -68,14 +69,18 @@ def sparse(
 def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
     """Let rows of a batch attend by the lane they belong to, inside the block. The model is restored on leaving, also
     after an error; a nested block takes over until it ends."""
-    state = State(tuple(lanes), [Usage() for _ in lanes], count, model_layout(model))
+    state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model))
     # Hook the body, which runs whether or not logits are wanted.
-    watch = getattr(model, "base_model", model).register_forward_hook(state.check_used)
+    hooks = [getattr(model, "base_model", model).register_forward_hook(state.check_used)]
+    if any(part.asks_call for lane in lanes for part in plugins_in(lane.method) if isinstance(part, Method)):
+        parts = [part for part in model.modules() if hasattr(part, "layer_idx")]
+        hooks += [part.register_forward_pre_hook(state.note_call, with_kwargs=True) for part in parts]
     try:
         with taking_over(model, state.attend), numbers() as state.numbers:
             yield state.usage
     finally:
-        watch.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def model_layout(model: nn.Module) -> Layout:
@@ -96,10 +101,17 @@ class State:
     lanes: tuple[Lane, ...]
     usage: list[Usage]
     count: bool
+    model: nn.Module
     layout: Layout
     used: bool = False
     """Whether a layer has asked for attention."""
     numbers: Numbers = field(default_factory=Numbers)
+    calls: dict[int, Call] = field(default_factory=dict)
+    """The latest call of each attention module, by its id, for methods that ask."""
+
+    def note_call(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        hidden = named.get("hidden_states", args[0] if args else None)
+        self.calls[id(module)] = Call(self.model, module, hidden, named.get("position_embeddings"))
 
     def check_used(self, model: nn.Module, *_: Any) -> None:
         """Raise, after a forward pass, if scores were NaN or no layer called the attention function."""
@@ -125,7 +137,8 @@ class State:
         self.used = True
         index = int(module.layer_idx)  # type: ignore[arg-type]
         place, turns = self.layout.place(index), self.layout.turns
-        layer = Layer(q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks)
+        call = self.calls.pop(id(module), None)
+        layer = Layer(q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call)
         _check_padding(self.lanes, layer)
         return attend(self.lanes, layer, usage=self.usage if self.count else None)
 

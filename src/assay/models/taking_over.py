@@ -75,10 +75,12 @@ def interface(
     key: Float[Tensor, "rows kv_heads key d"],
     value: Float[Tensor, "rows kv_heads key e"],
     attention_mask: Tensor | None,
+    dropout: float = 0.0,
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "rows time heads e"], None]:
-    """Compute attention in place of transformers' own."""
+    """Compute attention in place of transformers' own. Arguments are in the order of its functions, which other
+    packages that wrap them rely on."""
     attend = _ACTIVE.get(id(module.config))
     if attend is None:
         raise UserError(f"'{IMPLEMENTATION}' is for use inside `with sparse(model, ...)`.")
