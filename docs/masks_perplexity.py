@@ -3,7 +3,7 @@
     python docs/masks_perplexity.py
 
 One head over random queries and keys, the same for all. A row is a query, a column a key: `#` is attended to, `.` is
-not. Every registered method is drawn, so that a new one has its picture by running this again.
+not. Every registered method that needs no language model is drawn: a new one has its picture by running this again.
 """
 
 from pathlib import Path
@@ -33,11 +33,13 @@ OPTIONS = {
     "chunkkv": "method=observed:chunk_size=2",
     "lagkv": "num_sink_tokens=1:lag_size=2",
     "expected_attention": "num_sink_tokens=1",
+    "finch": "question_size=2",
+    "simlayerkv": "num_sink_tokens=2:last_queries=2:threshold=0.1",
 }
 """Sizes that suit so short a text; the others have none, or make do with their own."""
 
 LAYERS = 3
-FIRST = {"ada": "head 1/2", "pyramid": "layer 1/3", "per_layer": "layer 1/3"}
+FIRST = {"ada": "head 1/2", "pyramid": "layer 1/3", "per_layer": "layer 1/3", "simlayerkv": "lazy"}
 """What is drawn of methods that share slots out over heads or layers."""
 
 
@@ -78,7 +80,8 @@ def picture(name: str) -> list[str]:
 
 def drawn() -> str:
     """All of them, some abreast, the families one after another."""
-    names = sorted(attention.names(), key=lambda name: [issubclass(attention[name], family) for family in FAMILIES])
+    there = [name for name in attention.names() if attention[name].portable]
+    names = sorted(there, key=lambda name: [issubclass(attention[name], family) for family in FAMILIES])
     pictures = [picture(name) for name in names]
     bands = [pictures[i : i + ABREAST] for i in range(0, len(pictures), ABREAST)]
     rows = [zip(*band, strict=True) for band in bands]

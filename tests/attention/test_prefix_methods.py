@@ -12,6 +12,7 @@ from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
 from assay.core.errors import UserError
 from assay.nn.random import stream
+from portable import METHODS
 
 TIME, PREFIX, SLOTS, HEADS, KV_HEADS, DIM = 50, 40, 17, 4, 2, 6
 FUTURE = 20
@@ -129,7 +130,18 @@ def qfilter(queries, keys, values):
     return [dot(key, main) for key in keys]
 
 
+def finch(queries, keys, values):
+    """A question of 6 tokens."""
+    scores = [0.0] * (PREFIX - 6) + [math.inf] * 6
+    for head in queries:
+        for t in range(PREFIX - 6, PREFIX):
+            for j, weight in enumerate(softmax([dot(head[t], keys[j]) / DIM**0.5 for j in range(t + 1)])):
+                scores[j] += weight * (t + 1)
+    return scores
+
+
 ORACLES = {
+    "finch:question_size=6": finch,
     "observed": observed,
     "lagkv:num_sink_tokens=2:lag_size=9": lagkv,
     "leverage": leverage,
@@ -159,6 +171,35 @@ def test_chunks_are_kept_whole_by_the_mean_of_all_heads():
         best = sorted(chunks, key=lambda chunk: -sum(total[j] for j in chunk) / len(chunk))
         left = sorted([j for chunk in best for j in chunk][:SLOTS])
         assert heads == [left] * KV_HEADS
+
+
+def laziness(layer, row, queries, keys):
+    """The attention of the last queries to these keys, in the mean over all heads."""
+    shares = [
+        sum(
+            w
+            for j, w in enumerate(softmax([dot(layer.q[row, h, t].tolist(), k) / DIM**0.5 for k in past]))
+            if j in keys
+        )
+        for h in range(HEADS)
+        for t in range(PREFIX - queries, PREFIX)
+        for past in [layer.k[row, h // 2, : t + 1].tolist()]
+    ]
+    return sum(shares) / len(shares)
+
+
+def test_lazy_layers_keep_sinks_and_the_latest_and_others_everything():
+    layer, ends = layer_of(), [0, 1, 2, *range(PREFIX - 9, PREFIX)]
+    # The last queries of the second sequence look at keys far from both ends.
+    layer.q[1, :, PREFIX - 5 : PREFIX] = 20 * layer.k[1, :, 20].repeat_interleave(2, 0)[:, None]
+    low, high = sorted(laziness(layer, row, 5, ends) for row in range(2))
+    assert high > low + 0.1
+    word = "simlayerkv:num_sink_tokens=3:last_queries=5:threshold={}"
+    first, second = kept(word.format((low + high) / 2), 12, layer)
+    assert first == [ends] * KV_HEADS and second == [list(range(PREFIX))] * KV_HEADS
+    assert kept(word.format(low - 1e-6), 12, layer) == [[ends] * KV_HEADS] * 2
+    assert kept(word.format(high + 1e-6), 12, layer) == [[list(range(PREFIX))] * KV_HEADS] * 2
+    assert attention.parse("simlayerkv").title == "simlayerkv (k in lazy layers)"
 
 
 def test_the_window_of_snapkv_stays_beside_chunks():
@@ -199,18 +240,18 @@ def test_the_model_s_own_rotation_is_undone():
             model(ids, use_cache=False)
         plain = block.self_attn.q_proj(block.input_layernorm(model.model.embed_tokens(ids)))
     torch.testing.assert_close(seen[0], plain.unflatten(-1, (2, 16)).transpose(1, 2), rtol=0, atol=1e-6)
-    scaled = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 64}
+    scaled = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     other = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**sizes, num_attention_heads=2, rope_parameters=scaled)
     )
     lane = causal_lm.sparse(other, "expected_attention", slots=8, prefix=16)
-    with pytest.raises(UserError, match="of the kinds default, linear, llama3 alone"), lane:
+    with pytest.raises(UserError, match="of the kinds default, linear, llama3, yarn alone"), lane:
         other(ids, use_cache=False)
 
 
 def test_every_prefix_method_has_an_oracle():
-    elsewhere = {"snapkv", "pyramid", "ada", "chunkkv"}  # test_prefix.py, test_budgets.py, above
-    found = {name for name in attention.names() if issubclass(attention[name], Prefix)}
+    elsewhere = {"snapkv", "pyramid", "ada", "chunkkv", "simlayerkv"}  # test_prefix.py, test_budgets.py, here
+    found = {name for name in METHODS if issubclass(attention[name], Prefix)}
     assert found == {word.partition(":")[0] for word in ORACLES} | elsewhere
 
 
@@ -220,6 +261,8 @@ def test_every_prefix_method_has_an_oracle():
         ("lagkv", 20, "has no two partitions of 32 after 4 sinks"),
         ("lagkv:num_sink_tokens=2:lag_size=9", 12, "fewer than the 13 keys it always keeps"),
         ("expected_attention", 4, "no more than its 4 sinks"),
+        ("simlayerkv", 4, "no more than its 4 sinks"),
+        ("finch", 15, "fewer than its question of 16"),
     ],
 )
 def test_a_budget_below_what_always_stays_is_refused(word, slots, said):
@@ -227,7 +270,10 @@ def test_a_budget_below_what_always_stays_is_refused(word, slots, said):
         kept(word, slots)
 
 
-@pytest.mark.parametrize("word", ["lagkv", "expected_attention", "leverage", "chunkkv", "observed", "qfilter"])
+WHOLE = ["lagkv", "expected_attention", "leverage", "chunkkv", "observed", "qfilter", "finch", "simlayerkv"]
+
+
+@pytest.mark.parametrize("word", WHOLE)
 def test_with_room_for_the_prefix_everything_stays_however_short_it_is(word):
     assert kept(word, PREFIX) == [[list(range(PREFIX))] * KV_HEADS] * 2
 

@@ -12,6 +12,7 @@ from assay.attention.checks import MethodFault, numbers
 from assay.contracts import attention as contract
 from assay.contracts import base
 from assay.contracts.base import promises
+from portable import METHODS
 
 FAMILIES = (Pattern, Select, Evict, Prefix)
 VARIANTS = (
@@ -21,7 +22,7 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize("promise", promises("attention"), ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("word", [*attention.names(), *VARIANTS])
+@pytest.mark.parametrize("word", [*METHODS, *VARIANTS])
 def test_attention_method_keeps(word, promise):
     promise(attention.parse(word))
 
@@ -82,13 +83,13 @@ def test_a_broken_promise_is_noticed(fault, promise, seen):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_method_belongs_to_one_family(family):
-    names = {name for name in attention.names() if issubclass(attention[name], family)}
+    names = {name for name in METHODS if issubclass(attention[name], family)}
     others = set(FAMILIES) - {family}
     assert names and not any(issubclass(attention[name], other) for name in names for other in others)
 
 
 def test_no_two_names_give_one_mask():
-    masks = {name: contract._mask_of(attention[name]()) for name in attention.names()}
+    masks = {name: contract._mask_of(attention[name]()) for name in METHODS}
     pairs = [(a, b) for a in masks for b in masks if a < b]
     assert [(a, b) for a, b in pairs if torch.equal(masks[a], masks[b])] == []
 

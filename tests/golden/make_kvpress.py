@@ -15,18 +15,23 @@ import torch
 from kvpress import (
     AdaKVPress,
     ChunkKVPress,
+    CURPress,
     ExpectedAttentionPress,
+    FinchPress,
     KeyDiffPress,
     LagKVPress,
     LeverageScorePress,
+    NonCausalAttnPress,
     ObservedAttentionPress,
+    SimLayerKVPress,
     SnapKVPress,
     StreamingLLMPress,
+    TOVAPress,
 )
 from safetensors.torch import save_file
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-TIME, PREFIX = 128, 96
+TIME, PREFIX, LAZY = 128, 96, 0.5
 CONFIG = {
     "vocab_size": TIME, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "tie_word_embeddings": True,
@@ -34,8 +39,8 @@ CONFIG = {
 
 
 def presses(ratio, width, *, window=8, lag=16, chunk=12):
-    """The presses by assay's words. Leverage scores are exact: see `unsketched`. TOVAPress is not among them, since it
-    always keeps the last token, which the paper lets go."""
+    """The presses by assay's words. Leverage scores are exact: see `unsketched`. TOVAPress is not assay's `tova`, since
+    it always keeps the last token, which the paper lets go. Those of `kvpress:` are compared where it is installed."""
     leverage = {"compression_ratio": ratio, "sketch_dimension": width}
     snapkv = {"compression_ratio": ratio, "window_size": window, "kernel_size": 5}
     return {
@@ -49,7 +54,24 @@ def presses(ratio, width, *, window=8, lag=16, chunk=12):
         f"chunkkv:method=leverage:chunk_size={chunk}": ChunkKVPress(LeverageScorePress(**leverage), chunk_length=chunk),
         "expected_attention": ExpectedAttentionPress(ratio),
         "ada:method=expected_attention:rule=floor": AdaKVPress(ExpectedAttentionPress(ratio)),
+        f"finch:question_size={window}": finch(ratio, window),
+        # Of its recent keys it keeps one less than it counts: 44, and 4 sinks.
+        f"simlayerkv:last_queries=1:threshold={LAZY}": SimLayerKVPress(lazy_threshold=LAZY, n_recent=45),
+        "kvpress:press=TOVAPress": TOVAPress(ratio),
+        "kvpress:press=StreamingLLMPress": StreamingLLMPress(ratio),
+        f"kvpress:press=SnapKVPress:options=window_size={window}": SnapKVPress(ratio, window_size=window),
+        "kvpress:press=ObservedAttentionPress": ObservedAttentionPress(ratio),
+        "kvpress:press=ExpectedAttentionPress": ExpectedAttentionPress(ratio),
+        "kvpress:press=NonCausalAttnPress": NonCausalAttnPress(ratio),
+        "kvpress:press=CURPress": CURPress(ratio),
     }
+
+
+def finch(ratio, window):
+    """Without a delimiter in the text: the question has a length."""
+    press = FinchPress(ratio, rerotate_keys=False)
+    press.window_size, press.delimiter_token_id = window, -1
+    return press
 
 
 def unsketched(*shape, **options):

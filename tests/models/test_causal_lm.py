@@ -25,6 +25,7 @@ from assay.attention.lanes import Lane
 from assay.core.errors import UserError
 from assay.models.causal_lm import fingerprint, load_model, sparse, sparse_lanes
 from assay.nn.random import initialised_from, stream
+from portable import METHODS
 
 TIME, LAYERS, VOCAB = 96, 3, 50
 # Larger than a real model's: the attention of a random model should not be flat.
@@ -90,7 +91,7 @@ RULES = {
 
 
 def test_every_evict_method_is_compared_with_a_real_cache():
-    assert {name for name in attention.names() if issubclass(attention[name], Evict)} <= set(RULES)
+    assert {name for name in METHODS if issubclass(attention[name], Evict)} <= set(RULES)
 
 
 @pytest.mark.parametrize("word", RULES)
@@ -182,26 +183,26 @@ def test_keys_that_a_sliding_window_hides_from_a_pattern_are_counted(word, llama
 def test_keeping_everything_is_the_model_itself(build):
     model, ids = build(), tokens(2)
     plain = logits(model, ids)
-    for name in attention.names():
+    for name in METHODS:
         torch.testing.assert_close(logits(model, ids, name, sparsity=0.0), plain, rtol=0, atol=1e-4)
 
 
 def test_keeping_everything_is_the_model_itself_for_every_method_with_shared_keys(llama):
     ids = tokens(2)
     plain = logits(llama, ids)
-    for name in attention.names():
+    for name in METHODS:
         for budget in ({"sparsity": 0.0}, {"slots": TIME}):
             torch.testing.assert_close(logits(llama, ids, name, **budget), plain, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", attention.names())
+@pytest.mark.parametrize("name", METHODS)
 def test_later_tokens_change_no_bit_of_earlier_logits(name, llama):
     word = name + {"quest": ":dense_layers=0:page_size=4", "cab_v3": ":block_size=8", "cab_v4": ":block_size=8"}.get(
         name, ""
     )
     prefix = {"prefix": 48} if issubclass(attention[name], Prefix) else {}
     snapkv = "(snapkv:window_size=8)"
-    word += {"snapkv": ":window_size=8", "lagkv": ":lag_size=8"}.get(name, "")
+    word += {"snapkv": ":window_size=8", "lagkv": ":lag_size=8", "simlayerkv": ":threshold=0.4"}.get(name, "")
     word += f":method={snapkv}" if name in ("pyramid", "ada", "chunkkv") else ""
     ids = tokens()
     changed = torch.cat([ids[:, :70], tokens(2)[1:, 70:]], dim=1)

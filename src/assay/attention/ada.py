@@ -45,7 +45,7 @@ class Ada(PrefixOf):
             raise UserError(f"{self.name}: safeguard={self.safeguard} is a share, from 0 to 1.")
 
     def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
-        score, there = self.score(layer, length), layer.exists[:, None, :length]
+        score, there = self.score_for(layer, length, slots), layer.exists[:, None, :length]
         each = head_budgets(self.inner, layer, length, slots)  # of a layer of the pyramid
         even = torch.full(score.shape[:2], slots, device=score.device) if each is None else each
         even = even.clamp(max=length)

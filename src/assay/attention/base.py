@@ -48,6 +48,12 @@ class Method(Sized):
     registry: ClassVar[Registry] = attention
     renamed: ClassVar[dict[str, str]] = {}
     """Former names of what a method's author writes: a file that still defines one is told the new name."""
+    bounded: ClassVar[bool] = True
+    """Whether a budget bounds what is kept; where something else decides, `departure` says what the budget means."""
+    portable: ClassVar[bool] = True
+    """Whether it runs on queries, keys and values alone, without another package and a language model around it."""
+    asks_call: ClassVar[bool] = False
+    """Whether it reads how the model called the attention module (`layer.call`)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -257,6 +263,10 @@ class Prefix(Method):
         """Return the score of each key of the prefix, from what is known at its end; the highest are kept."""
         raise NotImplementedError(f"{type(self).__name__}.score")
 
+    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        """Return the same, for a method whose scores depend on how many keys are kept."""
+        return self.score(layer, length)
+
     def always(self, length: int) -> int:
         """Return how many of the latest keys of the prefix every head keeps, whatever their scores."""
         return 0
@@ -275,8 +285,8 @@ class Prefix(Method):
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         length = self.length(layer.time)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
-        known = expect(self.score(layer, length), self, "score", shape, layer.k)
         slots = budget.cache(length)
+        known = expect(self.score_for(layer, length, slots), self, "score", shape, layer.k)
         budgets = head_budgets(self, layer, length, slots)
         count = torch.tensor([slots], device=layer.q.device) if budgets is None else budgets[..., None]
         chosen = highest(known, count, layer.exists[:, None, :length])
@@ -309,8 +319,8 @@ class PrefixOf(Prefix):
         assert isinstance(self.method, Prefix)  # checked when it was made
         return replace(self.method, prefix=self.prefix)
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        return self.inner.score(layer, length)
+    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        return self.inner.score_for(layer, length, slots)
 
     def always(self, length: int) -> int:
         return self.inner.always(length)

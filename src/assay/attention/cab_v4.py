@@ -70,9 +70,9 @@ class CabV4(CurvatureSelect):
         blocks, rows = -(-layer.time // self.block_size), list[Tensor]()
         for first in range(0, layer.time, self.block_size):
             end = min(first + self.block_size, layer.time)
-            scores = rearrange(layer.scores_between(first, end), "r h g q k -> r (h g) q k")
-            visible = layer.visible[:, None, first:end, :end]
-            weights = attention_weights(scores.masked_fill(~visible, float("-inf")), layer)
+            visible = layer.visible[:, None, None, first:end, :end]
+            scores = layer.scores_between(first, end).masked_fill(~visible, float("-inf"))
+            weights = rearrange(attention_weights(scores, layer), "r h g q k -> r (h g) q k")
             row = tiles(weights, self.block_size)
             rows.append(pad(row, (0, blocks - row.shape[-1])))
         return torch.cat(rows, dim=2)

@@ -32,8 +32,8 @@ class ChunkKV(PrefixOf):
     chunk_size: int = 20
     """Keys of a chunk."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        known = self.inner.score(layer, length)
+    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        known = self.inner.score_for(layer, length, slots)
         before = length - self.always(length)  # the window stays as it is
         there = layer.exists[:, None, :before].expand_as(known[..., :before])
         sums, counts = (

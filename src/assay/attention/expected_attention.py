@@ -20,6 +20,7 @@ from torch import Tensor
 from assay.attention import attention
 from assay.attention.base import Budget, Prefix
 from assay.attention.layer import Layer
+from assay.core.errors import UserError
 
 
 @attention.register("expected_attention")
@@ -33,6 +34,8 @@ class ExpectedAttention(Prefix):
     """Positions to come over which rotations are averaged."""
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        if layer.cap is not None:
+            raise UserError(f"{self.name}: this model caps its scores, and what is expected are scores without a cap.")
         wide = torch.promote_types(layer.k.dtype, torch.float32)
         place = torch.arange(length, device=layer.q.device) - layer.start[:, None]
         later = (place >= self.num_sink_tokens)[:, None]

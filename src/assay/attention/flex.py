@@ -31,9 +31,10 @@ BLOCK = 128
 
 
 def usable(layer: Layer) -> bool:
-    """Return whether FlexAttention applies: on CUDA, the model itself hides nothing of the past, sequences are longer
-    than a block, and heads are as wide as tensor cores need."""
-    return layer.q.is_cuda and layer.mask is None and layer.time > BLOCK and layer.q.shape[-1] >= 16
+    """Return whether FlexAttention applies: on CUDA, the model itself hides nothing of the past and leaves scores as
+    they are, sequences are longer than a block, and heads are as wide as tensor cores need."""
+    fits = layer.time > BLOCK and layer.q.shape[-1] >= 16
+    return layer.q.is_cuda and layer.mask is None and layer.plain and fits
 
 
 SHAPES = 64

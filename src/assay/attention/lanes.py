@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 import torch
-from einops import reduce, repeat
+from einops import rearrange, reduce, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -28,12 +28,12 @@ from assay.attention.base import (
     head_budgets,
 )
 from assay.attention.checks import asked, expect, sound
-from assay.attention.layer import Layer
+from assay.attention.layer import Layer, attention_weights
 from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 
 SCORES_AT_ONCE = 2**26
-"""Scores computed together for cache positions, which no fused kernel handles."""
+"""Scores computed together where no fused kernel applies."""
 
 
 @dataclass(frozen=True)
@@ -310,6 +310,8 @@ def masked_attention(
     layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"] | None
 ) -> Float[Tensor, "rows heads time e"]:
     """Return softmax attention to what is kept (None: everything before); zeros if a query sees nothing."""
+    if not layer.plain:
+        return weighted_values(layer, layer.visible[:, None] if kept is None else kept)
     k, v = (repeat(x, "r h t d -> r (h g) t d", g=layer.group) for x in (layer.k, layer.v))
     return scaled_dot_product_attention(layer.q, k, v, attn_mask=kept, is_causal=kept is None, scale=layer.scale)
 
@@ -326,22 +328,30 @@ def attention_in_cache(
         raise UserError("positions inside the cache need a model with rotary positions. Use --positions absolute.")
     place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
     turned = layer.turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
-    sinks = (place < first)[:, None, None, :]
-    at_once = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time))
-    v = repeat(layer.v, "r h t d -> r (h g) t d", g=layer.group)
-    parts = []
-    for start in range(0, layer.time, at_once):
-        part = slice(start, min(start + at_once, layer.time))
-        near, far = (_scores(replace(layer, q=q), part) for q in (layer.q, turned))
-        scores = torch.where(sinks, far, near).masked_fill(~kept[:, :, part], float("-inf"))
-        parts.append(scores.softmax(-1).nan_to_num(0.0).to(v.dtype) @ v)
+    return weighted_values(layer, kept, far=replace(layer, q=turned), is_far=place < first)
+
+
+def weighted_values(
+    layer: Layer,
+    kept: Bool[Tensor, "rows heads_or_1 query key"],
+    *,
+    far: Layer | None = None,
+    is_far: Bool[Tensor, "rows key"] | None = None,
+) -> Float[Tensor, "rows heads time e"]:
+    """Return attention to what is kept, some queries at a time, for what no fused kernel computes: capped scores,
+    learned sinks, and keys that are `is_far`, whose scores are those of the layer `far`."""
+    at_once, parts = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time)), []
+    heads = 1 if kept.shape[1] == 1 else layer.k.shape[1]  # the mask is shared by all heads, or there is one per head
+    for first in range(0, layer.time, at_once):
+        end = min(first + at_once, layer.time)
+        scores = layer.scores_between(first, end)
+        if far is not None and is_far is not None:
+            scores = torch.where(is_far[:, None, None, None, :end], far.scores_between(first, end), scores)
+        hidden = ~rearrange(kept[:, :, first:end, :end], "r (h g) q k -> r h g q k", h=heads)
+        weights = attention_weights(scores.masked_fill(hidden, float("-inf")), layer)
+        mixed = weights.to(layer.v.dtype) @ layer.v[:, :, None, :end]
+        parts.append(rearrange(mixed, "r h g q e -> r (h g) q e"))
     return torch.cat(parts, dim=2)
-
-
-def _scores(layer: Layer, queries: slice) -> Float[Tensor, "rows heads query key"]:
-    wide = torch.promote_types(layer.q.dtype, torch.float32)
-    k = repeat(layer.k, "r h t d -> r (h g) t d", g=layer.group)
-    return (layer.q[:, :, queries].to(wide) * layer.factor) @ k.to(wide).mT
 
 
 def checked(lanes: Sequence[Lane], layer: Layer) -> int:

@@ -7,12 +7,29 @@ from functools import cached_property
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
 """Rotates queries or keys further by so many positions each; models with rotary positions provide it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """How a language model called an attention module, for methods that ask for more than queries, keys and values."""
+
+    model: nn.Module
+    module: nn.Module
+    hidden: Float[Tensor, "rows time d_model"]
+    rotary: tuple[Float[Tensor, "rows_or_1 time d"], ...] | None
+    """Cosines and sines of the positions."""
+
+    def __getitem__(self, rows: slice | Tensor) -> "Call":
+        """Return the same call for some of the sequences."""
+        every = len(self.hidden)
+        rotary = self.rotary and tuple(part.expand(every, -1, -1)[rows] for part in self.rotary)
+        return replace(self, hidden=self.hidden[rows], rotary=rotary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +49,12 @@ class Layer:
     """Number of layers in the model."""
     turn: Turn | None = None
     """The model's rotary positions; None: queries and keys are not rotated."""
+    cap: float | None = None
+    """Scores s become cap tanh(s / cap), as in Gemma 2; None: they stay."""
+    sinks: Float[Tensor, " heads"] | None = None
+    """Learned scores of a key without a value, one for each query head, as in gpt-oss; None: there is no such key."""
+    call: Call | None = None
+    """How the model called the layer; only for methods that ask for it (`asks_call`)."""
 
     def check(self) -> None:
         """Raise UserError for a model that is not causal."""
@@ -41,7 +64,8 @@ class Layer:
     def __getitem__(self, rows: slice | Tensor) -> "Layer":
         """Return the same layer for some of the sequences."""
         mask = None if self.mask is None else self.mask[rows]
-        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], mask=mask)
+        call = None if self.call is None else self.call[rows]
+        return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], mask=mask, call=call)
 
     @property
     def rows(self) -> int:
@@ -55,6 +79,11 @@ class Layer:
     def group(self) -> int:
         """Query heads that share one KV head."""
         return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def plain(self) -> bool:
+        """Whether attention is a softmax of scaled dot products and nothing else, as fused kernels compute it."""
+        return self.cap is None and self.sinks is None
 
     @property
     def factor(self) -> float:
@@ -83,15 +112,18 @@ class Layer:
 
     @cached_property
     def scores(self) -> Float[Tensor, "rows heads query key"]:
-        """Scaled dot products, with hidden keys at minus infinity."""
+        """Scores of all queries and keys, with hidden keys at minus infinity."""
         scores = rearrange(self.scores_between(0, self.time), "r h g q k -> r (h g) q k")
         return scores.masked_fill(~self.visible[:, None], float("-inf"))
 
     def scores_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
-        """Return scaled dot products of queries first..end-1 with keys before `end`, later keys not hidden."""
+        """Return scaled dot products of queries first..end-1 with keys before `end`, capped where the model caps them,
+        later keys not hidden."""
         wide = torch.promote_types(self.q.dtype, torch.float32)
         q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(wide)
         scores = (q * self.factor) @ self.k[:, :, :end].to(wide).mT
+        if self.cap is not None:
+            scores = self.cap * torch.tanh(scores / self.cap)
         return rearrange(scores, "r h (g q) k -> r h g q k", g=self.group)
 
     def unturned(self, x: Float[Tensor, "rows some_heads some d"]) -> Float[Tensor, "rows some_heads some d"]:
@@ -102,7 +134,13 @@ class Layer:
         return self.turn(x, -place.expand(len(x), -1))
 
 
-def attention_weights(scores: Float[Tensor, "*queries key"], layer: Layer) -> Float[Tensor, "*queries key"]:
-    """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does."""
+def attention_weights(
+    scores: Float[Tensor, "rows kv_heads group query key"], layer: Layer
+) -> Float[Tensor, "rows kv_heads group query key"]:
+    """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does. Learned
+    sinks take their part of it."""
+    if layer.sinks is not None:
+        sinks = rearrange(layer.sinks, "(h g) -> h g 1 1", g=layer.group).to(scores.dtype)
+        return torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1).softmax(-1)[..., :-1]
     weights = scores.softmax(-1)
     return weights if layer.mask is None else weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)

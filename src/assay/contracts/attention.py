@@ -95,8 +95,12 @@ def has_the_density_it_declares(method: Method) -> None:
 
 
 def stays_within_its_budgets(method: Method) -> None:
-    """No head of a cache holds more keys than its budget, and all layers and heads together no more than the total."""
+    """No head of a cache holds more keys than its budget, and all layers and heads together no more than the total. A
+    method that is not `bounded` says in its row's name what the budget means."""
     if not isinstance(method, Evict | Prefix):
+        return
+    if not method.bounded:
+        assert method.departure, "it is not bounded by its budget, and its row does not say so (`departure`)"
         return
     layer = _layer(_time(method))
     length = method.length(layer.time) if isinstance(method, Prefix) else layer.time
@@ -154,7 +158,7 @@ def is_not_another_method_by_name(method: Method) -> None:
     """On the same layer no other name gives the same mask."""
     kept = _mask_of(method)
     for name in attention.names():
-        if name == method.name:
+        if name == method.name or not attention[name].portable:
             continue
         try:
             other = _mask_of(attention[name]())

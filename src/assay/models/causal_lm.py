@@ -5,12 +5,12 @@
         logits = model(ids, use_cache=False).logits
     print(usage.attended / usage.visible)          # the density that was realised
 
-Attention goes through transformers' attention interface, so that any model that uses it can be made sparse; the
-model's own mask (padding, a sliding window) is kept to. Inside `sparse_lanes` the rows of a batch are the sequences of
-the first lane, then those of the second, and so on. transformers is in the extra `lm`.
+Attention is taken over where the model asks for it (taking_over.py), so that most models can be made sparse; the
+model's own mask (padding, a sliding window), capped scores and learned sinks are kept to. Inside `sparse_lanes` the
+rows of a batch are the sequences of the first lane, then those of the second, and so on. transformers is in the extra
+`lm`.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -26,20 +25,16 @@ from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
 from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Usage, attend
-from assay.attention.layer import Layer, Turn
+from assay.attention.layer import Call, Layer
 from assay.core.errors import UserError
 from assay.core.files import is_there
-from assay.data.language_model import WEIGHTS, check_context, transformers
+from assay.core.plugin import plugins_in
+from assay.data.language_model import WEIGHTS, check_context
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
-
-IMPLEMENTATION = "assay_sparse"
-"""Name under which it is registered in transformers' attention interface."""
-CHANGES_SCORES = {"softcap": "caps its scores", "s_aux": "has learned sinks", "position_bias": "adds a bias to scores"}
-"""Options of the interface that change scores; methods see only queries and keys and would have to ignore them."""
-PLAIN_ROTARY = ("default", "linear", "llama3")
-"""Kinds of rotary positions whose frequencies do not depend on the length."""
+from assay.models.layout import Layout, layout_of
+from assay.models.taking_over import taking_over
 
 
 def check_model(name: str, *, context: int, revision: str | None = None) -> None:
@@ -74,116 +69,78 @@ def sparse(
 def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
     """Let rows of a batch attend by the lane they belong to, inside the block. The model is restored on leaving, also
     after an error; a nested block takes over until it ends."""
-    _register()
-    if not getattr(model, "_can_set_attn_implementation", lambda: False)():
-        raise UserError(f"{type(model).__name__} does not use transformers' attention interface: it cannot be changed.")
-    state = State(
-        tuple(lanes), [Usage() for _ in lanes], count, _rotary(model), any(map(_frequencies, model.modules()))
-    )
-    configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
-    before = {key: config._attn_implementation_internal for key, config in configs.items()}
-    outer = {key: _ACTIVE.get(key) for key in configs}
+    state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model))
     # Hook the body, which runs whether or not logits are wanted.
-    watch = getattr(model, "base_model", model).register_forward_hook(state.check_used)
+    hooks = [getattr(model, "base_model", model).register_forward_hook(state.check_used)]
+    if any(part.asks_call for lane in lanes for part in plugins_in(lane.method) if isinstance(part, Method)):
+        parts = [part for part in model.modules() if hasattr(part, "layer_idx")]
+        hooks += [part.register_forward_pre_hook(state.note_call, with_kwargs=True) for part in parts]
     try:
-        model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
-        _ACTIVE.update(dict.fromkeys(configs, state))
-        with numbers() as state.numbers:
+        with taking_over(model, state.attend), numbers() as state.numbers:
             yield state.usage
     finally:
-        watch.remove()
-        for key, config in configs.items():
-            config._attn_implementation_internal = before[key]
-            if (held := outer[key]) is None:
-                _ACTIVE.pop(key, None)
-            else:
-                _ACTIVE[key] = held
+        for hook in hooks:
+            hook.remove()
+
+
+def model_layout(model: nn.Module) -> Layout:
+    """Return which layers of a model attend, and how they rotate by positions."""
+    body = getattr(model, "base_model", model)
+
+    def run(looking: Any, inputs: dict[str, Tensor]) -> None:
+        with taking_over(model, lambda module, q, k, v, *_, **__: looking(module, q, k, v)):
+            body(**inputs, use_cache=False)
+
+    return layout_of(model, run)
 
 
 @dataclass
 class State:
-    """Tells the attention of a model what to do inside a block."""
+    """Computes the attention of a model inside a block."""
 
     lanes: tuple[Lane, ...]
     usage: list[Usage]
     count: bool
-    rotary: nn.Module | None
-    """The rotary embedding, if its positions can be counted anew."""
-    rotates: bool
-    """Whether the model has rotary positions of any kind."""
-    layers: set[int] = field(default_factory=set)
-    """Indices of the layers that called the attention function."""
+    model: nn.Module
+    layout: Layout
+    used: bool = False
+    """Whether a layer has asked for attention."""
     numbers: Numbers = field(default_factory=Numbers)
+    calls: dict[int, Call] = field(default_factory=dict)
+    """The latest call of each attention module, by its id, for methods that ask."""
+
+    def note_call(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        hidden = named.get("hidden_states", args[0] if args else None)
+        self.calls[id(module)] = Call(self.model, module, hidden, named.get("position_embeddings"))
 
     def check_used(self, model: nn.Module, *_: Any) -> None:
         """Raise, after a forward pass, if scores were NaN or no layer called the attention function."""
         self.numbers.raise_for_none()
-        if not self.layers:
+        if not self.used:
             raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
 
-    def turn(self, module: nn.Module) -> Turn | None:
-        """Return a function that rotates queries further, by the model's own rotary embedding."""
-        apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-        rotary = self.rotary
-        if rotary is None or apply is None:
-            return _not_known if self.rotates else None
-
-        # Local and global layers may have rotary positions each of their own, as those of Gemma 3.
-        own = isinstance(rotary.rope_type, dict)
-        config: Any = module.config
-        kind = [config.layer_types[module.layer_idx]] if own else []
-        scaling = getattr(rotary, f"{kind[0]}_attention_scaling" if own else "attention_scaling")
-
-        def turned(q: Tensor, positions: Tensor) -> Tensor:
-            cos, sin = rotary(q, positions, *kind)
-            if cos.shape[-1] != q.shape[-1]:
-                raise UserError("positions cannot be counted anew: this model rotates only part of its channels.")
-            return apply(q, q, cos / scaling, sin / scaling)[0]
-
-        return turned
-
-
-_ACTIVE: dict[int, State] = {}
-"""State by the id of the config that an attention module holds."""
-
-
-def _register() -> None:
-    """Register with transformers at the first use."""
-    library = transformers()
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    library.AttentionInterface.register(IMPLEMENTATION, sparse_attention)
-    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
-
-
-def sparse_attention(
-    module: nn.Module,
-    query: Float[Tensor, "rows heads time d"],
-    key: Float[Tensor, "rows kv_heads key d"],
-    value: Float[Tensor, "rows kv_heads key e"],
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[Float[Tensor, "rows time heads e"], None]:
-    """Compute attention in place of transformers' own."""
-    state = _ACTIVE.get(id(module.config))
-    if state is None:
-        raise UserError(f"'{IMPLEMENTATION}' is for use inside `with sparse(model, ...)`.")
-    if query.shape[2] != key.shape[2]:
-        raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
-    for option, what in CHANGES_SCORES.items():
-        if options.get(option) is not None:
-            raise UserError(f"{type(module).__name__} {what}: attention methods do not know that.")
-    if not options.get("is_causal", getattr(module, "is_causal", True)):
-        raise UserError(f"{type(module).__name__} is not causal attention.")
-    index = int(module.layer_idx)  # type: ignore[arg-type]
-    state.layers.add(index)
-    mask, config = _mask(attention_mask, len(query)), module.config
-    layers = int(getattr(config, "num_hidden_layers", 1))
-    layer = Layer(query, key, value, mask, index, scaling, layers, state.turn(module))
-    _check_padding(state.lanes, layer)
-    output = attend(state.lanes, layer, usage=state.usage if state.count else None)
-    return rearrange(output, "r h t e -> r t h e").contiguous(), None
+    def attend(
+        self,
+        module: nn.Module,
+        q: Float[Tensor, "rows heads time d"],
+        k: Float[Tensor, "rows kv_heads key d"],
+        v: Float[Tensor, "rows kv_heads key e"],
+        mask: Tensor | None,
+        *,
+        scale: float | None = None,
+        cap: float | None = None,
+        sinks: Float[Tensor, " heads"] | None = None,
+    ) -> Float[Tensor, "rows heads time e"]:
+        """Return the output of attention in a layer."""
+        if q.shape[2] != k.shape[2]:
+            raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
+        self.used = True
+        index = int(module.layer_idx)  # type: ignore[arg-type]
+        place, turns = self.layout.place(index), self.layout.turns
+        call = self.calls.pop(id(module), None)
+        layer = Layer(q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call)
+        _check_padding(self.lanes, layer)
+        return attend(self.lanes, layer, usage=self.usage if self.count else None)
 
 
 def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:
@@ -209,22 +166,3 @@ def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | N
     if given.shape[1] != 1:
         raise UserError("the model has a mask for each head: attention methods know one for all.")
     return given[:, 0].expand(rows, -1, -1)
-
-
-def _not_known(q: Tensor, positions: Tensor) -> Tensor:
-    raise UserError(f"positions can be counted anew for rotary positions of the kinds {', '.join(PLAIN_ROTARY)} alone.")
-
-
-def _rotary(model: nn.Module) -> nn.Module | None:
-    """Return the rotary embedding, if one module with constant frequencies serves all layers."""
-    found = [part for part in model.modules() if _frequencies(part)]
-    kinds = {kind for part in found for kind in _frequencies(part)}
-    return found[0] if len(found) == 1 and kinds <= set(PLAIN_ROTARY) else None
-
-
-def _frequencies(part: nn.Module) -> tuple[str, ...]:
-    """The kinds of rotary positions that a module gives, one or one for each kind of layer."""
-    kind: Any = getattr(part, "rope_type", "default" if hasattr(part, "inv_freq") else None)
-    if isinstance(kind, dict):
-        return tuple(kind.values())
-    return (kind,) if kind and hasattr(part, "attention_scaling") else ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.attention import attention
+from portable import METHODS
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_a_page_without_a_place_for_them_is_an_error(masks):
 
 def test_every_method_has_a_picture_of_its_own(masks):
     drawn = masks.drawn()
-    pictures = {name: masks.picture(name) for name in attention.names()}
+    pictures = {name: masks.picture(name) for name in METHODS}
     assert all(name in drawn.split() for name in pictures)
     assert len({"\n".join(rows) for _, _, *rows in pictures.values()}) == len(pictures)
     assert pictures["window"][2 + 6] == "..#####" and pictures["dense"][-1] == "#" * masks.TIME

@@ -9,7 +9,7 @@ from assay.attention.base import Budget
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
 from assay.data.text import load_corpus
-from assay.models.causal_lm import load_model, load_tokenizer, sparse
+from assay.models.causal_lm import load_model, load_tokenizer, sparse, sparse_lanes
 from assay.studies.perplexity.scoring import Pass, Scorer, metrics
 from assay.studies.perplexity.windows import spans_of, windows_of
 
@@ -86,14 +86,28 @@ def test_a_curve_by_place_counts_every_token(tallies, spans):
     assert sum(tallies[0].by_place["tokens"]) == tokens and tallies[0].by_place["tokens"][:4] == [10, 10, 20, 40]
 
 
-def test_a_model_that_does_more_to_its_logits_is_refused(model, monkeypatch):
+def changed_logits(model, monkeypatch, change):
     plain = type(model).forward
 
-    def scaled(self, *args, **kwargs):
+    def changed(self, *args, **kwargs):
         out = plain(self, *args, **kwargs)
-        out.logits = out.logits * 0.5
+        out.logits = change(out.logits)
         return out
 
-    monkeypatch.setattr(type(model), "forward", scaled)
-    with pytest.raises(UserError, match="scales or caps its logits"):
+    monkeypatch.setattr(type(model), "forward", changed)
+
+
+def test_a_model_that_scales_and_caps_its_logits_is_scored_by_what_it_gives(model, spans, monkeypatch):
+    changed_logits(model, monkeypatch, lambda logits: 3 * torch.tanh(logits / 6))
+    window = next(windows_of(spans.found, context=64, bos=0))
+    with sparse_lanes(model, LANES[:1]):
+        [(_, _, nll, _)] = Scorer(model, torch.device("cpu"))(LANES[:1], [window])
+    with torch.no_grad():
+        logits = model(window.inputs[None], use_cache=False).logits[0]
+    torch.testing.assert_close(nll, cross_entropy(logits, window.targets, reduction="none"), rtol=0, atol=1e-5)
+
+
+def test_a_model_whose_logits_need_more_than_a_hidden_state_is_refused(model, monkeypatch):
+    changed_logits(model, monkeypatch, lambda logits: logits.cumsum(1))
+    with pytest.raises(UserError, match="of more than its hidden state"):
         Scorer(model, torch.device("cpu"))

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from assay.attention import attention
 from assay.attention.base import Budget, Method
 from assay.attention.lanes import Lane, Usage
-from assay.core.errors import UserError
-from assay.models.causal_lm import sparse_lanes
+from assay.models.causal_lm import model_layout, sparse_lanes
+from assay.models.logits import Logits
 from assay.studies.perplexity.windows import Spans, Window
 
 TOKENS_AT_ONCE = 128
@@ -84,20 +84,8 @@ class Scorer:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.model, self.device = model, device
-        self.body: nn.Module = model.base_model  # type: ignore[assignment]
-        self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-        self._check_head()
-
-    @torch.no_grad()
-    def _check_head(self) -> None:
-        """Raise for a model that changes logits after its head: here they come from the head alone, in pieces."""
-        ids = torch.arange(8, device=self.device)[None]
-        whole = self.model(ids, use_cache=False).logits.float()
-        pieces = self.head(self.body(ids, use_cache=False)[0]).float()
-        if not whole.isfinite().all():
-            raise UserError(f"{type(self.model).__name__} gives logits that are not finite: look at its weights.")
-        if not torch.allclose(whole, pieces, rtol=1e-2, atol=1e-2):
-            raise UserError(f"{type(self.model).__name__} scales or caps its logits, which is not supported yet.")
+        self.logits = Logits(model)
+        self.body = self.logits.body
 
     @torch.no_grad()
     def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[tuple[int, Window, Tensor, Tensor]]:
@@ -121,7 +109,7 @@ class Scorer:
         return [(lane, window, nll[lane, i], kl[lane, i]) for lane in places for i, window in enumerate(windows)]
 
     def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
-        return self.head(hidden).float().log_softmax(-1)
+        return self.logits(hidden).float().log_softmax(-1)
 
 
 class Pass:
@@ -182,10 +170,8 @@ def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module
     sums = {key: [tally.sums[key][number] for number in only] for key in SUMS}
     sums |= {key: [float(getattr(span, key)) for span in found] for key in ("chars", "bytes", "words")}
     tokens, nll = sum(sums["tokens"]), sum(sums["nll"])
-    config: Any = model.config
-    text = config.get_text_config()
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    usage = tally.usage
+    width, usage = model_layout(model).vector, tally.usage
+    dtype: Any = model.dtype
     return {
         "cross_entropy": nll / tokens if tokens else None,
         "perplexity": math.exp(min(nll / tokens, 700.0)) if tokens else None,
@@ -202,6 +188,6 @@ def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module
             "windows": tally.windows,
             "tokens": tally.windows * tally.queries,
         },
-        "vector_bytes": width * model.dtype.itemsize,
-        "dtype": str(model.dtype).removeprefix("torch."),
+        "vector_bytes": width * dtype.itemsize,
+        "dtype": str(dtype).removeprefix("torch."),
     }

@@ -1,0 +1,59 @@
+"""FINCH (Corallo and Papotti 2024, TACL 12) lets the question at the end of a prompt choose what is kept of it.
+
+    score_j = mean over the question's queries t of n_t a_tj,    a_tj the attention of query t to key j, of n_t in sight
+
+    question_size=2, keys 0 1 2 3     a = .1 .2 .4 .3            n = 3 and 4: the weights of a query that sees more keys
+                                          .1 .1 .3 .3 .2         are smaller, and count for more
+
+The question's own keys always stay. Nothing is averaged over neighbours, as SnapKV does.
+
+Differs from the paper: the prompt is read at once, where the authors read it in pieces, each with the question behind
+it and cut down before the next one comes; keys keep their positions, where theirs move up. Where query heads share
+keys, the mean over the group decides. A text has no question: the end of its first half stands for one, so that
+`question_size` is the number of its tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import reduce
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.attention import attention
+from assay.attention.base import Budget, Prefix
+from assay.attention.layer import Layer, attention_weights
+from assay.core.errors import UserError
+
+
+@attention.register("finch")
+@dataclass(frozen=True, kw_only=True)
+class Finch(Prefix):
+    """Keeps the keys of a prompt that the question at its end attends to."""
+
+    question_size: int = 16
+    """Tokens of the question, the last of the prefix."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.question_size < 1:
+            raise UserError(f"{self.name}: question_size={self.question_size} is at least 1.")
+
+    @property
+    def departure(self) -> str:
+        return "absolute positions"
+
+    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+        first = max(0, length - self.question_size)
+        visible = layer.visible[:, None, None, first:length, :length]
+        scores = layer.scores_between(first, length).masked_fill(~visible, float("-inf"))
+        weights = attention_weights(scores, layer) * visible.sum(-1, keepdim=True)
+        votes = reduce(weights[..., :first], "r h g q k -> r h k", "mean")
+        question = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)
+        return torch.cat([votes, question], dim=-1)
+
+    def always(self, length: int) -> int:
+        return min(length, self.question_size)
+
+    def check(self, time: int, budget: Budget) -> None:
+        self.require(time, budget, self.question_size, f"fewer than its question of {self.question_size}")
