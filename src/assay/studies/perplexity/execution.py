@@ -16,6 +16,7 @@ from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
+from assay.studies.perplexity.probing import PROBE, probe_spans
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
 from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
@@ -42,7 +43,7 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
     only = range(options["shard"], len(spans.found), options["shards"])
     lanes, refused = dict[Run, Lane](), dict[Run, str]()
     for run in runs:
-        lane = lane_of(run.options)
+        lane = lane_of(run.options, spans.prefix)
         try:
             lane.check(options["context"])
             lanes[run] = lane
@@ -53,9 +54,9 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
         yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, device, saved)
 
 
-def lane_of(options: Any) -> Lane:
-    """The lane of a run."""
-    prefix = options["context"] // 2 if options["protocol"] == "prefix" else 0
+def lane_of(options: Any, prefix: int | None = None) -> Lane:
+    """The lane of a run; a prefix is half of the window, unless its length is given."""
+    prefix = (prefix or options["context"] // 2) if options["protocol"] == "prefix" else 0
     method, budget = attention.load(options["method"]), Budget(**options["budget"])
     return Lane(method, budget, options["positions"], options["chunk"], prefix)
 
@@ -79,7 +80,8 @@ def _scored(
     windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=lanes[first].prefix))
 
     def start() -> Pass:
-        return Pass(list(lanes.values()), context=context, clusters=len(spans.found))
+        answers = PROBE in options["dataset"]
+        return Pass(list(lanes.values()), context=context, clusters=len(spans.found), answers=answers)
 
     def take_up(fresh: Pass, saved: Checkpoint) -> None:
         for run, lane in lanes.items():
@@ -99,7 +101,7 @@ def _scored(
     for run, lane in lanes.items():
         tally = going.tally(lane)
         found = metrics(tally, spans, only=only, model=scorer.model, method=lane.method)
-        yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
+        yield Outcome(run, found | _texts(run, spans, only), cost=_cost(tally, device))
 
 
 @lru_cache(maxsize=1)
@@ -120,14 +122,18 @@ def spans_for(dataset: str, model: str, context: int, seed: int) -> Spans:
     tokenizer = tokenizer_for(spec["name"], spec["revision"])
     if options["name"] == COPY:
         return copy_spans(tokenizer, context=context, seed=seed)
+    if PROBE in options:
+        return probe_spans(options, tokenizer, context=context, seed=seed)
     corpus = load_corpus(options["name"], limit=options["max_samples"])
     chosen = {key: options[key] for key in ("longest", "max_samples", "max_windows")}
     return spans_of(corpus, tokenizer, **chosen)
 
 
-def _texts(run: Run, spans: Spans) -> dict[str, Any]:
+def _texts(run: Run, spans: Spans, only: Sequence[int]) -> dict[str, Any]:
     """Describe the texts that were scored."""
     options = run.options["dataset"]
+    if PROBE in options:
+        return {"depths": [spans.found[number].depth for number in only]}
     if options["name"] == COPY:
         return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
     corpus = load_corpus(options["name"], limit=options["max_samples"])

@@ -27,6 +27,7 @@ from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
 from assay.studies.perplexity.memory import memory
+from assay.studies.perplexity.probing import check_probes, probe_cells
 from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
@@ -105,6 +106,13 @@ class Perplexity(Study):
     """Most documents of each text: 100; or by name: c4=1000 pg19=100."""
     max_windows: int = 0
     """Most windows of the longest context per document; 0: all."""
+    probes: tuple[str, ...] = ()
+    """Probes with exact answers: passkey, needle, multi_key, ..., or all; at every context length and budget. Without a
+    text: --datasets with no name behind it."""
+    probe_depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Depths of what a probe asks for: 0 is the start of the context, 1 its end."""
+    probe_samples: int = 5
+    """Texts of a probe at each depth."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
     description: str = ""
@@ -125,7 +133,7 @@ class Perplexity(Study):
         if self.longest > self.max_length:
             raise UserError(f"a context of {self.longest} is over --max-length {self.max_length}.")
         odd = sorted({context for context, _ in self.points() if self.longest % context})
-        if odd and set(self.datasets) != {COPY}:
+        if odd and set(self.datasets) - {COPY}:
             raise UserError(
                 f"--context-lengths: {', '.join(map(str, odd))} does not divide the longest, {self.longest}. The same "
                 "tokens are scored at each length, in whole windows: choose lengths such as 512 1024 2048."
@@ -137,6 +145,7 @@ class Perplexity(Study):
         if self.chunk < 1 or self.max_windows < 0:
             raise UserError("--chunk is at least 1, --max-windows at least 0.")
         read_limits(self.max_samples, self.datasets)
+        check_probes(self)
         for level in (*self.sparsity_levels, self.fixed_sparsity):
             Budget(sparsity=level)
         for slots in self.budgets:
@@ -209,6 +218,9 @@ class Perplexity(Study):
             for method in self.chosen()
             for shard in range(SHARDS)
         ]
+        cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
+        if not cells:
+            raise UserError("nothing to measure: no text (--datasets) and no probe (--probes).")
         self._check_heard()
         runs = [self.cell(seed=self.seed, **shared, **cell) for cell in cells]
         return list({run.id: run for run in runs}.values())

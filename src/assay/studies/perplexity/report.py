@@ -9,6 +9,7 @@ from typing import Any
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
+from assay.studies.perplexity.cells import cells
 from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import documents_of, entries
 from assay.studies.perplexity.figures import (
@@ -22,7 +23,8 @@ from assay.studies.perplexity.figures import (
     table_3,
 )
 from assay.studies.perplexity.findings import sentences
-from assay.studies.perplexity.sweeps import Sweeps
+from assay.studies.perplexity.probe_report import report_probes, split
+from assay.studies.perplexity.sweeps import Sweeps, guessed_sweeps
 
 NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
@@ -59,7 +61,8 @@ def report(
     sweeps: Sweeps | None = None,
     verbose: bool = False,
 ) -> None:
-    documents = documents_of(records, name=name, description=description, sweeps=sweeps)
+    texts, probed = split(records)
+    documents = documents_of(texts, name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     _say(documents, names, [label in drawn for label in names], out)
@@ -79,6 +82,9 @@ def report(
         for dataset in document["results"] if label in drawn else ():
             with out.about(" ".join(of_all(len(drawn), len(names)))):
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
+    for number, own in enumerate(probed.values(), start=1):
+        label = _plain(name) if len(probed) == 1 else f"{_plain(name)}_{number}"
+        report_probes(own, out, name=label, sweeps=sweeps or guessed_sweeps(cells(own)))
 
 
 def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:

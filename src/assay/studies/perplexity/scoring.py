@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.attention import attention
@@ -29,8 +29,13 @@ PLACES = 32
 """Classes of positions in the curve of the loss: 0, 1, 2-3, 4-7, ..."""
 DENSE = Lane(attention["dense"](), Budget(sparsity=0.0))
 SUMS = ("tokens", "nll", "kl", "hits", "hit_nll")
+ANSWERS = ("right", "exact")
+"""More sums, of probes: tokens of the answer that are the likeliest, and texts in which all are."""
 STATE = ("sums", "by_place", "seconds", "windows")
 """Fields of a tally in a checkpoint, besides the usage."""
+
+
+Scored = tuple[int, Window, Tensor, Tensor, Tensor | None]
 
 
 @dataclass
@@ -40,6 +45,8 @@ class Tally:
     clusters: int
     queries: int
     """Queries of a window whose reads are counted: those of a dense prefix are not."""
+    more: tuple[str, ...] = ()
+    """Sums besides SUMS."""
     sums: dict[str, list[float]] = field(default_factory=dict)
     by_place: dict[str, list[float]] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
@@ -47,18 +54,25 @@ class Tally:
     windows: int = 0
 
     def __post_init__(self) -> None:
-        self.sums = {key: [0.0] * self.clusters for key in SUMS}
+        self.sums = {key: [0.0] * self.clusters for key in (*SUMS, *self.more)}
         self.by_place = {key: [0.0] * PLACES for key in ("tokens", "nll")}
 
-    def add(self, window: Window, nll: Float[Tensor, " time"], kl: Float[Tensor, " time"]) -> None:
+    def add(
+        self,
+        window: Window,
+        nll: Float[Tensor, " time"],
+        kl: Float[Tensor, " time"],
+        right: Bool[Tensor, " time"] | None = None,
+    ) -> None:
         self.windows += 1
-        scored, hits = window.scored, window.scored & window.hits
-        found = (scored.sum(), nll[scored].sum(), kl[scored].sum(), hits.sum(), nll[hits].sum())
-        for key, value in zip(SUMS, found, strict=True):
+        asked, hits = window.scored, window.scored & window.hits
+        found = [asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()]
+        found += [] if right is None else [right[asked].sum(), right[asked].all()]
+        for key, value in zip((*SUMS, *self.more), found, strict=True):
             self.sums[key][window.span] += float(value)
-        places = torch.arange(len(nll))[scored]
+        places = torch.arange(len(nll))[asked]
         classes = places.clamp(min=1).log2().floor().long() + (places > 0)
-        for key, values in (("tokens", torch.ones_like(nll)[scored]), ("nll", nll[scored])):
+        for key, values in (("tokens", torch.ones_like(nll)[asked]), ("nll", nll[asked])):
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
 
@@ -100,16 +114,20 @@ class Scorer:
             raise UserError(f"{type(self.model).__name__} scales or caps its logits, which is not supported yet.")
 
     @torch.no_grad()
-    def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[tuple[int, Window, Tensor, Tensor]]:
-        """(lane, window, nll, KL from dense) for windows of one length; lane 0 must be dense."""
+    def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[Scored]:
+        """(lane, window, nll, KL from dense, for probes whether a token is the likeliest one) for windows of one
+        length; lane 0 must be dense. Where no window has a scored token, the numbers are 0."""
+        answers = windows[0].answers
         ids, targets = (torch.stack([getattr(w, key) for w in windows]) for key in ("inputs", "targets"))
         ids, targets = ids.to(self.device), targets.to(self.device)
         hidden = self.body(ids.repeat(len(lanes), 1), use_cache=False)[0]
         hidden = rearrange(hidden, "(lane window) t d -> lane window t d", lane=len(lanes))
-        nll = torch.empty(len(lanes), len(windows), ids.shape[1])
-        kl = torch.zeros_like(nll)
+        nll = torch.zeros(len(lanes), len(windows), ids.shape[1])
+        kl, right = torch.zeros_like(nll), torch.zeros_like(nll, dtype=torch.bool)
         for start in range(0, ids.shape[1], TOKENS_AT_ONCE):
             part = slice(start, start + TOKENS_AT_ONCE)
+            if not any(window.scored[part].any() for window in windows):
+                continue
             dense = self.log_probabilities(hidden[0, :, part])
             chances = dense.exp()
             for lane in range(len(lanes)):
@@ -117,8 +135,13 @@ class Scorer:
                 nll[lane, :, part] = -own.gather(-1, targets[:, part, None])[..., 0].cpu()
                 if lane:
                     kl[lane, :, part] = (chances * (dense - own)).sum(-1).clamp(min=0).cpu()
-        places = range(len(lanes))
-        return [(lane, window, nll[lane, i], kl[lane, i]) for lane in places for i, window in enumerate(windows)]
+                if answers:
+                    right[lane, :, part] = (own.argmax(-1) == targets[:, part]).cpu()
+        return [
+            (lane, window, nll[lane, i], kl[lane, i], right[lane, i] if answers else None)
+            for lane in range(len(lanes))
+            for i, window in enumerate(windows)
+        ]
 
     def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
         return self.head(hidden).float().log_softmax(-1)
@@ -128,7 +151,7 @@ class Pass:
     """Runs lanes through the windows of a text: how many are done, and each lane's tally. Lanes that are dense at this
     context share the dense one's."""
 
-    def __init__(self, lanes: Sequence[Lane], *, context: int, clusters: int) -> None:
+    def __init__(self, lanes: Sequence[Lane], *, context: int, clusters: int, answers: bool = False) -> None:
         for lane in lanes:
             lane.check(context)
         self.context, self.done = context, 0
@@ -136,7 +159,8 @@ class Pass:
         self.dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
         self.different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
         every = [self.dense, *self.different]
-        self.tallies = {lane: Tally(clusters, context - lane.first_sparse(context)) for lane in every}
+        more = ANSWERS if answers else ()
+        self.tallies = {lane: Tally(clusters, context - lane.first_sparse(context), more) for lane in every}
 
     def run(self, scorer: Scorer, windows: Iterable[Window], *, batch: int = 1) -> Iterator[int]:
         """Score what is left of the windows, some at a time; yields how many are done."""
@@ -144,29 +168,26 @@ class Pass:
         parts = [different[i : i + LANES_AT_ONCE] for i in range(0, max(1, len(different)), LANES_AT_ONCE)]
         for group in batched(islice(windows, self.done, None), batch):
             for number, some in enumerate(parts):
-                _score_group(scorer, [self.dense, *some], group, self.tallies, first=number == 0)
+                self._score(scorer, [self.dense, *some], group, first=number == 0)
             self.done += len(group)
             yield self.done
 
+    def _score(self, scorer: Scorer, lanes: Sequence[Lane], group: Sequence[Window], *, first: bool) -> None:
+        start = time.perf_counter()
+        with sparse_lanes(scorer.model, lanes) as usages:
+            for number, *found in scorer(lanes, group):
+                if number or first:  # many lanes take several passes, each with the dense one, which counts once
+                    self.tallies[lanes[number]].add(*found)
+        share = (time.perf_counter() - start) / len(lanes)
+        for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
+            if number or first:
+                tally = self.tallies[lane]
+                tally.seconds += share
+                for key, value in vars(usage).items():
+                    setattr(tally.usage, key, getattr(tally.usage, key) + value)
+
     def tally(self, lane: Lane) -> Tally:
         return self.tallies[self.dense if lane.is_dense(self.context) else lane]
-
-
-def _score_group(
-    scorer: Scorer, lanes: Sequence[Lane], group: Sequence[Window], tallies: dict[Lane, Tally], *, first: bool
-) -> None:
-    start = time.perf_counter()
-    with sparse_lanes(scorer.model, lanes) as usages:
-        for number, window, nll, kl in scorer(lanes, group):
-            if number or first:  # many lanes take several passes, each with the dense one, which counts once
-                tallies[lanes[number]].add(window, nll, kl)
-    share = (time.perf_counter() - start) / len(lanes)
-    for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
-        if number or first:
-            tally = tallies[lane]
-            tally.seconds += share
-            for key, value in vars(usage).items():
-                setattr(tally.usage, key, getattr(tally.usage, key) + value)
 
 
 def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
@@ -179,7 +200,7 @@ def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
 def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module, method: Method) -> dict[str, Any]:
     """The metrics of a lane's record: plain sums over the clusters of its shard, so that shards can be pooled."""
     found = [spans.found[number] for number in only]
-    sums = {key: [tally.sums[key][number] for number in only] for key in SUMS}
+    sums = {key: [values[number] for number in only] for key, values in tally.sums.items()}
     sums |= {key: [float(getattr(span, key)) for span in found] for key in ("chars", "bytes", "words")}
     tokens, nll = sum(sums["tokens"]), sum(sums["nll"])
     config: Any = model.config
