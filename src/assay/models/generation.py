@@ -9,6 +9,8 @@ given the token and its position, and attention finds the rest in the caches (at
 
 import inspect
 import math
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,10 @@ class Generated:
     """Of all tokens but the first, which reading the prompt gives."""
     kv_bytes: tuple[int, ...]
     """Keys and values held per sequence, by lane."""
+    prompt_peak_bytes: int
+    """Memory while the prompt was read; on a CPU, of the process so far."""
+    peak_bytes: int
+    """Memory while tokens were generated; on a CPU, of the process so far."""
 
 
 @torch.no_grad()
@@ -62,16 +68,16 @@ def generate(
         sparse_lanes(model, lanes, count=False),
         decoding(total=max(total, length + tokens), windows=own_windows(model)) as held,
     ):
-        ids = prompt.repeat(len(lanes), 1)
-        start = _clock(prompt.device)
+        ids, device = prompt.repeat(len(lanes), 1), prompt.device
+        start, _ = _clock(device)
         found = [choose(_read(body, held, ids, whole=math.lcm(*(lane.chunk for lane in lanes))))]
-        between = _clock(prompt.device)
+        between, prompt_peak = _clock(device)
         while len(found) < tokens:
             found.append(choose(_read(body, held, found[-1][:, None])))
-        end = _clock(prompt.device)
+        end, peak = _clock(device)
         sizes = tuple(held.bytes(number) for number in range(len(lanes)))
     every = rearrange(torch.stack(found, dim=1), "(lane prompt) t -> lane prompt t", lane=len(lanes))
-    return Generated(every, between - start, end - between, sizes)
+    return Generated(every, between - start, end - between, sizes, prompt_peak, peak)
 
 
 def _read(body: nn.Module, held: Decoding, ids: Int[Tensor, "rows time"], *, whole: int = 1) -> Tensor:
@@ -105,7 +111,19 @@ def _window(part: Any) -> int | None:
     return (getattr(config, "sliding_window", None) or None) if slides else None
 
 
-def _clock(device: torch.device) -> float:
+def _clock(device: torch.device) -> tuple[float, int]:
+    """Return the time, and the most memory that was in use since the last call."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter()
+    peak = peak_memory(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    return time.perf_counter(), peak
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most bytes in use on a GPU since they were last counted; on a CPU, the most of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,8 +1,6 @@
 """Scores the runs of one cohort as lanes of one forward pass."""
 
 import json
-import resource
-import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,6 +14,8 @@ from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
+from assay.models.generation import peak_memory
+from assay.studies.perplexity.generating import GENERATE, generated
 from assay.studies.perplexity.probing import PROBE, probe_spans
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
 from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
@@ -40,6 +40,10 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
     numbers. Lanes with a checkpoint in the middle of the text resume from there together."""
     options = runs[0].options
     spans = spans_for(canonical(options["dataset"]), canonical(options["model"]), options["context"], runs[0].seed)
+    if GENERATE in options:
+        for run in runs:
+            yield from _generated(run, spans, ctx, device)
+        return
     only = range(options["shard"], len(spans.found), options["shards"])
     lanes, refused = dict[Run, Lane](), dict[Run, str]()
     for run in runs:
@@ -59,6 +63,13 @@ def lane_of(options: Any, prefix: int | None = None) -> Lane:
     prefix = (prefix or options["context"] // 2) if options["protocol"] == "prefix" else 0
     method, budget = attention.load(options["method"]), Budget(**options["budget"])
     return Lane(method, budget, options["positions"], options["chunk"], prefix)
+
+
+def _generated(run: Run, spans: Spans, ctx: Context, device: torch.device) -> Iterator[Outcome]:
+    spec, lane = run.options["model"], lane_of(run.options, spans.prefix)
+    scorer = scorer_for(spec["name"], spec["sha256"], spec["revision"], run.options["dtype"], device)
+    tokenizer = tokenizer_for(spec["name"], spec["revision"])
+    yield from generated(run, lane, scorer, spans, tokenizer, bos_of(tokenizer), ctx)
 
 
 def _scored(
@@ -144,11 +155,5 @@ def _texts(run: Run, spans: Spans, only: Sequence[int]) -> dict[str, Any]:
 def _cost(tally: Tally, device: torch.device) -> dict[str, float]:
     """The cost of a lane: its share of the seconds of the pass."""
     tokens = sum(tally.by_place["tokens"])
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else _resident()
+    peak = peak_memory(device)
     return {"seconds": tally.seconds, "tokens_per_second": tokens / max(tally.seconds, 1e-9), "peak_memory_bytes": peak}
-
-
-def _resident() -> int:
-    """Peak resident memory of this process, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from assay.attention.budget import Budget
 from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines
@@ -189,7 +190,11 @@ def p_of_difference(entries_by_name: Mapping[str, Entry], one: str, other: str) 
 
 def budget_shown(entry: Entry) -> str:
     """The budget as it was asked for: `k=20` slots, or a sparsity."""
-    return f"k={entry['budget']}" if entry["budget"] is not None else f"{entry['nominal_sparsity']:g}"
+    return budget_words(Budget(sparsity=entry["nominal_sparsity"], slots=entry["budget"]))
+
+
+def budget_words(budget: Budget) -> str:
+    return f"k={budget.slots}" if budget.slots is not None else f"{budget.sparsity:g}"
 
 
 def _reason(error: str) -> str:

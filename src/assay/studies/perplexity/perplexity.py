@@ -26,6 +26,7 @@ from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, ma
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
+from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
 from assay.studies.perplexity.memory import memory
 from assay.studies.perplexity.probing import check_probes, probe_cells
 from assay.studies.perplexity.sweeps import Sweeps
@@ -113,6 +114,9 @@ class Perplexity(Study):
     """Depths of what a probe asks for: 0 is the start of the context, 1 its end."""
     probe_samples: int = 5
     """Texts of a probe at each depth."""
+    generate: int = 0
+    """Tokens to generate with caches from which keys are really evicted, behind the beginnings of a few documents of
+    each text: speed, memory, and whether the text is what the replay predicts. 0: none."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
     description: str = ""
@@ -146,6 +150,7 @@ class Perplexity(Study):
             raise UserError("--chunk is at least 1, --max-windows at least 0.")
         read_limits(self.max_samples, self.datasets)
         check_probes(self)
+        check_generates(self)
         for level in (*self.sparsity_levels, self.fixed_sparsity):
             Budget(sparsity=level)
         for slots in self.budgets:
@@ -219,10 +224,11 @@ class Perplexity(Study):
             for shard in range(SHARDS)
         ]
         cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
+        cells += generate_cells(self)
         if not cells:
             raise UserError("nothing to measure: no text (--datasets) and no probe (--probes).")
         self._check_heard()
-        runs = [self.cell(seed=self.seed, **shared, **cell) for cell in cells]
+        runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
         return list({run.id: run for run in runs}.values())
 
     def dataset(self, name: str) -> dict[str, Any]:
@@ -269,7 +275,8 @@ class Perplexity(Study):
     def cohort(self, run: Run) -> Hashable:
         """Group the lanes of one forward pass; the prefix protocol scores other tokens, so it is apart."""
         shared = {key: run.options[key] for key in ("dataset", "model", "dtype", "context", "shard", "shards")}
-        return canonical(shared | {"prefix": run.options["protocol"] == "prefix"})
+        alone = {GENERATE: run.id} if GENERATE in run.options else {}  # its speed is its own
+        return canonical(shared | {"prefix": run.options["protocol"] == "prefix"} | alone)
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Fetch texts, tokenizers and models once, before anything is computed."""

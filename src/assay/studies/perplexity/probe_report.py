@@ -2,7 +2,7 @@
 method."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from assay.core.run import Record, canonical
@@ -13,6 +13,7 @@ from assay.report.charts import heatmap
 from assay.report.draw import filled
 from assay.report.rows import Row
 from assay.studies.perplexity.cells import after_prefix, budget_of, cells, error, facts, is_dense, sums
+from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.probing import PROBE
 from assay.studies.perplexity.sweeps import Sweeps
 
@@ -70,12 +71,11 @@ def _key(cell: Row) -> Key:
 
 
 def _line(cell: Row, dense: Row | None, floor: Row | None, sweeps: Sweeps) -> dict[str, Any]:
-    budget = budget_of(cell)
     head = {
         "Probe": _name(cell),
         "Method": sweeps.title(cell),
         "Context": cell.options["context"],
-        "Sparsity": f"k={budget.slots}" if budget.slots is not None else f"{budget.sparsity:g}",
+        "Sparsity": budget_words(budget_of(cell)),
     }
     if reason := error(cell):
         return head | {"Nats/token": reason.partition(":")[0]}
@@ -118,8 +118,7 @@ def maps(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
     for cell in found:
         if _is_floor(cell) or error(cell) or None in facts(cell, "depths"):
             continue
-        budget = budget_of(cell)
-        size = "" if is_dense(cell) else f" k={budget.slots}" if budget.slots is not None else f" {budget.sparsity:g}"
+        size = "" if is_dense(cell) else f" {budget_words(budget_of(cell))}"
         panels.setdefault(_name(cell), {}).setdefault(sweeps.title(cell) + size, []).extend(_points(cell))
     charts = dict[str, Any]()
     for probe, methods in panels.items():
@@ -143,16 +142,3 @@ def _points(cell: Row) -> list[dict[str, Any]]:
         by_depth[depth] = [held[0] + right, held[1] + tokens]
     context = cell.options["context"]
     return [{"length": context, "depth": depth, "right": right / n} for depth, (right, n) in by_depth.items()]
-
-
-def split(records: Sequence[Record]) -> tuple[list[Record], Mapping[str, list[Record]]]:
-    """The records of texts, and those of probes by model and precision."""
-    texts, others = list[Record](), dict[str, list[Record]]()
-    for record in records:
-        options = record.run.options
-        if PROBE in options["dataset"]:
-            key = canonical([options["model"], options["dtype"], record.run.seed, vars(record.run.numerics)])
-            others.setdefault(key, []).append(record)
-        else:
-            texts.append(record)
-    return texts, others

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from assay.core.run import Record
+from assay.core.run import Record, canonical
 from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.perplexity.cells import cells
@@ -23,7 +23,9 @@ from assay.studies.perplexity.figures import (
     table_3,
 )
 from assay.studies.perplexity.findings import sentences
-from assay.studies.perplexity.probe_report import report_probes, split
+from assay.studies.perplexity.generating import GENERATE, report_generated
+from assay.studies.perplexity.probe_report import report_probes
+from assay.studies.perplexity.probing import PROBE
 from assay.studies.perplexity.sweeps import Sweeps, guessed_sweeps
 
 NOTE = (
@@ -61,8 +63,8 @@ def report(
     sweeps: Sweeps | None = None,
     verbose: bool = False,
 ) -> None:
-    texts, probed = split(records)
-    documents = documents_of(texts, name=name, description=description, sweeps=sweeps)
+    kinds = split(records)
+    documents = documents_of(kinds["text"], name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     _say(documents, names, [label in drawn for label in names], out)
@@ -82,9 +84,28 @@ def report(
         for dataset in document["results"] if label in drawn else ():
             with out.about(" ".join(of_all(len(drawn), len(names)))):
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
-    for number, own in enumerate(probed.values(), start=1):
-        label = _plain(name) if len(probed) == 1 else f"{_plain(name)}_{number}"
-        report_probes(own, out, name=label, sweeps=sweeps or guessed_sweeps(cells(own)))
+    for kind, draw in (("probe", report_probes), ("generate", report_generated)):
+        for label, own in _by_model(kinds[kind], _plain(name)).items():
+            draw(own, out, name=label, sweeps=sweeps or guessed_sweeps(cells(own)))
+
+
+def split(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of texts, of probes, and of runs that generated."""
+    found: dict[str, list[Record]] = {"text": [], "probe": [], "generate": []}
+    for record in records:
+        options = record.run.options
+        found["generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"].append(record)
+    return found
+
+
+def _by_model(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
+    """The records of each model, precision, seed and numerics, by a name; numbered where there are several."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        run = record.run
+        key = canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
+        found.setdefault(key, []).append(record)
+    return {name if len(found) == 1 else f"{name}_{n}": own for n, own in enumerate(found.values(), start=1)}
 
 
 def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:
