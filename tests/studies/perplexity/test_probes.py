@@ -66,6 +66,44 @@ def test_the_loss_of_an_answer_is_that_of_the_model_read_alone(tiny, records):
             assert sums[number] == [pytest.approx(loss, abs=1e-3), 6.0, right, float(right == 6)]
 
 
+def test_an_answer_is_decoded_if_and_only_if_all_its_tokens_are_the_likeliest(records):
+    """Under an exact replay the two are the same; floors are not decoded."""
+    for record in records:
+        sums = record.metrics["sums"]
+        if record.run.options["dataset"]["floor"]:
+            assert "decoded" not in sums
+        else:
+            assert sums["decoded"] == sums["exact"]
+
+
+@pytest.mark.parametrize("protocol", ["online", "prefix", "chunked"])
+def test_answers_are_decoded_under_every_protocol(tiny, protocol):
+    """Whatever the lane generates is called the answer: then it has to be decoded, and with another token it is not."""
+    from dataclasses import replace
+
+    from assay.attention import attention
+    from assay.attention.base import Budget
+    from assay.attention.lanes import Lane
+    from assay.models.causal_lm import sparse_lanes
+    from assay.studies.perplexity.answering import answered
+    from assay.studies.perplexity.execution import scorer_for
+    from assay.studies.perplexity.windows import Window
+
+    scorer = scorer_for(str(tiny), None, None, "float32", torch.device("cpu"))
+    options = {"online": {}, "prefix": {"prefix": 70}, "chunked": {"chunk": 7}}[protocol]
+    lane = Lane(attention.parse("h2o"), Budget(sparsity=0.8), **options)
+    ids = torch.randint(200, (101,), generator=torch.Generator().manual_seed(0))
+    for place in range(96, 101):  # a token at a time, of the replay of the whole window
+        with torch.no_grad(), sparse_lanes(scorer.model, [lane], count=False):
+            ids[place] = scorer.model(ids[None, :-1], use_cache=False).logits[0, place - 1].argmax()
+    window = Window(0, ids[:-1], ids[1:], torch.arange(100) >= 95, torch.zeros(100, dtype=torch.bool), True, True)
+    wrong = ids.clone()
+    wrong[-1] = (wrong[-1] + 1) % 200
+    other = replace(window, inputs=wrong[:-1], targets=wrong[1:])
+    assert [right for *_, right in answered(scorer, [lane], [window, other])] == [True, False]
+    assert not list(answered(scorer, [Lane(attention.parse("quest"), Budget(slots=32))], [window]))
+
+
 def test_every_method_is_asked_at_every_length_and_the_floor_is_dense_alone(records):
     asked = {(r.run.options["dataset"]["name"], r.run.options["method"]["name"], r.run.options["dataset"]["floor"])
              for r in records}  # fmt: skip

@@ -91,8 +91,8 @@ def _scored(
     windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=lanes[first].prefix))
 
     def start() -> Pass:
-        answers = PROBE in options["dataset"]
-        return Pass(list(lanes.values()), context=context, clusters=len(spans.found), answers=answers)
+        probe = {key: getattr(spans.found[0], key) for key in ("answers", "decode")}
+        return Pass(list(lanes.values()), context=context, clusters=len(spans.found), **probe)
 
     def take_up(fresh: Pass, saved: Checkpoint) -> None:
         for run, lane in lanes.items():

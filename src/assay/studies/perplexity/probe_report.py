@@ -8,23 +8,25 @@ from typing import Any
 from assay.core.run import Record, canonical
 from assay.core.study import Report
 from assay.metrics.bootstrap import LEAST, ratio, ratio_difference
-from assay.metrics.intervals import wilson
+from assay.metrics.intervals import Interval, wilson
 from assay.report.charts import heatmap
 from assay.report.draw import filled
 from assay.report.rows import Row
 from assay.studies.perplexity.cells import after_prefix, budget_of, cells, error, facts, is_dense, sums
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.probing import PROBE
+from assay.studies.perplexity.scoring import DECODED
 from assay.studies.perplexity.sweeps import Sweeps
 
 FORMATS = {"Nats/token": ".3f", "Floor": ".3f", "Δ vs dense": ".3f"}
-LEAD = ("Probe", "Method", "Context", "Sparsity", "Nats/token", "Exact", "Kept")
+LEAD = ("Probe", "Method", "Context", "Sparsity", "Nats/token", "Decoded", "Kept")
 NOT_DONE = "dense does not do it"
 NOTE = (
     "Nats/token: loss of the answer's tokens under the exact replay, with its 95 % interval (bootstrap over texts, "
     f"none below {LEAST}). Floor: dense, without what answers the question. Δ vs dense is paired. Tokens right: those "
-    "of the answer that are the likeliest; Exact: texts in which all are (Wilson). Kept: (floor - own) / (floor - "
-    "dense) of the loss."
+    "of the answer that are the likeliest; Exact: texts in which all are (Wilson); Decoded: texts whose answer was "
+    "generated greedily with the keys that the method evicts really gone. Kept: (floor - own) / (floor - dense) of the "
+    "loss."
 )
 NOTHING = (
     f"'{NOT_DONE}': it is not told from the floor, by its loss or by the tokens that are right, so that the row says "
@@ -84,6 +86,7 @@ def _line(cell: Row, dense: Row | None, floor: Row | None, sweeps: Sweeps) -> di
         "Nats/token": ratio(*own),
         "Tokens right": ratio(right, own[1]),
         "Exact": wilson(round(sum(exact)), len(exact)),
+        "Decoded": _decoded(cell),
         "Texts": len(exact),
     }
     if dense is None or floor is None or error(dense) or error(floor):
@@ -92,6 +95,13 @@ def _line(cell: Row, dense: Row | None, floor: Row | None, sweeps: Sweeps) -> di
     if not is_dense(cell):
         line["Δ vs dense"] = ratio_difference(*own, *sums(dense, "nll", "tokens"))
     return line | {"Kept": _kept(cell, dense, floor)}
+
+
+def _decoded(cell: Row) -> Interval | str:
+    if any(DECODED not in record.metrics["sums"] for record in cell.records):
+        return "evicts nothing"
+    (right,) = sums(cell, DECODED)
+    return wilson(round(sum(right)), len(right))
 
 
 def _kept(cell: Row, dense: Row, floor: Row) -> float | str | None:

@@ -63,6 +63,8 @@ def probe_spans(options: Mapping[str, Any], tokenizer: Any, *, context: int, see
             sample = fitted(probe, encode, length=context, depth=depth, seed=own, floor=options["floor"])
             scored = torch.arange(context) >= context - sample.answer
             tokens, place = torch.tensor(sample.tokens), depth if probe.placed else None
-            found.append(Span(len(found), tokens, 0, 0, 0, scored, answers=True, depth=place))
+            found.append(
+                Span(len(found), tokens, 0, 0, 0, scored, answers=True, decode=not options["floor"], depth=place)
+            )
             tail = max(tail, sample.tail)
     return Spans(tuple(found), prefix=context - tail)

@@ -20,6 +20,7 @@ from assay.attention.base import Budget, Method
 from assay.attention.lanes import Lane, Usage
 from assay.core.errors import UserError
 from assay.models.causal_lm import sparse_lanes
+from assay.studies.perplexity.answering import answered, decodes
 from assay.studies.perplexity.windows import Spans, Window
 
 TOKENS_AT_ONCE = 128
@@ -31,6 +32,8 @@ DENSE = Lane(attention["dense"](), Budget(sparsity=0.0))
 SUMS = ("tokens", "nll", "kl", "hits", "hit_nll")
 ANSWERS = ("right", "exact")
 """More sums, of probes: tokens of the answer that are the likeliest, and texts in which all are."""
+DECODED = "decoded"
+"""Sum of the texts whose answer was decoded, of lanes that evict: those that select have none."""
 STATE = ("sums", "by_place", "seconds", "windows")
 """Fields of a tally in a checkpoint, besides the usage."""
 
@@ -68,7 +71,7 @@ class Tally:
         asked, hits = window.scored, window.scored & window.hits
         found = [asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()]
         found += [] if right is None else [right[asked].sum(), right[asked].all()]
-        for key, value in zip((*SUMS, *self.more), found, strict=True):
+        for key, value in zip(SUMS if right is None else (*SUMS, *ANSWERS), found, strict=True):
             self.sums[key][window.span] += float(value)
         places = torch.arange(len(nll))[asked]
         classes = places.clamp(min=1).log2().floor().long() + (places > 0)
@@ -151,7 +154,9 @@ class Pass:
     """Runs lanes through the windows of a text: how many are done, and each lane's tally. Lanes that are dense at this
     context share the dense one's."""
 
-    def __init__(self, lanes: Sequence[Lane], *, context: int, clusters: int, answers: bool = False) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], *, context: int, clusters: int, answers: bool = False, decode: bool = False
+    ) -> None:
         for lane in lanes:
             lane.check(context)
         self.context, self.done = context, 0
@@ -159,8 +164,14 @@ class Pass:
         self.dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
         self.different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
         every = [self.dense, *self.different]
-        more = ANSWERS if answers else ()
-        self.tallies = {lane: Tally(clusters, context - lane.first_sparse(context), more) for lane in every}
+        self.tallies = {
+            lane: Tally(
+                clusters,
+                context - lane.first_sparse(context),
+                (*ANSWERS * answers, *[DECODED] * (decode and decodes(lane))),
+            )
+            for lane in every
+        }
 
     def run(self, scorer: Scorer, windows: Iterable[Window], *, batch: int = 1) -> Iterator[int]:
         """Score what is left of the windows, some at a time; yields how many are done."""
@@ -185,6 +196,9 @@ class Pass:
                 tally.seconds += share
                 for key, value in vars(usage).items():
                     setattr(tally.usage, key, getattr(tally.usage, key) + value)
+        if group[0].decode:
+            for lane, window, right in answered(scorer, lanes if first else lanes[1:], group):
+                self.tallies[lane].sums[DECODED][window.span] += float(right)
 
     def tally(self, lane: Lane) -> Tally:
         return self.tallies[self.dense if lane.is_dense(self.context) else lane]
