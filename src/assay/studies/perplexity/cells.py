@@ -137,7 +137,7 @@ def result(cell: Row, dense: Row | None, window: Row | None) -> dict[str, Any]:
     if reason:
         return dict.fromkeys(EMPTY) | {"num_tokens": 0, "num_samples": 0} | head
     compared = _compared(cell, dense, window)
-    return _losses(cell) | compared | _recall(cell) | _curves(cell) | _costs(cell) | head
+    return _losses(cell) | compared | _recall(cell) | _keys(cell) | _curves(cell) | _costs(cell) | head
 
 
 def _losses(cell: Row) -> dict[str, Any]:
@@ -208,6 +208,14 @@ def _recall(cell: Row) -> dict[str, Any]:
         "recall_cross_entropy": hit_nll / hits if hits else None,
         "other_cross_entropy": (nll - hit_nll) / (tokens - hits) if tokens > hits else None,
     }
+
+
+def _keys(cell: Row) -> dict[str, Any]:
+    """The loss of the tokens that a long context makes likelier, where they were asked for."""
+    if any("keys" not in record.metrics["sums"] for record in cell.records):
+        return {}
+    keys, nll = map(sum, sums(cell, "keys", "key_nll"))
+    return {"key_tokens": round(keys), "key_cross_entropy": nll / keys if keys else None}
 
 
 def _curves(cell: Row) -> dict[str, Any]:

@@ -92,7 +92,8 @@ def _scored(
 
     def start() -> Pass:
         probe = {key: getattr(spans.found[0], key) for key in ("answers", "decode")}
-        return Pass(list(lanes.values()), context=context, clusters=len(spans.found), **probe)
+        short = options.get("key_tokens", 0)
+        return Pass(list(lanes.values()), context=context, clusters=len(spans.found), short=short, **probe)
 
     def take_up(fresh: Pass, saved: Checkpoint) -> None:
         for run, lane in lanes.items():

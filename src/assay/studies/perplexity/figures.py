@@ -37,6 +37,7 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     # A cell without a result has no such keys.
     ("Recall CE", lambda entry: entry.get("recall_cross_entropy"), ".3f"),
     ("Other CE", lambda entry: entry.get("other_cross_entropy"), ".3f"),
+    ("Key CE", lambda entry: entry.get("key_cross_entropy"), ".3f"),
     ("Bits/byte", "bits_per_byte", ".4f"),
     ("KV kB", lambda entry: _kilo(entry["kv_bytes_resident"]), ".1f"),
     ("KV kB/token", lambda entry: _kilo(entry["kv_bytes_read_per_token"]), ".1f"),

@@ -114,6 +114,9 @@ class Perplexity(Study):
     """Depths of what a probe asks for: 0 is the start of the context, 1 its end."""
     probe_samples: int = 5
     """Texts of a probe at each depth."""
+    key_tokens: int = 0
+    """Short context with which key tokens are found, those that a longer one makes likelier (LongPPL); their loss is
+    then a column. 0: none."""
     generate: int = 0
     """Tokens to generate with caches from which keys are really evicted, behind the beginnings of a few documents of
     each text: speed, memory, and whether the text is what the replay predicts. 0: none."""
@@ -148,6 +151,8 @@ class Perplexity(Study):
             raise UserError("--positions cache is defined for the online protocol alone: leave --protocol prefix out.")
         if self.chunk < 1 or self.max_windows < 0:
             raise UserError("--chunk is at least 1, --max-windows at least 0.")
+        if self.key_tokens < 0 or self.key_tokens >= self.longest:
+            raise UserError(f"--key-tokens {self.key_tokens}: give fewer than the longest context, {self.longest}.")
         read_limits(self.max_samples, self.datasets)
         check_probes(self)
         check_generates(self)
@@ -217,7 +222,7 @@ class Perplexity(Study):
             raise UserError(f"cannot load the model '{self.model}': there is no such folder.")
         shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
         cells: list[dict[str, Any]] = [
-            {"dataset": self.dataset(name), "context": context, **self.lane(method, budget), "shard": shard}
+            self._text(name, context) | self.lane(method, budget) | {"shard": shard}
             for name in self.datasets
             for context, budget in points
             for method in self.chosen()
@@ -230,6 +235,10 @@ class Perplexity(Study):
         self._check_heard()
         runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
         return list({run.id: run for run in runs}.values())
+
+    def _text(self, name: str, context: int) -> dict[str, Any]:
+        keys = {"key_tokens": self.key_tokens} if self.key_tokens and name != COPY else {}
+        return {"dataset": self.dataset(name), "context": context, **keys}
 
     def dataset(self, name: str) -> dict[str, Any]:
         if name == COPY:
@@ -276,7 +285,8 @@ class Perplexity(Study):
         """Group the lanes of one forward pass; the prefix protocol scores other tokens, so it is apart."""
         shared = {key: run.options[key] for key in ("dataset", "model", "dtype", "context", "shard", "shards")}
         alone = {GENERATE: run.id} if GENERATE in run.options else {}  # its speed is its own
-        return canonical(shared | {"prefix": run.options["protocol"] == "prefix"} | alone)
+        keys = {"prefix": run.options["protocol"] == "prefix", "key_tokens": run.options.get("key_tokens")}
+        return canonical(shared | keys | alone)
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Fetch texts, tokenizers and models once, before anything is computed."""

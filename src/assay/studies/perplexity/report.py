@@ -35,8 +35,9 @@ NOTE = (
     f"same paired bootstrap, Holm). Methods whose realised sparsities differ by more than {EQUAL:g} are not ranked "
     "against each other: a letter then says at which it compares, and a method that is alone there has none. KL: from "
     "dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: loss at the "
-    "last token of a rare bigram seen before in the window. KV kB: keys and values held when the last token attends, "
-    "per sequence, and read per token. Pass tokens/s: of all methods of one forward pass."
+    "last token of a rare bigram seen before in the window. Key CE: loss of the tokens that a long context makes "
+    "likelier (--key-tokens). KV kB: keys and values held when the last token attends, per sequence, and read per "
+    "token. Pass tokens/s: of all methods of one forward pass."
 )
 LEAD_NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "

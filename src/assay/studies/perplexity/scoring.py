@@ -21,6 +21,7 @@ from assay.attention.lanes import Lane, Usage
 from assay.core.errors import UserError
 from assay.models.causal_lm import sparse_lanes
 from assay.studies.perplexity.answering import answered, decodes
+from assay.studies.perplexity.key_tokens import key_tokens
 from assay.studies.perplexity.windows import Spans, Window
 
 TOKENS_AT_ONCE = 128
@@ -34,6 +35,8 @@ ANSWERS = ("right", "exact")
 """More sums, of probes: tokens of the answer that are the likeliest, and texts in which all are."""
 DECODED = "decoded"
 """Sum of the texts whose answer was decoded, of lanes that evict: those that select have none."""
+KEYS = ("keys", "key_nll")
+"""Sums over key tokens, where they are asked for."""
 STATE = ("sums", "by_place", "seconds", "windows")
 """Fields of a tally in a checkpoint, besides the usage."""
 
@@ -78,6 +81,12 @@ class Tally:
         for key, values in (("tokens", torch.ones_like(nll)[asked]), ("nll", nll[asked])):
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
+
+    def add_keys(self, window: Window, nll: Float[Tensor, " time"], keys: Bool[Tensor, " time"]) -> None:
+        """Add the key tokens among those that are scored."""
+        scored = window.scored & keys
+        for key, value in zip(KEYS, (scored.sum(), nll[scored].sum()), strict=True):
+            self.sums[key][window.span] += float(value)
 
     def state(self) -> dict[str, Any]:
         """The sums as plain numbers, for a checkpoint."""
@@ -155,23 +164,26 @@ class Pass:
     context share the dense one's."""
 
     def __init__(
-        self, lanes: Sequence[Lane], *, context: int, clusters: int, answers: bool = False, decode: bool = False
+        self,
+        lanes: Sequence[Lane],
+        *,
+        context: int,
+        clusters: int,
+        answers: bool = False,
+        decode: bool = False,
+        short: int = 0,
     ) -> None:
+        """`answers` and `decode`: of probes; `short`: the short context of key tokens, if they are asked for."""
         for lane in lanes:
             lane.check(context)
-        self.context, self.done = context, 0
+        self.context, self.done, self.short = context, 0, short
         # Under the prefix protocol the dense lane, too, counts what the scored queries read.
         self.dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
         self.different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
-        every = [self.dense, *self.different]
-        self.tallies = {
-            lane: Tally(
-                clusters,
-                context - lane.first_sparse(context),
-                (*ANSWERS * answers, *[DECODED] * (decode and decodes(lane))),
-            )
-            for lane in every
-        }
+        self.tallies = dict[Lane, Tally]()
+        for lane in (self.dense, *self.different):
+            more = [*ANSWERS * answers, *[DECODED] * (decode and decodes(lane)), *KEYS * bool(short)]
+            self.tallies[lane] = Tally(clusters, context - lane.first_sparse(context), tuple(more))
 
     def run(self, scorer: Scorer, windows: Iterable[Window], *, batch: int = 1) -> Iterator[int]:
         """Score what is left of the windows, some at a time; yields how many are done."""
@@ -186,10 +198,17 @@ class Pass:
     def _score(self, scorer: Scorer, lanes: Sequence[Lane], group: Sequence[Window], *, first: bool) -> None:
         start = time.perf_counter()
         with sparse_lanes(scorer.model, lanes) as usages:
-            for number, *found in scorer(lanes, group):
-                if number or first:  # many lanes take several passes, each with the dense one, which counts once
-                    self.tallies[lanes[number]].add(*found)
+            scored = scorer(lanes, group)
         share = (time.perf_counter() - start) / len(lanes)
+        # Many lanes take several passes, each with the dense one, which counts once.
+        counted = [(lanes[number], *found) for number, *found in scored if number or first]
+        for lane, *found in counted:
+            self.tallies[lane].add(*found)
+        if self.short:
+            dense = {window: nll for number, window, nll, *_ in scored if not number}
+            keys = {window: key_tokens(scorer, window, nll, short=self.short) for window, nll in dense.items()}
+            for lane, window, nll, *_ in counted:
+                self.tallies[lane].add_keys(window, nll, keys[window])
         for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
             if number or first:
                 tally = self.tallies[lane]
