@@ -131,7 +131,7 @@ class Perplexity(Study):
     verbose: bool = False
     """Print the table of every cell besides the summary."""
     seed: int = 42
-    """Seed of the copy probe."""
+    """Seed of the copy probe, and of the texts of the others."""
 
     def __post_init__(self) -> None:
         contexts = (*self.context_lengths, self.fixed)

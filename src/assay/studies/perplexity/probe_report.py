@@ -81,19 +81,20 @@ def _line(cell: Row, dense: Row | None, floor: Row | None, sweeps: Sweeps) -> di
     }
     if reason := error(cell):
         return head | {"Nats/token": reason.partition(":")[0]}
-    own, (right, exact) = sums(cell, "nll", "tokens"), sums(cell, "right", "exact")
+    nll, tokens, right, exact = sums(cell, "nll", "tokens", "right", "exact")
     line: dict[str, Any] = head | {
-        "Nats/token": ratio(*own),
-        "Tokens right": ratio(right, own[1]),
+        "Nats/token": ratio(nll, tokens),
+        "Tokens right": ratio(right, tokens),
         "Exact": wilson(round(sum(exact)), len(exact)),
         "Decoded": _decoded(cell),
         "Texts": len(exact),
     }
     if dense is None or floor is None or error(dense) or error(floor):
         return line
-    line["Floor"] = ratio(*sums(floor, "nll", "tokens"))
+    bottom, count = sums(floor, "nll", "tokens")
+    line["Floor"] = ratio(bottom, count)
     if not is_dense(cell):
-        line["Δ vs dense"] = ratio_difference(*own, *sums(dense, "nll", "tokens"))
+        line["Δ vs dense"] = ratio_difference(nll, tokens, *sums(dense, "nll", "tokens"))
     return line | {"Kept": _kept(cell, dense, floor)}
 
 

@@ -200,15 +200,12 @@ class Pass:
         with sparse_lanes(scorer.model, lanes) as usages:
             scored = scorer(lanes, group)
         share = (time.perf_counter() - start) / len(lanes)
+        keys = self._keys(scorer, scored)
         # Many lanes take several passes, each with the dense one, which counts once.
-        counted = [(lanes[number], *found) for number, *found in scored if number or first]
-        for lane, *found in counted:
-            self.tallies[lane].add(*found)
-        if self.short:
-            dense = {window: nll for number, window, nll, *_ in scored if not number}
-            keys = {window: key_tokens(scorer, window, nll, short=self.short) for window, nll in dense.items()}
-            for lane, window, nll, *_ in counted:
-                self.tallies[lane].add_keys(window, nll, keys[window])
+        for number, window, nll, kl, right in scored if first else scored[len(group) :]:
+            self.tallies[lanes[number]].add(window, nll, kl, right)
+            if window in keys:
+                self.tallies[lanes[number]].add_keys(window, nll, keys[window])
         for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
             if number or first:
                 tally = self.tallies[lane]
@@ -216,8 +213,13 @@ class Pass:
                 for key, value in vars(usage).items():
                     setattr(tally.usage, key, getattr(tally.usage, key) + value)
         if group[0].decode:
-            for lane, window, right in answered(scorer, lanes if first else lanes[1:], group):
-                self.tallies[lane].sums[DECODED][window.span] += float(right)
+            for lane, window, found in answered(scorer, lanes if first else lanes[1:], group):
+                self.tallies[lane].sums[DECODED][window.span] += float(found)
+
+    def _keys(self, scorer: Scorer, scored: Sequence[Scored]) -> dict[Window, Tensor]:
+        """The key tokens of each window, by the losses of its dense lane; none where they are not asked for."""
+        dense = {window: nll for number, window, nll, *_ in scored if self.short and not number}
+        return {window: key_tokens(scorer, window, nll, short=self.short) for window, nll in dense.items()}
 
     def tally(self, lane: Lane) -> Tally:
         return self.tallies[self.dense if lane.is_dense(self.context) else lane]
