@@ -70,6 +70,7 @@ _CHECKED = [
     "state_mixers",
     "models",
     "vectors",
+    "probes",
 ]
 typechecking.install()
 _hook = install_import_hook(

@@ -6,7 +6,7 @@ from pathlib import Path
 from assay.core.plugin import registries
 
 SOURCE = Path(__file__).parent.parent / "src" / "assay"
-FOLDERS = ("mixers", "attention", "sparse_coders", "encoders", "state_mixers", "tasks", "vectors")
+FOLDERS = ("probes", "mixers", "attention", "sparse_coders", "encoders", "state_mixers", "tasks", "vectors")
 WHOLE = ("As published.", "As in the spec.")
 WITH_WORDS = ("Differs from the paper", "Differs from the spec", "No paper")
 

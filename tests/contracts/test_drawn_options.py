@@ -16,7 +16,7 @@ from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.checks import numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
-from assay.contracts import base, encoders, mixers, sparse_coders, state_mixers, tasks, vectors
+from assay.contracts import base, encoders, mixers, probes, sparse_coders, state_mixers, tasks, vectors
 from assay.contracts.shared import loads_back
 from assay.core.convert import option_types
 from assay.core.errors import UserError
@@ -81,6 +81,13 @@ CHEAP: dict[str, list[Callable[[Any], None]]] = {
         steps_as_it_runs_in_parallel,
         mixers.carries_the_state_it_declares,
         mixers.mixes_each_sequence_alone,
+        loads_back,
+    ],
+    "probes": [
+        probes.gives_the_same_text_for_the_same_seed,
+        probes.has_its_answer_in_the_context,
+        probes.is_answered_by_the_context_alone,
+        probes.has_its_answer_nowhere_else,
         loads_back,
     ],
     "sparse_coders": [

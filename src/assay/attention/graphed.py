@@ -29,7 +29,7 @@ def replay(slots: "Slots", parts: Sequence["Part"], initial: Tensor, *, at_once:
         present = slots.present(clock, None)
         for part in parts:
             part.update(clock, None, slots, present)
-        slots.evict(clock, present[:, :, -1])
+        slots.evict(clock, None)  # a graph is replayed only where the model hides nothing
         clock.add_(1)
 
     graphs = Graphs(device.type == "cuda")

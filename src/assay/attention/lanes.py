@@ -4,7 +4,8 @@ The rows of a layer are the sequences of the first lane, then those of the secon
 all lanes are replayed together; masks are made and used lane by lane, so that there is never more than one in memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -102,6 +103,10 @@ def _is_dense(lane: Lane, time: int) -> bool:
     return lane.placed.keeps_everything(time, lane.budget)
 
 
+INSTEAD: ContextVar[Callable[[Sequence[Lane], Layer], Tensor] | None] = ContextVar("instead", default=None)
+"""Computes attention in place of `attend`: decoding.py, while a model generates."""
+
+
 def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
     """Return a mask of the keys each query attends to."""
     batch, given = checked(lanes, layer), sound(layer.q, layer.k)
@@ -146,10 +151,12 @@ def replayed(
     return found
 
 
-def slots_of(lane: Lane, layer: Layer) -> int | Int[Tensor, "batch kv_heads"]:
-    """Return the slots of every KV head of a lane that evicts, or those of each where it has budgets of its own."""
-    slots = lane.slots(layer.time)
-    budgets = head_budgets(lane.method, layer, lane.prefix or layer.time, slots)
+def slots_of(lane: Lane, layer: Layer, time: int | None = None) -> int | Int[Tensor, "batch kv_heads"]:
+    """Return the slots of every KV head of a lane that evicts, or those of each where it has budgets of its own.
+    `time`: tokens of the whole sequence, where the layer is that of its beginning."""
+    length = lane.prefix or time or layer.time
+    slots = lane.budget.cache(length)
+    budgets = head_budgets(lane.method, layer, length, slots)
     return slots if budgets is None else budgets
 
 
@@ -275,7 +282,16 @@ class Usage:
 def attend(
     lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
 ) -> Float[Tensor, "rows heads time e"]:
-    """Return the output of attention, lane by lane. On CUDA no mask is written out where a kernel can do without."""
+    """Return the output of attention, lane by lane."""
+    instead = INSTEAD.get()
+    return attend_whole(lanes, layer, usage=usage) if instead is None else instead(lanes, layer)
+
+
+def attend_whole(
+    lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
+) -> Float[Tensor, "rows heads time e"]:
+    """Return the output of attention for whole sequences. On CUDA no mask is written out where a kernel can do
+    without."""
     batch, given = checked(lanes, layer), sound(layer.q, layer.k)
     histories, outputs = replayed(lanes, layer, given), []
     for number, lane in enumerate(lanes):

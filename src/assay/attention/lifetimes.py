@@ -42,8 +42,24 @@ def lifetimes(
     """Return the last query that attends to each key, for lanes of (Evict method, slots). After every `chunk` tokens
     the cache is cut down to its slots; with a prefix only once, after so many tokens. `graph` runs tokens as steps of
     one CUDA graph, by default wherever CUDA can. `given`: see `lanes.replayed`."""
+    slots = replay(lanes, layer, chunk=chunk, prefix=prefix, graph=graph, given=given)
+    return slots.last[..., : layer.time]
+
+
+def replay(
+    lanes: Sequence[tuple[Evict, Limit]],
+    layer: Layer,
+    *,
+    chunk: int = 1,
+    prefix: int = 0,
+    graph: bool | None = None,
+    given: Bool[Tensor, ""] | None = None,
+    time: int | None = None,
+) -> Slots:
+    """Return what the caches hold after the layer's last token, and their history (see `lifetimes`). `time`: tokens of
+    the whole sequence, where the layer is that of its beginning."""
     batch, parts, first = layer.rows // len(lanes), [], 0
-    slots = Slots(lanes, layer, extra=prefix or chunk)
+    slots = Slots(lanes, layer, extra=prefix or chunk, time=time)
     for method, same in groupby(lanes, key=lambda lane: lane[0]):
         end = first + batch * len(list(same))
         parts.append(Part(method, layer[first:end], slice(first, end)))
@@ -60,11 +76,11 @@ def lifetimes(
                 present = slots.present(here, there)
                 for part in parts:
                     part.update(here, there, slots, present)
-            slots.evict(end - 1, present[:, :, -1])
+            slots.evict(end - 1, None if layer.mask is None else present[:, :, -1])
     for part in parts:
         with asked(part.method, given):
             look(slots.lowest[part.rows])
-    return slots.last[..., : layer.time]
+    return slots
 
 
 def spans(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:

@@ -28,8 +28,12 @@ Limit = int | Int[Tensor, "batch kv_heads"]
 class Slots:
     """The resident keys of every row and KV head, their scores, and when each key was last attended to."""
 
-    def __init__(self, lanes: Sequence[tuple[Evict, Limit]], layer: Layer, *, extra: int) -> None:
+    def __init__(
+        self, lanes: Sequence[tuple[Evict, Limit]], layer: Layer, *, extra: int, time: int | None = None
+    ) -> None:
+        """`time`: tokens of the whole sequence, where the layer is that of its beginning."""
         self.layer, shape = layer, (layer.rows, layer.k.shape[1])
+        self.time = layer.time if time is None else time
         budgets = [_by_head(slots, layer.rows // len(lanes), shape[1]) for _, slots in lanes]
         protected = [
             [[method.protected(slots) for slots in heads] for heads in rows]
@@ -40,12 +44,12 @@ class Slots:
         self.limit = torch.tensor(budgets, device=layer.q.device).flatten(0, 1)[..., None]
         most = max(slots for rows in budgets for heads in rows for slots in heads)
         new = partial(torch.full, device=layer.q.device)
-        self.position = new((*shape, min(most, layer.time) + extra), -1)
+        self.position = new((*shape, min(most, self.time) + extra), -1)
         self.score = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
         self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
         self.lowest = self.score[..., :1].clone()
         """The lowest score seen by an eviction; NaN once any compared score was NaN."""
-        self.last = new((*shape, layer.time + 1), layer.time - 1)  # the last column takes writes that evict nothing
+        self.last = new((*shape, self.time + 1), self.time - 1)  # the last column takes writes that evict nothing
 
     def admit(self, first: Time, score: Float[Tensor, "rows kv_heads new"]) -> None:
         """Put the keys from token `first` on into the free slots."""
@@ -71,12 +75,13 @@ class Slots:
         seen = self.layer.mask[:, None, first:end].expand(-1, self.position.shape[1], -1, -1)
         return occupied & seen.gather(-1, self.position.clamp(min=0)[:, :, None].expand_as(occupied))
 
-    def evict(self, t: Time, present: Bool[Tensor, "rows kv_heads slots"]) -> None:
-        """Evict the keys with the lowest scores, the oldest among equals, until at most k slots are taken."""
+    def evict(self, t: Time, present: Bool[Tensor, "rows kv_heads slots"] | None) -> None:
+        """Evict the keys with the lowest scores, the oldest among equals, until at most k slots are taken. `present`:
+        the keys that the model lets query t see, where it hides any."""
         # An empty slot has position -1, before the first key of any sequence.
         never = (self.position < self.first) | (self.position > t - self.latest)
         score = self.score.masked_fill(never, float("inf"))
-        if self.layer.mask is not None:  # keys hidden by the model are evicted first, protected or not
+        if present is not None:  # keys hidden by the model are evicted first, protected or not
             score = score.masked_fill((self.position >= 0) & ~present, float("-inf"))
         lowest = score.amin(-1, keepdim=True)
         torch.minimum(self.lowest, lowest, out=self.lowest)
@@ -86,18 +91,18 @@ class Slots:
             self._evict_several(t, score)
 
     def _evict_one(self, t: Time, lowest: Bool[Tensor, "rows kv_heads slots"]) -> None:
-        victim = self.position.masked_fill(~lowest, self.layer.time).argmin(-1, keepdim=True)
+        victim = self.position.masked_fill(~lowest, self.time).argmin(-1, keepdim=True)
         full = t >= self.limit
-        put(self.last, self.position.gather(-1, victim).where(full, self.layer.time), t)
+        put(self.last, self.position.gather(-1, victim).where(full, self.time), t)
         self.entry.copy_(victim.where(full, t + 1))
 
     def _evict_several(self, t: Time, score: Float[Tensor, "rows kv_heads slots"]) -> None:
         taken = self.position >= 0
-        by_age = self.position.masked_fill(~taken, self.layer.time).argsort(-1)
+        by_age = self.position.masked_fill(~taken, self.time).argsort(-1)
         order = by_age.gather(-1, score.gather(-1, by_age).argsort(dim=-1, stable=True))
         leaving = torch.arange(order.shape[-1], device=order.device) < taken.sum(-1, keepdim=True) - self.limit
         leaving = torch.zeros_like(taken).scatter(-1, order, leaving)
-        put(self.last, self.position.where(leaving, self.layer.time), t)
+        put(self.last, self.position.where(leaving, self.time), t)
         self.position.masked_fill_(leaving, -1)
         free = (self.position >= 0).int().argsort(dim=-1, stable=True)
         self.entry = free[..., : self.entry.shape[-1]]

@@ -29,7 +29,7 @@ EMPTY = (
 
 def cells(records: Iterable[Record]) -> list[Row]:
     """Pool records into a row per cell, shards in order; failed cells stay, since the table shows their error."""
-    found = rows(records, names={"method": _key}, over="shard", status=EVERY, columns=())
+    found = rows(records, names={"method": key_of}, over="shard", status=EVERY, columns=())
     return [replace(cell, records=tuple(sorted(cell.records, key=_shard))) for cell in found]
 
 
@@ -37,7 +37,7 @@ def _shard(record: Record) -> int:
     return int(record.run.options["shard"])
 
 
-def _key(record: Record) -> str:
+def key_of(record: Record) -> str:
     """The method as a JSON key: its name, and the protocol options that are not the default."""
     options = record.run.options
     marks = {"@cache": options["positions"] == "cache", "@prefix": options["protocol"] == "prefix"}
@@ -69,8 +69,8 @@ def hides(cell: Row) -> bool:
     return any(record.metrics.get("usage", {}).get("hidden") for record in cell.records)
 
 
-def error(cell: Row) -> str | None:
-    """The reason for a missing number: the last line of the error, or why the budget is too small."""
+def error_of(cell: Row) -> str | None:
+    """The reason of a run without a result: the last line of the error, or why the budget is too small."""
     for record in cell.records:
         if record.status == "failed":
             return ((record.error or "").strip() or "failed").splitlines()[-1]
@@ -78,6 +78,13 @@ def error(cell: Row) -> str | None:
             return record.refusal
         if record.status == "diverged":
             return "a number was not finite"
+    return None
+
+
+def error(cell: Row) -> str | None:
+    """The reason for a missing number."""
+    if reason := error_of(cell):
+        return reason
     if cell.n < cell.options["shards"]:
         return f"only {cell.n} of {cell.options['shards']} parts were scored"
     (tokens,) = sums(cell, "tokens")
@@ -130,7 +137,7 @@ def result(cell: Row, dense: Row | None, window: Row | None) -> dict[str, Any]:
     if reason:
         return dict.fromkeys(EMPTY) | {"num_tokens": 0, "num_samples": 0} | head
     compared = _compared(cell, dense, window)
-    return _losses(cell) | compared | _recall(cell) | _curves(cell) | _costs(cell) | head
+    return _losses(cell) | compared | _recall(cell) | _keys(cell) | _curves(cell) | _costs(cell) | head
 
 
 def _losses(cell: Row) -> dict[str, Any]:
@@ -201,6 +208,14 @@ def _recall(cell: Row) -> dict[str, Any]:
         "recall_cross_entropy": hit_nll / hits if hits else None,
         "other_cross_entropy": (nll - hit_nll) / (tokens - hits) if tokens > hits else None,
     }
+
+
+def _keys(cell: Row) -> dict[str, Any]:
+    """The loss of the tokens that a long context makes likelier, where they were asked for."""
+    if any("keys" not in record.metrics["sums"] for record in cell.records):
+        return {}
+    keys, nll = map(sum, sums(cell, "keys", "key_nll"))
+    return {"key_tokens": round(keys), "key_cross_entropy": nll / keys if keys else None}
 
 
 def _curves(cell: Row) -> dict[str, Any]:

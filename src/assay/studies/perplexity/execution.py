@@ -1,8 +1,6 @@
 """Scores the runs of one cohort as lanes of one forward pass."""
 
 import json
-import resource
-import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,6 +14,9 @@ from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
 from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
+from assay.models.generation import peak_memory
+from assay.studies.perplexity.generating import GENERATE, generated
+from assay.studies.perplexity.probing import PROBE, probe_spans
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
 from assay.studies.perplexity.windows import Spans, bos_of, copy_spans, spans_of, windows_of
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
@@ -39,10 +40,14 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
     numbers. Lanes with a checkpoint in the middle of the text resume from there together."""
     options = runs[0].options
     spans = spans_for(canonical(options["dataset"]), canonical(options["model"]), options["context"], runs[0].seed)
+    if GENERATE in options:
+        for run in runs:
+            yield from _generated(run, spans, ctx, device)
+        return
     only = range(options["shard"], len(spans.found), options["shards"])
     lanes, refused = dict[Run, Lane](), dict[Run, str]()
     for run in runs:
-        lane = lane_of(run.options)
+        lane = lane_of(run.options, spans.prefix)
         try:
             lane.check(options["context"])
             lanes[run] = lane
@@ -53,11 +58,18 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
         yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, device, saved)
 
 
-def lane_of(options: Any) -> Lane:
-    """The lane of a run."""
-    prefix = options["context"] // 2 if options["protocol"] == "prefix" else 0
+def lane_of(options: Any, prefix: int | None = None) -> Lane:
+    """The lane of a run; a prefix is half of the window, unless its length is given."""
+    prefix = (prefix or options["context"] // 2) if options["protocol"] == "prefix" else 0
     method, budget = attention.load(options["method"]), Budget(**options["budget"])
     return Lane(method, budget, options["positions"], options["chunk"], prefix)
+
+
+def _generated(run: Run, spans: Spans, ctx: Context, device: torch.device) -> Iterator[Outcome]:
+    spec, lane = run.options["model"], lane_of(run.options, spans.prefix)
+    scorer = scorer_for(spec["name"], spec["sha256"], spec["revision"], run.options["dtype"], device)
+    tokenizer = tokenizer_for(spec["name"], spec["revision"])
+    yield from generated(run, lane, scorer, spans, tokenizer, bos_of(tokenizer), ctx)
 
 
 def _scored(
@@ -79,7 +91,9 @@ def _scored(
     windows = list(windows_of(spans.found, context=context, bos=bos, only=only, skip=lanes[first].prefix))
 
     def start() -> Pass:
-        return Pass(list(lanes.values()), context=context, clusters=len(spans.found))
+        probe = {key: getattr(spans.found[0], key) for key in ("answers", "decode")}
+        short = options.get("key_tokens", 0)
+        return Pass(list(lanes.values()), context=context, clusters=len(spans.found), short=short, **probe)
 
     def take_up(fresh: Pass, saved: Checkpoint) -> None:
         for run, lane in lanes.items():
@@ -99,7 +113,7 @@ def _scored(
     for run, lane in lanes.items():
         tally = going.tally(lane)
         found = metrics(tally, spans, only=only, model=scorer.model, method=lane.method)
-        yield Outcome(run, found | _texts(run, spans), cost=_cost(tally, device))
+        yield Outcome(run, found | _texts(run, spans, only), cost=_cost(tally, device))
 
 
 @lru_cache(maxsize=1)
@@ -120,14 +134,18 @@ def spans_for(dataset: str, model: str, context: int, seed: int) -> Spans:
     tokenizer = tokenizer_for(spec["name"], spec["revision"])
     if options["name"] == COPY:
         return copy_spans(tokenizer, context=context, seed=seed)
+    if PROBE in options:
+        return probe_spans(options, tokenizer, context=context, seed=seed)
     corpus = load_corpus(options["name"], limit=options["max_samples"])
     chosen = {key: options[key] for key in ("longest", "max_samples", "max_windows")}
     return spans_of(corpus, tokenizer, **chosen)
 
 
-def _texts(run: Run, spans: Spans) -> dict[str, Any]:
+def _texts(run: Run, spans: Spans, only: Sequence[int]) -> dict[str, Any]:
     """Describe the texts that were scored."""
     options = run.options["dataset"]
+    if PROBE in options:
+        return {"depths": [spans.found[number].depth for number in only]}
     if options["name"] == COPY:
         return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
     corpus = load_corpus(options["name"], limit=options["max_samples"])
@@ -138,11 +156,5 @@ def _texts(run: Run, spans: Spans) -> dict[str, Any]:
 def _cost(tally: Tally, device: torch.device) -> dict[str, float]:
     """The cost of a lane: its share of the seconds of the pass."""
     tokens = sum(tally.by_place["tokens"])
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else _resident()
+    peak = peak_memory(device)
     return {"seconds": tally.seconds, "tokens_per_second": tokens / max(tally.seconds, 1e-9), "peak_memory_bytes": peak}
-
-
-def _resident() -> int:
-    """Peak resident memory of this process, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from assay.attention.budget import Budget
 from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
 from assay.report.charts import interval_lines
@@ -36,6 +37,7 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     # A cell without a result has no such keys.
     ("Recall CE", lambda entry: entry.get("recall_cross_entropy"), ".3f"),
     ("Other CE", lambda entry: entry.get("other_cross_entropy"), ".3f"),
+    ("Key CE", lambda entry: entry.get("key_cross_entropy"), ".3f"),
     ("Bits/byte", "bits_per_byte", ".4f"),
     ("KV kB", lambda entry: _kilo(entry["kv_bytes_resident"]), ".1f"),
     ("KV kB/token", lambda entry: _kilo(entry["kv_bytes_read_per_token"]), ".1f"),
@@ -189,7 +191,11 @@ def p_of_difference(entries_by_name: Mapping[str, Entry], one: str, other: str) 
 
 def budget_shown(entry: Entry) -> str:
     """The budget as it was asked for: `k=20` slots, or a sparsity."""
-    return f"k={entry['budget']}" if entry["budget"] is not None else f"{entry['nominal_sparsity']:g}"
+    return budget_words(Budget(sparsity=entry["nominal_sparsity"], slots=entry["budget"]))
+
+
+def budget_words(budget: Budget) -> str:
+    return f"k={budget.slots}" if budget.slots is not None else f"{budget.sparsity:g}"
 
 
 def _reason(error: str) -> str:

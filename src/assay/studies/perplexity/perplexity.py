@@ -26,7 +26,9 @@ from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, ma
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
+from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
 from assay.studies.perplexity.memory import memory
+from assay.studies.perplexity.probing import check_probes, probe_cells
 from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
@@ -105,6 +107,19 @@ class Perplexity(Study):
     """Most documents of each text: 100; or by name: c4=1000 pg19=100."""
     max_windows: int = 0
     """Most windows of the longest context per document; 0: all."""
+    probes: tuple[str, ...] = ()
+    """Probes with exact answers: passkey, needle, multi_key, ..., or all; at every context length and budget. Without a
+    text: --datasets with no name behind it."""
+    probe_depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Depths of what a probe asks for: 0 is the start of the context, 1 its end."""
+    probe_samples: int = 5
+    """Texts of a probe at each depth."""
+    key_tokens: int = 0
+    """Short context with which key tokens are found, those that a longer one makes likelier (LongPPL); their loss is
+    then a column. 0: none."""
+    generate: int = 0
+    """Tokens to generate with caches from which keys are really evicted, behind the beginnings of a few documents of
+    each text: speed, memory, and whether the text is what the replay predicts. 0: none."""
     title: str = "perplexity"
     """Name of the JSON files (--name)."""
     description: str = ""
@@ -116,7 +131,7 @@ class Perplexity(Study):
     verbose: bool = False
     """Print the table of every cell besides the summary."""
     seed: int = 42
-    """Seed of the copy probe."""
+    """Seed of the copy probe, and of the texts of the others."""
 
     def __post_init__(self) -> None:
         contexts = (*self.context_lengths, self.fixed)
@@ -125,7 +140,7 @@ class Perplexity(Study):
         if self.longest > self.max_length:
             raise UserError(f"a context of {self.longest} is over --max-length {self.max_length}.")
         odd = sorted({context for context, _ in self.points() if self.longest % context})
-        if odd and set(self.datasets) != {COPY}:
+        if odd and set(self.datasets) - {COPY}:
             raise UserError(
                 f"--context-lengths: {', '.join(map(str, odd))} does not divide the longest, {self.longest}. The same "
                 "tokens are scored at each length, in whole windows: choose lengths such as 512 1024 2048."
@@ -136,7 +151,11 @@ class Perplexity(Study):
             raise UserError("--positions cache is defined for the online protocol alone: leave --protocol prefix out.")
         if self.chunk < 1 or self.max_windows < 0:
             raise UserError("--chunk is at least 1, --max-windows at least 0.")
+        if self.key_tokens < 0 or self.key_tokens >= self.longest:
+            raise UserError(f"--key-tokens {self.key_tokens}: give fewer than the longest context, {self.longest}.")
         read_limits(self.max_samples, self.datasets)
+        check_probes(self)
+        check_generates(self)
         for level in (*self.sparsity_levels, self.fixed_sparsity):
             Budget(sparsity=level)
         for slots in self.budgets:
@@ -203,15 +222,23 @@ class Perplexity(Study):
             raise UserError(f"cannot load the model '{self.model}': there is no such folder.")
         shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
         cells: list[dict[str, Any]] = [
-            {"dataset": self.dataset(name), "context": context, **self.lane(method, budget), "shard": shard}
+            self._text(name, context) | self.lane(method, budget) | {"shard": shard}
             for name in self.datasets
             for context, budget in points
             for method in self.chosen()
             for shard in range(SHARDS)
         ]
+        cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
+        cells += generate_cells(self)
+        if not cells:
+            raise UserError("nothing to measure: no text (--datasets) and no probe (--probes).")
         self._check_heard()
-        runs = [self.cell(seed=self.seed, **shared, **cell) for cell in cells]
+        runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
         return list({run.id: run for run in runs}.values())
+
+    def _text(self, name: str, context: int) -> dict[str, Any]:
+        keys = {"key_tokens": self.key_tokens} if self.key_tokens and name != COPY else {}
+        return {"dataset": self.dataset(name), "context": context, **keys}
 
     def dataset(self, name: str) -> dict[str, Any]:
         if name == COPY:
@@ -257,7 +284,9 @@ class Perplexity(Study):
     def cohort(self, run: Run) -> Hashable:
         """Group the lanes of one forward pass; the prefix protocol scores other tokens, so it is apart."""
         shared = {key: run.options[key] for key in ("dataset", "model", "dtype", "context", "shard", "shards")}
-        return canonical(shared | {"prefix": run.options["protocol"] == "prefix"})
+        alone = {GENERATE: run.id} if GENERATE in run.options else {}  # its speed is its own
+        keys = {"prefix": run.options["protocol"] == "prefix", "key_tokens": run.options.get("key_tokens")}
+        return canonical(shared | keys | alone)
 
     def prepare(self, runs: Sequence[Run]) -> None:
         """Fetch texts, tokenizers and models once, before anything is computed."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from assay.core.run import Record
+from assay.core.run import Record, canonical
 from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
+from assay.studies.perplexity.cells import cells
 from assay.studies.perplexity.claims import EQUAL
 from assay.studies.perplexity.document import documents_of, entries
 from assay.studies.perplexity.figures import (
@@ -22,7 +23,10 @@ from assay.studies.perplexity.figures import (
     table_3,
 )
 from assay.studies.perplexity.findings import sentences
-from assay.studies.perplexity.sweeps import Sweeps
+from assay.studies.perplexity.generating import GENERATE, report_generated
+from assay.studies.perplexity.probe_report import report_probes
+from assay.studies.perplexity.probing import PROBE
+from assay.studies.perplexity.sweeps import Sweeps, guessed_sweeps
 
 NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
@@ -31,8 +35,9 @@ NOTE = (
     f"same paired bootstrap, Holm). Methods whose realised sparsities differ by more than {EQUAL:g} are not ranked "
     "against each other: a letter then says at which it compares, and a method that is alone there has none. KL: from "
     "dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: loss at the "
-    "last token of a rare bigram seen before in the window. KV kB: keys and values held when the last token attends, "
-    "per sequence, and read per token. Pass tokens/s: of all methods of one forward pass."
+    "last token of a rare bigram seen before in the window. Key CE: loss of the tokens that a long context makes "
+    "likelier (--key-tokens). KV kB: keys and values held when the last token attends, per sequence, and read per "
+    "token. Pass tokens/s: of all methods of one forward pass."
 )
 LEAD_NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
@@ -59,7 +64,8 @@ def report(
     sweeps: Sweeps | None = None,
     verbose: bool = False,
 ) -> None:
-    documents = documents_of(records, name=name, description=description, sweeps=sweeps)
+    kinds = split(records)
+    documents = documents_of(kinds["text"], name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     _say(documents, names, [label in drawn for label in names], out)
@@ -79,6 +85,28 @@ def report(
         for dataset in document["results"] if label in drawn else ():
             with out.about(" ".join(of_all(len(drawn), len(names)))):
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
+    for kind, draw in (("probe", report_probes), ("generate", report_generated)):
+        for label, own in _by_model(kinds[kind], _plain(name)).items():
+            draw(own, out, name=label, sweeps=sweeps or guessed_sweeps(cells(own)))
+
+
+def split(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of texts, of probes, and of runs that generated."""
+    found: dict[str, list[Record]] = {"text": [], "probe": [], "generate": []}
+    for record in records:
+        options = record.run.options
+        found["generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"].append(record)
+    return found
+
+
+def _by_model(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
+    """The records of each model, precision, seed and numerics, by a name; numbered where there are several."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        run = record.run
+        key = canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
+        found.setdefault(key, []).append(record)
+    return {name if len(found) == 1 else f"{name}_{n}": own for n, own in enumerate(found.values(), start=1)}
 
 
 def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:

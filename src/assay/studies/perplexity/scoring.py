@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.attention import attention
@@ -20,6 +20,8 @@ from assay.attention.base import Budget, Method
 from assay.attention.lanes import Lane, Usage
 from assay.models.causal_lm import model_layout, sparse_lanes
 from assay.models.logits import Logits
+from assay.studies.perplexity.answering import answered, decodes
+from assay.studies.perplexity.key_tokens import key_tokens
 from assay.studies.perplexity.windows import Spans, Window
 
 TOKENS_AT_ONCE = 128
@@ -29,8 +31,17 @@ PLACES = 32
 """Classes of positions in the curve of the loss: 0, 1, 2-3, 4-7, ..."""
 DENSE = Lane(attention["dense"](), Budget(sparsity=0.0))
 SUMS = ("tokens", "nll", "kl", "hits", "hit_nll")
+ANSWERS = ("right", "exact")
+"""More sums, of probes: tokens of the answer that are the likeliest, and texts in which all are."""
+DECODED = "decoded"
+"""Sum of the texts whose answer was decoded, of lanes that evict: those that select have none."""
+KEYS = ("keys", "key_nll")
+"""Sums over key tokens, where they are asked for."""
 STATE = ("sums", "by_place", "seconds", "windows")
 """Fields of a tally in a checkpoint, besides the usage."""
+
+
+Scored = tuple[int, Window, Tensor, Tensor, Tensor | None]
 
 
 @dataclass
@@ -40,6 +51,8 @@ class Tally:
     clusters: int
     queries: int
     """Queries of a window whose reads are counted: those of a dense prefix are not."""
+    more: tuple[str, ...] = ()
+    """Sums besides SUMS."""
     sums: dict[str, list[float]] = field(default_factory=dict)
     by_place: dict[str, list[float]] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
@@ -47,20 +60,33 @@ class Tally:
     windows: int = 0
 
     def __post_init__(self) -> None:
-        self.sums = {key: [0.0] * self.clusters for key in SUMS}
+        self.sums = {key: [0.0] * self.clusters for key in (*SUMS, *self.more)}
         self.by_place = {key: [0.0] * PLACES for key in ("tokens", "nll")}
 
-    def add(self, window: Window, nll: Float[Tensor, " time"], kl: Float[Tensor, " time"]) -> None:
+    def add(
+        self,
+        window: Window,
+        nll: Float[Tensor, " time"],
+        kl: Float[Tensor, " time"],
+        right: Bool[Tensor, " time"] | None = None,
+    ) -> None:
         self.windows += 1
-        scored, hits = window.scored, window.scored & window.hits
-        found = (scored.sum(), nll[scored].sum(), kl[scored].sum(), hits.sum(), nll[hits].sum())
-        for key, value in zip(SUMS, found, strict=True):
+        asked, hits = window.scored, window.scored & window.hits
+        found = [asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()]
+        found += [] if right is None else [right[asked].sum(), right[asked].all()]
+        for key, value in zip(SUMS if right is None else (*SUMS, *ANSWERS), found, strict=True):
             self.sums[key][window.span] += float(value)
-        places = torch.arange(len(nll))[scored]
+        places = torch.arange(len(nll))[asked]
         classes = places.clamp(min=1).log2().floor().long() + (places > 0)
-        for key, values in (("tokens", torch.ones_like(nll)[scored]), ("nll", nll[scored])):
+        for key, values in (("tokens", torch.ones_like(nll)[asked]), ("nll", nll[asked])):
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
+
+    def add_keys(self, window: Window, nll: Float[Tensor, " time"], keys: Bool[Tensor, " time"]) -> None:
+        """Add the key tokens among those that are scored."""
+        scored = window.scored & keys
+        for key, value in zip(KEYS, (scored.sum(), nll[scored].sum()), strict=True):
+            self.sums[key][window.span] += float(value)
 
     def state(self) -> dict[str, Any]:
         """The sums as plain numbers, for a checkpoint."""
@@ -88,16 +114,20 @@ class Scorer:
         self.body = self.logits.body
 
     @torch.no_grad()
-    def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[tuple[int, Window, Tensor, Tensor]]:
-        """(lane, window, nll, KL from dense) for windows of one length; lane 0 must be dense."""
+    def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[Scored]:
+        """(lane, window, nll, KL from dense, for probes whether a token is the likeliest one) for windows of one
+        length; lane 0 must be dense. Where no window has a scored token, the numbers are 0."""
+        answers = windows[0].answers
         ids, targets = (torch.stack([getattr(w, key) for w in windows]) for key in ("inputs", "targets"))
         ids, targets = ids.to(self.device), targets.to(self.device)
         hidden = self.body(ids.repeat(len(lanes), 1), use_cache=False)[0]
         hidden = rearrange(hidden, "(lane window) t d -> lane window t d", lane=len(lanes))
-        nll = torch.empty(len(lanes), len(windows), ids.shape[1])
-        kl = torch.zeros_like(nll)
+        nll = torch.zeros(len(lanes), len(windows), ids.shape[1])
+        kl, right = torch.zeros_like(nll), torch.zeros_like(nll, dtype=torch.bool)
         for start in range(0, ids.shape[1], TOKENS_AT_ONCE):
             part = slice(start, start + TOKENS_AT_ONCE)
+            if not any(window.scored[part].any() for window in windows):
+                continue
             dense = self.log_probabilities(hidden[0, :, part])
             chances = dense.exp()
             for lane in range(len(lanes)):
@@ -105,8 +135,13 @@ class Scorer:
                 nll[lane, :, part] = -own.gather(-1, targets[:, part, None])[..., 0].cpu()
                 if lane:
                     kl[lane, :, part] = (chances * (dense - own)).sum(-1).clamp(min=0).cpu()
-        places = range(len(lanes))
-        return [(lane, window, nll[lane, i], kl[lane, i]) for lane in places for i, window in enumerate(windows)]
+                if answers:
+                    right[lane, :, part] = (own.argmax(-1) == targets[:, part]).cpu()
+        return [
+            (lane, window, nll[lane, i], kl[lane, i], right[lane, i] if answers else None)
+            for lane in range(len(lanes))
+            for i, window in enumerate(windows)
+        ]
 
     def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
         return self.logits(hidden).float().log_softmax(-1)
@@ -116,15 +151,27 @@ class Pass:
     """Runs lanes through the windows of a text: how many are done, and each lane's tally. Lanes that are dense at this
     context share the dense one's."""
 
-    def __init__(self, lanes: Sequence[Lane], *, context: int, clusters: int) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        *,
+        context: int,
+        clusters: int,
+        answers: bool = False,
+        decode: bool = False,
+        short: int = 0,
+    ) -> None:
+        """`answers` and `decode`: of probes; `short`: the short context of key tokens, if they are asked for."""
         for lane in lanes:
             lane.check(context)
-        self.context, self.done = context, 0
+        self.context, self.done, self.short = context, 0, short
         # Under the prefix protocol the dense lane, too, counts what the scored queries read.
         self.dense = replace(DENSE, prefix=next((lane.prefix for lane in lanes), 0))
         self.different = list(dict.fromkeys(lane for lane in lanes if not lane.is_dense(context)))
-        every = [self.dense, *self.different]
-        self.tallies = {lane: Tally(clusters, context - lane.first_sparse(context)) for lane in every}
+        self.tallies = dict[Lane, Tally]()
+        for lane in (self.dense, *self.different):
+            more = [*ANSWERS * answers, *[DECODED] * (decode and decodes(lane)), *KEYS * bool(short)]
+            self.tallies[lane] = Tally(clusters, context - lane.first_sparse(context), tuple(more))
 
     def run(self, scorer: Scorer, windows: Iterable[Window], *, batch: int = 1) -> Iterator[int]:
         """Score what is left of the windows, some at a time; yields how many are done."""
@@ -132,29 +179,38 @@ class Pass:
         parts = [different[i : i + LANES_AT_ONCE] for i in range(0, max(1, len(different)), LANES_AT_ONCE)]
         for group in batched(islice(windows, self.done, None), batch):
             for number, some in enumerate(parts):
-                _score_group(scorer, [self.dense, *some], group, self.tallies, first=number == 0)
+                self._score(scorer, [self.dense, *some], group, first=number == 0)
             self.done += len(group)
             yield self.done
 
+    def _score(self, scorer: Scorer, lanes: Sequence[Lane], group: Sequence[Window], *, first: bool) -> None:
+        start = time.perf_counter()
+        with sparse_lanes(scorer.model, lanes) as usages:
+            scored = scorer(lanes, group)
+        share = (time.perf_counter() - start) / len(lanes)
+        keys = self._keys(scorer, scored)
+        # Many lanes take several passes, each with the dense one, which counts once.
+        for number, window, nll, kl, right in scored if first else scored[len(group) :]:
+            self.tallies[lanes[number]].add(window, nll, kl, right)
+            if window in keys:
+                self.tallies[lanes[number]].add_keys(window, nll, keys[window])
+        for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
+            if number or first:
+                tally = self.tallies[lane]
+                tally.seconds += share
+                for key, value in vars(usage).items():
+                    setattr(tally.usage, key, getattr(tally.usage, key) + value)
+        if group[0].decode:
+            for lane, window, found in answered(scorer, lanes if first else lanes[1:], group):
+                self.tallies[lane].sums[DECODED][window.span] += float(found)
+
+    def _keys(self, scorer: Scorer, scored: Sequence[Scored]) -> dict[Window, Tensor]:
+        """The key tokens of each window, by the losses of its dense lane; none where they are not asked for."""
+        dense = {window: nll for number, window, nll, *_ in scored if self.short and not number}
+        return {window: key_tokens(scorer, window, nll, short=self.short) for window, nll in dense.items()}
+
     def tally(self, lane: Lane) -> Tally:
         return self.tallies[self.dense if lane.is_dense(self.context) else lane]
-
-
-def _score_group(
-    scorer: Scorer, lanes: Sequence[Lane], group: Sequence[Window], tallies: dict[Lane, Tally], *, first: bool
-) -> None:
-    start = time.perf_counter()
-    with sparse_lanes(scorer.model, lanes) as usages:
-        for number, window, nll, kl in scorer(lanes, group):
-            if number or first:  # many lanes take several passes, each with the dense one, which counts once
-                tallies[lanes[number]].add(window, nll, kl)
-    share = (time.perf_counter() - start) / len(lanes)
-    for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
-        if number or first:
-            tally = tallies[lane]
-            tally.seconds += share
-            for key, value in vars(usage).items():
-                setattr(tally.usage, key, getattr(tally.usage, key) + value)
 
 
 def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
@@ -167,7 +223,7 @@ def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
 def metrics(tally: Tally, spans: Spans, *, only: Sequence[int], model: nn.Module, method: Method) -> dict[str, Any]:
     """The metrics of a lane's record: plain sums over the clusters of its shard, so that shards can be pooled."""
     found = [spans.found[number] for number in only]
-    sums = {key: [tally.sums[key][number] for number in only] for key in SUMS}
+    sums = {key: [values[number] for number in only] for key, values in tally.sums.items()}
     sums |= {key: [float(getattr(span, key)) for span in found] for key in ("chars", "bytes", "words")}
     tokens, nll = sum(sums["tokens"]), sum(sums["nll"])
     width, usage = model_layout(model).vector, tally.usage

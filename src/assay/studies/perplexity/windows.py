@@ -48,6 +48,12 @@ class Span:
     """The tokens to score; None: every token."""
     distance: int = 0
     """Tokens between the segment and its copy, in the copy probe."""
+    answers: bool = False
+    """Whether what is scored is the answer of a probe."""
+    decode: bool = False
+    """Whether the answer is decoded too."""
+    depth: float | None = None
+    """Depth at which a probe's needle was asked for; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ class Spans:
 
     found: tuple[Span, ...]
     too_short: int = 0
+    prefix: int | None = None
+    """Tokens before the question of every probe: what the prefix protocol cuts down; None: half of the window."""
 
     @property
     def documents(self) -> int:
@@ -70,6 +78,10 @@ class Window:
     scored: Bool[Tensor, " time"]
     hits: Bool[Tensor, " time"]
     """Associative recall: the last token of a bigram that this window has had before and that is rare elsewhere."""
+    answers: bool = False
+    """Whether the scored tokens are the answer of a probe, of which right ones are counted."""
+    decode: bool = False
+    """Whether the answer is also decoded with caches from which keys are really evicted."""
 
 
 def read_limits(words: Sequence[str], datasets: Sequence[str]) -> dict[str, int | None]:
@@ -159,7 +171,7 @@ def windows_of(
         for targets, mask in zip(span.tokens.split(context), scored, strict=True):
             inputs = torch.cat([torch.tensor([bos]), targets[:-1]])
             late = torch.arange(len(targets)) >= skip
-            yield Window(number, inputs, targets, mask & late, rare.repeated(targets))
+            yield Window(number, inputs, targets, mask & late, rare.repeated(targets), span.answers, span.decode)
 
 
 class RareBigrams:

@@ -1,0 +1,3 @@
+from assay.core.plugin import Registry
+
+probes: Registry = Registry("probe", __name__)
