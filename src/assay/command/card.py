@@ -338,8 +338,8 @@ def _check(words: Sequence[str]) -> None:
         for verdict in check("mixers", mixers.parse(word)):
             if not verdict.kept:
                 raise UserError(
-                    f"{word} breaks a promise of mixers, and a card would say nothing: {verdict.promise} "
-                    f"Seen: {verdict.seen}. `assay check` tries them all."
+                    f"{word} breaks a promise of mixers, {verdict.name}, and a card would say nothing: "
+                    f"{verdict.promise} Seen: {verdict.seen}. `assay check` tries them all."
                 )
 
 
