@@ -38,6 +38,37 @@ class Leaking(Mixer):
         return 1
 """
 
+TABLE = """
+import torch
+from dataclasses import dataclass
+from assay.mixers import mixers
+from assay.mixers.base import Mixer, MixerModule
+
+class Weighted(MixerModule):
+    def __init__(self, d_model, max_len):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.ones(max_len, d_model))
+
+    def forward(self, x):
+        return (x * self.table[: x.shape[1]]).cumsum(1)
+
+    def init_state(self, batch):
+        return torch.zeros(batch, self.table.shape[1]), torch.zeros(batch, 1)
+
+    def step(self, x, state):
+        y = state[0] + x * self.table[int(state[1][0])]
+        return y, (y, state[1] + 1)
+
+@mixers.register("table")
+@dataclass(frozen=True, kw_only=True)
+class Table(Mixer):
+    def core(self, d_model, max_len):
+        return Weighted(d_model, max_len)
+
+    def core_state(self, d_model, length):
+        return d_model + 1
+"""
+
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,7 +167,7 @@ def test_a_card_travels_and_is_verified_by_its_reader(
 def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mixer with a buffer of the trained length, which keeps every promise and cannot be asked beyond it."""
+    """A mixer that keeps every promise and fails beyond 200 tokens."""
     short = (
         TWIN.replace("twin", "short")
         + """
@@ -145,7 +176,7 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
         inner = made.forward
 
         def forward(x):
-            assert x.shape[1] <= max_len, "longer than it was built for"
+            assert x.shape[1] <= 200, "too long for it"
             return inner(x)
 
         made.forward = forward
@@ -160,6 +191,21 @@ def test_a_question_that_fails_is_a_line_and_the_others_are_answered(
     code, out, err = cli("card", "short.py", "--vs", "short", "--executor", "serial")
     assert code == 0, err
     assert "longer: its runs failed, AssertionError" in out and "recall " in out, out
+
+
+def test_a_mixer_that_works_up_to_max_len_is_built_for_the_longest_length_scored(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixer with a weight for each position, asked for parity at ten times the length it is trained at."""
+    (tmp_path / "table.py").write_text(TABLE)
+    free = {**TINY, "positions": "none"}
+    parity = replace(
+        TOY.questions[0], task="state_tracking:group=parity:length=24", metric=("by_length", "64"), model=free
+    )
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(parity,))})
+    code, out, err = cli("card", "table.py", "--vs", "table", "--executor", "serial", "--json")
+    assert code == 0, err
+    assert not json.loads(out)[0]["questions"]["recall"]["diverged"], out
 
 
 def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:
