@@ -1,6 +1,7 @@
 """`assay card` on a file outside the tree: one command, one screen; and what it refuses."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,9 +84,13 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     words = ("card", "twin.py", "--vs", "gru", "--executor", "serial")
     code, out, err = cli(*words)
     assert code == 0, err
-    assert "card of twin" in out and "speed here" in out and "bytes of state" in out
+    assert "card of twin" in out and "speed on this machine" in out and "bytes of state" in out
+    assert "†" not in out, "nothing of it ships"
     page = (tmp_path / "results/card/twin.html").read_text()
-    assert "card of twin" in page and "recall_by_rate" in page and len(page) < 2_000_000
+    drawn = set(re.findall(r'data-name="(\w+)"', page))
+    of_recall = {"recall", "recall_by_state", "recall_while_training", "recall_by_length", "recall_by_rate"}
+    assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length"} | of_recall
+    assert "Card of twin" in page and "class Twin(GRU)" in page and "Provenance" in page and len(page) < 2_000_000
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
     told = "".join(svg.itertext())
     assert "twin: recall 1-2 of 2" in told, told
