@@ -1,7 +1,9 @@
 """Shipped records are compared with what was trained here only where the anchors come out the same."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,22 @@ from assay.card.anchors import agreement
 from assay.card.battery import Answer
 from assay.card.protocol import Question, Tier
 from assay.core import shipped
+from assay.core.store import Store
+from assay.train.recipe import Train
 
 Cli = Callable[..., tuple[int, str, str]]
 MADE: dict[str, bytes] = {}
 """The toy field's records, trained once for all tests of this file."""
+LEARNED = replace(
+    TOY,
+    questions=(
+        replace(
+            TOY.questions[0], task="memorization:vocab_size=9:input_seq_len=8", steps=30, rates=(3e-3, 3e-2, 3e-1),
+            margin=0.2,
+        ),
+    ),
+)  # fmt: skip
+"""A question that both anchors learn in thirty steps: what learns nothing agrees with everything."""
 QUESTION = Question("recall", "recalls", "mqar")
 
 
@@ -52,28 +66,36 @@ def test_seeds_that_vary_much_rule_nothing_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli) -> Path:
-    """Two mixers whose records ship, made by the command that makes those of the real field."""
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(protocol, "TIERS", {"smoke": TOY})
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": LEARNED})
     for module in (protocol, anchors):
         monkeypatch.setattr(module, "ANCHORS", ("gru", "linear_attention"))
     monkeypatch.setattr(protocol, "FIELD", ("gru", "linear_attention"))
     monkeypatch.setattr(cost, "LENGTH", 16)
     monkeypatch.setattr(cost, "REPEATS", 1)
-    made = tmp_path / "shipped"
-    if "records" not in MADE:
-        code, _, err = cli(
-            "card", "gru", "linear_attention", "--own-baselines", "--ship", str(made), "--out", "elsewhere",
-            "--executor", "serial",
-        )  # fmt: skip
-        assert code == 0, err
-        MADE["records"] = (made / "card.smoke.jsonl.gz").read_bytes()
-    made.mkdir(exist_ok=True)
-    (made / "card.smoke.jsonl.gz").write_bytes(MADE["records"])
-    monkeypatch.setattr(shipped, "FOLDER", made)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
     (tmp_path / "twin.py").write_text(TWIN)
-    return made / "card.smoke.jsonl.gz"
+
+
+def make_field(cli: Cli, out: str) -> Path:
+    """Train the two mixers by the command that makes the records of the real field."""
+    words = ("--own-baselines", "--ship", str(shipped.FOLDER), "--out", out, "--executor", "serial")
+    code, _, err = cli("card", "gru", "linear_attention", *words)
+    assert code == 0, err
+    return shipped.FOLDER / "card.smoke.jsonl.gz"
+
+
+@pytest.fixture
+def field(toy: None, cli: Cli) -> Path:
+    """Two mixers whose records ship."""
+    path = shipped.FOLDER / "card.smoke.jsonl.gz"
+    if "records" in MADE:
+        path.parent.mkdir()
+        path.write_bytes(MADE["records"])
+    else:
+        MADE["records"] = make_field(cli, "elsewhere").read_bytes()
+    return path
 
 
 def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli: Cli) -> None:
@@ -92,26 +114,28 @@ def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli:
     assert "gru †" in page and "class GRU" in page, "its file stands on the page too"
 
 
-def test_rows_of_another_recipe_are_shown_and_not_ranked(
-    field: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+def test_rows_of_a_recipe_that_was_tampered_with_are_shown_and_not_ranked(
+    toy: None, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shipped scores that this machine cannot reproduce, as a recipe that was tampered with would give."""
-    for record in (changed := shipped.records("card.smoke")):
-        if record.run.seed in TOY.seeds and "accuracy" in record.metrics:
-            record.metrics["accuracy"] = record.metrics["accuracy"] + 0.6
-    shipped.write(field, changed)
+    """The field is trained with another schedule than its records say: their ids and options are the protocol's."""
+    once = replace(LEARNED, questions=(replace(LEARNED.questions[0], goal=None),))  # nothing is trained twice as long
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": once})
+    with monkeypatch.context() as tampered:
+        tampered.setattr(Train, "rate", lambda self, step: 0.0)
+        make_field(cli, "elsewhere")
     code, out, err = cli("card", "twin.py", "--executor", "serial")
     assert code == 0, err
     assert "are not shown to agree: recall" in " ".join(out.split()), out
     told = json.loads(Path("results/card/twin.json").read_text())[0]
     assert not told["questions"]["recall"]["differences"] and not told["anchors"]["recall"]["agree"]
+    assert all(gap > 0.2 for gap in told["anchors"]["recall"]["gaps"].values()), "each anchor learns more here"
 
 
 def test_a_budget_leaves_out_what_does_not_fit_and_says_so(
     field: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = Question("copy", "copies", "mqar:vocab_size=32:input_seq_len=8:num_kv_pairs=1", model=TINY, steps=10**9)
-    two = Tier("smoke", "toy", (0, 1), (*TOY.questions, second))
+    two = Tier("smoke", "toy", (0, 1), (*LEARNED.questions, second))
     monkeypatch.setattr(protocol, "TIERS", {"smoke": two})
     words = ("card", "gru", "--vs", "gru", "--dry-run", "--executor", "serial")
     code, out, err = cli(*words, "--budget", "1h")
@@ -120,3 +144,28 @@ def test_a_budget_leaves_out_what_does_not_fit_and_says_so(
     assert code == 0 and "left out" not in err and "copy: 4 rates" in out and "in all" in out
     code, out, err = cli(*words, "--budget", "soon")
     assert code == 2 and "10m, 90s or 1h" in err
+
+
+def test_a_budget_charges_only_for_runs_that_are_neither_stored_nor_shipped(
+    field: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute for every training step: whatever has to be trained cannot fit."""
+    second = replace(LEARNED.questions[0], name="again", batch=15, steps=6, goal=2.0)
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(LEARNED, questions=(*LEARNED.questions, second))})
+    monkeypatch.setattr(cost, "_seconds_per_step", lambda *_, **__: 60.0)
+    words = ("card", "gru", "--vs", "gru", "--executor", "serial", "--workers", "1")
+    tight = ("--dry-run", "--budget", "10m")
+    code, out, err = cli(*words, *tight)
+    assert code == 0 and "recall: 3 rates" in out and "; 0 s to 0 s;" in out, "all of it ships"
+    assert "left out, to stay within the budget: again" in err
+    code, _, err = cli(*words)
+    assert code == 0, err
+    code, out, err = cli(*words, *tight)
+    assert code == 0 and "left out" not in err and "again: 3 rates" in out, "all of it is stored"
+    store = Store("results")
+    trained = [record.run for record in store.records("icl") if record.run.options["model"]]
+    shutil.rmtree(store.folder(next(run for run in trained if run.options["train"]["max_steps"] == 12)))
+    code, out, err = cli(*words, "--dry-run")
+    assert code == 0 and "for gru: 12 min to" in out, "one run of 12 steps, twice the training, is missing"
+    code, out, err = cli("card", "gru", "--vs", "base_conv", *words[4:], *tight)
+    assert "left out, to stay within the budget: again" in err, "a field that is trained here takes time too"

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-import pytest
-
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card
 from assay.card.charts import LETTER, LINE, _Plane
@@ -51,11 +49,10 @@ def test_shipped_rows_have_a_dagger_and_a_footnote() -> None:
     assert "†" not in card(mine, other).text()
 
 
-@pytest.mark.parametrize(("params", "said"), [(101, "matched"), (150, "not matched")])
-def test_the_size_says_whether_parameters_are_matched(params: int, said: str) -> None:
-    shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9, params=params))
-    assert f"to {params}: {said})" in shown.costs()[0]
-    assert "100 trained, which is 0.5 x other" in shown.costs()[1]
+def test_the_size_and_the_speed_stand_beside_the_field() -> None:
+    shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9, params=150)).costs()
+    assert "100 parameters (the field's 150 to 150); 40 bytes of state" in shown[0]
+    assert "100 trained, which is 0.5 x other" in shown[-1]
 
 
 def test_undecided_says_how_many_more_seeds_would_tell() -> None:

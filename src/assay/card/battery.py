@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, SOLVED, Question, Tier
+from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, SOLVED, TOLERANCE, Question, Tier
 from assay.core.run import Record
 from assay.report.rows import number_at
 
-SIZES = ("params", "state_scalars", "flops_per_token")
+SIZES = ("params", "layer_params", "state_scalars", "flops_per_token")
 LOST = float("inf")
 """The validation of a run that diverged or failed, of which less is better."""
 
@@ -66,6 +66,15 @@ class Answer:
     """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     """Parameters, state and FLOPs of its model."""
+
+    @property
+    def matched(self) -> bool | None:
+        """Whether its layers have as many parameters as the question asks for; None where it asks for none, or where
+        they were not counted."""
+        target, layers = self.question.layer_params, self.question.model.get("num_layers", 2)
+        if not target or "layer_params" not in self.sizes:
+            return None
+        return abs(self.sizes["layer_params"] / layers - target) <= TOLERANCE * target
 
     @property
     def mean(self) -> float:

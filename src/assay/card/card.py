@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import Speed
-from assay.card.judge import NAMED, Line, in_words, named
+from assay.card.judge import NAMED, Line, in_words, matching_of, named
 from assay.card.protocol import ANCHORS, VERSION, Tier
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
@@ -17,8 +17,6 @@ from assay.studies.icl.report import BYTES
 
 DAGGER = "†"
 """Stands behind a mixer whose records ship with assay."""
-MATCHED = 0.02
-"""Parameters that differ by at most this share count as matched."""
 ALIKE = 0.1
 """States that differ by at most this share count as equal."""
 
@@ -152,16 +150,12 @@ class Card:
         if sizes:
             name, own = self.lines[0].answer.question.name, sizes["params"]
             theirs = [each.sizes["params"] for each in self.field[name] if "params" in each.sizes]
-            matched = all(abs(each - own) <= MATCHED * own for each in theirs)
-            among = (
-                f" (the field's {min(theirs):,} to {max(theirs):,}: {'' if matched else 'not '}matched)"
-                if theirs
-                else ""
-            )
+            among = f" (the field's {min(theirs):,} to {max(theirs):,})" if theirs else ""
             said.append(
                 f"size, of the model for {name}: {own:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes "
                 f"of state carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
+            said += [each.strip() for each in matching_of(self.lines)]
         mine = self.speeds.get(self.mixer)
         if mine:
             times = {name: mine.trained / other.trained for name, other in self.speeds.items() if name != self.mixer}
@@ -193,6 +187,7 @@ def _line_json(line: Line) -> dict[str, Any]:
         "rate_at_edge": answer.at_edge,
         "rates_that_work": answer.window,
         "comparable": answer.comparable,
+        "matched": answer.matched,
         "diverged": answer.diverged,
         "after_twice_the_training": {str(seed): value for seed, value in answer.longer.items()},
         "rank": line.rank,

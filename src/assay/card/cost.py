@@ -2,18 +2,25 @@
 card of it will take. Never stored or shipped: a speed belongs to the machine it was measured on."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from assay.api import configure
+from assay.card.battery import Trial
 from assay.card.protocol import KEPT, SCREENING, Question, Tier
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
+from assay.models.sequence import SequenceModule
+from assay.nn.capture import WARM_UP_STEPS
 from assay.nn.random import initialised_from, stream
 from assay.studies import studies
+from assay.tasks.base import Task
+from assay.train.bank import Bank
+from assay.train.recipe import Optimizer, Train
+from assay.train.trainer import SingleTrainer, Trainer
 
 WIDTH, BATCH, LENGTH = 64, 8, 256
 LENGTHS = (64, 256, 1024)
@@ -80,7 +87,7 @@ def _seconds(run: Callable[[], None], device: torch.device) -> float:
 
 
 TIMED = 4
-"""Training steps that are timed for an estimate, after one that warms up."""
+"""Training steps that are timed for an estimate, of every part of a mixture, after those that warm up."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +100,51 @@ class Expected:
     """Every rate trained in full, one more beyond the grid, and all again for twice as long."""
 
 
-def expected(tier: Tier, question: Question, mixer: str, device: torch.device) -> Expected:
-    """Estimate from a few training steps what a question will take."""
-    per_step = _seconds_per_step(question, mixer, device)
+def expected(
+    tier: Tier,
+    question: Question,
+    mixer: str,
+    device: torch.device,
+    known: Sequence[Trial] = (),
+    missing: Sequence[Trial] = (),
+) -> Expected:
+    """Estimate from a few training steps what a question will take, but for what is `known`; `missing` are the trials
+    that will surely be computed."""
+    per_step = _seconds_per_step(tier, question, mixer, device, together=device.type == "cuda")
     rates, seeds = len(question.rates), len(tier.seeds)
     least = rates / SCREENING + KEPT + seeds
     most = rates / SCREENING + rates + 1 + seeds + (2 * seeds if question.goal is not None else 0)
-    return Expected(least * question.steps * per_step, most * question.steps * per_step)
+    done, sure = (sum(trial.steps for trial in trials) for trials in (known, missing))
+    left = (max(sure, runs * question.steps - done) for runs in (least, most))
+    return Expected(*(steps * per_step for steps in left))
 
 
-def _seconds_per_step(question: Question, mixer: str, device: torch.device) -> float:
+def _seconds_per_step(tier: Tier, question: Question, mixer: str, device: torch.device, *, together: bool) -> float:
+    """Time a step of one model, or of as many `together` as the tier has seeds, divided by their number: a GPU trains
+    them as one program."""
     from assay.studies.icl.icl import InContext
     from assay.studies.icl.training import build
-    from assay.train.trainer import SingleTrainer
 
-    given = question.options(mixer, rate=question.rates[0], seed=0, steps=TIMED + 1)
+    given = question.options(mixer, rate=question.rates[0], seed=0, steps=1)
     given["train"] |= {"validate_every": 1, "curriculum": 0.0, "stop_at": 0.0}
     study = configure(studies["icl"], None, given)
     assert isinstance(study, InContext)
-    model = build(study.model, study.task, 0).to(device)
+    parts = len(study.task.parts())
+    before = 2 * (WARM_UP_STEPS + parts) if together else 1  # each part of a mixture is captured as a graph of its own
+    train = replace(study.train, max_steps=before + parts * TIMED)
+    seeds = tier.seeds if together else tier.seeds[:1]
+    models = [build(study.model, study.task, seed).to(device) for seed in seeds]
     times = []
-    for _ in SingleTrainer(model, study.task, study.train, study.optimizer, seed=0).run():
+    for _ in _trainer(models, study.task, train, study.optimizer, seeds).run():
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter())
-    return (times[-1] - times[0]) / (len(times) - 1)
+    return (times[-1] - times[before - 1]) / (parts * TIMED) / len(seeds)
+
+
+def _trainer(
+    models: Sequence[SequenceModule], task: Task, train: Train, optimizer: Optimizer, seeds: Sequence[int]
+) -> Trainer:
+    if len(models) == 1:
+        return SingleTrainer(models[0], task, train, optimizer, seed=seeds[0])
+    return Bank(models, task, train, [optimizer for _ in models], seeds=seeds)

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from assay.card.battery import Answer, Bounds
-from assay.card.protocol import STILL
+from assay.card.protocol import STILL, TOLERANCE
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval, holm
 
@@ -216,6 +216,18 @@ def in_words(lines: Sequence[Line]) -> list[str]:
             told[0] = f"at equal training {told[0]}"
         found.append("; ".join((each.verdict, *told)))
     return found
+
+
+def matching_of(lines: Sequence[Line]) -> list[str]:
+    """Say in which questions the models have as many parameters per layer as the field's."""
+    of = {matched: [each.answer.question.name for each in lines if each.answer.matched is matched]
+          for matched in (True, False, None)}  # fmt: skip
+    told = [
+        f"within {TOLERANCE:.0%} of the field's ({', '.join(of[True])})" if of[True] else "",
+        f"not matched: the mixer alone is larger ({', '.join(of[False])})" if of[False] else "",
+        f"not matched: the mixer alone is the layer ({', '.join(of[None])})" if of[None] else "",
+    ]
+    return [f"  parameters per layer: {'; '.join(each for each in told if each)}"]
 
 
 def named(names: Sequence[str]) -> str:

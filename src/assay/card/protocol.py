@@ -6,9 +6,10 @@ change of any number here makes other runs, so it raises VERSION: cards of two v
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
-VERSION = 2
+VERSION = 3
 SCREENING_SEED = 100
 """Rates are chosen with this seed; the scores come from others."""
 SCREENING = 3
@@ -22,6 +23,11 @@ STILL = 0.05
 """Twice the training has changed nothing where no seed gained more than this, and none came this near to the goal."""
 SOLVED = 0.99
 """A run stops where its validation is this good: more training would add nothing to a share."""
+SQUARES = 16
+"""Parameters of a layer, in squares of its width: attention (4) beside a swiglu of four times the width (12). Every
+mixer of the field is smaller alone, so all are met by the width of the state mixer."""
+TOLERANCE = 0.02
+"""Layers are matched where their parameters are within this share of the target."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,14 @@ class Question:
 
     def options(self, mixer: str, *, rate: float, seed: int, steps: int) -> dict[str, Any]:
         """Return the options of `assay icl` for one run."""
+        model = {**self.model, "seq_mixer": mixer}
+        if self.layer_params:
+            from assay.card.matching import matched
+
+            model["state_mixer"] = matched(self.task, model, self.layer_params)
         return {
             "task": self.task,
-            "model": {**self.model, "seq_mixer": mixer},
+            "model": model,
             "train": {
                 "max_steps": steps,
                 "micro_batch_size": self.batch,
@@ -75,6 +86,11 @@ class Question:
             "eval_size": self.eval_size,
             "seeds": [seed],
         }
+
+    @property
+    def layer_params(self) -> int:
+        """Parameters of each layer, which the width of the state mixer meets; 0: there is none, and nothing is met."""
+        return 0 if self.model.get("state_mixer", "none") == "none" else SQUARES * self.model["model_dim"] ** 2
 
     @property
     def setting(self) -> str:
@@ -96,8 +112,10 @@ class Tier:
     """What its differences are good for."""
     seeds: tuple[int, ...]
     questions: tuple[Question, ...]
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Where its records were made, and where it runs unless another is asked for."""
+    backend: Literal["torch", "triton"] = "torch"
+    """What computes recurrent mixers on that device; on another it is torch."""
 
     def question(self, name: str) -> Question:
         return next(question for question in self.questions if question.name == name)
@@ -106,6 +124,11 @@ class Tier:
 SMALL = {"model_dim": 32, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
 """One layer of memory, so that what is recalled went through the mixer's state."""
 TWO = {"model_dim": 32, "num_layers": 2, "state_mixer": "swiglu", "positions": "auto"}
+
+WIDE = {**TWO, "model_dim": 128}
+"""MAD's width and depth: two layers of 128, each with a swiglu."""
+FINE = (3e-4, 1e-3, 3e-3, 1e-2)
+"""Rates of wider models: MAD's 1e-4 to 1e-3 and zoology's 1e-3 to 3e-2, where the two meet."""
 
 SMOKE = Tier(
     name="smoke",
@@ -158,13 +181,103 @@ SMOKE = Tier(
         ),
     ),
 )
-TIERS: Mapping[str, Tier] = {"smoke": SMOKE}
+STANDARD = Tier(
+    name="standard",
+    says="standard",
+    seeds=(0, 1, 2, 3, 4),
+    device="cuda",
+    backend="triton",
+    questions=(
+        Question(
+            name="recall",
+            does="recalls 64 pairs",
+            task=(
+                "mqar:vocab_size=8192:input_seq_len=256:num_kv_pairs=64:min_kv_pairs=4:power_a=1:filler=no_keys"
+                ":values=hidden"
+            ),
+            metric=("by_size", "64"),
+            model={**SMALL, "model_dim": 64},
+            steps=1000,
+            batch=32,
+            every=50,
+            eval_size=1000,
+            curriculum=0.9,
+        ),
+        Question(
+            name="fuzzy",
+            does="recalls values of 1 to 3 tokens by keys of 1 to 3",
+            task="fuzzy_recall:vocab_size=16:input_seq_len=128:k_motif_size=3:v_motif_size=3",
+            model=WIDE,
+            steps=800,
+            batch=32,
+            eval_size=1000,
+            rates=FINE,
+        ),
+        Question(
+            name="compression",
+            does="holds 31 tokens in one vector",
+            task="compression:vocab_size=16:input_seq_len=32",
+            model=WIDE,
+            steps=800,
+            batch=64,
+            eval_size=1000,
+            rates=FINE,
+        ),
+        Question(
+            name="parity",
+            does="tracks parity over 256 tokens",
+            task="state_tracking:group=parity:length=40",
+            metric=("by_length", "256"),
+            model={**SMALL, "model_dim": 64, "positions": "none", "tied": False},
+            steps=1200,
+            batch=64,
+            eval_size=1000,
+            weight_decay=0.0,
+        ),
+        Question(
+            name="icll",
+            does="of the next symbols of an automaton told that only the context shows",
+            task="icll",
+            model=WIDE,
+            steps=800,
+            batch=32,
+            eval_size=1000,
+            rates=FINE,
+            goal=None,
+        ),
+        Question(
+            name="language",
+            does="bits per byte of speeches it was not trained on",
+            task="text:corpus=speeches:input_seq_len=256",
+            metric=("bits_per_byte",),
+            watched="bits_per_byte",
+            lower=True,
+            model={**WIDE, "model_dim": 256},
+            steps=600,
+            every=200,
+            eval_size=400,
+            batch=32,
+            rates=FINE,
+            goal=None,
+            lost=8.0,
+            resolution=0.01,
+            margin=0.1,
+        ),
+    ),
+)
+TIERS: Mapping[str, Tier] = {tier.name: tier for tier in (SMOKE, STANDARD)}
 ANCHORS = ("attention:conv=4", "delta_net")
 """Trained again on the user's machine: shipped records are compared only where these come out the same."""
-FIELD = (
-    *ANCHORS, "attention", "sliding_window:conv=4", "linear_attention:conv=4", "based:conv=4", "retention:conv=4",
-    "gated_linear_attn:conv=4", "mamba2", "mlstm", "mesa", "gated_delta_net", "delta_net:beta_max=2", "delta_product",
-    "kda", "rwkv7", "gru", "hyena", "base_conv",
-)  # fmt: skip
-"""The mixers whose records ship: each as published, with a convolution of four tokens where it is an option, so that
-few differences are about having one."""
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "attention": ("attention:conv=4", "attention", "sliding_window:conv=4"),
+    "linear": (
+        "linear_attention:conv=4", "based:conv=4", "retention:conv=4", "gated_linear_attn:conv=4", "mamba2", "mlstm",
+    ),
+    "delta": (
+        "delta_net", "delta_net:beta_max=2", "gated_delta_net", "delta_product", "kda", "rwkv7", "mesa",
+    ),
+    "other": ("gru", "hyena", "base_conv"),
+}  # fmt: skip
+"""The mixers whose records ship, by family: each as published, with a convolution of four tokens where it is an option,
+so that few differences are about having one."""
+FIELD = tuple(chain(*FAMILIES.values()))

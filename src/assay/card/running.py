@@ -3,17 +3,36 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from assay.api import Execution, Session, configure
 from assay.card import protocol
 from assay.card.battery import Trial, wanted
 from assay.card.protocol import Tier
 from assay.core import shipped
+from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record, Run
+from assay.core.store import Store
 from assay.mixers import mixers
 from assay.studies import studies
+
+
+def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
+    """Return how a tier is run: with its own device and backend, unless another device is given."""
+    from assay.train.device import numerics_for
+
+    execution = construct(Execution, {"device": tier.device, **given}, what="assay card")
+    same = numerics_for(execution.device).device == tier.device
+    return replace(execution, backend=tier.backend if same else "torch")
+
+
+def reader(tier: Tier) -> "Runner":
+    """Return a runner that finds the records of a tier that ship, whatever devices this machine has."""
+    there = shipped.records(f"card.{tier.name}")
+    numerics = there[0].run.numerics if there else Numerics()
+    return Runner(tier, Execution(), show=lambda session: [], as_computed=numerics)
 
 
 @dataclass(frozen=True)
@@ -62,13 +81,32 @@ class Runner:
         """Return whether everything that answers a question for a mixer ships."""
         if (mixer, question) not in self._ships:
             found: dict[Trial, Record] = {}
-            whole = True
+            whole = bool(self.shipped)
             while whole and (missing := wanted(self.tier, self.tier.question(question), mixer, found)):
                 there = self.only_shipped(missing)
                 found |= there
                 whole = len(there) == len(missing)
             self._ships[mixer, question] = whole
         return self._ships[mixer, question]
+
+    def known(self, mixer: str, question: str) -> tuple[list[Trial], list[Trial]]:
+        """Return the trials of a question whose records ship or are stored, as far as its rounds go, and those that its
+        next round lacks; none lacking: it is answered, and nothing will be computed."""
+        found: dict[Trial, Record] = {}
+        look = self.only_shipped if not self.own and self.ships(mixer, question) else self._stored
+        while missing := wanted(self.tier, self.tier.question(question), mixer, found):
+            there = look(missing)
+            found |= there
+            if len(there) < len(missing):
+                return list(found), [trial for trial in missing if trial not in there]
+        return list(found), []
+
+    def _stored(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
+        runs = {trial: self.run_of(trial) for trial in trials}
+        plan = Plan(studies["icl"](), tuple(runs.values()))
+        stored, _ = plan.split(Store(self.execution.out), retry=self.execution.retry, force=self.execution.force)
+        found = {record.run.id: record for record in stored}
+        return {trial: found[run.id] for trial, run in runs.items() if run.id in found}
 
     def field(self) -> dict[str, list[str]]:
         """Return the mixers whose records ship, by question, as a user spells them."""

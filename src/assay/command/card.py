@@ -24,7 +24,6 @@ from assay.command.flags import Parser
 from assay.command.plugin_files import plugins_of
 from assay.command.progress import say
 from assay.command.reproduce import computed
-from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, is_there, write_file
 from assay.report.section import Table, Value
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from assay.card.cost import Expected
     from assay.card.running import Runner
 
-LANGUAGE = "language"
-"""The question that the others are held against."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 PLACING = ("out", "device", "executor", "workers", "ray_address")
 
@@ -61,7 +58,7 @@ def card(words: list[str]) -> int:
     runner = _runner(args)
     field = _field(args, mine, runner)
     _check(foreign)
-    runner = _within(args.budget, mine, runner)
+    runner = _within(args.budget, mine, field, runner)
     if args.dry_run:
         return _plan(mine, field, runner)
     from assay.card.making import made
@@ -84,11 +81,11 @@ def _parser(verb: str, description: str) -> argparse.ArgumentParser:
     parser = Parser(prog=f"assay {verb}", description=description)
     parser.add_argument("--vs", nargs="+", metavar="MIXER", help="the field; default: every mixer whose records ship")
     parser.add_argument(
-        "--tier", default="smoke", choices=list(TIERS), help="how much is asked: smoke is the one there is"
+        "--tier", default="smoke", choices=list(TIERS), help="how much is asked: smoke on 2 cores, standard on a GPU"
     )
     parser.add_argument("--own-baselines", action="store_true", help="train the field here, whatever ships with assay")
     parser.add_argument("--out", default="results", help=flags.OUT)
-    parser.add_argument("--device", help=f"{flags.DEVICE}; default: the tier's own, cpu for smoke")
+    parser.add_argument("--device", help=f"{flags.DEVICE}; default: the tier's own")
     parser.add_argument("--executor", default="local", help=flags.EXECUTOR)
     parser.add_argument("--workers", type=int, default=0, help=flags.WORKERS)
     parser.add_argument("--ray-address", help=flags.RAY_ADDRESS)
@@ -104,14 +101,12 @@ def _seconds(word: str) -> float:
 
 
 def _runner(args: argparse.Namespace) -> "Runner":
-    from assay.api import Execution
     from assay.card.protocol import TIERS
-    from assay.card.running import Runner
+    from assay.card.running import Runner, placed
 
     tier = TIERS[args.tier]
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
-    execution = construct(Execution, {"device": tier.device, **placing}, what="assay card")
-    return Runner(tier, execution, computed, own=args.own_baselines)
+    return Runner(tier, placed(tier, placing), computed, own=args.own_baselines)
 
 
 def _field(args: argparse.Namespace, mine: Sequence[str], runner: "Runner") -> dict[str, list[str]]:
@@ -132,11 +127,11 @@ def _spelled(word: str) -> str:
     return mixers.parse(word).label
 
 
-def _within(budget: float | None, mine: Sequence[str], runner: "Runner") -> "Runner":
+def _within(budget: float | None, mine: Sequence[str], field: "Asked", runner: "Runner") -> "Runner":
     """Leave out the last questions of a tier until the rest is expected to fit, at least one."""
     if budget is None:
         return runner
-    took = _expected(mine, runner)
+    took = _expected(mine, field, runner)
     tier, left = runner.tier, budget
     for place, question in enumerate(tier.questions):
         left -= took[question.name].most
@@ -147,14 +142,22 @@ def _within(budget: float | None, mine: Sequence[str], runner: "Runner") -> "Run
     return runner
 
 
-def _expected(mine: Sequence[str], runner: "Runner") -> "dict[str, Expected]":
-    """Return the seconds that each question will take here, from a few training steps, over the workers there are."""
+def _expected(mine: Sequence[str], field: "Asked", runner: "Runner") -> "dict[str, Expected]":
+    """Return the seconds that each question will take here, from a few training steps, over the workers there are: of
+    every mixer that is asked, and only for runs that are neither stored nor shipped."""
     from assay.card.cost import Expected, expected
     from assay.train.device import activate
 
+    found: dict[str, list[Expected]] = {}
     with activate(runner.numerics) as device:
         at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
-        found = {q.name: [expected(runner.tier, q, mixer, device) for mixer in mine] for q in runner.tier.questions}
+        for q in runner.tier.questions:
+            states = {mixer: runner.known(mixer, q.name) for mixer in (*mine, *field[q.name])}
+            found[q.name] = [
+                expected(runner.tier, q, mixer, device, known, missing)
+                for mixer, (known, missing) in states.items()
+                if missing
+            ]
     return {
         name: Expected(sum(each.least for each in told) / at_once, sum(each.most for each in told) / at_once)
         for name, told in found.items()
@@ -241,6 +244,7 @@ def _verify(words: list[str]) -> int:
     one of its runs, drawn now, computed again."""
     from assay.card import exchange
     from assay.card.making import made
+    from assay.card.protocol import TIERS
 
     parser = _parser("card verify", _verify.__doc__ or "")
     parser.add_argument("folder", type=Path, help="a folder that `assay card submit` wrote")
@@ -251,6 +255,8 @@ def _verify(words: list[str]) -> int:
     _check(foreign)
     say("promises: kept")
     args.tier = told["tier"]
+    if TIERS[args.tier].device == "cuda":
+        args.device = args.device or "auto"  # who has no GPU can read all of it, and compute nothing again
     packed = exchange.packed_records(args.folder)
     if not packed:
         raise UserError(f"{args.folder} has no records: `assay card submit` writes records.jsonl.gz.")
@@ -279,23 +285,19 @@ def _verify(words: list[str]) -> int:
 
 def _validity(words: list[str]) -> int:
     """Say whether the synthetic questions rank the mixers whose records ship as the language model does."""
-    from assay.card.battery import answer, battery
-    from assay.card.validity import validities
+    from assay.card.protocol import TIERS
+    from assay.card.running import reader
+    from assay.card.validity import validities_of
 
     parser = _parser("card validity", _validity.__doc__ or "")
-    runner = _runner(parser.parse_args(words))
-    tier, asked = runner.tier, runner.field()
-    found = battery(tier, asked, runner.only_shipped)
-    scores: dict[str, dict[str, float]] = {}
-    for q in tier.questions:
-        scores[q.name] = {each: -q.loss(answer(tier, q, each, found).mean) for each in asked[q.name]}
-    target = scores.pop(LANGUAGE, {})
-    if not (told := validities(scores, target)):
-        raise UserError(f"too few mixers have records of the tier '{tier.name}' that ship: nothing to correlate.")
+    parser.set_defaults(tier=None)
+    chosen = parser.parse_args(words).tier
     rows: list[dict[str, Value]] = [
-        {"question": each.question, "rho": each.rho, "p (Holm)": each.p, "mixers": each.rho.n,
-         "without a family": f"{each.without[0]:+.2f} to {each.without[1]:+.2f}"}
-        for each in told
+        {"tier": tier.name, "question": each.question, "with": each.target, "rho": each.rho or "too few",
+         "p (Holm)": each.p, "mixers": each.mixers,
+         "without a family": "{:+.2f} to {:+.2f}".format(*each.without) if each.without else None}
+        for tier in ([TIERS[chosen]] if chosen else TIERS.values())
+        for each in validities_of(reader(tier))
     ]  # fmt: skip
     print(render(Table("validity", tuple(rows), {"rho": "+.2f", "p (Holm)": ".2g"})))
     return 0
@@ -356,7 +358,7 @@ def _plan(mine: Sequence[str], field: "Asked", runner: "Runner") -> int:
     """Say what would be run: the rounds of every question, and about how long they take here."""
     from assay.core.estimate import duration
 
-    tier, took = runner.tier, _expected(mine, runner)
+    tier, took = runner.tier, _expected(mine, field, runner)
     for question in tier.questions:
         told = took[question.name]
         ships = [word for word in field[question.name] if not runner.own and runner.ships(word, question.name)]

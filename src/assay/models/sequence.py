@@ -69,6 +69,18 @@ class SequenceModel:
 
     def fitted(self, length: int) -> "SequenceModel":
         """Return the model whose state mixer is as wide as `layer_params` asks."""
+        model, met = self.nearest(length)
+        if abs(met - self.layer_params) > 0.02 * self.layer_params:
+            raise UserError(
+                f"{self.seq_mixer} at model_dim={self.model_dim} has no state mixer width that gives a layer "
+                f"{self.layer_params} parameters: the nearest is {met}. Raise model.layer_params, or choose a smaller "
+                "mixer."
+            )
+        return model
+
+    def nearest(self, length: int, multiple: int = 1) -> tuple["SequenceModel", int]:
+        """Return the model whose layers come nearest to `layer_params`, and the parameters that one has; the state
+        mixer's width is a multiple of `multiple`, at least one of them."""
         if not any(option.name == "inner" for option in fields(self.state_mixer)):
             raise UserError(
                 f"model.layer_params={self.layer_params} is met by the width of the state mixer, and "
@@ -77,15 +89,8 @@ class SequenceModel:
         expected = max(self.layer_params, self.model_dim**2)
         layers = (self._with_inner(inner) for inner in (1, 2))
         narrow, wide = (parameter_count(partial(Layer, layer, length), expected=expected) for layer in layers)
-        inner = max(1, round(1 + (self.layer_params - narrow) / (wide - narrow)))
-        met = narrow + (inner - 1) * (wide - narrow)
-        if abs(met - self.layer_params) > 0.02 * self.layer_params:
-            raise UserError(
-                f"{self.seq_mixer} at model_dim={self.model_dim} has no state mixer width that gives a layer "
-                f"{self.layer_params} parameters: the nearest is {met}. Raise model.layer_params, or choose a smaller "
-                "mixer."
-            )
-        return self._with_inner(inner)
+        inner = multiple * max(1, round((1 + (self.layer_params - narrow) / (wide - narrow)) / multiple))
+        return self._with_inner(inner), narrow + (inner - 1) * (wide - narrow)
 
     def _with_inner(self, inner: int) -> "SequenceModel":
         return replace(self, state_mixer=replace(self.state_mixer, **{"inner": inner}), layer_params=0)

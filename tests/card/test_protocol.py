@@ -1,0 +1,118 @@
+"""The protocol's runs: layers have as many parameters whatever the mixer, stored ids hold, a GPU trains in banks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from card_toys import TOY, TWIN
+
+from assay.api import Execution
+from assay.card import cost, protocol
+from assay.card.battery import Answer, Trial, wanted
+from assay.card.protocol import FIELD, SMOKE, STANDARD, TIERS, TOLERANCE, Question, Tier
+from assay.card.running import Runner
+from assay.core import shipped
+from assay.core.convert import construct
+from assay.core.plan import cohorts
+from assay.core.run import Numerics
+from assay.mixers import mixers
+from assay.models.sequence import Layer, SequenceModel
+from assay.nn.shapes import parameter_count
+from assay.tasks import tasks
+
+Cli = Callable[..., tuple[int, str, str]]
+MATCHED = [(tier, question) for tier in TIERS.values() for question in tier.questions if question.layer_params]
+
+
+def layer_params(question: Question, mixer: str) -> int:
+    told = question.options(mixer, rate=1e-3, seed=0, steps=1)["model"]
+    model = construct(SequenceModel, told, what="model")
+    length = tasks.parse(question.task).shape().length
+    return parameter_count(partial(Layer, model, length), expected=question.layer_params)
+
+
+@pytest.mark.parametrize(("tier", "question"), MATCHED, ids=[f"{tier.name} {q.name}" for tier, q in MATCHED])
+def test_layers_of_every_mixer_have_as_many_parameters(tier: Tier, question: Question) -> None:
+    for mixer in FIELD:
+        found = layer_params(question, mixer)
+        assert abs(found - question.layer_params) <= TOLERANCE * question.layer_params, f"{mixer}: {found}"
+
+
+def test_a_mixer_that_is_larger_alone_gets_the_narrowest_state_mixer_and_is_not_called_matched() -> None:
+    question, mixer = SMOKE.question("copy"), "mamba2:d_state=512"
+    model = question.options(mixer, rate=1e-3, seed=0, steps=1)["model"]
+    assert model["state_mixer"] == "swiglu:inner=1"
+    layers = question.model["num_layers"]
+    own = layers * layer_params(question, mixer)
+    answer = partial(Answer, mixer, question, {0: 0.5}, rate=1e-3, at_edge=False, window=1)
+    assert answer(sizes={"layer_params": own}).matched is False
+    assert answer(sizes={"layer_params": layers * question.layer_params}).matched is True
+    assert answer(sizes={}).matched is None
+    assert replace(answer(), question=SMOKE.question("recall"), sizes={"layer_params": own}).matched is None
+
+
+def test_records_of_recall_and_parity_that_ship_are_runs_of_this_protocol() -> None:
+    """Protocol 3 changes neither question, so what protocol 2 trained still answers them."""
+    runner = Runner(SMOKE, Execution(device="cpu"), show=lambda session: [])
+    names = {"mqar": "recall", "state_tracking": "parity"}
+    there = [record for record in shipped.records("card.smoke") if record.run.options["task"]["name"] in names]
+    assert there
+    for record in there:
+        options = record.run.options
+        question = names[options["task"]["name"]]
+        trial = Trial(question, seed=record.run.seed)
+        if options["model"] is not None:
+            mixer = mixers.load(options["model"]["seq_mixer"]).label
+            rate, steps = options["optimizer"]["lr"], options["train"]["max_steps"]
+            trial = Trial(question, mixer, rate, record.run.seed, steps)
+        assert runner.run_of(trial).id == record.run.id, trial
+
+
+def test_rates_and_seeds_of_a_question_are_one_bank_on_a_gpu() -> None:
+    numerics = Numerics(device="cuda", dtype="bfloat16 autocast", backend="triton")
+    runner = Runner(STANDARD, Execution(device="cpu"), show=lambda session: [], as_computed=numerics)
+    for question in STANDARD.questions:
+        rates = [runner.run_of(trial) for trial in wanted(STANDARD, question, "delta_net", {})]
+        seeds = [runner.run_of(Trial(question.name, "delta_net", 1e-3, seed, question.steps)) for seed in range(5)]
+        assert len(cohorts(rates, 1)) == len(cohorts(seeds, 1)) == 1
+        assert (len(rates), len(seeds)) == (4, 5)
+
+
+def short(question: Question) -> Question:
+    """The question as it is, of a narrow model that is trained for three steps at two rates."""
+    few: dict[str, Any] = {"steps": 3, "every": 3, "batch": 2, "eval_size": 2, "rates": question.rates[1:3]}
+    return replace(question, model={**question.model, "model_dim": 16}, goal=None, **few)
+
+
+def test_the_standard_battery_runs_on_a_cpu_where_asked_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
+) -> None:
+    monkeypatch.setattr(cost, "REPEATS", 1)
+    tier = replace(STANDARD, seeds=(0,), questions=tuple(map(short, STANDARD.questions)))
+    monkeypatch.setattr(protocol, "TIERS", {"standard": tier})
+    monkeypatch.chdir(tmp_path)
+    words = ("card", "base_conv", "--vs", "base_conv", "--tier", "standard", "--executor", "serial")
+    code, out, err = cli(*words, "--device", "cpu", "--own-baselines", "--ship", "made")
+    assert code == 0, err
+    assert all(f"\n{question.name} " in out for question in tier.questions), out
+    assert "within 2% of the field's (fuzzy, compression, icll, language)" in " ".join(out.split())
+    there = shipped.records("card.standard", tmp_path / "made")
+    assert {record.run.numerics.backend for record in there} == {"torch"}
+    assert all(record.status == "done" for record in there)
+
+
+def test_a_card_of_a_gpu_is_verified_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
+) -> None:
+    """Made here with --device cpu, so that its reader has the same numbers; the tier is one of a GPU."""
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
+    monkeypatch.setattr("assay.command.card._check", lambda words: None)  # promises are tried elsewhere
+    monkeypatch.chdir(tmp_path)
+    Path("twin.py").write_text(TWIN)
+    code, _, err = cli("card", "submit", "twin.py", "packed", "--vs", "gru", "--executor", "serial", "--device", "cpu")
+    assert code == 0, err
+    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    assert code == 0 and out == "verified\n", err
