@@ -109,6 +109,9 @@ def test_a_field_that_ships_is_not_trained_but_for_its_anchors(field: Path, cli:
     code, out, err = cli("card", "gru", "--executor", "serial", "--out", "fresh")
     assert code == 0 and "to run" not in err, "a mixer that ships is not trained at all"
     assert not Path("fresh/.store").exists()
+    assert "linear_attention †" in out and "† records that ship" in out
+    page = Path("fresh/card/gru.html").read_text()
+    assert "gru †" in page and "class GRU" in page, "its file stands on the page too"
 
 
 def test_rows_of_a_recipe_that_was_tampered_with_are_shown_and_not_ranked(

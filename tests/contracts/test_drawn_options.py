@@ -185,6 +185,12 @@ def files(request: pytest.FixtureRequest, name: str) -> None:
         request.getfixturevalue("stream")
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many draws on short sequences: test_mixers tries the long ones, with the published options."""
+    monkeypatch.setattr(mixers, "LENGTHS", (mixers.SHORT,))
+
+
 @pytest.mark.parametrize(("folder", "name"), PLUGINS)
 def test_a_plug_in_keeps_its_promises_with_drawn_options(folder: str, name: str, files: None) -> None:
     tried(folder, name, FEW)

@@ -1,6 +1,7 @@
 """Every mixer keeps every promise, with and without a short convolution, whichever is its default."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -35,8 +36,8 @@ def test_zero_goes_without_the_convolution_and_is_the_least(name: str, channels:
         mixers.parse(f"{name}:conv=-1")
 
 
-class Normed(MixerModule):
-    """A running mean, less a statistic of what it should not know."""
+class RunningSum(MixerModule):
+    """The sum of what was seen, and a fault."""
 
     def __init__(self, d_model: int, fault: str) -> None:
         super().__init__()
@@ -47,7 +48,32 @@ class Normed(MixerModule):
             x = x - x.mean(0)
         if self.fault == "time in training" and self.training:
             x = x - x.mean(1, keepdim=True)
-        return self.linear(x).cumsum(1)
+        y = self.linear(x).cumsum(1)
+        if self.fault.startswith("chunk of ") and (self.training or not self.fault.endswith("in training")):
+            y = y + self.sum_of_the_next_chunk(x, int(self.fault.split()[2]))
+        if self.fault == "beyond 40":
+            y = torch.cat([y[:, :40], y[:, 40:] + x[:, 40:].mean(1, keepdim=True)], dim=1)
+        if self.fault == "forgets":
+            y = torch.cat([y[:, :100], y[:, 100:] - y[:, 99:100]], dim=1)
+        return y
+
+    @staticmethod
+    def sum_of_the_next_chunk(x, size):
+        """As a chunked form whose carried state is off by one."""
+        parts = [part.sum(1, keepdim=True).expand_as(part) for part in x.split(size, dim=1)]
+        shifted = [after[:, :1].expand_as(part) for part, after in pairwise(parts)]
+        return torch.cat([*shifted, torch.zeros_like(parts[-1])], dim=1)
+
+    def init_state(self, batch):
+        return torch.zeros(batch, self.linear.out_features, 1), torch.zeros(batch)
+
+    def step(self, x, state):
+        carried, seen = state
+        y = carried[..., :1].squeeze(2) + self.linear(x)
+        if self.fault == "hides":
+            self.last = y = y + getattr(self, "last", 0)
+        grown = y[..., None].expand(-1, -1, 2 if self.fault == "grows" and seen[0] >= 50 else 1)
+        return y, (grown, seen + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,18 +81,29 @@ class Faulty(Mixer):
     fault: str = ""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        return Normed(d_model, self.fault)
+        return RunningSum(d_model, self.fault)
+
+    def core_state(self, d_model: int, length: int) -> int:
+        return d_model + 1
 
 
 @pytest.mark.parametrize(
     ("fault", "promise", "seen"),
     [
-        ("batch", contract.mixes_each_sequence_alone, "a batch of 4 and 4 batches of 1 differ"),
+        ("batch", contract.mixes_each_sequence_alone, "a batch of 4 and 4 batches of 1"),
         ("batch in training", contract.mixes_each_sequence_alone, "in training, a sequence's outputs depend"),
-        ("time in training", contract.does_not_read_the_future, "in training, outputs before 5 depend"),
+        ("time in training", contract.does_not_read_the_future, "in training, outputs before 1 of 24 tokens depend"),
+        ("chunk of 32", contract.does_not_read_the_future, "outputs before 1 of 136 tokens moved"),
+        ("chunk of 64", contract.does_not_read_the_future, "outputs before 1 of 136 tokens moved"),
+        ("chunk of 128", contract.does_not_read_the_future, "outputs before 1 of 136 tokens moved"),
+        ("chunk of 64 in training", contract.does_not_read_the_future, "in training, outputs before 1 of 136 tokens"),
+        ("beyond 40", contract.does_not_read_the_future, "outputs before 63 of 136 tokens moved"),
+        ("forgets", contract.steps_as_it_runs_in_parallel, "the two forms, over 136 tokens, differ"),
+        ("hides", contract.carries_the_state_it_declares, "the module holds more of them than its state does"),
+        ("grows", contract.carries_the_state_it_declares, "after 136 tokens the state holds 65 scalars"),
     ],
 )
-def test_statistics_over_sequences_and_over_time_are_noticed(fault: str, promise, seen: str) -> None:
+def test_a_fault_is_noticed_also_where_it_shows_beyond_a_chunk_alone(fault: str, promise, seen: str) -> None:
     promise(Faulty())
     with pytest.raises(AssertionError, match=seen):
         promise(Faulty(fault=fault))

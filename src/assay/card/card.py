@@ -8,12 +8,17 @@ from typing import Any, ClassVar
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import Speed
-from assay.card.judge import NAMED, Line, in_words, matching_of
+from assay.card.judge import NAMED, Line, in_words, matching_of, named
 from assay.card.protocol import ANCHORS, VERSION, Tier
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
 from assay.report.text import render
 from assay.studies.icl.report import BYTES
+
+DAGGER = "†"
+"""Stands behind a mixer whose records ship with assay."""
+ALIKE = 0.1
+"""States that differ by at most this share count as equal."""
 
 
 @dataclass(frozen=True)
@@ -29,26 +34,59 @@ class Card:
     """Of this mixer and of the field, measured here."""
     agreements: Sequence[Agreement] = ()
     """How the anchors came out here, where shipped records were compared with what was trained here."""
-    lent: Set[str] = frozenset()
-    """The mixers whose records are shipped ones."""
+    lent: Set[tuple[str, str]] = frozenset()
+    """The mixers and questions whose records are shipped ones."""
 
     LEAD: ClassVar[tuple[str, ...]] = (
         "question", "score", "floor", "ceiling", "rank", "rate", "best of the field",
     )  # fmt: skip
 
-    @staticmethod
-    def row(line: Line) -> dict[str, Any]:
+    def row(self, line: Line) -> dict[str, Any]:
         """The line of a question, as a table shows it."""
-        best = line.best
+        best, name = line.best, line.answer.question.name
         return {
-            "question": line.answer.question.name,
+            "question": name,
             "score": line.interval,
             "floor": line.bounds.floor,
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
             "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
-            "best of the field": f"{best.other} {_signed(best.interval)}" if best else "-",
+            "best of the field": f"{self.marked(best.other, name)} {_signed(best.interval)}" if best else "-",
         }
+
+    def marked(self, mixer: str, question: str = "") -> str:
+        """Return a mixer's name, with a dagger where its records of the question, or of any, are shipped ones."""
+        ships = any(each == mixer and question in ("", asked) for each, asked in self.lent)
+        return f"{mixer} {DAGGER}" if ships else mixer
+
+    @property
+    def footnote(self) -> str:
+        return f"{DAGGER} records that ship with assay, trained on other machines" if self.lent else ""
+
+    def verdicts(self) -> list[str]:
+        """Return the verdicts as sentences; where a question is answered by every seed, also beside whose state."""
+        return ["; ".join(filter(None, (told, self._per_byte(each)))) for told, each in
+                zip(in_words(self.lines), self.lines, strict=True)]  # fmt: skip
+
+    def _per_byte(self, line: Line) -> str:
+        """Say who does as much with as much state, and who needs more. Only of mixers whose seeds all reach the goal,
+        this one's too, and that are not told apart."""
+        mine = BYTES * line.answer.sizes.get("state_scalars", 0)
+        theirs = {
+            each.mixer: BYTES * each.sizes["state_scalars"]
+            for each in self.field[line.answer.question.name]
+            if each.reached and each.sizes.get("state_scalars") and each.mixer in line.differences
+            and line.differences[each.mixer].standing == "level"
+        }  # fmt: skip
+        if not (mine and line.answer.reached and line.certified):
+            return ""
+        alike = [name for name, size in theirs.items() if abs(mine - size) <= ALIKE * size]
+        larger = {name: size for name, size in theirs.items() if mine < (1 - ALIKE) * size}
+        told = [f"as much per byte of state as {named(alike)}"] if alike else []
+        if larger:
+            least = min(larger.values())
+            told.append(f"in {mine:,} bytes of state, where {named(list(larger))} carry {least:,} or more")
+        return ", and ".join(told)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,58 +94,78 @@ class Card:
             "protocol": VERSION,
             "tier": self.tier.name,
             "seeds": list(self.tier.seeds),
-            "shipped": sorted(self.lent),
+            "shipped": {
+                each.answer.question.name: sorted(
+                    mixer for mixer, asked in self.lent if asked == each.answer.question.name
+                )
+                for each in self.lines
+            },
             "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
             "size": dict(self.lines[0].answer.sizes),
             "speed": {name: asdict(found) for name, found in self.speeds.items()},
             "anchors": {
                 each.question: {"gaps": dict(each.gaps), "p": each.p, "agree": each.holds} for each in self.agreements
             },
-            "verdicts": in_words(self.lines),
+            "verdicts": self.verdicts(),
         }
 
     def text(self, width: int = 118) -> str:
-        """Return the screen: a table, the size, the verdicts."""
+        """Return the screen: a table, how to read it, the size, the verdicts."""
         head = f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds)} seeds)"
         rows = tuple({key: value for key, value in self.row(each).items() if key != "rate"} for each in self.lines)
         table = render(Table("card", rows, {"score": ".2f"}), width)
+        told = [self._legend(), *self.costs(), *self.comparable()]
         verdicts = [
-            textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ")
-            for sentence in in_words(self.lines)
+            textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ") for sentence in self.verdicts()
         ]
-        return "\n".join([head, "", table, "", *self.costs(), *self.comparable(width), "", *verdicts])
+        wrapped = [part for each in told for part in textwrap.wrap(each, width, subsequent_indent="  ")]
+        return "\n".join([head, "", table, "", *wrapped, "", *verdicts])
 
-    def comparable(self, width: int = 118) -> list[str]:
+    def _legend(self) -> str:
+        lower = [each.answer.question.name for each in self.lines if each.answer.question.lower]
+        less = f" ({', '.join(lower)}: bits per byte, less is better)" if lower else ""
+        note = f"; {self.footnote}" if self.footnote else ""
+        return (
+            f"score: share of right answers{less}, mean over seeds with its 95 % interval; floor: a guess; "
+            f"ceiling: the best possible; rank: the places it may have{note}"
+        )
+
+    def comparable(self) -> list[str]:
         """Say which of the field's records are shipped ones, and whether this machine may be compared with them."""
         if not self.agreements:
             return []
         apart = [str(each) for each in self.agreements if not each.holds]
-        told = f"field: records of {len(self.lent)} mixers ship with assay. "
+        mixers = {mixer for mixer, _ in self.lent}
+        told = f"field: records of {len(mixers)} mixers ship with assay. "
         if apart:
             told += f"Not ranked where the anchors, trained again here, are not shown to agree: {'; '.join(apart)}. "
         if kept := [str(each) for each in self.agreements if each.holds]:
             told += f"The anchors, trained again here, agree: {'; '.join(kept)}."
-        return textwrap.wrap(told, width, subsequent_indent="  ")
+        return [told.strip()]
 
     def costs(self) -> list[str]:
+        """Say how large it is and how fast here, beside the field."""
         sizes = self.lines[0].answer.sizes
         said = []
         if sizes:
-            name = self.lines[0].answer.question.name
+            name, own = self.lines[0].answer.question.name, sizes["params"]
             theirs = [each.sizes["params"] for each in self.field[name] if "params" in each.sizes]
-            among = f", the field {min(theirs):,} to {max(theirs):,}" if theirs else ""
+            among = f" (the field's {min(theirs):,} to {max(theirs):,})" if theirs else ""
             said.append(
-                f"size ({name}): {sizes['params']:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes of "
-                f"state, {sizes['flops_per_token']:,.0f} FLOPs per token"
+                f"size, of the model for {name}: {own:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes "
+                f"of state carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
-            said += matching_of(self.lines)
+            said += [each.strip() for each in matching_of(self.lines)]
         mine = self.speeds.get(self.mixer)
         if mine:
-            said.append(f"speed here: {mine.trained:,.0f} tokens/s trained, {mine.decoded:,.0f} decoded, one layer")
             times = {name: mine.trained / other.trained for name, other in self.speeds.items() if name != self.mixer}
             chosen = list(dict.fromkeys(name for name in (*ANCHORS, *times) if name in times))[:NAMED]
-            beside = [f"{times[name]:.2g} times {name}'s" for name in chosen]
-            said += [f"  trained, that is {', '.join(beside)}"] if beside else []
+            beside = [f"{times[name]:.2g} x {name}" for name in chosen]
+            faster = f", which is {', '.join(beside)}" if beside else ""
+            said.append(
+                f"speed on this machine, one layer: {mine.decoded:,.0f} tokens/s decoded, {mine.trained:,.0f} trained"
+                f"{faster}"
+            )
         return said
 
 

@@ -2,15 +2,17 @@
 card of it will take. Never stored or shipped: a speed belongs to the machine it was measured on."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from assay.api import configure
 from assay.card.battery import Trial
 from assay.card.protocol import KEPT, SCREENING, Question, Tier
 from assay.mixers import mixers
+from assay.mixers.base import MixerModule
 from assay.models.sequence import SequenceModule
 from assay.nn.capture import WARM_UP_STEPS
 from assay.nn.random import initialised_from, stream
@@ -21,6 +23,8 @@ from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer, Trainer
 
 WIDTH, BATCH, LENGTH = 64, 8, 256
+LENGTHS = (64, 256, 1024)
+"""Lengths at which training is timed, with as many tokens in a batch as at LENGTH."""
 DECODED = 64
 """Tokens that are decoded, after each other, from a fresh state."""
 REPEATS = 5
@@ -32,17 +36,13 @@ class Speed:
 
     trained: float
     decoded: float
+    by_length: Mapping[int, float] = field(default_factory=dict)
+    """Trained, by the length of the sequences, where it was asked for."""
 
 
-def speed(mixer: str, device: torch.device) -> Speed:
+def speed(mixer: str, device: torch.device, *, by_length: bool = False) -> Speed:
     """Time one layer, the best of a few repetitions: other programs only ever slow it down."""
-    with initialised_from(0, "speed"):
-        layer = mixers.parse(mixer).build(WIDTH, LENGTH).to(device)
-    x = torch.randn(BATCH, LENGTH, WIDTH, generator=stream(0, "speed", device=device), device=device)
-
-    def train() -> None:
-        layer.zero_grad()
-        layer(x).square().mean().backward()
+    layer, x = _layer(mixer, BATCH, LENGTH, device)
 
     @torch.no_grad()
     def decode() -> None:
@@ -50,7 +50,29 @@ def speed(mixer: str, device: torch.device) -> Speed:
         for token in x[:1, :DECODED].unbind(1):
             _, state = layer.step(token, state)
 
-    return Speed(BATCH * LENGTH / _seconds(train, device), DECODED / _seconds(decode, device))
+    trained, tokens = _trained(layer, x, device), BATCH * LENGTH
+    lengths = (length for length in LENGTHS if length <= tokens) if by_length else ()
+    longer = {
+        length: trained if length == LENGTH else _trained(*_layer(mixer, tokens // length, length, device), device)
+        for length in lengths
+    }
+    return Speed(trained, DECODED / _seconds(decode, device), longer)
+
+
+def _layer(mixer: str, batch: int, length: int, device: torch.device) -> tuple[MixerModule, Tensor]:
+    with initialised_from(0, "speed"):
+        layer = mixers.parse(mixer).build(WIDTH, length).to(device)
+    return layer, torch.randn(batch, length, WIDTH, generator=stream(0, "speed", device=device), device=device)
+
+
+def _trained(layer: MixerModule, x: Tensor, device: torch.device) -> float:
+    """Return the tokens per second of a forward and a backward pass."""
+
+    def train() -> None:
+        layer.zero_grad()
+        layer(x).square().mean().backward()
+
+    return x.shape[0] * x.shape[1] / _seconds(train, device)
 
 
 def _seconds(run: Callable[[], None], device: torch.device) -> float:

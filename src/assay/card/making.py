@@ -9,6 +9,7 @@ from assay.card.battery import Asked, Compute, Records, answer, battery, bounds
 from assay.card.card import Card
 from assay.card.cost import speed
 from assay.card.judge import line
+from assay.card.protocol import ANCHORS
 from assay.card.running import Runner
 from assay.train.device import activate
 
@@ -27,7 +28,8 @@ def made(
     speeds = {}
     if look is None:
         with activate(runner.numerics) as device:
-            speeds = {mixer: speed(mixer, device) for mixer in dict.fromkeys(chain(*asked.values()))}
+            every = dict.fromkeys(chain(*asked.values()))
+            speeds = {each: speed(each, device, by_length=each in (*mine, *ANCHORS)) for each in every}
     cards, lent = [], runner.lent
     for mixer in mine:
         others = {name: [told for each, told in own.items() if each != mixer] for name, own in answers.items()}
@@ -36,9 +38,7 @@ def made(
             own = (mixer, q.name) in lent
             ranked = [each for each in others[q.name] if q.name not in apart or ((each.mixer, q.name) in lent) is own]
             lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
-        cards.append(
-            Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(each for each, _ in lent))
-        )
+        cards.append(Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(lent)))
     return cards, found
 
 

@@ -1,47 +1,108 @@
-"""The page of a card: verdicts, every question with the field beside it, learning curves, the rates tried and speed, in
-one file that needs no network."""
+"""The page of a card, one file that needs no network: verdicts, a profile of all questions, then each question with the
+field beside it, what the mixer costs here, the whole field as a table, the mixer's file and provenance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 from assay.card.battery import LOST, Answer, Records, Trial, validation
 from assay.card.card import Card
+from assay.card.charts import MINE, beside, profile, standings
 from assay.card.judge import NAMED, Line, in_words, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, VERSION
-from assay.metrics.intervals import Interval, share, student_t
-from assay.report.charts import heatmap, interval_bars, interval_lines
+from assay.core.run import Record
+from assay.metrics.intervals import Interval, share
 from assay.report.page import build_page
 from assay.report.section import Section
+from assay.report.style import MUTED
 from assay.studies.icl.report import BYTES
 
 
 def page(card: Card, records: Records, files: Mapping[str, str]) -> str:
     """Build the page; `files` are those that the mixer comes from."""
     asked = f"What can {card.mixer} do, next to the field? Protocol {VERSION}, {card.tier.says}."
-    name = f"card of {card.mixer}"
-    runs = {record.run.id: record for record in records.values()}.values()
-    # Runs of the study icl, counted as the card's; their numbers are in its charts, and would double the page.
-    behind = [replace(record, run=replace(record.run, study=name), metrics={}, cost={}) for record in runs]
-    told = (name, asked, section(card, records))
-    return build_page([told], behind, title=f"{card.mixer}: card", files=files)
+    sections = [("Verdicts", asked, _verdicts(card))]
+    sections += [(each.answer.question.name, _asked(each), _question(card, each, records)) for each in card.lines]
+    cost = "Tokens per second of one layer of width 64, forward and backward, and token by token."
+    sections += [
+        ("Cost", cost, _cost(card)),
+        ("The field", "Every mixer beside it, question by question.", _field(card)),
+    ]
+    return build_page(sections, list(_behind(records)), title=f"Card of {card.mixer}", files=files, cards=False)
 
 
-def section(card: Card, records: Records) -> Section:
+def _behind(records: Records) -> Iterator[Record]:
+    """Yield each run once, as its question's; the numbers are in the charts, and would double the page."""
+    runs = {record.run.id: (trial.question, record) for trial, record in records.items()}
+    for question, record in runs.values():
+        yield replace(record, run=replace(record.run, study=question), metrics={}, cost={})
+
+
+def _asked(each: Line) -> str:
+    question = each.answer.question
+    goal = (
+        f"A model that {question.does} scores at least {question.goal:g}" if question.goal else _sentence(question.does)
+    )
+    return f"{goal.rstrip('.')}. {question.setting}; the task is {question.task}."
+
+
+def _verdicts(card: Card) -> Section:
     made = Section("card")
-    for each, sentence in zip(card.lines, in_words(card.lines), strict=True):
-        made.finding(sentence, chart=_name(each))
+    for sentence in card.verdicts():
+        made.finding(_sentence(sentence))
     note = "\n".join([*card.costs(), *card.comparable()])
     made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)
-    _profile(made, card)
-    for each in card.lines:
-        others = card.field[each.answer.question.name]
-        _scores(made, each, others)
-        _by_state(made, each, others)
-        few = _few(each, others)
-        _curves(made, each, few, records)
-        _rates(made, each, few, records)
-    _speeds(made, card)
+    rows = [row for each in card.lines for row in _shares(card, each)]
+    caption = (
+        f"A diamond is {card.mixer} with its 95 % interval, a stroke each mixer of the field. 0 is the floor, a guess; "
+        "1 the ceiling, or where nobody knows it the best score here."
+    )
+    made.chart("profile", profile(rows, title="share of the way from floor to ceiling"), caption=caption)
+    return made
+
+
+def _sentence(told: str) -> str:
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def _shares(card: Card, each: Line) -> Iterator[dict[str, Any]]:
+    """Yield how much of the way from floor to ceiling every mixer comes."""
+    question, floor = each.answer.question, each.bounds.floor
+    answers = [each.answer, *card.field[question.name]]
+    best = min((answer.mean for answer in answers), key=question.loss)
+    ceiling = each.bounds.ceiling
+    end = best if ceiling is None else ceiling
+
+    def along(value: float | None) -> float | None:
+        return None if value is None or end == floor else min(1.0, max(0.0, (value - floor) / (end - floor)))
+
+    for answer in answers:
+        whole = interval_of(answer, each.deviation, each.freedom)
+        ends = sorted(bound for bound in (along(whole.low), along(whole.high)) if bound is not None)
+        low, high = ends if len(ends) == 2 else (None, None)
+        yield {
+            "question": question.name,
+            "series": answer.mixer,
+            "mine": answer is each.answer,
+            "x": along(answer.mean),
+            "low": low,
+            "high": high,
+            "score": _number(whole),
+        }
+
+
+def _question(card: Card, each: Line, records: Records) -> Section:
+    """Everything about one question."""
+    made, others = Section("card"), card.field[each.answer.question.name]
+    made.finding(_sentence(in_words([each])[0]))
+    few = [each.answer, *_few(each, others)]
+    _scores(made, card, each, others)
+    _by_state(made, each, others, {answer.mixer for answer in few})
+    _curves(made, each, few, records)
+    _lengths(made, each, few, records)
+    _rates(made, each, few, records)
     return made
 
 
@@ -51,43 +112,12 @@ def _few(each: Line, others: Sequence[Answer]) -> list[Answer]:
     return [answer for answer in best if answer.mixer in ANCHORS or answer in best[:NAMED]]
 
 
-def _profile(made: Section, card: Card) -> None:
-    """Every mixer on every question that has a floor and a ceiling: how much of the way between them it comes."""
-    rows = []
-    for each in card.lines:
-        name, low, high = each.answer.question.name, each.bounds.floor, each.bounds.ceiling
-        if high is not None and high > low:
-            for answer in (each.answer, *card.field[name]):
-                share_of = min(1.0, max(0.0, (answer.mean - low) / (high - low)))
-                rows.append({"question": name, "mixer": answer.mixer, "share": share_of})
-    if rows and any(card.field.values()):
-        chart = heatmap(rows, x="question", y="mixer", value="share", domain=(0.0, 1.0))
-        made.chart(
-            "profile", chart, caption="How much of the way from floor to ceiling every mixer comes; means over seeds."
-        )
-
-
-def _by_state(made: Section, each: Line, others: Sequence[Answer]) -> None:
-    """The score against the bytes that a mixer carries from token to token."""
-    question = each.answer.question
-    points = [
-        {
-            "series": answer.mixer,
-            "x": BYTES * answer.sizes["state_scalars"],
-            "y": interval_of(answer, each.deviation, each.freedom),
-        }
-        for answer in (each.answer, *others)
-        if answer.sizes.get("state_scalars")
-    ]
-    if question.goal is not None and len(points) > 1:
-        chart = interval_lines(
-            points, x="x", y="y", series="series", x_title="bytes of state", y_title=question.name, log_x=True
-        )
-        made.chart(f"{_name(each)}_by_state", chart, caption=f"{question.name}: the score against the state carried.")
-
-
 def _name(each: Line) -> str:
     return each.answer.question.name.replace(" ", "_")
+
+
+def _number(whole: Interval) -> str:
+    return f"{whole.mean:.3g}" if whole.low is None else f"{whole.mean:.3g} [{whole.low:.3g}, {whole.high:.3g}]"
 
 
 def _more(each: Line) -> dict[str, Any]:
@@ -101,75 +131,168 @@ def _more(each: Line) -> dict[str, Any]:
     }
 
 
-def _scores(made: Section, each: Line, others: Sequence[Answer]) -> None:
-    """Bars of every mixer, best first, between floor and ceiling."""
+def _unit(each: Line) -> str:
+    return "bits per byte (less is better)" if each.answer.question.lower else "share of right answers"
+
+
+def _references(each: Line) -> dict[str, float]:
+    found = {"floor": each.bounds.floor}
+    return found if each.bounds.ceiling is None else found | {"ceiling": each.bounds.ceiling}
+
+
+def _scores(made: Section, card: Card, each: Line, others: Sequence[Answer]) -> None:
+    """Every mixer, best first, between floor and ceiling."""
     question = each.answer.question
-    answers = sorted([each.answer, *others], key=lambda answer: question.loss(answer.mean))
-    bars = [{"label": answer.mixer, "y": interval_of(answer, each.deviation, each.freedom)} for answer in answers]
-    dots = [
-        {"label": answer.mixer, "y": value, "seed": seed} for answer in answers for seed, value in answer.scores.items()
-    ]
-    marks = {"floor": each.bounds.floor}
-    if each.bounds.ceiling is not None:
-        marks["ceiling"] = each.bounds.ceiling
-    name, unit = question.name, "bits per byte" if question.lower else "accuracy"
-    chart = interval_bars(bars, label="label", value="y", dots=dots, references=marks, value_title=f"{name}, {unit}")
-    made.chart(_name(each), chart, caption=f"{name}: every mixer with its interval, every seed a dot.")
+    rows, seeds = [], []
+    for answer in sorted([each.answer, *others], key=lambda answer: question.loss(answer.mean)):
+        whole, mine = interval_of(answer, each.deviation, each.freedom), answer is each.answer
+        apart = mine or (answer.mixer in each.differences and each.differences[answer.mixer].standing != "level")
+        look = {"label": card.marked(answer.mixer, question.name), "colour": MINE if mine else MUTED}
+        bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)}
+        rows.append({**look, **bounds, "apart": apart})
+        seeds += [{**look, "y": value} for value in answer.scores.values()]
+    chart = standings(rows, seeds, title=_unit(each), references=_references(each))
+    told = f"Every mixer with its 95 % interval, every seed a small dot. Filled: told apart from {each.answer.mixer}."
+    made.chart(_name(each), chart, caption=f"{told} {card.footnote}".strip())
 
 
-def _curves(made: Section, each: Line, others: Sequence[Answer], records: Records) -> None:
-    """Validation while training, at the chosen rate."""
-    question = each.answer.question
-    points: list[dict[str, Any]] = []
-    for answer in (each.answer, *others):
-        runs = [records[Trial(question.name, answer.mixer, answer.rate, s, question.steps)] for s in answer.scores]
-        for place, point in enumerate(runs[0].metrics.get("curve", [])):
-            curves = [run.metrics.get("curve", []) for run in runs]
-            values = [curve[place][question.watched] for curve in curves if len(curve) > place]
-            points.append(
-                {
-                    "series": answer.mixer,
-                    "x": point["step"],
-                    "y": student_t(values) if question.lower else share(values),
-                }
-            )
-    if points:
-        chart = interval_lines(
-            points, x="x", y="y", series="series", x_title="training step", y_title=question.watched.replace("_", " ")
-        )
-        made.chart(f"{_name(each)}_while_training", chart, caption=f"{question.name}: validation while training.")
-
-
-def _rates(made: Section, each: Line, others: Sequence[Answer], records: Records) -> None:
-    """Every rate of the screening: how wide is the window in which a mixer learns?"""
-    question = each.answer.question
+def _by_state(made: Section, each: Line, others: Sequence[Answer], named: Set[str]) -> None:
+    """The score against the bytes that a mixer carries from token to token."""
     points = []
     for answer in (each.answer, *others):
+        if answer.sizes.get("state_scalars"):
+            whole = interval_of(answer, each.deviation, each.freedom)
+            look = {"series": answer.mixer, "mine": answer is each.answer, "x": BYTES * answer.sizes["state_scalars"]}
+            bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)}
+            points.append({**look, **bounds})
+    if len(points) > 1:
+        x_title, marks, few = (
+            "bytes of state per sequence",
+            _references(each),
+            named if len(points) > 2 * NAMED else None,
+        )
+        chart = beside(points, x_title=x_title, y_title=_unit(each), log_x=True, references=marks, named=few)
+        made.chart(f"{_name(each)}_by_state", chart, caption="The score against the state that is carried.")
+
+
+def _runs(answer: Answer, records: Records) -> list[Record]:
+    question = answer.question
+    return [records[Trial(question.name, answer.mixer, answer.rate, s, question.steps)] for s in answer.scores]
+
+
+def _means(mine: Answer, answer: Answer, values: Mapping[float, Sequence[float]]) -> Iterator[dict[str, Any]]:
+    """Yield a point for each x, the mean over seeds."""
+    for x, found in values.items():
+        mean = fmean(found)
+        yield {"series": answer.mixer, "mine": answer is mine, "x": x, "y": mean, "score": f"{mean:.3g}"}
+
+
+def _drawn(
+    made: Section, name: str, each: Line, found: Mapping[str, Mapping[float, Sequence[float]]], few: Sequence[Answer],
+    *, caption: str, x_title: str, log_x: bool = False, references: Mapping[str, float] | None = None,
+) -> None:  # fmt: skip
+    """Draw lines of means, with the seeds of this mixer as dots; `found` has the values by mixer and x."""
+    mine = each.answer
+    points = [point for answer in few for point in _means(mine, answer, found[answer.mixer])]
+    seeds = [{"x": x, "y": y} for x, values in found[mine.mixer].items() for y in values if len(values) > 1]
+    if any(point["mine"] for point in points):
+        y_title = _unit(each)
+        chart = beside(points, x_title=x_title, y_title=y_title, log_x=log_x, references=references, seeds=seeds)
+        made.chart(f"{_name(each)}_{name}", chart, caption=caption)
+
+
+def _curves(made: Section, each: Line, few: Sequence[Answer], records: Records) -> None:
+    """Validation while training, at the chosen rate."""
+    question = each.answer.question
+    steps = range(question.every, question.steps + 1, question.every)
+    found: dict[str, dict[float, list[float]]] = {}
+    for answer in few:
+        at = found.setdefault(answer.mixer, {})
+        for run in _runs(answer, records):
+            curve = {point["step"]: point[question.watched] for point in run.metrics.get("curve", [])}
+            for step in steps:
+                if reached := [value for place, value in curve.items() if place <= step]:
+                    at.setdefault(step, []).append(reached[-1])
+    told = "Validation while training, at the chosen rate. A run that has solved it stops, and keeps its score."
+    _drawn(made, "while_training", each, found, few, caption=told, x_title="training step")
+
+
+def _lengths(made: Section, each: Line, few: Sequence[Answer], records: Records) -> None:
+    """The score at other lengths than those of training, where a task has them."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for answer in few:
+        at = found.setdefault(answer.mixer, {})
+        for run in _runs(answer, records):
+            for length, value in sorted(run.metrics.get("by_length", {}).items(), key=lambda item: int(item[0])):
+                at.setdefault(int(length), []).append(value)
+    told = "Beyond the trained length, without more training; mixers with a table of positions are not asked."
+    _drawn(made, "by_length", each, found, few, caption=told, x_title="tokens in the sequence", log_x=True)
+
+
+def _rates(made: Section, each: Line, few: Sequence[Answer], records: Records) -> None:
+    """Every rate of the screening: how wide is the window in which a mixer learns?"""
+    question = each.answer.question
+    found: dict[str, dict[float, list[float]]] = {}
+    for answer in few:
+        at = found.setdefault(answer.mixer, {})
         for rate in question.rates:
             trial = Trial(question.name, answer.mixer, rate, SCREENING_SEED, question.steps // SCREENING)
             if trial in records and (loss := validation(records[trial], question)) < LOST:
-                found = Interval(abs(loss), None, None, 1)
-                points.append({"series": answer.mixer, "x": rate, "y": found})
-    if points:
-        chart = interval_lines(
-            points,
-            x="x",
-            y="y",
-            series="series",
-            x_title="learning rate",
-            y_title=question.watched.replace("_", " "),
-            log_x=True,
-        )
-        told = f"{question.name}: validation after a third of the steps, by rate; one seed."
-        made.chart(f"{_name(each)}_by_rate", chart, caption=told)
+                at[rate] = [abs(loss)]
+    told = f"The rates tried, after a third of the steps, one seed; {each.answer.rate:g} was chosen."
+    _drawn(made, "by_rate", each, found, few, caption=told, x_title="learning rate", log_x=True)
 
 
-def _speeds(made: Section, card: Card) -> None:
-    rows = [
-        {"label": mixer, "y": Interval(value, None, None, 1), "way": way}
-        for mixer, found in card.speeds.items()
-        for way, value in (("trained", found.trained), ("decoded", found.decoded))
+def _cost(card: Card) -> Section:
+    made = Section("card")
+    for sentence in card.costs():
+        made.finding(_sentence(sentence))
+    for way, told in (
+        ("trained", "forward and backward, 8 sequences of 256"),
+        ("decoded", "one token after the other"),
+    ):
+        found = {mixer: getattr(each, way) for mixer, each in card.speeds.items()}
+        rows = [
+            {"label": mixer, "colour": MINE if mixer == card.mixer else MUTED, "apart": True, "low": None, "y": value,
+             "high": None, "score": f"{value:,.0f}"}
+            for mixer, value in sorted(found.items(), key=itemgetter(1), reverse=True)
+        ]  # fmt: skip
+        if rows:
+            chart = standings(rows, [], title="tokens per second", references={}, log=True)
+            made.chart(f"speed_{way}", chart, caption=f"{way.capitalize()}, {told}; measured on this machine.")
+    points = [
+        {"series": mixer, "mine": mixer == card.mixer, "x": length, "y": value, "score": f"{value:,.0f}"}
+        for mixer, each in card.speeds.items()
+        for length, value in each.by_length.items()
     ]
-    if rows:
-        chart = interval_bars(rows, label="label", value="y", series="way", value_title="tokens per second, one layer")
-        made.chart("speed", chart, caption="Tokens per second of one layer of width 64, measured on this machine.")
+    if points:
+        chart = beside(points, x_title="tokens in the sequence", y_title="tokens per second", log_x=True)
+        told = "Training speed against length, as many tokens in every batch; measured on this machine."
+        made.chart("speed_by_length", chart, caption=told)
+    return made
+
+
+def _field(card: Card) -> Section:
+    """Every mixer as a row: its scores, its size and its speed."""
+    made = Section("card")
+    names = dict.fromkeys([card.mixer, *(answer.mixer for own in card.field.values() for answer in own)])
+    rows = []
+    for name in names:
+        row: dict[str, Any] = {"mixer": card.marked(name)}
+        for each in card.lines:
+            question = each.answer.question.name
+            answer = next((one for one in (each.answer, *card.field[question]) if one.mixer == name), None)
+            row[question] = answer and interval_of(answer, each.deviation, each.freedom)
+            if answer and answer.sizes and "parameters" not in row:
+                row |= {"parameters": answer.sizes["params"], "bytes of state": BYTES * answer.sizes["state_scalars"]}
+        speed = card.speeds.get(name)
+        row |= {
+            "trained, tokens/s": speed and round(speed.trained),
+            "decoded, tokens/s": speed and round(speed.decoded),
+        }
+        rows.append(row)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    told = f"Parameters and state of the first question that a mixer was asked. {card.footnote}".strip()
+    formats = dict.fromkeys((each.answer.question.name for each in card.lines), ".2f")
+    made.table("field", [{key: row.get(key) for key in keys} for row in rows], formats=formats, note=told)
+    return made

@@ -9,6 +9,7 @@ $ assay card validity                         do the questions rank mixers as a 
 """
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -175,16 +176,26 @@ def _page(one: "Card", out: Path, records: "Records") -> Path:
     """Write the card's page, its badge, and the card as JSON, beside the store."""
     from assay.card.badge import badge
     from assay.card.page import page
-    from assay.core.foreign import loaded_sources
 
-    files = {Path(source.path).name: source.text for source in loaded_sources()}
     stem = re.sub(r"[^\w.=-]+", "_", one.mixer)
     path = out / "card" / f"{stem}.html"
     with disk_errors(path):
-        write_file(path, page(one, records, files).encode())
+        write_file(path, page(one, records, _file_of(one.mixer)).encode())
         write_file(path.with_suffix(".svg"), badge(one).encode())
         write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
     return path
+
+
+def _file_of(word: str) -> dict[str, str]:
+    """Return the Python file of a mixer, by its name: the user's, or that of the tree."""
+    from assay.core.foreign import source_of
+    from assay.mixers import mixers
+
+    kind = type(mixers.parse(word))
+    if source := source_of(kind.__module__):
+        return {Path(source.path).name: source.text}
+    path = Path(inspect.getfile(kind))
+    return {path.name: path.read_text(encoding="utf-8")}
 
 
 def _diff(words: list[str]) -> int:
@@ -258,9 +269,7 @@ def _verify(words: list[str]) -> int:
         return {trial: packed[run.id] for trial, run in runs.items()}
 
     disagreed = [name for name, each in told.get("anchors", {}).items() if not each["agree"]]
-    runner.lent.update(
-        (mixer, name) for name, words in told["field"].items() for mixer in words if mixer in told["shipped"]
-    )
+    runner.lent.update((mixer, name) for name, words in told["shipped"].items() for mixer in words)
     cards, found = made(mine, told["field"], runner, look, disagreed)
     if not exchange.follows(json.loads(json.dumps(cards[0].to_json() | {"field": told["field"]})), told):
         raise UserError(f"{args.folder}/card.json does not follow from its records.")
@@ -340,8 +349,8 @@ def _check(words: Sequence[str]) -> None:
         for verdict in check("mixers", mixers.parse(word)):
             if not verdict.kept:
                 raise UserError(
-                    f"{word} breaks a promise of mixers, and a card would say nothing: {verdict.promise} "
-                    f"Seen: {verdict.seen}. `assay check` tries them all."
+                    f"{word} breaks a promise of mixers, {verdict.name}, and a card would say nothing: "
+                    f"{verdict.promise} Seen: {verdict.seen}. `assay check` tries them all."
                 )
 
 

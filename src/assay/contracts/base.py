@@ -24,6 +24,8 @@ class Verdict:
     promise: str
     kept: bool
     seen: str = ""
+    name: str = ""
+    """Of the function that tries it."""
 
 
 def promises(folder: str) -> list[Promise]:
@@ -67,13 +69,14 @@ def _try(promise: Promise, plugin: Plugin) -> Verdict:
     try:
         promise(plugin)
     except (AssertionError, UserError) as error:
-        return Verdict(text, False, str(error))
+        return Verdict(text, False, str(error), promise.__name__)
     except Exception as error:  # noqa: BLE001 - a plug-in that raises has broken the promise, and the person wants to see how
         frames = traceback.extract_tb(error.__traceback__)
         source = source_of(type(plugin).__module__)
         frame = next((f for f in reversed(frames) if source and f.filename == source.path), frames[-1])
-        return Verdict(text, False, f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
-    return Verdict(text, True)
+        seen = f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        return Verdict(text, False, seen, promise.__name__)
+    return Verdict(text, True, name=promise.__name__)
 
 
 def has_contract(folder: str) -> bool:

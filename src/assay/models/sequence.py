@@ -53,8 +53,10 @@ class SequenceModel:
             raise UserError(f"model_dim={self.model_dim}, num_layers={self.num_layers}: both must be at least 1.")
         self.seq_mixer.check_width(self.model_dim)
 
-    def build(self, shape: TaskShape) -> "SequenceModule":
-        return SequenceModule(self.fitted(shape.length) if self.layer_params else self, shape)
+    def build(self, shape: TaskShape, max_len: int = 0) -> "SequenceModule":
+        """Build the model for a task; its mixers for sequences of up to `max_len` tokens, where that is more."""
+        longest = max(shape.length, max_len)
+        return SequenceModule(self.fitted(longest) if self.layer_params else self, shape, longest)
 
     def check(self, shape: TaskShape) -> None:
         """Raise UserError if it cannot be built for the task; the shapes of one layer are enough to know."""
@@ -124,12 +126,12 @@ def _check(model: SequenceModel, shape: TaskShape) -> None:
 class SequenceModule(nn.Module):
     """A decoder over tokens or vectors."""
 
-    def __init__(self, model: SequenceModel, shape: TaskShape) -> None:
+    def __init__(self, model: SequenceModel, shape: TaskShape, max_len: int) -> None:
         super().__init__()
         width = model.model_dim
         self.embed = _embedding(shape, width)
         self.position = nn.Parameter(_table(shape.length, width)) if model.has_table else None
-        self.layers = nn.ModuleList(Layer(model, shape.length) for _ in range(model.num_layers))
+        self.layers = nn.ModuleList(Layer(model, max_len) for _ in range(model.num_layers))
         for depth, mixer in enumerate(part for part in self.modules() if isinstance(part, MixerModule)):
             mixer.depth = depth
         self.norm = Norm(width)

@@ -39,8 +39,10 @@ def build_page(
     *,
     title: str = "assay report",
     files: Mapping[str, str] | None = None,
+    cards: bool = True,
 ) -> str:
-    """Build the page from the sections and the records behind them; `files` are shown whole, by name."""
+    """Build the page from the sections and the records behind them; `files` are shown whole, by name. With `cards` the
+    findings of each section stand on the first screen too."""
     scripts = [asset("page.js")]
     if any(section.charts for _, _, section in sections):
         scripts.insert(0, vega())
@@ -57,6 +59,7 @@ def build_page(
         scripts=scripts,
         studies=studies,
         files=files or {},
+        cards=cards,
         **overview(sections, records),
     )
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -108,8 +109,31 @@ def _checkpoint(trainer: Trainer, progress: Iterable[RunProgress], seconds: floa
 
 
 def build(model: SequenceModel, task: Task, seed: int) -> SequenceModule:
+    longest = _longest(model, task)
     with initialised_from(seed, "model"):
-        return model.build(task.shape())
+        return model.build(task.shape(), longest)
+
+
+@lru_cache(maxsize=256)
+def _longest(model: SequenceModel, task: Task) -> int:
+    """Return the length to build mixers for: the task's, or the longest at which they are scored where they cannot go
+    beyond what they were built for. Others stay as they are, since hyena's filter is stretched over that length."""
+    length = task.shape().length
+    scored = max((each.shape().length for each in _versions(model, task).values()), default=length)
+    if scored <= length or not model.seq_mixer.portable:
+        return length
+    with torch.no_grad(), initialised_from(0, "length"):
+        mixer = model.seq_mixer.build(model.model_dim, length).eval()
+        try:
+            mixer(torch.zeros(1, scored, model.model_dim))
+        except Exception:  # noqa: BLE001 - a table or a mask that is too short may fail in any way
+            return scored
+    return length
+
+
+def _versions(model: SequenceModel, task: Task) -> dict[int, Task]:
+    """Return the longer versions of a task on which a model is scored; none for a model with a table of positions."""
+    return {} if model.has_table else task.longer()
 
 
 def _trainer(runs: Sequence[Run], settings: Sequence[Setting], ctx: Context, device: torch.device) -> Trainer:
@@ -178,7 +202,7 @@ def _longer(
     trainer: Trainer, shared: Setting, runs: Sequence[Run], device: torch.device
 ) -> list[dict[str, dict[str, float]]]:
     """Score accuracy at other lengths, one draw each; empty for a model with a table of positions."""
-    versions = {} if shared.model.has_table else shared.task.longer()
+    versions = _versions(shared.model, shared.task)
     if not versions:
         return [{} for _ in runs]
     found = {}

@@ -1,0 +1,206 @@
+"""The charts of a card: one mixer in colour, the field in grey behind it, and names beside the marks, so that a page on
+paper says as much as one on a screen."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from assay.core.on_use import Later
+from assay.report.charts import BARS, LINES, STEP, without_validation
+from assay.report.style import MUTED, PALETTE
+from assay.report.thinning import evenly
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = Later("altair")
+
+Row = Mapping[str, Any]
+MINE = PALETTE[1]
+LETTER, LINE = 0.017, 0.062
+"""The width of a letter and the height of a label, as shares of a plot of the usual size."""
+ROOM = 0.3
+"""The share of a plot to the right of the last point, for names."""
+TICKS = 8
+
+
+@without_validation
+def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
+    """Draw a line per question: a stroke for each mixer of the field, a diamond with its interval for this one. Rows
+    have question, series, mine, x, low, high."""
+    order = list(dict.fromkeys(row["question"] for row in rows))
+    place: dict[str, Any] = {
+        "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis=alt.Axis(grid=True, ticks=False)),
+    }
+    across = alt.X(field="x", type="quantitative", title=title, scale=alt.Scale(domain=[0, 1]))
+    mine, field = ([row for row in rows if row["mine"] is whose] for whose in (True, False))
+    drawn = [
+        _chart(field).mark_tick(thickness=2, size=26, color=MUTED, opacity=0.6),
+        _chart(mine).mark_point(filled=True, shape="diamond", size=190, color=MINE, opacity=1),
+    ]
+    layers = [each.encode(**place, x=across, tooltip=_told("series")) for each in drawn]
+    bounded = [row for row in mine if row["low"] is not None]
+    low = alt.X(field="low", type="quantitative")
+    layers.insert(1, _chart(bounded).mark_rule(strokeWidth=4, color=MINE, opacity=0.35).encode(
+        **place, x=low, x2=alt.X2("high")
+    ))  # fmt: skip
+    return _layered(layers, width=LINES[0], height=LINES[1])
+
+
+@without_validation
+def standings(
+    rows: Sequence[Row], seeds: Sequence[Row], *, title: str, references: Row, log: bool = False
+) -> "alt.LayerChart":
+    """Draw a dot per mixer with its interval, and its seeds as small dots: filled where it is told apart from this one,
+    hollow where not. Rows have label, colour, apart, y, low, high."""
+    order = [row["label"] for row in rows]
+    place: dict[str, Any] = {
+        "y": alt.Y(field="label", type="nominal", sort=order, title=None, axis=alt.Axis(grid=True)),
+        "color": alt.Color(field="colour", type="nominal", scale=None),
+    }
+    kind: dict[str, Any] = {"type": "log"} if log else {"zero": False}
+    axis = alt.Axis(labelOverlap="greedy", tickCount=5)
+    across = alt.X(field="y", type="quantitative", title=title, scale=alt.Scale(**kind), axis=axis)
+    bounds = {
+        "x": alt.X(field="low", type="quantitative", title=title, scale=alt.Scale(**kind), axis=axis),
+        "x2": alt.X2("high"),
+    }
+    apart, level = ([row for row in rows if row["apart"] is told] for told in (True, False))
+    marks = [
+        _chart(apart).mark_point(size=70, filled=True, opacity=1),
+        _chart(level).mark_point(size=70, fill="white", strokeWidth=2, opacity=1),
+    ]
+    layers = [
+        _chart(rows).mark_rule(strokeWidth=2.5, opacity=0.45).encode(**place, **bounds),
+        _chart(seeds).mark_circle(size=14, opacity=0.8, yOffset=7).encode(**place, x=across),
+        *(each.encode(**place, x=across, tooltip=_told("label")) for each in marks),
+    ]
+    layers += [mark for name, value in references.items() for mark in _reference(name, value, along="x")]
+    return _layered(layers, width=BARS, height=alt.Step(STEP))
+
+
+@without_validation
+def beside(
+    points: Sequence[Row],
+    *,
+    x_title: str,
+    y_title: str,
+    log_x: bool = False,
+    references: Mapping[str, float] | None = None,
+    seeds: Sequence[Row] = (),
+    named: Collection[str] | None = None,
+) -> "alt.LayerChart":
+    """Draw a line per mixer, or a point where it has one x, with its name at the end, or only the names in `named`.
+    Points have series, mine, x, y, and perhaps low and high; `seeds` are those of this mixer alone."""
+    every = [*points, *seeds]
+    scale = _Plane(every, log_x=log_x, beside=list((references or {}).values()))
+    axis = alt.Axis(labelOverlap="greedy", values=scale.ticks(points))
+    across = alt.X(field="x", type="quantitative", title=x_title, axis=axis, scale=scale.across)
+    upward: dict[str, Any] = {"type": "quantitative", "title": y_title, "scale": scale.upward}
+    layers = [mark for name, value in (references or {}).items() for mark in _reference(name, value, along="y")]
+    labels = scale.labels([point for point in points if named is None or point["series"] in named])
+    for whose, colour, width, opacity in ((False, MUTED, 1.5, 0.6), (True, MINE, 3, 1.0)):
+        own = [point for point in points if point["mine"] is whose]
+        place: dict[str, Any] = {"x": across, "detail": alt.Detail(field="series", type="nominal")}
+        bounded = [point for point in own if point.get("low") is not None]
+        rules = _chart(bounded).mark_rule(strokeWidth=2.5, color=colour, opacity=0.35)
+        layers.append(rules.encode(**place, y=alt.Y(field="low", **upward), y2=alt.Y2("high")))
+        lines = _chart(own).mark_line(strokeWidth=width, color=colour, opacity=opacity)
+        layers.append(lines.encode(**place, y=alt.Y(field="y", **upward)))
+        dots = _chart(own).mark_point(filled=True, size=30 if whose else 22, color=colour, opacity=opacity)
+        layers.append(dots.encode(**place, y=alt.Y(field="y", **upward), tooltip=_told("series", x=x_title)))
+        if whose:
+            single = _chart(seeds).mark_circle(size=12, color=colour, opacity=0.55)
+            layers.append(single.encode(x=across, y=alt.Y(field="y", **upward)))
+        style: dict[str, Any] = {"color": colour, "fontWeight": 600 if whose else "normal"}
+        names = [label for label in labels if label["mine"] is whose]
+        words = _chart(names).mark_text(align="left", baseline="middle", dx=7, fontSize=11, **style)
+        text = alt.Text(field="series", type="nominal")
+        layers.append(words.encode(x=across, y=alt.Y(field="y", **upward), text=text))
+    return _layered(layers, width=LINES[0], height=LINES[1])
+
+
+class _Plane:
+    """The plot's two scales, with room for names on the right, and where the names stand."""
+
+    def __init__(self, points: Sequence[Row], *, log_x: bool, beside: Sequence[float]) -> None:
+        self.log = log_x
+        across = [self._x(point["x"]) for point in points]
+        self.left, right = min(across), max(across)
+        self.width = (right - self.left or 1.0) / (1 - ROOM)
+        ends = [value for point in points for key in ("y", "low", "high") if (value := point.get(key)) is not None]
+        low, high = min([*ends, *beside]), max([*ends, *beside])
+        margin = 0.06 * (high - low or 1.0)
+        self.bottom, self.height = low - margin, high - low + 2 * margin
+
+    def _x(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    @property
+    def across(self) -> "alt.Scale":
+        start, end = self.left - 0.03 * self.width, self.left + self.width
+        kind = {"type": "log"} if self.log else {}
+        return alt.Scale(domain=[10**start, 10**end] if self.log else [start, end], nice=False, **kind)
+
+    @property
+    def upward(self) -> "alt.Scale":
+        return alt.Scale(domain=[self.bottom, self.bottom + self.height], nice=False, zero=False)
+
+    def labels(self, points: Sequence[Row]) -> list[dict[str, Any]]:
+        """Return a name at each series' last point, moved down where it would stand on another."""
+        last: dict[str, Row] = {}
+        for point in points:
+            if point["series"] not in last or point["x"] >= last[point["series"]]["x"]:
+                last[point["series"]] = point
+        placed: list[tuple[float, float, Row]] = []
+        for point in sorted(last.values(), key=lambda one: -one["y"]):
+            x, y = (self._x(point["x"]) - self.left) / self.width, (point["y"] - self.bottom) / self.height
+            placed.append((x, self._free(x, y, point, placed, -1), point))
+        lifted: list[tuple[float, float, Row]] = []  # what fell below the axis is pushed up again
+        for x, y, point in reversed(placed):
+            lifted.append((x, self._free(x, max(LINE / 2, y), point, lifted, 1), point))
+        return [{**point, "y": self.bottom + y * self.height} for _, y, point in lifted]
+
+    @staticmethod
+    def _free(x: float, y: float, point: Row, placed: Sequence[tuple[float, float, Row]], way: int) -> float:
+        """Return the next height, up or down, at which a name stands on none of those placed before."""
+        for start, taken, other in placed:  # in the order of their heights, so that one pass is enough
+            clear = start > x + LETTER * len(point["series"]) or x > start + LETTER * len(other["series"])
+            if not clear and abs(y - taken) < LINE:
+                y = taken + way * LINE
+        return y
+
+    def ticks(self, points: Sequence[Row]) -> list[float]:
+        """Return some of the measured x, or powers of four where they are many and far apart."""
+        found = sorted({point["x"] for point in points})
+        if self.log and len(found) > TICKS:
+            return [value for n in range(40) if found[0] <= (value := 4.0**n) <= found[-1]]
+        return evenly(found, TICKS)
+
+
+def _reference(name: str, value: float, *, along: str) -> list["alt.Chart"]:
+    place = {along: (alt.Y if along == "y" else alt.X)(field="y", type="quantitative")}
+    edge = {"x": alt.value(4)} if along == "y" else {"y": alt.value(0)}
+    chart = _chart([{"y": value, "name": name}])
+    words = chart.mark_text(
+        align="left" if along == "y" else "center", baseline="bottom", dy=-3, fontSize=11, color=MUTED
+    )
+    return [
+        chart.mark_rule(strokeDash=[5, 4], strokeWidth=1.2, color=MUTED).encode(**place),
+        words.encode(**place, **edge, text=alt.Text(field="name", type="nominal")),
+    ]
+
+
+def _told(name: str, *, x: str = "") -> list["alt.Tooltip"]:
+    where = [alt.Tooltip(field="x", type="quantitative", title=x)] if x else []
+    score = alt.Tooltip(field="score", type="nominal", title="score")
+    return [alt.Tooltip(field=name, type="nominal", title="mixer"), *where, score]
+
+
+def _chart(values: Sequence[Row]) -> "alt.Chart":
+    return alt.Chart(alt.InlineData(values=tuple(values)))
+
+
+def _layered(layers: Sequence["alt.Chart"], **size: Any) -> "alt.LayerChart":
+    """Layer charts without the empty ones, of whose infinite extent Vega warns."""
+    return alt.LayerChart(layer=[each for each in layers if each.data["values"]], **size)
