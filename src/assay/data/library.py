@@ -74,7 +74,7 @@ def _abstracts(wheel: zipfile.ZipFile) -> Iterator[str]:
             yield from abstracts(xml)
 
 
-def abstracts(xml: IO[bytes]) -> Iterator[str]:
+def abstracts(xml: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
     """Yield title and abstract of each English citation that has one, in the file's order."""
     for _, citation in ElementTree.iterparse(xml):
         if citation.tag != "PubmedArticle":
