@@ -25,10 +25,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from assay.metrics.sparsity import newton
+from assay.metrics.sparsity import Code, Directions, Rows, newton
 
-Rows = Float[Tensor, "n d"]
-Directions = Float[Tensor, "units d"]
 PerRow = Float[Tensor, "fits n"]
 Probes = Float[Tensor, "fits width"]
 Effects = Float[Tensor, "fits units"]
@@ -41,7 +39,7 @@ class Coded:
     """Rows, their code, and the concepts each has."""
 
     x: Rows
-    code: Float[Tensor, "n units"]
+    code: Code
     has: Bool[Tensor, "n concepts"]
 
     def first(self, rows: int) -> "Coded":
@@ -130,7 +128,7 @@ def _with_ones(x: Rows) -> Float[Tensor, "n width"]:
     return torch.cat([x.double(), torch.ones_like(x[:, :1], dtype=torch.float64)], dim=1)
 
 
-def _differences(code: Float[Tensor, "n units"], labels: PerRow, share: PerRow) -> Effects:
+def _differences(code: Code, labels: PerRow, share: PerRow) -> Effects:
     """Return the mean of each unit with a concept less that without it."""
     return 2 * ((2 * labels - 1) * share) @ code.double()
 
