@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from assay.core.grouping import grouped
-from assay.metrics.sparsity import RidgeDecoder, fires, matched
+from assay.metrics.sparsity import Atoms, Code, Directions, Fired, RidgeDecoder, Rows, fires, matched
 
 ALIGNED, CARRIED = 0.025, 0.4
 """Least cosine with the parent, and least share of its projection, of the unit that absorbs it: SAEBench's."""
@@ -50,12 +50,12 @@ class Absorption:
 
 
 def absorption(
-    directions: Float[Tensor, "units d"],
-    code: Float[Tensor, "n units"],
+    directions: Directions,
+    code: Code,
     decoder: RidgeDecoder,
-    x: Float[Tensor, "n d"],
-    dictionary: Float[Tensor, "atoms d"],
-    fired: Float[Tensor, "n atoms"],
+    x: Rows,
+    dictionary: Atoms,
+    fired: Fired,
     parents: Sequence[int],
 ) -> Absorption:
     """Score a frozen code on rows whose atoms are known; parents without a unit or without a child's row are left out,
@@ -77,9 +77,7 @@ def absorption(
     return Absorption(rate=fmean(rates or [0.0]), f1=fmean(scores or [0.0]))
 
 
-def _carried(
-    code: Float[Tensor, "n units"], decoder: RidgeDecoder, x: Float[Tensor, "n d"], atom: Float[Tensor, " d"]
-) -> Tensor:
+def _carried(code: Code, decoder: RidgeDecoder, x: Rows, atom: Float[Tensor, " d"]) -> Tensor:
     """Return whether one unit adds enough along the atom, by row."""
     direction = normalize(atom, dim=0)
     whole = (x - decoder.b) @ direction

@@ -25,8 +25,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from assay.metrics.sparsity import newton
+from assay.metrics.sparsity import Code, Directions, Rows, newton
 
+PerRow = Float[Tensor, "fits n"]
+Probes = Float[Tensor, "fits width"]
+Effects = Float[Tensor, "fits units"]
 STEPS = 10
 """Newton steps of a probe: with the ridge of `newton` they converge."""
 
@@ -35,17 +38,15 @@ STEPS = 10
 class Coded:
     """Rows, their code, and the concepts each has."""
 
-    x: Float[Tensor, "n d"]
-    code: Float[Tensor, "n units"]
+    x: Rows
+    code: Code
     has: Bool[Tensor, "n concepts"]
 
     def first(self, rows: int) -> "Coded":
         return Coded(self.x[:rows], self.code[:rows], self.has[:rows])
 
 
-def targeted_perturbation(
-    train: Coded, test: Coded, W: Float[Tensor, "units d"], counts: Sequence[int]
-) -> dict[int, float]:
+def targeted_perturbation(train: Coded, test: Coded, W: Directions, counts: Sequence[int]) -> dict[int, float]:
     """Return TPP by the number of units that are switched off."""
     labels = train.has.mT.double()
     share = _even(labels)
@@ -65,7 +66,7 @@ def targeted_perturbation(
     return {count: score(count) for count in counts}
 
 
-def spurious_removal(train: Coded, test: Coded, W: Float[Tensor, "units d"], counts: Sequence[int]) -> dict[int, float]:
+def spurious_removal(train: Coded, test: Coded, W: Directions, counts: Sequence[int]) -> dict[int, float]:
     """Return SCR by the number of units that are switched off. Concepts in pairs are attributes: a row with one of the
     two has that value; each attribute is made spurious for the one before. Empty where the biased probes are as good as
     the clean ones, so that there is nothing to gain, or there are fewer than four concepts."""
@@ -86,9 +87,7 @@ def _valued(rows: Coded, kept: int, spurious: int) -> Coded:
     return Coded(rows.x[one], rows.code[one], values[one])
 
 
-def _debiased(
-    train: Coded, test: Coded, W: Float[Tensor, "units d"], counts: Sequence[int]
-) -> tuple[float, list[float]]:
+def _debiased(train: Coded, test: Coded, W: Directions, counts: Sequence[int]) -> tuple[float, list[float]]:
     """Return how much more accurate a clean probe of the first attribute is than one of rows in which the second always
     agrees, and how much of that is gained by switching off the second's units, by their number."""
     if any(len(rows.has.unique(dim=0)) < 4 for rows in (train, test)):
@@ -110,7 +109,7 @@ def _debiased(
     return right(clean, test.x) - start, [right(misled, x) - start for x in erased]
 
 
-def _even(labels: Float[Tensor, "fits n"], other: Float[Tensor, "fits n"] | None = None) -> Float[Tensor, "fits n"]:
+def _even(labels: PerRow, other: PerRow | None = None) -> PerRow:
     """Return weights that sum to 1, the same for rows with and without the concept, and, of two concepts, for each of
     the four combinations."""
     sides = [labels, 1 - labels]
@@ -119,28 +118,22 @@ def _even(labels: Float[Tensor, "fits n"], other: Float[Tensor, "fits n"] | None
     return torch.stack([side / side.sum(dim=1, keepdim=True).clamp_min(1) for side in sides]).mean(dim=0)
 
 
-def _probes(
-    x: Float[Tensor, "n d"], labels: Float[Tensor, "fits n"], share: Float[Tensor, "fits n"]
-) -> Float[Tensor, "fits width"]:
+def _probes(x: Rows, labels: PerRow, share: PerRow) -> Probes:
     """Fit logistic probes of the inputs, with a threshold as the last weight."""
     wide = _with_ones(x).expand(len(labels), -1, -1)
     return newton(wide, labels, share, steps=STEPS)
 
 
-def _with_ones(x: Float[Tensor, "n d"]) -> Float[Tensor, "n width"]:
+def _with_ones(x: Rows) -> Float[Tensor, "n width"]:
     return torch.cat([x.double(), torch.ones_like(x[:, :1], dtype=torch.float64)], dim=1)
 
 
-def _differences(
-    code: Float[Tensor, "n units"], labels: Float[Tensor, "fits n"], share: Float[Tensor, "fits n"]
-) -> Float[Tensor, "fits units"]:
+def _differences(code: Code, labels: PerRow, share: PerRow) -> Effects:
     """Return the mean of each unit with a concept less that without it."""
     return 2 * ((2 * labels - 1) * share) @ code.double()
 
 
-def _erased(
-    test: Coded, W: Float[Tensor, "units d"], effects: Float[Tensor, "fits units"], count: int
-) -> list[Float[Tensor, "n d"]]:
+def _erased(test: Coded, W: Directions, effects: Effects, count: int) -> list[Rows]:
     """Return, for each concept, the rows without what its `count` units of largest effect add; a unit without an effect
     stays."""
     found = []
@@ -151,11 +144,6 @@ def _erased(
     return found
 
 
-def _accuracy(
-    probes: Float[Tensor, "fits width"],
-    x: Float[Tensor, "n d"],
-    labels: Float[Tensor, "fits n"],
-    weigh: Float[Tensor, "fits n"],
-) -> Float[Tensor, " fits"]:
+def _accuracy(probes: Probes, x: Rows, labels: PerRow, weigh: PerRow) -> Float[Tensor, " fits"]:
     right = (probes @ _with_ones(x).mT > 0) == (labels > 0)
     return (right * weigh).sum(dim=1)

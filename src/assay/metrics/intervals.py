@@ -21,6 +21,8 @@ special: Any = Later("scipy.special")
 K = TypeVar("K", bound=Hashable)
 EVERY_DRAW, DRAWS = 5, 4000
 """Seeds up to which every draw is enumerated, and the draws taken from more."""
+UPPER, SIGNIFICANT = 0.975, 0.05
+"""The upper end of every interval, whose lower end is as far from 0; and the p below which a difference counts."""
 ROUNDING = 1e-12
 """Spread of differences, relative to the values, that is rounding."""
 
@@ -45,14 +47,14 @@ def share(values: Sequence[float]) -> Interval:
     return Interval(found.mean, low, high, found.n)
 
 
-def student_t(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Return mean ± t sd/sqrt(n) with n - 1 degrees of freedom; one value has no interval."""
+def student_t(values: Sequence[float]) -> Interval:
+    """Return the 95 % interval mean ± t sd/sqrt(n) with n - 1 degrees of freedom; one value has no interval."""
     if not values:
         raise UserError("an interval needs at least one value; were all runs of this cell lost?")
     mean, n = fmean(values), len(values)
     if n == 1:
         return Interval(mean, None, None, n)
-    half = float(special.stdtrit(n - 1, (1 + level) / 2)) * _deviation(values, mean) / math.sqrt(n)
+    half = float(special.stdtrit(n - 1, UPPER)) * _deviation(values, mean) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -61,23 +63,23 @@ def _deviation(values: Sequence[float], mean: float) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, n: int) -> Interval:
     """Return the score interval of a proportion (Wilson 1927): 5 of 5 is [.57, 1], not [1, 1]."""
     if not 0 <= successes <= n or n == 0:
         raise UserError(f"{successes} of {n} is not a proportion; count at least one run")
-    z, share = float(special.ndtri((1 + level) / 2)), successes / n
+    z, share = float(special.ndtri(UPPER)), successes / n
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     # At 0 of n and n of n the bound is exact; rounding would put the share one ulp outside.
     return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)), n)
 
 
-def paired_difference(a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95) -> Interval:
+def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Interval:
     """Return a - b over the seeds both have, so that what the seeds share (data, order) cancels."""
     differences = _differences(a, b)
     if not differences:
         raise UserError(f"no seed in common between {sorted(a)} and {sorted(b)}; run both with the same seeds")
-    return student_t(differences, level)
+    return student_t(differences)
 
 
 def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
@@ -96,9 +98,7 @@ def paired_p(a: Mapping[int, float], b: Mapping[int, float]) -> float:
     return 2 * float(special.stdtr(n - 1, -abs(mean) * math.sqrt(n) / spread))
 
 
-def bootstrap_difference(
-    a: Mapping[int, float | None], b: Mapping[int, float | None], level: float = 0.95
-) -> tuple[Interval, float]:
+def bootstrap_difference(a: Mapping[int, float | None], b: Mapping[int, float | None]) -> tuple[Interval, float]:
     """Return the mean of a less that of b over the values that there are, with the percentile interval and p from
     drawing seeds anew: for outcomes that some seeds do not have, such as a score of those that learned at all. A draw
     takes each seed's two values together. p is never below 2^(1-n), what n signs that agree by chance have."""
@@ -108,7 +108,7 @@ def bootstrap_difference(
         raise UserError(f"no value to compare among seeds {seeds}")
     draws = product(pairs, repeat=len(pairs)) if len(pairs) <= EVERY_DRAW else _drawn(pairs)
     found = sorted(value for value in map(_mean_difference, draws) if value is not None)
-    low, high = (found[round((len(found) - 1) * share)] for share in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (found[round((len(found) - 1) * share)] for share in (1 - UPPER, UPPER))
     beyond = min(sum(value <= 0 for value in found), sum(value >= 0 for value in found))
     return Interval(mean, low, high, len(pairs)), min(1.0, max(2 * beyond / len(found), 2.0 ** (1 - len(pairs))))
 
@@ -135,20 +135,16 @@ def holm(p: Mapping[K, float]) -> dict[K, float]:
 
 
 def told_apart(
-    scores: Mapping[str, Mapping[int, float]],
-    level: float = 0.95,
-    p_of: Callable[[str, str], float] | None = None,
+    scores: Mapping[str, Mapping[int, float]], p_of: Callable[[str, str], float] | None = None
 ) -> list[tuple[str, str]]:
     """Return the pairs of names whose paired difference is significant after Holm over all pairs."""
     test = p_of or (lambda one, other: paired_p(scores[one], scores[other]))
     p = holm({pair: test(*pair) for pair in combinations(scores, 2)})
-    return [pair for pair, value in p.items() if value < 1 - level]
+    return [pair for pair, value in p.items() if value < SIGNIFICANT]
 
 
 def letters(
-    scores: Mapping[str, Mapping[int, float]],
-    level: float = 0.95,
-    p_of: Callable[[str, str], float] | None = None,
+    scores: Mapping[str, Mapping[int, float]], p_of: Callable[[str, str], float] | None = None
 ) -> dict[str, str]:
     """Return a compact letter display (Piepho 2004): two names share a letter unless their paired difference is
     significant after Holm over all pairs; the best mean has 'a'.
@@ -159,7 +155,7 @@ def letters(
 
     `p_of` gives the p value of two names where a paired t over what they share is not the test.
     """
-    apart = told_apart(scores, level, p_of)
+    apart = told_apart(scores, p_of)
     ranked = sorted(scores, key=lambda name: fmean(scores[name].values()) if scores[name] else -math.inf, reverse=True)
     rank = {name: place for place, name in enumerate(ranked)}
     groups = sorted(_groups(set(scores), apart), key=lambda group: sorted(rank[name] for name in group))

@@ -15,11 +15,16 @@ from torch.nn.functional import normalize
 from assay.core.errors import UserError
 from assay.metrics.probes import Split, ridge, ridge_chosen
 
+Code = Float[Tensor, "n units"]
+Rows = Float[Tensor, "n d"]
+Directions = Float[Tensor, "units d"]
+Atoms = Float[Tensor, "atoms d"]
+Fired = Float[Tensor, "n atoms"]
 FIRES = 1e-6
 """Below this share of its root mean square a unit is silent. Exact zeros are at any scale; dense codes never are."""
 
 
-def fraction_unexplained(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -> float:
+def fraction_unexplained(x: Rows, guess: Rows) -> float:
     """Return sum |x - guess|^2 / sum |x - mean|^2, with the mean of these rows: 0 if perfect, 1 for the mean."""
     x, guess = x.double(), guess.double()
     total = (x - x.mean(dim=0)).square().sum()
@@ -30,18 +35,15 @@ def fraction_unexplained(x: Float[Tensor, "n d"], guess: Float[Tensor, "n d"]) -
 class RidgeDecoder:
     """Predicts guess = code W + b."""
 
-    W: Float[Tensor, "units d"]
+    W: Directions
     b: Float[Tensor, " d"]
 
-    def decode(self, code: Float[Tensor, "n units"]) -> Float[Tensor, "n d"]:
+    def decode(self, code: Code) -> Rows:
         return (code.double() @ self.W.double() + self.b.double()).to(code.dtype)
 
 
 def ridge_decoder(
-    code: Float[Tensor, "n units"],
-    x: Float[Tensor, "n d"],
-    *,
-    chosen_on: tuple[Float[Tensor, "m units"], Float[Tensor, "m d"]] | None = None,
+    code: Code, x: Rows, *, chosen_on: tuple[Float[Tensor, "m units"], Float[Tensor, "m d"]] | None = None
 ) -> RidgeDecoder:
     """Fit the linear decoder of a frozen code. Its penalty is the best for other rows, or, if there are none, chosen by
     generalised cross-validation, which rare units lead astray (metrics.probes has the formulas)."""
@@ -50,23 +52,23 @@ def ridge_decoder(
     return RidgeDecoder(found.weights.to(code.dtype), b.to(code.dtype))
 
 
-def fires(code: Float[Tensor, "n units"]) -> Bool[Tensor, "n units"]:
+def fires(code: Code) -> Bool[Tensor, "n units"]:
     """Return where a unit is active, relative to its own scale: a fixed threshold would depend on the code's."""
     return code.abs() > FIRES * code.square().mean(dim=0).sqrt()
 
 
-def l0(code: Float[Tensor, "n units"]) -> float:
+def l0(code: Code) -> float:
     """Return the mean number of active units of a row."""
     return float(fires(code).sum(dim=1).double().mean())
 
 
-def dead(code: Float[Tensor, "n units"], *, share: float = 0.0) -> int:
+def dead(code: Code, *, share: float = 0.0) -> int:
     """Return how many units fire in at most this share of the rows."""
     return int((fires(code).double().mean(dim=0) <= share).sum())
 
 
 def k_sparse_accuracy(
-    train: tuple[Float[Tensor, "n units"], Int[Tensor, " n"]],
+    train: tuple[Code, Int[Tensor, " n"]],
     test: tuple[Float[Tensor, "m units"], Int[Tensor, " m"]],
     ks: Sequence[int] = (1, 2, 5),
 ) -> dict[int, float]:
@@ -81,7 +83,7 @@ def k_sparse_accuracy(
 
 
 def k_sparse_of_concepts(
-    train: tuple[Float[Tensor, "n units"], Bool[Tensor, "n concepts"]],
+    train: tuple[Code, Bool[Tensor, "n concepts"]],
     test: tuple[Float[Tensor, "m units"], Bool[Tensor, "m concepts"]],
     ks: Sequence[int] = (1, 2, 5),
 ) -> dict[int, float]:
@@ -106,7 +108,7 @@ def k_sparse_of_concepts(
     return dict(zip(ks, torch.stack(found).tolist(), strict=True))
 
 
-def _picked(z: Float[Tensor, "n units"], units: Int[Tensor, "classes k"]) -> Float[Tensor, "classes n width"]:
+def _picked(z: Code, units: Int[Tensor, "classes k"]) -> Float[Tensor, "classes n width"]:
     """Return each class's units, and a one for the threshold."""
     chosen = z.double()[:, units].movedim(0, 1)
     return torch.cat([chosen, torch.ones_like(chosen[..., :1])], dim=2)
@@ -148,7 +150,7 @@ def matched(
     return left, right, cosines[left, right]
 
 
-def stability(a: Float[Tensor, "units d"], b: Float[Tensor, "units d"], *, most: int | None = None) -> float:
+def stability(a: Directions, b: Directions, *, most: int | None = None) -> float:
     """Return the mean |cosine| of two coders' directions, matched one to one: 1 where they found the same. `most`: use
     at most so many units of a, evenly spaced, with any of b's."""
     step = 1 if most is None else -(-len(a) // most)
@@ -165,12 +167,7 @@ class Recovery:
     """F1 of firing: does the matched unit fire where the atom did? Mean over matched atoms that fired."""
 
 
-def recovery(
-    directions: Float[Tensor, "units d"],
-    code: Float[Tensor, "n units"],
-    dictionary: Float[Tensor, "atoms d"],
-    fired: Float[Tensor, "n atoms"],
-) -> Recovery:
+def recovery(directions: Directions, code: Code, dictionary: Atoms, fired: Fired) -> Recovery:
     """Return how much of a known dictionary was found. An atom without a match (more atoms than units) counts as 0."""
     units, atoms, cosines = matched(directions, dictionary)
     truth, guess = fired[:, atoms] > 0, fires(code)[:, units]
@@ -185,7 +182,7 @@ def recovery(
     )
 
 
-def log_inactive(code: Float[Tensor, "n units"]) -> float:
+def log_inactive(code: Code) -> float:
     """Return the mean of ln(number of silent units): the limit of the entropy of softmax(-code) as the scale of a
     rectified code grows, since silent units share all responsibility evenly. 0 for a row without silent units."""
     silent = (~fires(code)).sum(dim=1).double()

@@ -16,6 +16,8 @@ from assay.nn.rotary import rotate, turns
 from assay.nn.scan import unit
 from assay.nn.whole import whole
 
+Features = Float[Tensor, "batch heads f"]
+Value = Float[Tensor, "batch heads e"]
 Finish = Literal["none", "scaled", "unit", "rotary"]
 
 
@@ -190,12 +192,7 @@ def linear_attention(
     return rearrange(o, "b h n c e -> b h (n c) e")[:, :, :time]
 
 
-def linear_attention_step(
-    q: Float[Tensor, "batch heads f"],
-    k: Float[Tensor, "batch heads f"],
-    v: Float[Tensor, "batch heads e"],
-    carried: Memory,
-) -> tuple[Float[Tensor, "batch heads e"], Memory]:
+def linear_attention_step(q: Features, k: Features, v: Value, carried: Memory) -> tuple[Value, Memory]:
     """One token of `linear_attention`: S <- S + k v^T, o = S^T q."""
     carried = carried + k[..., :, None] * v[..., None, :]
     return rearrange(q[..., None, :] @ carried, "b h 1 e -> b h e"), carried

@@ -9,6 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+PerChannel = Float[Tensor, "batch heads chunks size d_key"]
+Queries = Float[Tensor, "*#axes size d_key"]
+States = Float[Tensor, "batch heads chunks d_key d_value"]
+State = Float[Tensor, "batch heads d_key d_value"]
+
 
 class Decays(NamedTuple):
     """Decay factors inside each chunk: from j to i (0 where j > i), from before the first token, to after the last."""
@@ -28,14 +33,8 @@ def head_decay(log_decay: Float[Tensor, "batch heads chunks size"]) -> Decays:
 
 
 def channel_scores(
-    q: Float[Tensor, "*#axes size d_key"],
-    k: Float[Tensor, "*#axes size d_key"],
-    log_decay: Float[Tensor, "batch heads chunks size d_key"],
-) -> tuple[
-    Float[Tensor, "*axes size size"],
-    Float[Tensor, "batch heads chunks size d_key"],
-    Float[Tensor, "batch heads chunks size d_key"],
-]:
+    q: Queries, k: Queries, log_decay: PerChannel
+) -> tuple[Float[Tensor, "*axes size size"], PerChannel, PerChannel]:
     """Return sum_d q_id k_jd exp(sum of log a_d over j+1..i) for j <= i, and decays since the start and to the end.
     Queries and keys may have axes in front, which are broadcast: every kind of query meets every kind of key.
 
@@ -72,9 +71,9 @@ def _halves(blocks: Float[Tensor, "*axes blocks a b"]) -> tuple[Tensor, ...]:
 def carry(
     product: Callable[[Tensor, Tensor], Tensor],
     transitions: Float[Tensor, "batch heads chunks rows columns"],
-    writes: Float[Tensor, "batch heads chunks d_key d_value"],
-    state: Float[Tensor, "batch heads d_key d_value"] | None,
-) -> tuple[Float[Tensor, "batch heads chunks d_key d_value"], Float[Tensor, "batch heads d_key d_value"]]:
+    writes: States,
+    state: State | None,
+) -> tuple[States, State]:
     """Return the state before each chunk, and after the last: S <- transition S + writes."""
     states = [torch.zeros_like(writes[:, :, 0]) if state is None else state]
     for transition, write in zip(transitions.unbind(2), writes.unbind(2), strict=True):

@@ -47,14 +47,10 @@ class Column:
     """Shown first; where a table has such columns, the others are shown on demand."""
 
     def of(self, row: Row) -> dict[str, Any]:
-        found = {self.title: self._value(row)}
+        metric = self.value
+        value = row.interval(metric, bounded=self.share) if isinstance(metric, str) else metric(row)
         beside = {CEILING: self.ceiling, GROUP: self.group}
-        return found | {f"{self.title}{suffix}": of(row) for suffix, of in beside.items() if of}
-
-    def _value(self, row: Row) -> Any:
-        if not isinstance(self.value, str):
-            return self.value(row)
-        return row.interval(self.value, bounded=self.share)
+        return {self.title: value} | {f"{self.title}{suffix}": of(row) for suffix, of in beside.items() if of}
 
 
 def table(

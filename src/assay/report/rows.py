@@ -64,14 +64,6 @@ class Row:
         """The options that all its runs share; those tuned or pooled over are the first run's."""
         return self.records[0].run.options
 
-    @property
-    def numerics(self) -> Numerics:
-        return self.records[0].run.numerics
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return self.records[0].run.versions
-
     @cached_property
     def seeds(self) -> tuple[int, ...]:
         return tuple(record.run.seed for record in self.records)
@@ -316,18 +308,19 @@ def _without(options: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
     """Fields of the numerics, the versions of those components that occur in several, and seeds not pooled over."""
-    numerics = [asdict(row.numerics) for row in found]
+    runs = [row.records[0].run for row in found]
+    numerics = [asdict(run.numerics) for run in runs]
     columns = {name: [fields[name] for fields in numerics] for name in asdict(Numerics())}
     several: dict[str, set[str]] = {}
-    for row in found:
-        for component, version in row.versions.items():
+    for run in runs:
+        for component, version in run.versions.items():
             several.setdefault(component, set()).add(version)
     changed = {component for component, versions in several.items() if len(versions) > 1}
     return columns | {
         SEED: [None if row.over == SEED else row.seeds[0] for row in found],
         "version": [
-            ",".join(version[:8] for component, version in row.versions.items() if component in changed) or None
-            for row in found
+            ",".join(version[:8] for component, version in run.versions.items() if component in changed) or None
+            for run in runs
         ],
     }
 

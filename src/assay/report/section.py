@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ class Table:
 
     def json_rows(self) -> list[dict[str, Any]]:
         """Convert rows to JSON values by column; an interval is {"mean", "low", "high", "n"}."""
-        return [{key: _json(value) for key, value in row.items()} for row in self.rows]
+        plain = [{k: asdict(v) if isinstance(v, Interval) else v for k, v in row.items()} for row in self.rows]
+        return [finite(row)[0] for row in plain]
 
     def csv(self) -> str:
         """Write CSV: a column X of intervals becomes X, X_low, X_high, X_n. Text that a spreadsheet would run as a
@@ -165,12 +166,6 @@ def _there(value: Value) -> bool:
     """Return whether there is something to show: neither nothing nor a number that is not finite."""
     mean = value.mean if isinstance(value, Interval) else value
     return mean is not None and not (isinstance(mean, float) and not math.isfinite(mean))
-
-
-def _json(value: Value) -> Any:
-    if isinstance(value, Interval):
-        value = {"mean": value.mean, "low": value.low, "high": value.high, "n": value.n}  # type: ignore[assignment]
-    return finite(value)[0]
 
 
 def _csv(value: Value, *, spread: bool) -> list[Any]:

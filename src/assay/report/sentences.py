@@ -103,13 +103,6 @@ class Contest:
         return floor is None or (mean < floor if self.measure.lower else mean > floor)
 
     @property
-    def letters(self) -> dict[str, str]:
-        """Letters by series: rows that share one are not told apart. None where there is nothing to tell apart, or
-        fewer than LEAST seeds to do it."""
-        compared = len(self.scores) > 1 and self.seeds >= LEAST and self.above_floor
-        return letters(self.scores) if compared else {}
-
-    @property
     def beaten(self) -> list[Row]:
         """The rows that the best one is told apart from."""
         best = self.ranked[0].series
@@ -117,9 +110,11 @@ class Contest:
 
 
 def groups(rivals: Sequence[Row], measure: Measure) -> dict[str, str]:
-    """Letters of rows by series: those that share one are not told apart."""
+    """Letters of rows by series: those that share one are not told apart. None where there is nothing to tell apart, or
+    fewer than LEAST seeds to do it."""
     found = Contest(rivals, measure)
-    return found.letters if found.scores else {}
+    compared = len(found.scores) > 1 and found.seeds >= LEAST and found.above_floor
+    return letters(found.scores) if compared else {}
 
 
 def compared(rivals: Sequence[Row], measure: Measure, *, of: str, runs: str = "") -> str:

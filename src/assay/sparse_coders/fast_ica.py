@@ -57,17 +57,14 @@ class FastICA(FittedCoder):
         from sklearn.decomposition import FastICA as Fixed
         from sklearn.exceptions import ConvergenceWarning
 
-        rng = derive(seed, "fit") >> 32
+        rng, some = derive(seed, "fit") >> 32, z
+        if len(z) > self.rows:
+            order = torch.randperm(len(z), generator=torch.Generator().manual_seed(rng))
+            some = z[order[: self.rows].to(z.device)]
         # Whitened here: scikit-learn's own multiplies a component by the sign of its first input's weight, and that is
         # 0 where the first input never varies.
         ica = Fixed(whiten=False, max_iter=self.iterations, random_state=rng)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are an option, the same for every seed
-            ica.fit(self._some(z, rng).cpu().numpy())
+            ica.fit(some.cpu().numpy())
         return torch.from_numpy(ica.components_).to(z)
-
-    def _some(self, x: Float[Tensor, "n d"], rng: int) -> Float[Tensor, "m d"]:
-        if len(x) <= self.rows:
-            return x
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(rng))
-        return x[order[: self.rows].to(x.device)]

@@ -52,9 +52,6 @@ class RunProgress:
     diverged: dict[str, Any] = field(default_factory=dict)
     """What was found when its loss was no number, and the step."""
 
-    def saved(self) -> dict[str, Any]:
-        return {"curve": self.curve, "seconds_to": self.seconds_to, "diverged": self.diverged}
-
 
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
     """Train and score runs that differ in seed and optimizer, resuming from their checkpoint."""
@@ -104,7 +101,7 @@ def _train_and_score(
 
 
 def _checkpoint(trainer: Trainer, progress: Iterable[RunProgress], seconds: float) -> Checkpoint:
-    kept = {each.run.id: each.saved() for each in progress}
+    kept = {each.run.id: {key: value for key, value in vars(each).items() if key != "run"} for each in progress}
     return Checkpoint(trainer.step, {"trainer": trainer.state(), "seconds": seconds}, kept)
 
 

@@ -25,6 +25,10 @@ from assay.studies.modular.bilinear import Model, init_model
 from assay.train.adamw import FusedAdamW
 from assay.train.checkpoint import fill, generator_states, restore_generators
 
+Lookups = Int[Tensor, " lookups"]
+Pairs = Int[Tensor, " pairs"]
+Table = Float[Tensor, "models inputs 2 unit"]
+Sides = Float[Tensor, "models rows 2 unit"]
 PADDED_TO = 16
 TOGETHER = 64
 """Most models of a group on a CPU, so that memory does not grow with their number; larger groups are no faster."""
@@ -296,11 +300,11 @@ class _Group:
 
     def _gradient(
         self,
-        picks: Int[Tensor, " lookups"],
+        picks: Lookups,
         answers: Int[Tensor, "models rows 1"],
-        pairs: Int[Tensor, " pairs"],
+        pairs: Pairs,
         given: Float[Tensor, "models rows 1"],
-        table: Float[Tensor, "models inputs 2 unit"],
+        table: Table,
         readout: Float[Tensor, "models P unit"],
     ) -> None:
         """Write the gradient of each model's mean cross entropy into the last two, and the probability of the right
@@ -329,13 +333,11 @@ class _Group:
         picks = torch.stack([start + a, start + self.P + b], dim=-1)
         return picks.flatten(1), ((a + b) % self.P)[..., None]
 
-    def _pairs(self, count: int) -> Int[Tensor, " pairs"]:
+    def _pairs(self, count: int) -> Pairs:
         """List where each pair begins among the lookups."""
         return torch.arange(0, 2 * count, 2, device=self.table.device)
 
-    def _forward(
-        self, picks: Int[Tensor, " lookups"], pairs: Int[Tensor, " pairs"]
-    ) -> tuple[Float[Tensor, "models rows P"], Float[Tensor, "models rows 2 unit"]]:
+    def _forward(self, picks: Lookups, pairs: Pairs) -> tuple[Float[Tensor, "models rows P"], Sides]:
         """Compute the logits, and the two factors of every hidden unit."""
         # Called by torch.nn.functional.embedding_bag(mode="sum"), which spends a third of its time computing `pairs`.
         summed = torch.embedding_bag(self.table.flatten(0, 1).flatten(1), picks, pairs, False, 0)[0]
@@ -344,22 +346,14 @@ class _Group:
         return torch.bmm(left * right, self.readout.mT), sides
 
 
-def _add_rows(
-    table: Float[Tensor, "models inputs 2 unit"],
-    picks: Int[Tensor, " lookups"],
-    returned: Float[Tensor, "models rows 2 unit"],
-) -> None:
+def _add_rows(table: Table, picks: Lookups, returned: Sides) -> None:
     """Add the gradient of each pair to its two rows of a table that is zeroed first."""
     into, given = table.zero_().flatten(0, 1).flatten(1), returned.flatten(0, 1).flatten(1)
     for picked in picks.view(-1, 2).unbind(dim=1):
         into.index_add_(0, picked, given)
 
 
-def _add_dense(
-    table: Float[Tensor, "models inputs 2 unit"],
-    picks: Int[Tensor, " lookups"],
-    returned: Float[Tensor, "models rows 2 unit"],
-) -> None:
+def _add_dense(table: Table, picks: Lookups, returned: Sides) -> None:
     """Do the same by a product with the one-hot inputs: on CUDA index_add_ adds in any order, and this is faster than
     anything that sorts."""
     models, inputs = table.shape[:2]

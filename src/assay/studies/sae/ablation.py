@@ -63,7 +63,7 @@ class Ablation(Comparison):
     """Other coders to add to the table, such as topk:k=8 pca."""
 
     def coders(self) -> dict[str, SparseCoder]:
-        return {**self.loaded().configurations(), **{coder.label: coder for coder in self.controls}}
+        return {**self.loaded.configurations(), **{coder.label: coder for coder in self.controls}}
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         found = self.rows(records, "configuration")

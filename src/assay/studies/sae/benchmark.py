@@ -56,7 +56,7 @@ class Benchmark(Comparison):
     """Folder for benchmark_results.json and the figure."""
 
     def coders(self) -> Mapping[str, SparseCoder]:
-        return self.loaded().models()
+        return self.loaded.models()
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         found = self.rows(records, "model")
@@ -90,7 +90,7 @@ class Benchmark(Comparison):
             ]
             for row in found
         }
-        return results | {"config": dict(self.loaded().sections)}
+        return results | {"config": dict(self.loaded.sections)}
 
 
 FIGURE = (

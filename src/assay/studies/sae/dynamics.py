@@ -24,7 +24,6 @@ from assay.report.draw import spread_of
 from assay.report.text import with_interval
 from assay.studies import studies
 from assay.studies.sae.charts import convergence_chart, loss_chart
-from assay.studies.sae.config import Config
 from assay.studies.sae.verb import FromConfig, as_json
 
 THRESHOLD, WINDOW = 1.0, 5
@@ -54,18 +53,18 @@ class Dynamics(FromConfig):
     hidden_dims: tuple[int, ...] = ()
     """Numbers of units, instead of the file's model.hidden_dim; with several, the table has a column K."""
 
-    def axes(self, config: Config) -> list[tuple[str, float]]:
-        optimizers, rates = config.get("sweep", "optimizers", ["adam"]), config.get("sweep", "learning_rates", [1e-3])
-        return [(str(optimizer), float(rate)) for optimizer in optimizers for rate in rates]
+    def axes(self) -> list[tuple[int, str, float]]:
+        """Every number of units, optimizer and rate."""
+        asked, units = self.loaded.get, self.hidden_dims or (self.loaded.hidden_dim,)
+        optimizers, rates = asked("sweep", "optimizers", ["adam"]), asked("sweep", "learning_rates", [1e-3])
+        return list(product(units, map(str, optimizers), map(float, rates)))
 
     def plan(self) -> list[Run]:
-        config = self.loaded()
-        coder = config.encoder()
+        coder = self.loaded.encoder()
         return [
-            self.one(config, coder, seed=seed, lr=rate, optimizer=optimizer, units=units)
-            for seed in self.wanted_seeds(config)
-            for units in self.hidden_dims or (config.hidden_dim,)
-            for optimizer, rate in self.axes(config)
+            self.one(coder, seed=seed, lr=rate, optimizer=optimizer, units=units)
+            for seed in self.seeds or self.loaded.seeds
+            for units, optimizer, rate in self.axes()
         ]
 
     def report(self, records: Sequence[Record], out: Report) -> None:
@@ -86,14 +85,14 @@ class Dynamics(FromConfig):
 
     def results(self, records: Sequence[Record]) -> dict[str, Any]:
         """The spec's dynamics_results.json."""
-        config, sweep = self.loaded(), []
-        for units, (optimizer, rate) in product(self.hidden_dims or (config.hidden_dim,), self.axes(config)):
+        sweep = []
+        for units, optimizer, rate in self.axes():
             mine = [r for r in records if r.status == "done" and _is(r, optimizer, rate, units)]
             if mine:
                 runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
                 entry = {"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)}
                 sweep.append({"hidden_dim": units, **entry} if self.hidden_dims else entry)
-        return {"sweep": sweep, "config": dict(config.sections)}
+        return {"sweep": sweep, "config": dict(self.loaded.sections)}
 
 
 def convergence_epoch(losses: Sequence[float]) -> int:

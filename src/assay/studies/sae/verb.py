@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
@@ -50,33 +51,31 @@ class FromConfig(Study):
         out.chart(name, chart, caption=caption)
         out.file(self.output_dir / f"{name}.pdf", drawn(chart, ".pdf"))
 
+    @cached_property
     def loaded(self) -> Config:
         return load_config(self.config)
 
-    def vectors(self, config: Config) -> VectorData:
-        return config.data(self.dataset)
+    @cached_property
+    def vectors(self) -> VectorData:
+        return self.loaded.data(self.dataset)
 
-    def searched(self, config: Config) -> Path | None:
+    @property
+    def searched(self) -> Path | None:
         """The data folder named by the flag, or for MNIST, the spec's data, by the file."""
-        if self.data_dir or not isinstance(self.vectors(config), Mnist) or config.data_dir == Path("data"):
+        named = self.loaded.data_dir
+        if self.data_dir or not isinstance(self.vectors, Mnist) or named == Path("data"):
             return self.data_dir
-        return None if _of_windows(config.data_dir) else config.data_dir
-
-    def wanted_seeds(self, config: Config) -> tuple[int, ...]:
-        return self.seeds or config.seeds
+        return None if _of_windows(named) else named
 
     def prepare(self, runs: Sequence[Run]) -> None:
         from assay.studies.sae.weights import keep
 
         keep("whole")  # figures and checkpoints are made of them
-        config = self.loaded()
-        data = self.vectors(config)
-        look_in(self.searched(config), data)
-        data.locate()
+        look_in(self.searched, self.vectors)
+        self.vectors.locate()
 
     def check(self, runs: Sequence[Run]) -> None:
-        config = self.loaded()
-        data = self.vectors(config)
+        config, data = self.loaded, self.vectors
         shape = data.shape()
         wanted = (config.own.get("model") or {}).get("input_dim")
         if not self.data_dir and isinstance(data, Mnist) and _of_windows(config.data_dir):
@@ -84,25 +83,18 @@ class FromConfig(Study):
             warnings.warn(f"{config.where}: {said}", stacklevel=2)
         if shape is not None and wanted is not None and not self.dataset and wanted != shape[1]:
             raise UserError(f"{config.where}: model.input_dim is {wanted}, but {data.label} has {shape[1]} inputs.")
-        check_sizes(runs, self.searched(config))
+        check_sizes(runs, self.searched)
 
     def unfetched(self, runs: Sequence[Run]) -> str:
-        return missing_data(runs, self.searched(self.loaded()))
+        return missing_data(runs, self.searched)
 
     def one(
-        self,
-        config: Config,
-        coder: SparseCoder,
-        *,
-        seed: int,
-        lr: float | None = None,
-        optimizer: str = "",
-        units: int = 0,
+        self, coder: SparseCoder, *, seed: int, lr: float | None = None, optimizer: str = "", units: int = 0
     ) -> Run:
+        config = self.loaded
         recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
         rate = config.lr if lr is None else lr
-        data = self.vectors(config)
-        coded = Coded(data, data.fingerprint(self.searched(config)))
+        coded = Coded(self.vectors, self.vectors.fingerprint(self.searched))
         return coder_run(coded, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
 
 
@@ -120,8 +112,8 @@ class Comparison(FromConfig):
         raise NotImplementedError(f"{type(self).__name__}.coders")
 
     def plan(self) -> list[Run]:
-        config, coders = self.loaded(), self.coders()
-        return [self.one(config, coder, seed=seed) for seed in self.wanted_seeds(config) for coder in coders.values()]
+        seeds, coders = self.seeds or self.loaded.seeds, self.coders()
+        return [self.one(coder, seed=seed) for seed in seeds for coder in coders.values()]
 
     def rows(self, records: Sequence[Record], title: str) -> list[Row]:
         """Return a row per coder in the config's order, its runs by seed; the names stand under `title`."""

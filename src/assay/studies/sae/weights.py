@@ -66,10 +66,10 @@ def _usual_directions(state: dict[str, Tensor]) -> Tensor | None:
 def stored_bytes(runs: Sequence[Run], kept: Kept) -> int:
     """Estimate what the weights of runs take in the store, from shapes; runs of data of unknown width count nothing."""
     sizes = Counter(canonical([run.options[key] for key in ("data", "coder", "d_code")]) for run in runs)
-    return sum(count * _stored_bytes(*json.loads(size), kept) for size, count in sizes.items())
+    return sum(count * _stored_bytes(kept, *json.loads(size)) for size, count in sizes.items())
 
 
-def _stored_bytes(data: Mapping[str, Any], coder_options: Mapping[str, Any], d_code: int, kept: Kept) -> int:
+def _stored_bytes(kept: Kept, data: Mapping[str, Any], coder_options: Mapping[str, Any], d_code: int) -> int:
     d_in = convert(VectorData, data, what="option 'data'").width() or 0
     coder = convert(SparseCoder, coder_options, what="option 'coder'")
     if kept == "directions" or not isinstance(coder, TrainedCoder):

@@ -10,6 +10,9 @@ from torch import Tensor
 from assay.core.errors import UserError
 from assay.studies.modular.metrics.tensor_similarity import Factors, Matrix, weights
 
+Values = Float[Tensor, "*batch rank"]
+Square = Float[Tensor, "*batch n n"]
+
 
 @torch.no_grad()
 def interaction_matrices(model: Factors) -> Float[Tensor, "P inputs inputs"]:
@@ -67,16 +70,14 @@ def _outermost(
 
 
 @torch.no_grad()
-def eigenpairs(
-    matrix: Float[Tensor, "*batch n n"],
-) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n n"]]:
+def eigenpairs(matrix: Square) -> tuple[Float[Tensor, "*batch n"], Square]:
     """All eigenvalues of a symmetric matrix by size, and eigenvectors as columns."""
     values, vectors = torch.linalg.eigh(matrix)
     values, order = by_size(values)
     return values, vectors.gather(-1, order[..., None, :].expand_as(vectors))
 
 
-def by_size(values: Float[Tensor, "*batch rank"]) -> tuple[Float[Tensor, "*batch rank"], Int[Tensor, "*batch rank"]]:
+def by_size(values: Values) -> tuple[Values, Int[Tensor, "*batch rank"]]:
     """Eigenvalues by their size, the largest first, and their places before."""
     order = values.abs().argsort(dim=-1, descending=True)
     return values.gather(-1, order), order
@@ -94,7 +95,7 @@ def _compressed(
     return basis, half + half.mT
 
 
-def entropy_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
+def entropy_effective_rank(eigenvalues: Values) -> Float[Tensor, "*batch"]:
     """exp(-sum p ln p) with p the shares of the squares: the effective number of eigenvalues; 0 for a form of zeros."""
     squares = eigenvalues.square()
     total = squares.sum(dim=-1, keepdim=True)
@@ -103,23 +104,21 @@ def entropy_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[T
     return torch.where(total[..., 0] > 0, found, 0.0)
 
 
-def ratio_effective_rank(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch"]:
+def ratio_effective_rank(eigenvalues: Values) -> Float[Tensor, "*batch"]:
     """sum |x| / max |x|; 0 for a form of zeros."""
     size = eigenvalues.abs()
     largest = size.amax(dim=-1)
     return torch.where(largest > 0, size.sum(dim=-1) / largest, 0.0)
 
 
-def cumulative_explained_variance(eigenvalues: Float[Tensor, "*batch rank"]) -> Float[Tensor, "*batch rank"]:
+def cumulative_explained_variance(eigenvalues: Values) -> Values:
     """The share of the sum of squares that the largest 1, 2, ... eigenvalues have; 1 throughout for a form of zeros."""
     squares = by_size(eigenvalues)[0].square()
     total = squares.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, squares.cumsum(dim=-1) / total, 1.0)
 
 
-def components_for_variance_threshold(
-    eigenvalues: Float[Tensor, "*batch rank"], threshold: float = 0.99
-) -> Int[Tensor, "*batch"]:
+def components_for_variance_threshold(eigenvalues: Values, threshold: float = 0.99) -> Int[Tensor, "*batch"]:
     """The fewest of the largest eigenvalues that have at least this share of the sum of squares."""
     if not 0 < threshold <= 1:
         raise UserError(f"threshold={threshold}: a share lies above 0 and is at most 1.")

@@ -14,19 +14,21 @@ from assay.core.convert import nearest
 from assay.core.errors import UserError
 from assay.nn import infomax
 
+Codes = Float[Tensor, "batch K"]
+Rows = Float[Tensor, "batch d_in"]
 DEFAULTS = {"lambda_lse": 1.0, "lambda_var": 1.0, "lambda_tc": 1.0, "lambda_wr": 0.0, "variance_eps": 1e-6}
 
 
-def lse_loss(a: Float[Tensor, "batch K"]) -> tuple[Float[Tensor, ""], Float[Tensor, "batch K"]]:
+def lse_loss(a: Codes) -> tuple[Float[Tensor, ""], Codes]:
     """-sum_i log sum_j exp(-a_ij), a sum over the batch; and the responsibilities."""
     return infomax.lse(a)
 
 
-def variance_loss(a: Float[Tensor, "batch K"], eps: float = 1e-6) -> Float[Tensor, ""]:
+def variance_loss(a: Codes, eps: float = 1e-6) -> Float[Tensor, ""]:
     return infomax.variance(a, eps)
 
 
-def correlation_loss(a: Float[Tensor, "batch K"]) -> Float[Tensor, ""]:
+def correlation_loss(a: Codes) -> Float[Tensor, ""]:
     return infomax.correlation(a)
 
 
@@ -34,9 +36,7 @@ def weight_redundancy_loss(W: Float[Tensor, "K d_in"]) -> Float[Tensor, ""]:
     return infomax.weight_redundancy(W)
 
 
-def combined_loss(
-    a: Float[Tensor, "batch K"], W: Float[Tensor, "K d_in"], config: Mapping[str, float] | None = None
-) -> dict[str, Tensor]:
+def combined_loss(a: Codes, W: Float[Tensor, "K d_in"], config: Mapping[str, float] | None = None) -> dict[str, Tensor]:
     """Return `total` to train on, and `lse`, `var`, `tc`, `wr` and `responsibilities` detached. A term of weight 0
     gives no gradient, however large it is."""
     given = {**DEFAULTS, **(config or {})}
@@ -57,12 +57,7 @@ def combined_loss(
     return {"total": total, **{name: term.detach() for name, term in terms.items()}, "responsibilities": r.detach()}
 
 
-def sae_loss(
-    x: Float[Tensor, "batch d_in"],
-    recon: Float[Tensor, "batch d_in"],
-    a: Float[Tensor, "batch K"],
-    l1_weight: float = 0.01,
-) -> dict[str, Tensor]:
+def sae_loss(x: Rows, recon: Rows, a: Codes, l1_weight: float = 0.01) -> dict[str, Tensor]:
     """mean (recon - x)^2 + l1_weight mean |a|, both over all entries."""
     mse, l1 = (recon - x).square().mean(), a.abs().mean()
     return {"total": mse + l1_weight * l1, "mse": mse.detach(), "l1": l1.detach()}
