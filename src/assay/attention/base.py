@@ -54,6 +54,8 @@ class Method(Sized):
     """Whether it runs on queries, keys and values alone, without another package and a language model around it."""
     asks_call: ClassVar[bool] = False
     """Whether it reads how the model called the attention module (`layer.call`)."""
+    asks_heads: ClassVar[bool] = False
+    """Whether it reads the scores of heads that a calibration pass gives (`layer.heads`)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

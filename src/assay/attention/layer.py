@@ -55,6 +55,8 @@ class Layer:
     """Learned scores of a key without a value, one for each query head, as in gpt-oss; None: there is no such key."""
     call: Call | None = None
     """How the model called the layer; only for methods that ask for it (`asks_call`)."""
+    heads: Float[Tensor, "layers kv_heads"] | None = None
+    """Scores of all KV heads of the model by a calibration pass; only for methods that ask for it (`asks_heads`)."""
 
     def check(self) -> None:
         """Raise UserError for a model that is not causal."""

@@ -33,6 +33,7 @@ from assay.data.language_model import WEIGHTS, check_context
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
+from assay.models.calibration import head_scores
 from assay.models.layout import Layout, layout_of
 from assay.models.taking_over import taking_over
 
@@ -69,10 +70,12 @@ def sparse(
 def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
     """Let rows of a batch attend by the lane they belong to, inside the block. The model is restored on leaving, also
     after an error; a nested block takes over until it ends."""
-    state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model))
+    methods = [part for lane in lanes for part in plugins_in(lane.method) if isinstance(part, Method)]
+    heads = head_scores(model) if any(method.asks_heads for method in methods) else None
+    state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model), heads)
     # Hook the body, which runs whether or not logits are wanted.
     hooks = [getattr(model, "base_model", model).register_forward_hook(state.check_used)]
-    if any(part.asks_call for lane in lanes for part in plugins_in(lane.method) if isinstance(part, Method)):
+    if any(method.asks_call for method in methods):
         parts = [part for part in model.modules() if hasattr(part, "layer_idx")]
         hooks += [part.register_forward_pre_hook(state.note_call, with_kwargs=True) for part in parts]
     try:
@@ -103,6 +106,7 @@ class State:
     count: bool
     model: nn.Module
     layout: Layout
+    heads: Float[Tensor, "layers kv_heads"] | None
     used: bool = False
     """Whether a layer has asked for attention."""
     numbers: Numbers = field(default_factory=Numbers)
@@ -138,7 +142,9 @@ class State:
         index = int(module.layer_idx)  # type: ignore[arg-type]
         place, turns = self.layout.place(index), self.layout.turns
         call = self.calls.pop(id(module), None)
-        layer = Layer(q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call)
+        layer = Layer(
+            q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call, self.heads
+        )
         _check_padding(self.lanes, layer)
         return attend(self.lanes, layer, usage=self.usage if self.count else None)
 
