@@ -54,6 +54,10 @@ class Method(Sized):
     """Whether it runs on queries, keys and values alone, without another package and a language model around it."""
     asks_call: ClassVar[bool] = False
     """Whether it reads how the model called the attention module (`layer.call`)."""
+    asks_unturned: ClassVar[bool] = False
+    """Whether it reads queries or keys as they were before rotary positions (`layer.unturned`)."""
+    asks_plain_scores: ClassVar[bool] = False
+    """Whether it is defined only where the model does not cap its scores."""
     asks_heads: ClassVar[bool] = False
     """Whether it reads the scores of heads that a calibration pass gives (`layer.heads`)."""
 

@@ -85,7 +85,7 @@ class KVPress(Prefix):
     def built(self, ratio: float) -> Any:
         """Return the press, which leaves out this share of the keys."""
         library = kvpress()
-        cls = getattr(library, self.press, None)
+        cls: Any = getattr(library, self.press, None)
         if not (inspect.isclass(cls) and issubclass(cls, library.BasePress)):
             known = ", ".join(name for name in dir(library) if fits(getattr(library, name), library))
             raise UserError(f"kvpress has no '{self.press}'. Those that score keys: {known}.")
