@@ -28,12 +28,15 @@ from assay.attention.base import (
     head_budgets,
 )
 from assay.attention.checks import asked, expect, sound
+from assay.attention.lasting import lasting
 from assay.attention.layer import Layer, attention_weights
 from assay.attention.lifetimes import alive, lifetimes
 from assay.core.errors import UserError
 
 SCORES_AT_ONCE = 2**26
 """Scores computed together where no fused kernel applies."""
+MASKED_UP_TO = 8192
+"""Longest sequence for which masks are written out on CUDA, as they always were: other kernels round otherwise."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,16 @@ def attend(
         part = layer[number * batch : (number + 1) * batch]
         count = usage[number] if usage is not None else None
         last, since = histories.get(number), lane.first_sparse(layer.time)
+        dense = layer.mask is None and lane.is_dense(layer.time)
+        if dense:  # no mask of all queries and keys
+            outputs.append(masked_attention(part, None))
+            if count:
+                everything = torch.full(part.k.shape[:3], layer.time - 1, device=part.k.device)
+                count.count_lifetimes(lane.method, part, everything, since)
+            continue
+        if last is None and flex.usable(layer) and _by_lifetimes(lane, layer):
+            with asked(lane.method, given, part):
+                last = lasting(lane.placed, part, lane.budget)
         if last is not None and flex.usable(layer):
             outputs.append(flex.attention(part, flex.lifetime_mask(last, group=part.group)))
             if count:
@@ -302,8 +315,15 @@ def attend(
         if lane.positions == "cache" and not lane.is_dense(layer.time):
             outputs.append(attention_in_cache(lane, part, kept))
         else:
-            outputs.append(masked_attention(part, None if layer.mask is None and lane.is_dense(layer.time) else kept))
+            outputs.append(masked_attention(part, kept))
     return torch.cat(outputs)
+
+
+def _by_lifetimes(lane: Lane, layer: Layer) -> bool:
+    """Return whether to ask for lifetimes in place of a mask. Not of a pattern that cuts down a prefix, after which
+    nothing leaves."""
+    cut = lane.prefix > 0 and isinstance(lane.method, Pattern)
+    return layer.time > MASKED_UP_TO and lane.positions == "absolute" and not cut
 
 
 def masked_attention(

@@ -100,6 +100,13 @@ class Layer:
     def visible(self) -> Bool[Tensor, "rows query key"]:
         return self.causal.expand(self.rows, -1, -1) if self.mask is None else self.mask
 
+    def visible_between(self, first: int, end: int) -> Bool[Tensor, "rows query key"]:
+        """Return which keys before `end` the queries first..end-1 see, without a mask of all queries."""
+        if self.mask is not None:
+            return self.mask[:, first:end, :end]
+        place = torch.arange(end, device=self.q.device)
+        return (place <= place[first:, None]).expand(self.rows, -1, -1)
+
     @cached_property
     def exists(self) -> Bool[Tensor, "rows key"]:
         """Marks keys that some query may see, that is, not padding."""
