@@ -1,4 +1,4 @@
-"""The output of attention to keys that a mask keeps: by torch's fused kernels, or in parts where none of them applies."""
+"""Attention to the keys that a mask keeps is computed here: by fused kernels, or in parts where none of them applies."""
 
 import torch
 from einops import rearrange, repeat
