@@ -33,13 +33,14 @@ OPTIONS = {
     "chunkkv": "method=observed:chunk_size=2",
     "lagkv": "num_sink_tokens=1:lag_size=2",
     "expected_attention": "num_sink_tokens=1",
+    "duo": "num_sink_tokens=2:recent=1",
     "finch": "question_size=2",
     "simlayerkv": "num_sink_tokens=2:last_queries=2:threshold=0.1",
 }
 """Sizes that suit so short a text; the others have none, or make do with their own."""
 
 LAYERS = 3
-FIRST = {"ada": "head 1/2", "pyramid": "layer 1/3", "per_layer": "layer 1/3", "simlayerkv": "lazy"}
+FIRST = {"ada": "head 1/2", "pyramid": "layer 1/3", "per_layer": "layer 1/3", "simlayerkv": "lazy", "duo": "streaming"}
 """What is drawn of methods that share slots out over heads or layers."""
 
 
@@ -68,7 +69,8 @@ def picture(name: str) -> list[str]:
         [2 * torch.randn(1, 1, TIME, 8, generator=rng) for _ in range(3)] for _ in range(2 if name == "ada" else 1)
     ]
     q, k, v = (torch.cat(parts, dim=1) for parts in zip(*heads, strict=True))
-    kept = attended([chosen], Layer(q, k, v, layers=LAYERS))[0, 0]
+    scores = torch.arange(LAYERS * k.shape[1]).float().reshape(LAYERS, -1)  # the first head is a streaming one
+    kept = attended([chosen], Layer(q, k, v, layers=LAYERS, heads=scores))[0, 0]
     named = {"block_size": "blocks of {}", "page_size": "pages of {}", "num_sink_tokens": "{} sink"}
     sizes = [said.format(getattr(chosen.method, key)) for key, said in named.items() if hasattr(chosen.method, key)]
     kind = f"of first {chosen.prefix}" if chosen.prefix else "slots"

@@ -25,9 +25,9 @@ def state_mixer() -> Any:
 
 
 def model() -> Any:
-    from assay.models.causal_lm import sparse_attention
+    from assay.models.taking_over import interface
 
-    return sparse_attention(torch.nn.Identity(), *(torch.zeros(2, 3) for _ in range(3)), None)
+    return interface(torch.nn.Identity(), *(torch.zeros(2, 3) for _ in range(3)), None)
 
 
 def vector_data() -> Any:

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from assay.attention import attention, flex
-from assay.attention.base import Budget
+from assay.attention import attention, flex, lanes
+from assay.attention.base import Budget, Prefix
 from assay.attention.curvature import tiles
-from assay.attention.lanes import Lane, Usage, attended, masked_attention
+from assay.attention.lanes import Lane, Usage, attend, attended, masked_attention
+from assay.attention.lasting import lasting
 from assay.attention.layer import Layer
-from assay.attention.lifetimes import lifetimes
+from assay.attention.lifetimes import alive, lifetimes
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 300, 4, 2, 16
@@ -18,7 +19,7 @@ WORDS = ("h2o", "tova", "keydiff", "knorm", "random_evict")
 def layer_of(rows=1, time=TIME):
     rng = stream(0, "cuda")
     q, k, v = (torch.randn(rows, h, time, DIM, generator=rng) for h in (HEADS, KV_HEADS, KV_HEADS))
-    return Layer(2 * q, k, v, index=8)  # past the layers that knorm skips
+    return Layer(2 * q, k, v, index=8, layers=12)  # past the layers that knorm skips
 
 
 def test_a_clock_in_a_tensor_gives_the_history_of_a_counter():
@@ -39,6 +40,38 @@ def test_lifetimes_inside_the_kernel_are_the_mask_written_out(word, slots):
     counted.count_lifetimes(lane.method, layer, last)
     expected.count_mask(lane.method, layer, kept)
     assert counted == expected
+
+
+LASTING = ["window", "streaming_llm", "snapkv", "observed", "ada", "leverage", "simlayerkv", "chunkkv:method=observed"]
+
+
+@pytest.mark.parametrize("word", LASTING)
+@pytest.mark.parametrize("slots", [75, 140])
+def test_patterns_and_prefixes_as_lifetimes_are_the_mask_written_out(word, slots):
+    layer, method = layer_of(rows=2), attention.parse(word)
+    lane = Lane(method, Budget(slots=slots), prefix=150 if isinstance(method, Prefix) else 0)
+    last, kept = lasting(lane.placed, layer, lane.budget), attended([lane], layer)
+    assert torch.equal(alive(last).repeat_interleave(layer.group, dim=1), kept)
+    since = lane.first_sparse(TIME)
+    counted, expected = Usage(), Usage()
+    counted.count_lifetimes(lane.method, layer, last, since)
+    expected.count_mask(lane.method, layer, kept, since)
+    assert counted == expected
+    assert lasting(attention.parse("quest"), layer, lane.budget) is None
+    assert lasting(attention.parse("local_strided"), layer, lane.budget) is None
+
+
+@pytest.mark.parametrize(("word", "prefix"), [("snapkv", 150), ("window", 0), ("streaming_llm", 150), ("dense", 0)])
+def test_what_is_attended_to_by_lifetimes_is_what_masks_give(word, prefix, monkeypatch):
+    layer, lane = layer_of(rows=2), Lane(attention.parse(word), Budget(slots=80), prefix=prefix)
+    outputs, usages = [], list[Usage]()
+    monkeypatch.setattr(lanes, "MASKED_UP_TO", 64)
+    for usable in (False, True):
+        monkeypatch.setattr(flex, "usable", lambda layer, usable=usable: usable)
+        usages.append(Usage())
+        outputs.append(attend([lane], layer, usage=[usages[-1]]))
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-5)
+    assert usages[0] == usages[1]
 
 
 @pytest.mark.parametrize("word", ["cab_v3", "cab_v4"])

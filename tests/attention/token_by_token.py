@@ -83,6 +83,9 @@ class Heads:
     def short(self, h, weights):
         return {j: -twelve_digits(math.sqrt(dot(key, key))) for j, key in self.keys[h].items()}
 
+    def age(self, h, weights):
+        return {j: j for j in self.keys[h]}
+
     def drawn(self, h, weights):
         return {j: self.rule["numbers"][h][j] for j in self.keys[h]}
 

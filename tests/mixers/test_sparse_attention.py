@@ -25,7 +25,7 @@ WORDS = {
     "quest": "(quest:page_size=4:min_pages=2)",
     "random_evict": "(random_evict:num_sink_tokens=2)",
 }
-ONLY_IN_MODELS = {"per_layer"}
+ONLY_IN_MODELS = {"per_layer", "duo"}
 NAMES = [name for name in attention.names() if not issubclass(attention[name], Prefix) and name not in ONLY_IN_MODELS]
 
 

@@ -129,5 +129,5 @@ def test_dropout_is_off_while_a_model_is_looked_at_and_on_again_after_it(page):
 
 
 def test_expected_attention_says_that_it_knows_no_cap(page):
-    with pytest.raises(UserError, match="this model caps its scores"):
+    with pytest.raises(UserError, match="expected_attention: this model caps its scores"):
         logits_of(page.built("Gemma 2"), page.tokens(), "expected_attention", slots=SLOTS, prefix=16)

@@ -91,7 +91,8 @@ RULES = {
 
 
 def test_every_evict_method_is_compared_with_a_real_cache():
-    assert {name for name in METHODS if issubclass(attention[name], Evict)} <= set(RULES)
+    elsewhere = {"duo"}  # test_calibration.py
+    assert {name for name in METHODS if issubclass(attention[name], Evict)} <= set(RULES) | elsewhere
 
 
 @pytest.mark.parametrize("word", RULES)

@@ -20,6 +20,11 @@ def streaming_in_cache(model, ids, *, sinks, slots):
     return decoded(model, ids, lambda head, t: sinks, slots=slots, places=slots + 1)
 
 
+def streaming(model, ids, *, sinks, slots):
+    """The same with positions of the text; slots of each head of each layer."""
+    return decoded(model, ids, lambda head, t: sinks, slots=slots, places=None)
+
+
 def decoded(model, ids, victim, *, slots, places):
     """Logits of one sequence. With `places` every token is read at each of these positions at once, and its key in a
     place of the cache is the one of that position; else its key is that of its position in the text."""
@@ -61,7 +66,7 @@ def reading(config, caches, victim, t, *, slots, in_cache):
                 mixed.append(sum(w * head[place]["v"] for w, place in zip(weights, seen, strict=True)))
                 for weight, place in zip(weights, seen, strict=True):
                     head[place]["received"] += weight
-            if len(head) > slots:
+            if len(head) > (slots if isinstance(slots, int) else slots[layer][h]):
                 hidden = [place for place in range(len(head)) if place not in seen]
                 del head[hidden[0] if hidden and not in_cache else victim(head, t)]
         return torch.stack(mixed).expand(len(q), -1, -1)  # of every row: only positions differ

@@ -54,6 +54,12 @@ class Method(Sized):
     """Whether it runs on queries, keys and values alone, without another package and a language model around it."""
     asks_call: ClassVar[bool] = False
     """Whether it reads how the model called the attention module (`layer.call`)."""
+    asks_unturned: ClassVar[bool] = False
+    """Whether it reads queries or keys as they were before rotary positions (`layer.unturned`)."""
+    asks_plain_scores: ClassVar[bool] = False
+    """Whether it is defined only where the model does not cap its scores."""
+    asks_heads: ClassVar[bool] = False
+    """Whether it reads the scores of heads that a calibration pass gives (`layer.heads`)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -282,14 +288,18 @@ class Prefix(Method):
                 f"{self.name}: {budget} gives {budget.cache(length)} slots for a prefix of {length} tokens, {short}."
             )
 
-    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+    def kept_of_prefix(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows kv_heads prefix"]:
+        """Return the keys of the prefix that each KV head keeps."""
         length = self.length(layer.time)
         shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "prefix": length}
         slots = budget.cache(length)
         known = expect(self.score_for(layer, length, slots), self, "score", shape, layer.k)
         budgets = head_budgets(self, layer, length, slots)
         count = torch.tensor([slots], device=layer.q.device) if budgets is None else budgets[..., None]
-        chosen = highest(known, count, layer.exists[:, None, :length])
+        return highest(known, count, layer.exists[:, None, :length])
+
+    def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
+        length, chosen = self.length(layer.time), self.kept_of_prefix(layer, budget)
         kept = layer.visible[:, None].repeat(1, layer.q.shape[1], 1, 1)
         kept[:, :, length:, :length] &= repeat(chosen, "r h k -> r (h g) 1 k", g=layer.group)
         return kept

@@ -70,7 +70,7 @@ class CabV4(CurvatureSelect):
         blocks, rows = -(-layer.time // self.block_size), list[Tensor]()
         for first in range(0, layer.time, self.block_size):
             end = min(first + self.block_size, layer.time)
-            visible = layer.visible[:, None, None, first:end, :end]
+            visible = layer.visible_between(first, end)[:, None, None]
             scores = layer.scores_between(first, end).masked_fill(~visible, float("-inf"))
             weights = rearrange(attention_weights(scores, layer), "r h g q k -> r (h g) q k")
             row = tiles(weights, self.block_size)

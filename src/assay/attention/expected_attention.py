@@ -11,6 +11,7 @@ As published. Of its two forms this is the one without calibration data, with 51
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -20,7 +21,6 @@ from torch import Tensor
 from assay.attention import attention
 from assay.attention.base import Budget, Prefix
 from assay.attention.layer import Layer
-from assay.core.errors import UserError
 
 
 @attention.register("expected_attention")
@@ -28,14 +28,15 @@ from assay.core.errors import UserError
 class ExpectedAttention(Prefix):
     """Keeps the keys of a prefix with the highest expected attention times the length of their values."""
 
+    asks_unturned: ClassVar[bool] = True
+    asks_plain_scores: ClassVar[bool] = True
+
     num_sink_tokens: int = 4
     """First keys, which always stay."""
     future: int = 512
     """Positions to come over which rotations are averaged."""
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        if layer.cap is not None:
-            raise UserError(f"{self.name}: this model caps its scores, and what is expected are scores without a cap.")
         wide = torch.promote_types(layer.k.dtype, torch.float32)
         place = torch.arange(length, device=layer.q.device) - layer.start[:, None]
         later = (place >= self.num_sink_tokens)[:, None]

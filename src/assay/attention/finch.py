@@ -45,7 +45,7 @@ class Finch(Prefix):
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         first = max(0, length - self.question_size)
-        visible = layer.visible[:, None, None, first:length, :length]
+        visible = layer.visible_between(first, length)[:, None, None]
         scores = layer.scores_between(first, length).masked_fill(~visible, float("-inf"))
         weights = attention_weights(scores, layer) * visible.sum(-1, keepdim=True)
         votes = reduce(weights[..., :first], "r h g q k -> r h k", "mean")

@@ -94,8 +94,9 @@ class KVPress(Prefix):
             does = f"it has a {' and a '.join(own)} of its own" if own else "it scores no keys"
             raise UserError(f"{self.press} of kvpress does more than score keys ({does}): it cannot be run here.")
         options = dict(option.split("=", 1) for option in self.options)
+        make: Any = cls
         try:
-            return cls(compression_ratio=ratio, **{key: _value(text) for key, text in options.items()})
+            return make(compression_ratio=ratio, **{key: _value(text) for key, text in options.items()})
         except TypeError as error:
             raise UserError(f"{self.press} of kvpress: {error}.") from None
 

@@ -11,10 +11,9 @@ from functools import lru_cache
 from typing import Literal
 
 import torch
-from einops import rearrange, reduce, repeat
+from einops import reduce, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from assay.attention import flex
 from assay.attention.base import (
@@ -29,12 +28,15 @@ from assay.attention.base import (
     head_budgets,
 )
 from assay.attention.checks import asked, expect, sound
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.lasting import lasting
+from assay.attention.layer import Layer
 from assay.attention.lifetimes import alive, lifetimes
+from assay.attention.outputs import masked_attention as masked_attention
+from assay.attention.outputs import weighted_values
 from assay.core.errors import UserError
 
-SCORES_AT_ONCE = 2**26
-"""Scores computed together where no fused kernel applies."""
+MASKED_UP_TO = 8192
+"""Longest sequence for which masks are written out on CUDA, as they always were: other kernels round otherwise."""
 
 
 @dataclass(frozen=True)
@@ -298,6 +300,16 @@ def attend_whole(
         part = layer[number * batch : (number + 1) * batch]
         count = usage[number] if usage is not None else None
         last, since = histories.get(number), lane.first_sparse(layer.time)
+        dense = layer.mask is None and lane.is_dense(layer.time)
+        if dense:  # no mask of all queries and keys
+            outputs.append(masked_attention(part, None))
+            if count:
+                everything = torch.full(part.k.shape[:3], layer.time - 1, device=part.k.device)
+                count.count_lifetimes(lane.method, part, everything, since)
+            continue
+        if last is None and flex.usable(layer) and _by_lifetimes(lane, layer):
+            with asked(lane.method, given, part):
+                last = lasting(lane.placed, part, lane.budget)
         if last is not None and flex.usable(layer):
             outputs.append(flex.attention(part, flex.lifetime_mask(last, group=part.group)))
             if count:
@@ -318,18 +330,15 @@ def attend_whole(
         if lane.positions == "cache" and not lane.is_dense(layer.time):
             outputs.append(attention_in_cache(lane, part, kept))
         else:
-            outputs.append(masked_attention(part, None if layer.mask is None and lane.is_dense(layer.time) else kept))
+            outputs.append(masked_attention(part, kept))
     return torch.cat(outputs)
 
 
-def masked_attention(
-    layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"] | None
-) -> Float[Tensor, "rows heads time e"]:
-    """Return softmax attention to what is kept (None: everything before); zeros if a query sees nothing."""
-    if not layer.plain:
-        return weighted_values(layer, layer.visible[:, None] if kept is None else kept)
-    k, v = (repeat(x, "r h t d -> r (h g) t d", g=layer.group) for x in (layer.k, layer.v))
-    return scaled_dot_product_attention(layer.q, k, v, attn_mask=kept, is_causal=kept is None, scale=layer.scale)
+def _by_lifetimes(lane: Lane, layer: Layer) -> bool:
+    """Return whether to ask for lifetimes in place of a mask. Not of a pattern that cuts down a prefix, after which
+    nothing leaves."""
+    cut = lane.prefix > 0 and isinstance(lane.method, Pattern)
+    return layer.time > MASKED_UP_TO and lane.positions == "absolute" and not cut
 
 
 def attention_in_cache(
@@ -345,29 +354,6 @@ def attention_in_cache(
     place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
     turned = layer.turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
     return weighted_values(layer, kept, far=replace(layer, q=turned), is_far=place < first)
-
-
-def weighted_values(
-    layer: Layer,
-    kept: Bool[Tensor, "rows heads_or_1 query key"],
-    *,
-    far: Layer | None = None,
-    is_far: Bool[Tensor, "rows key"] | None = None,
-) -> Float[Tensor, "rows heads time e"]:
-    """Return attention to what is kept, some queries at a time, for what no fused kernel computes: capped scores,
-    learned sinks, and keys that are `is_far`, whose scores are those of the layer `far`."""
-    at_once, parts = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time)), []
-    heads = 1 if kept.shape[1] == 1 else layer.k.shape[1]  # the mask is shared by all heads, or there is one per head
-    for first in range(0, layer.time, at_once):
-        end = min(first + at_once, layer.time)
-        scores = layer.scores_between(first, end)
-        if far is not None and is_far is not None:
-            scores = torch.where(is_far[:, None, None, None, :end], far.scores_between(first, end), scores)
-        hidden = ~rearrange(kept[:, :, first:end, :end], "r (h g) q k -> r h g q k", h=heads)
-        weights = attention_weights(scores.masked_fill(hidden, float("-inf")), layer)
-        mixed = weights.to(layer.v.dtype) @ layer.v[:, :, None, :end]
-        parts.append(rearrange(mixed, "r h g q e -> r (h g) q e"))
-    return torch.cat(parts, dim=2)
 
 
 def checked(lanes: Sequence[Lane], layer: Layer) -> int:

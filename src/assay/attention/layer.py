@@ -55,6 +55,8 @@ class Layer:
     """Learned scores of a key without a value, one for each query head, as in gpt-oss; None: there is no such key."""
     call: Call | None = None
     """How the model called the layer; only for methods that ask for it (`asks_call`)."""
+    heads: Float[Tensor, "layers kv_heads"] | None = None
+    """Scores of all KV heads of the model by a calibration pass; only for methods that ask for it (`asks_heads`)."""
 
     def check(self) -> None:
         """Raise UserError for a model that is not causal."""
@@ -97,6 +99,13 @@ class Layer:
     @cached_property
     def visible(self) -> Bool[Tensor, "rows query key"]:
         return self.causal.expand(self.rows, -1, -1) if self.mask is None else self.mask
+
+    def visible_between(self, first: int, end: int) -> Bool[Tensor, "rows query key"]:
+        """Return which keys before `end` the queries first..end-1 see, without a mask of all queries."""
+        if self.mask is not None:
+            return self.mask[:, first:end, :end]
+        place = torch.arange(end, device=self.q.device)
+        return (place <= place[first:, None]).expand(self.rows, -1, -1)
 
     @cached_property
     def exists(self) -> Bool[Tensor, "rows key"]:

@@ -11,6 +11,7 @@ channels. The ridge of 0.01 is that of kvpress.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,8 @@ from assay.core.errors import UserError
 @dataclass(frozen=True, kw_only=True)
 class Leverage(Prefix):
     """Keeps the keys of a prefix with the highest leverage."""
+
+    asks_unturned: ClassVar[bool] = True
 
     ridge: float = 0.01
     """Added to the diagonal, so that keys in few directions can be inverted."""

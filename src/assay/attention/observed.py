@@ -37,7 +37,7 @@ class Observed(Prefix):
         total = torch.zeros(layer.rows, layer.k.shape[1], length, dtype=wide, device=layer.k.device)
         for first in range(0, length, QUERIES_AT_ONCE):
             end = min(first + QUERIES_AT_ONCE, length)
-            hidden = ~layer.visible[:, None, None, first:end, :end]
+            hidden = ~layer.visible_between(first, end)[:, None, None]
             scores = layer.scores_between(first, end).masked_fill(hidden, float("-inf"))
             total[..., :end] += attention_weights(scores, layer).mean(2).sum(2)
         return total / layer.visible[:, None, :length, :length].sum(2).clamp(min=1)

@@ -65,7 +65,7 @@ class SimLayerKV(Prefix):
     def laziness(self, layer: Layer, length: int, slots: int) -> Float[Tensor, " rows"]:
         """Return the share of attention that the keys of a lazy layer have."""
         first = max(0, length - self.last_queries)
-        hidden = ~layer.visible[:, None, None, first:length, :length]
+        hidden = ~layer.visible_between(first, length)[:, None, None]
         scores = layer.scores_between(first, length).masked_fill(hidden, float("-inf"))
         place = torch.arange(length, device=layer.k.device) - layer.start[:, None]
         kept = (place < self.num_sink_tokens) | (place >= length - layer.start[:, None] - slots + self.num_sink_tokens)

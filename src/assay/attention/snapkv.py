@@ -45,7 +45,7 @@ class SnapKV(Prefix):
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         first = max(0, length - self.window_size)
-        hidden = ~layer.visible[:, None, None, first:length, :length]
+        hidden = ~layer.visible_between(first, length)[:, None, None]
         scores = layer.scores_between(first, length).masked_fill(hidden, float("-inf"))
         votes = reduce(attention_weights(scores, layer)[..., :first], "r h g q k -> r h k", "mean")
         window = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)

@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 from copy import copy
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool
@@ -209,12 +210,15 @@ def _layer(time: int = TIME, *, name: str = "one", masked: bool = False) -> Laye
     """Return two sequences of a layer with 4 heads that share 2 KV heads; masked: a window, and padding in front."""
     rng = stream(0, "contract", name)
     q, k, v = (torch.randn(2, heads, time, 8, generator=rng, dtype=torch.float64) for heads in (4, 2, 2))
+    heads = torch.rand(LAYERS, 2, generator=stream(0, "heads"))
+    heads[LATER_LAYER, 0] = -1.0  # a head that a method may take for one that needs little
+    shown: dict[str, Any] = {"index": LATER_LAYER, "layers": LAYERS, "heads": heads}
     if not masked:
-        return Layer(q, k, v, index=LATER_LAYER, layers=LAYERS)
+        return Layer(q, k, v, **shown)
     place = torch.arange(time)
     mask = ((place <= place[:, None]) & (place[:, None] - place < 3 * time // 4)).repeat(2, 1, 1)
     mask[1, :, :70] = False
-    return Layer(q, k, v, mask, index=LATER_LAYER, layers=LAYERS)
+    return Layer(q, k, v, mask, **shown)
 
 
 def _watched(method: Method) -> Method:

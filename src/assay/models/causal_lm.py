@@ -33,7 +33,8 @@ from assay.data.language_model import WEIGHTS, check_context
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
-from assay.models.layout import Layout, layout_of
+from assay.models.calibration import head_scores
+from assay.models.layout import Layout, layout_of, why_not
 from assay.models.taking_over import taking_over
 
 
@@ -69,10 +70,12 @@ def sparse(
 def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True) -> Iterator[list[Usage]]:
     """Let rows of a batch attend by the lane they belong to, inside the block. The model is restored on leaving, also
     after an error; a nested block takes over until it ends."""
-    state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model))
+    methods = [method for lane in lanes for method in methods_of(lane)]
+    heads = head_scores(model) if any(method.asks_heads for method in methods) else None
+    state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model), heads)
     # Hook the body, which runs whether or not logits are wanted.
     hooks = [getattr(model, "base_model", model).register_forward_hook(state.check_used)]
-    if any(part.asks_call for lane in lanes for part in plugins_in(lane.method) if isinstance(part, Method)):
+    if any(method.asks_call for method in methods):
         parts = [part for part in model.modules() if hasattr(part, "layer_idx")]
         hooks += [part.register_forward_pre_hook(state.note_call, with_kwargs=True) for part in parts]
     try:
@@ -83,12 +86,34 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
             hook.remove()
 
 
+def methods_of(lane: Lane) -> list[Method]:
+    """Return the method of a lane, and those whose scores it takes."""
+    return [part for part in plugins_in(lane.method) if isinstance(part, Method)]
+
+
+def refusal(layout: Layout, lane: Lane, time: int) -> str:
+    """Return why a lane cannot run on a model of this layout; nothing, if it can. Known before a pass, so that others
+    go on."""
+    methods = methods_of(lane)
+    if lane.is_dense(time):
+        return ""
+    for method in methods:
+        if method.asks_plain_scores and layout.capped:
+            return f"{method.name}: this model caps its scores, and it is defined for scores without a cap."
+    sinks = lane.positions == "cache" and bool((lane.in_cache(time) or (0, 0))[0])
+    if sinks and None in layout.turns.values():
+        return "positions inside the cache need a model with rotary positions. Use --positions absolute."
+    if sinks or any(method.asks_unturned for method in methods):
+        return next(filter(None, map(why_not, layout.turns.values())), "")
+    return ""
+
+
 def model_layout(model: nn.Module) -> Layout:
     """Return which layers of a model attend, and how they rotate by positions."""
     body = getattr(model, "base_model", model)
 
     def run(looking: Any, inputs: dict[str, Tensor]) -> None:
-        with taking_over(model, lambda module, q, k, v, *_, **__: looking(module, q, k, v)):
+        with taking_over(model, looking):
             body(**inputs, use_cache=False)
 
     return layout_of(model, run)
@@ -103,6 +128,7 @@ class State:
     count: bool
     model: nn.Module
     layout: Layout
+    heads: Float[Tensor, "layers kv_heads"] | None
     used: bool = False
     """Whether a layer has asked for attention."""
     numbers: Numbers = field(default_factory=Numbers)
@@ -110,7 +136,7 @@ class State:
     """The latest call of each attention module, by its id, for methods that ask."""
 
     def note_call(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        hidden = named.get("hidden_states", args[0] if args else None)
+        hidden = named["hidden_states"] if "hidden_states" in named else args[0]
         self.calls[id(module)] = Call(self.model, module, hidden, named.get("position_embeddings"))
 
     def check_used(self, model: nn.Module, *_: Any) -> None:
@@ -134,11 +160,15 @@ class State:
         """Return the output of attention in a layer."""
         if q.shape[2] != k.shape[2]:
             raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
+        if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in self.lanes)), ""):
+            raise UserError(refused)
         self.used = True
         index = int(module.layer_idx)  # type: ignore[arg-type]
         place, turns = self.layout.place(index), self.layout.turns
         call = self.calls.pop(id(module), None)
-        layer = Layer(q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call)
+        layer = Layer(
+            q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call, self.heads
+        )
         _check_padding(self.lanes, layer)
         return attend(self.lanes, layer, usage=self.usage if self.count else None)
 

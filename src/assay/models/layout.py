@@ -29,6 +29,8 @@ from assay.core.errors import UserError
 
 CONSTANT_ROTARY = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
+NOT_KNOWN = "positions cannot be counted anew: this model rotates queries and keys in a way of its own."
+NOT_CONSTANT = f"positions can be counted anew for rotary positions of the kinds {', '.join(CONSTANT_ROTARY)} alone."
 STEP, TOKENS = 61, 4
 CLOSE = 0.02
 """Relative distance within which queries are the same: bf16 rounds to 3 digits, another rotation differs by more."""
@@ -52,6 +54,8 @@ class Layout:
     """How each layer rotates queries and keys by so many positions; None: the model has no rotary positions."""
     vector: int | float
     """Width of a key or a value, in the mean over both and over layers."""
+    capped: bool
+    """Whether scores are capped."""
 
     def place(self, index: int) -> int:
         """Return the place of a layer among those that attend."""
@@ -68,8 +72,12 @@ class Looking:
     """Takes the place of attention in the two passes, and notes what it is given."""
 
     layers: dict[int, Seen] = field(default_factory=dict)
+    capped: bool = False
 
-    def __call__(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cap: Any = None, **_: Any
+    ) -> Tensor:
+        self.capped |= cap is not None
         self.layers[int(module.layer_idx)] = Seen(module, q.detach(), k.detach(), v.shape[-1])  # type: ignore[arg-type]
         return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # one key has all the weight
 
@@ -97,7 +105,7 @@ def layout_of(model: nn.Module, run: Callable[[Looking, dict[str, Tensor]], None
             }
         widths = [width for seen in passes[0].layers.values() for width in (seen.k.shape[-1], seen.width)]
         mean = sum(widths) / max(1, len(widths))
-        _LAYOUTS[model] = Layout(turns, int(mean) if mean.is_integer() else mean)
+        _LAYOUTS[model] = Layout(turns, int(mean) if mean.is_integer() else mean, passes[0].capped)
     return _LAYOUTS[model]
 
 
@@ -173,14 +181,18 @@ def ways(module: nn.Module, rotary: Any) -> Iterator[Turn]:
     yield from (every, first, last)
 
 
+def why_not(turn: Turn | None) -> str:
+    """Return why positions cannot be counted anew with a layer's rotation; nothing, if they can."""
+    return NOT_KNOWN if turn is not_known else NOT_CONSTANT if turn is not_constant else ""
+
+
 def as_it_is(x: Tensor, positions: Tensor) -> Tensor:
     return x
 
 
 def not_known(x: Tensor, positions: Tensor) -> Tensor:
-    raise UserError("positions cannot be counted anew: this model rotates queries and keys in a way of its own.")
+    raise UserError(NOT_KNOWN)
 
 
 def not_constant(x: Tensor, positions: Tensor) -> Tensor:
-    kinds = ", ".join(CONSTANT_ROTARY)
-    raise UserError(f"positions can be counted anew for rotary positions of the kinds {kinds} alone.")
+    raise UserError(NOT_CONSTANT)

@@ -1,8 +1,11 @@
 """An attention method that is broken fails its own cells, by name, and no others."""
 
 import json
+import shutil
 
 from perplexity_commands import PLACE
+
+from assay.studies.perplexity import scoring
 
 METHODS = """
 from dataclasses import dataclass
@@ -83,3 +86,39 @@ def test_a_method_whose_scores_are_no_numbers_fails_alone_and_says_so(tiny, text
     for name, said in BROKEN.items():
         cell = documents[1][name]["sparsity_sweep"]["0.5"]
         assert cell["perplexity"] is None and said in cell["error"], cell
+
+
+def test_what_a_model_cannot_do_fails_its_own_cells_in_one_line_and_takes_no_second_pass(
+    tiny, text, cli, tmp_path, monkeypatch
+):
+    """Rotary positions whose frequencies depend on the length: expected attention undoes them, snapkv does not."""
+    model = tmp_path / "dynamic"
+    shutil.copytree(tiny, model)
+    config = json.loads((model / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    (model / "config.json").write_text(json.dumps(config))
+    passes, score = [], scoring.Scorer.__call__
+
+    def counted(self, lanes, windows):
+        passes.append([lane.method.name for lane in lanes])
+        return score(self, lanes, windows)
+
+    monkeypatch.setattr(scoring.Scorer, "__call__", counted)
+    methods = ["snapkv:window_size=4", "expected_attention", "ada:method=leverage"]
+    base = ["perplexity", "--model", model, "--datasets", text, *SIZES, *PLACE, "--out", tmp_path / "out"]
+    code, _, err = cli(*base, "--protocol", "prefix", "--methods", *methods)
+    document = json.loads((tmp_path / "out" / "perplexity" / "perplexity_latest.json").read_text())
+    found = document["results"]["articles.txt"]
+    cells = {
+        name: method["sparsity_sweep"]["0.5"] for name, method in found.items() if "0.5" in method["sparsity_sweep"]
+    }
+    assert code == 1 and len(cells) == 3, err
+    for name, cell in cells.items():
+        if name.startswith("snapkv"):
+            assert cell["perplexity"] > 1
+        else:
+            said = (
+                "positions can be counted anew for rotary positions of the kinds default, linear, llama3, yarn alone."
+            )
+            assert cell["perplexity"] is None and said in cell["error"]
+    assert {tuple(names) for names in passes} == {("dense", "snapkv")}

@@ -10,10 +10,11 @@ import torch
 from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane
+from assay.core.errors import UserError
 from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
-from assay.models.causal_lm import fingerprint, load_model, load_tokenizer
+from assay.models.causal_lm import fingerprint, load_model, load_tokenizer, model_layout, refusal
 from assay.models.generation import peak_memory
 from assay.studies.perplexity.generating import GENERATE, generated
 from assay.studies.perplexity.probing import PROBE, probe_spans
@@ -54,8 +55,15 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
         except BudgetTooSmall as error:
             refused[run] = str(error)
     yield from (Outcome(run, {REFUSED: reason}) for run, reason in refused.items())
+    spec = options["model"]
+    model = scorer_for(spec["name"], spec["sha256"], spec["revision"], options["dtype"], device).model
+    layout, time = model_layout(model), options["context"]
+    impossible = {run: reason for run, lane in lanes.items() if (reason := refusal(layout, lane, time))}
+    lanes = {run: lane for run, lane in lanes.items() if run not in impossible}
     for some, saved in unfinished(list(lanes), ctx, whole=False):
         yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, device, saved)
+    for reason in impossible.values():  # the others are stored by now; these fail, and are tried again another time
+        raise UserError(reason)
 
 
 def lane_of(options: Any, prefix: int | None = None) -> Lane:
