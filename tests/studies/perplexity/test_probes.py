@@ -165,6 +165,7 @@ def test_the_command_prints_the_table_and_draws_a_map(cli, tiny, tmp_path):
         ({"probes": ("pass",)}, "no probe named 'pass'"),
         ({"probes": ("all",), "probe_depths": (1.5,)}, "--probe-depths: give at least one, each from 0"),
         ({"probes": ("all",), "probe_samples": 0}, "--probe-samples is at least 1"),
+        ({"probes": ("all",), "protocol": "chunked", "chunk": 300}, "--chunk 300: for probes at most half"),
     ],
 )
 def test_flags_that_no_probe_can_take_are_refused(flags, said):
