@@ -230,8 +230,6 @@ class Perplexity(Study):
         ]
         cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
         cells += generate_cells(self)
-        if not cells:
-            raise UserError("nothing to measure: no text (--datasets) and no probe (--probes).")
         self._check_heard()
         runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
         return list({run.id: run for run in runs}.values())
