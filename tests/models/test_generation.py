@@ -37,23 +37,31 @@ def prompt():
     return torch.randint(61, (2, PROMPT), generator=stream(0, "prompt"))
 
 
+class Watched:
+    """A model in two parts, and the log-probabilities that were asked for."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, model):
+        self.model, self.body, self.seen = model, model.base_model, []
+
+    def log_probabilities(self, hidden):
+        self.seen.append(self.model.get_output_embeddings()(hidden).log_softmax(-1))
+        return self.seen[-1]
+
+
 def steps(model, lanes, prompt, tokens=TOKENS):
-    """What is generated, and the logits of every step."""
-    logits = []
-
-    def choose(hidden):
-        logits.append(model.get_output_embeddings()(hidden)[:, 0])
-        return logits[-1].argmax(-1)
-
-    found = generate(model, lanes, prompt, tokens=tokens, body=model.base_model, choose=choose)
-    return found, torch.stack(logits, dim=1)
+    """What is generated, and the log-probabilities of every step."""
+    reader = Watched(model)
+    found = generate(reader, lanes, prompt, tokens=tokens)
+    return found, torch.cat(reader.seen, dim=1)
 
 
 def replayed(model, lane, prompt, generated):
-    """The logits of the same text read at once, where each token was chosen."""
+    """The log-probabilities of the same text read at once, where each token was chosen."""
     whole = torch.cat([prompt, generated], dim=1)
     with torch.no_grad(), sparse_lanes(model, [lane], count=False):
-        return model(whole, use_cache=False).logits[:, prompt.shape[1] - 1 : -1]
+        return model(whole, use_cache=False).logits[:, prompt.shape[1] - 1 : -1].log_softmax(-1)
 
 
 def assert_is_replayed(model, lane, prompt, **options):

@@ -136,8 +136,9 @@ class Kept(Held):
     every head, so that nothing is asked of the device."""
 
     free: deque[int]
-    places: list[int]
-    """Position of the key in each slot, by the latest token that entered it in every head; -1: free."""
+    places: Int[Tensor, " slots"]
+    """Position of the key in each slot of the first head, on the CPU; -1: free. A pattern keeps the same in every
+    head."""
 
     def admit(self, layer: Layer, t: int) -> None:
         slot = self.free.popleft()
@@ -146,19 +147,18 @@ class Kept(Held):
 
     def release(self, layer: Layer, seen: Seen, t: int) -> None:
         method = self.lane.method
-        if self.lane.prefix or not isinstance(method, Pattern) or not method.forgets or t + 1 >= self.total:
+        if self.lane.prefix or not isinstance(method, Pattern) or not method.forgets or self.lane.is_dense(self.total):
             return
-        slots = self.lane.budget.cache(self.total)
-        later = method.sees(torch.tensor([[t + 1]]), torch.tensor(self.places), time=self.total, slots=slots)[0]
-        for slot, stays in enumerate(later.tolist()):
-            if self.places[slot] >= 0 and not stays:
-                self.position[:, :, slot], self.places[slot] = -1, -1
-                self.free.append(slot)
+        slots = self.lane.slots(self.total)
+        later = method.sees(torch.tensor([[t + 1]]), self.places, time=self.total, slots=slots)[0]
+        for slot in ((self.places >= 0) & ~later).nonzero()[:, 0].tolist():
+            self.position[:, :, slot], self.places[slot] = -1, -1
+            self.free.append(slot)
 
     def seen(self, t: int) -> Seen:
         seen, method = super().seen(t), self.lane.method
         if isinstance(method, Pattern) and not method.forgets:
-            slots = self.lane.budget.cache(self.total)
+            slots = self.lane.slots(self.total)
             query = torch.tensor([[t]], device=self.position.device)
             seen &= method.sees(query, self.position, time=self.total, slots=slots).view_as(seen)
         return seen
@@ -214,9 +214,8 @@ def hold(lane: Lane, layer: Layer, *, total: int, window: int | None = None) -> 
         kept = kept_after(lane, layer)
         output = attend_whole([lane], layer) if layer.time > lane.prefix else dense(layer)
     elif isinstance(method, Pattern) and method.forgets:
-        slots, place = lane.budget.cache(total), torch.arange(layer.time, device=layer.q.device)
-        query = torch.tensor([[layer.time]], device=layer.q.device)
-        seen = method.sees(query, place, time=total, slots=slots)
+        place, query = (torch.arange(size, device=layer.q.device) for size in (layer.time, layer.time + 1))
+        seen = method.sees(query[-1:, None], place, time=total, slots=lane.slots(total))
         kept = seen.expand(layer.rows, layer.k.shape[1], -1)
         output = pattern_output(lane, layer, total)
     else:
@@ -268,8 +267,7 @@ def _kept(lane: Lane, layer: Layer, kept: Seen, total: int, window: int | None) 
     order = place.where(kept, layer.time).sort(-1).values[..., :most]
     position = pad(order.masked_fill(order == layer.time, -1), (0, room - most), value=-1)
     keys, values = (_moved_to(x, position) for x in (layer.k, layer.v))
-    places = [*position[0, 0, :most].tolist(), *[-1] * (room - most)]
-    return Kept(lane, total, window, keys, values, position, deque(range(most, room)), places)
+    return Kept(lane, total, window, keys, values, position, deque(range(most, room)), position[0, 0].cpu().clone())
 
 
 def _evicting(lane: Lane, layer: Layer, total: int, window: int | None) -> tuple[Tensor, Held]:
@@ -306,6 +304,8 @@ class Decoding:
         if (held := self.layers.get(layer.index)) is not None:
             outputs = [own.step(part, self.time) for own, part in zip(held, parts, strict=True)]
             return torch.cat(outputs)
+        if self.windows and layer.index >= len(self.windows):
+            raise UserError(f"layer {layer.index} attends, and only {len(self.windows)} were found in the model.")
         window = self.windows[layer.index] if self.windows else None
         found = [hold(lane, part, total=self.total, window=window) for lane, part in zip(lanes, parts, strict=True)]
         self.layers[layer.index] = [held for _, held in found]

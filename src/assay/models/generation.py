@@ -1,6 +1,6 @@
 """A language model generates greedily here with caches from which keys are really evicted.
 
-    found = generate(model, [Lane(attention.parse("h2o"), Budget(slots=64))], prompt, tokens=32)
+    found = generate(Scorer(model, device), [Lane(attention.parse("h2o"), Budget(slots=64))], prompt, tokens=32)
     found.tokens[0, 0]                the tokens of the first lane, after the first prompt
 
 The prompt is read in one pass, its evictions replayed; then one token at a time, without the history: the model is
@@ -12,9 +12,9 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -26,8 +26,21 @@ from assay.attention.lanes import Lane
 from assay.core.errors import UserError
 from assay.models.causal_lm import sparse_lanes
 
-Choose = Callable[[Float[Tensor, "rows 1 d"]], Int[Tensor, " rows"]]
-"""The next tokens, given the last hidden states."""
+
+@runtime_checkable
+class Reader(Protocol):
+    """A model in two parts: its body, which gives hidden states, and what makes log-probabilities of them."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def body(self) -> nn.Module: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def log_probabilities(self, hidden: Float[Tensor, "rows time d"]) -> Float[Tensor, "rows time vocab"]: ...
 
 
 @dataclass(frozen=True)
@@ -48,18 +61,20 @@ class Generated:
 
 @torch.no_grad()
 def generate(
-    model: nn.Module,
+    reader: Reader,
     lanes: Sequence[Lane],
     prompt: Int[Tensor, "prompts time"],
     *,
     tokens: int,
-    body: nn.Module,
-    choose: Choose,
     total: int = 0,
 ) -> Generated:
     """Generate so many tokens behind each prompt, in every lane. `total`: length of the sequence that sparsities are
-    of, if longer. The model's body and what chooses a token of its hidden states are those that score texts."""
-    length = prompt.shape[1]
+    of, if longer."""
+    length, model, body = prompt.shape[1], reader.model, reader.body
+
+    def likeliest(ids: Tensor, whole: int = 1) -> Int[Tensor, " rows"]:
+        return reader.log_probabilities(_read(body, held, ids, whole=whole))[:, -1].argmax(-1)
+
     for lane in lanes:
         check_decodes(lane, length)
     if "position_ids" not in inspect.signature(body.forward).parameters:
@@ -70,10 +85,10 @@ def generate(
     ):
         ids, device = prompt.repeat(len(lanes), 1), prompt.device
         start, _ = _clock(device)
-        found = [choose(_read(body, held, ids, whole=math.lcm(*(lane.chunk for lane in lanes))))]
+        found = [likeliest(ids, math.lcm(*(lane.chunk for lane in lanes)))]
         between, prompt_peak = _clock(device)
         while len(found) < tokens:
-            found.append(choose(_read(body, held, found[-1][:, None])))
+            found.append(likeliest(found[-1][:, None]))
         end, peak = _clock(device)
         sizes = tuple(held.bytes(number) for number in range(len(lanes)))
     every = rearrange(torch.stack(found, dim=1), "(lane prompt) t -> lane prompt t", lane=len(lanes))

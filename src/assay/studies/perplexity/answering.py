@@ -2,18 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from assay.attention.base import Select
 from assay.attention.lanes import Lane
-from assay.models.generation import generate
+from assay.models.generation import Reader, generate
 from assay.studies.perplexity.windows import Window
-
-if TYPE_CHECKING:
-    from assay.studies.perplexity.scoring import Scorer
 
 
 def decodes(lane: Lane) -> bool:
@@ -21,12 +16,8 @@ def decodes(lane: Lane) -> bool:
     return not isinstance(lane.method, Select)
 
 
-def answered(scorer: "Scorer", lanes: Sequence[Lane], windows: Sequence[Window]) -> Iterator[tuple[Lane, Window, bool]]:
+def answered(scorer: Reader, lanes: Sequence[Lane], windows: Sequence[Window]) -> Iterator[tuple[Lane, Window, bool]]:
     """Yield whether each lane that evicts decodes each answer, token for token."""
-
-    def choose(hidden: Tensor) -> Tensor:
-        return scorer.log_probabilities(hidden)[:, -1].argmax(-1)
-
     evicting = [lane for lane in lanes if decodes(lane)]
     for count, same in groupby(windows, key=lambda window: int(window.scored.sum())):
         some = list(same) if evicting else []
@@ -35,9 +26,7 @@ def answered(scorer: "Scorer", lanes: Sequence[Lane], windows: Sequence[Window])
         inputs, answers = torch.stack([w.inputs for w in some]), torch.stack([w.targets[-count:] for w in some])
         # The last of the prompt is the token before the answer.
         prompt = inputs[:, : inputs.shape[1] - count + 1].to(scorer.device)
-        found = generate(
-            scorer.model, evicting, prompt, tokens=count, body=scorer.body, choose=choose, total=inputs.shape[1]
-        )
+        found = generate(scorer, evicting, prompt, tokens=count, total=inputs.shape[1])
         for lane, tokens in zip(evicting, found.tokens.cpu(), strict=True):
             for window, own, answer in zip(some, tokens, answers, strict=True):
                 yield lane, window, torch.equal(own, answer)

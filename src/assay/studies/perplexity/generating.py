@@ -8,7 +8,7 @@ whole text is then read at once under the exact replay: the agreement is the sha
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -29,9 +29,6 @@ from assay.studies.perplexity.scoring import Scorer
 from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import Spans, windows_of
 
-if TYPE_CHECKING:
-    from assay.studies.perplexity.perplexity import Perplexity
-
 GENERATE = "generate"
 """Option of a run that generates: so many tokens."""
 PROMPTS = 4
@@ -48,7 +45,7 @@ NOTE = (
 )
 
 
-def check_generates(study: "Perplexity") -> None:
+def check_generates(study: Any) -> None:
     """Raise UserError for more tokens than a context has behind a prompt."""
     least = study.fixed // 2 if study.protocol == "prefix" else study.chunk if study.protocol == "chunked" else 1
     if study.generate < 0 or (study.generate and study.fixed - study.generate < least):
@@ -58,7 +55,7 @@ def check_generates(study: "Perplexity") -> None:
         )
 
 
-def generate_cells(study: "Perplexity") -> Iterator[dict[str, Any]]:
+def generate_cells(study: Any) -> Iterator[dict[str, Any]]:
     """The options of every run that generates: each method and budget at the fixed context."""
     if not study.generate:
         return
@@ -88,8 +85,8 @@ def generated(
     for number, window in enumerate(some):
         prompt = window.inputs[None, : context - tokens].to(scorer.device)
         if not number:
-            _generate(scorer, lane, prompt, min(WARM_UP, tokens), context)
-        found.append(_generate(scorer, lane, prompt, tokens, context))
+            generate(scorer, [lane], prompt, tokens=min(WARM_UP, tokens), total=context)
+        found.append(generate(scorer, [lane], prompt, tokens=tokens, total=context))
         agreed.append(agreement(scorer, lane, prompt, found[-1].tokens[0]))
         ctx.progress(run, number + 1, len(some))
     words = [one.tokens[0, 0].tolist() for one in found]
@@ -102,13 +99,6 @@ def generated(
         "dtype": str(scorer.model.dtype).removeprefix("torch."),
     }
     yield Outcome(run, metrics, cost=_cost(found, tokens))
-
-
-def _generate(scorer: Scorer, lane: Lane, prompt: Tensor, tokens: int, context: int) -> Generated:
-    def choose(hidden: Tensor) -> Tensor:
-        return scorer.log_probabilities(hidden)[:, -1].argmax(-1)
-
-    return generate(scorer.model, [lane], prompt, tokens=tokens, body=scorer.body, choose=choose, total=context)
 
 
 @torch.no_grad()

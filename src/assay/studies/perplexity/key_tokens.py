@@ -10,23 +10,20 @@ is given (`--key-tokens K`), where the paper has 4096.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from assay.models.generation import Reader
 from assay.studies.perplexity.windows import Window
-
-if TYPE_CHECKING:
-    from assay.studies.perplexity.scoring import Scorer
 
 GAIN, LIKELY = 2.0, -2.0
 """Nats by which the long context makes a key token likelier, and its log-probability there, as published."""
 ROWS_AT_ONCE = 8
 
 
-def key_tokens(scorer: "Scorer", window: Window, dense: Float[Tensor, " time"], *, short: int) -> Bool[Tensor, " time"]:
+def key_tokens(scorer: Reader, window: Window, dense: Float[Tensor, " time"], *, short: int) -> Bool[Tensor, " time"]:
     """Mark the tokens of a window that its context beyond the last `short` tokens or so makes likelier, given their
     loss under dense attention. The first `short` tokens have no longer context, and are none."""
     found, step = torch.zeros_like(dense, dtype=torch.bool), max(1, short // 4)
@@ -42,7 +39,7 @@ def key_tokens(scorer: "Scorer", window: Window, dense: Float[Tensor, " time"], 
 
 @torch.no_grad()
 def _losses(
-    scorer: "Scorer", window: Window, places: Sequence[int], short: int, step: int
+    scorer: Reader, window: Window, places: Sequence[int], short: int, step: int
 ) -> Float[Tensor, "places new"]:
     """Return the losses of the tokens from each place on, given a beginning and the `short` tokens before it."""
     texts = torch.stack([window.targets[place - short : place + step] for place in places]).to(scorer.device)

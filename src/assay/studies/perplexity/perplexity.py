@@ -28,7 +28,7 @@ from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
 from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
 from assay.studies.perplexity.memory import memory
-from assay.studies.perplexity.probing import check_probes, probe_cells
+from assay.studies.perplexity.probing import PROBE, check_probes, probe_cells
 from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
@@ -230,8 +230,6 @@ class Perplexity(Study):
         ]
         cells += [{**cell, "shard": shard} for cell in probe_cells(self) for shard in range(SHARDS)]
         cells += generate_cells(self)
-        if not cells:
-            raise UserError("nothing to measure: no text (--datasets) and no probe (--probes).")
         self._check_heard()
         runs = [self.cell(seed=self.seed, **(shared | cell)) for cell in cells]
         return list({run.id: run for run in runs}.values())
@@ -305,7 +303,7 @@ class Perplexity(Study):
     def _fetch(self, runs: Sequence[Run]) -> None:
         for spec, context in _models(runs):
             check_model(spec["name"], context=context, revision=spec["revision"])
-        for run in {canonical([run.options["dataset"], run.options["model"]]): run for run in runs}.values():
+        for run in {_texts_of(run): run for run in runs}.values():
             spans_for(
                 canonical(run.options["dataset"]), canonical(run.options["model"]), run.options["context"], run.seed
             )
@@ -353,6 +351,12 @@ def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
         key, context = canonical(run.options["model"]), run.options["context"]
         found[key] = run.options["model"], max(context, found[key][1] if key in found else 0)
     return list(found.values())
+
+
+def _texts_of(run: Run) -> str:
+    """What the spans of a run depend on: the text and the tokenizer, and for probes the context that they fill."""
+    dataset = run.options["dataset"]
+    return canonical([dataset, run.options["model"], run.options["context"] if PROBE in dataset else 0])
 
 
 def _needs_hub(runs: Sequence[Run]) -> bool:

@@ -7,7 +7,7 @@ answers them, which dense attention alone reads, are the floor.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,23 +18,23 @@ from assay.probes import probes
 from assay.probes.base import chosen, fitted
 from assay.studies.perplexity.windows import Span, Spans
 
-if TYPE_CHECKING:
-    from assay.studies.perplexity.perplexity import Perplexity
-
 PROBE = "probe"
 """Key of a dataset that is a probe."""
 
 
-def check_probes(study: "Perplexity") -> None:
-    """Raise UserError for flags that no probe can take."""
+def check_probes(study: Any) -> None:
+    """Raise UserError for flags of a `Perplexity` that no probe can take."""
     chosen(study.probes)
     if not study.probe_depths or not all(0 <= depth <= 1 for depth in study.probe_depths):
         raise UserError("--probe-depths: give at least one, each from 0 (the start) to 1 (the end).")
     if study.probe_samples < 1:
         raise UserError("--probe-samples is at least 1.")
+    shortest = min(study.context_lengths)
+    if study.probes and study.protocol == "chunked" and 2 * study.chunk > shortest:
+        raise UserError(f"--chunk {study.chunk}: for probes at most half of the shortest context, {shortest}.")
 
 
-def probe_cells(study: "Perplexity") -> Iterator[dict[str, Any]]:
+def probe_cells(study: Any) -> Iterator[dict[str, Any]]:
     """The options of every run of a probe, but for its shard."""
     budgets = list(dict.fromkeys(budget for _, budget in study.points() if budget.sparsity != 0))
     dense = Budget(sparsity=0.0)

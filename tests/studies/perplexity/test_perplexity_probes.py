@@ -165,6 +165,7 @@ def test_the_command_prints_the_table_and_draws_a_map(cli, tiny, tmp_path):
         ({"probes": ("pass",)}, "no probe named 'pass'"),
         ({"probes": ("all",), "probe_depths": (1.5,)}, "--probe-depths: give at least one, each from 0"),
         ({"probes": ("all",), "probe_samples": 0}, "--probe-samples is at least 1"),
+        ({"probes": ("all",), "protocol": "chunked", "chunk": 300}, "--chunk 300: for probes at most half"),
     ],
 )
 def test_flags_that_no_probe_can_take_are_refused(flags, said):
@@ -172,9 +173,9 @@ def test_flags_that_no_probe_can_take_are_refused(flags, said):
         Perplexity(**flags)
 
 
-def test_without_a_text_and_without_a_probe_there_is_nothing_to_measure():
-    with pytest.raises(UserError, match=r"no text .* and no probe"):
-        Perplexity(datasets=(), context_lengths=(64,)).plan()
+def test_without_a_text_and_without_a_probe_there_is_nothing_to_run(cli, tiny):
+    code, _, err = cli("perplexity", "--model", tiny, "--datasets", "--context-lengths", "64", "--dry-run")
+    assert code == 2 and "nothing to run" in err
 
 
 def test_a_context_without_room_for_a_probe_is_refused_before_anything_runs(cli, tiny, tmp_path):
