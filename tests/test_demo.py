@@ -24,8 +24,14 @@ def test_the_demo_ends_with_findings_and_the_page_in_25_lines(
         said.append(name)
         return 0
 
+    def card(words: list[str]) -> int:
+        assert len(said) == 5, "the card comes last"
+        print(f"card of {words[0]}")
+        return 0
+
     (tmp_path / ".store").mkdir()
     monkeypatch.setattr(verbs, "run_study", run)
+    monkeypatch.setattr(verbs, "card", card)
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = cli("demo", "--out", tmp_path)
     lines = out.splitlines()
@@ -33,6 +39,7 @@ def test_the_demo_ends_with_findings_and_the_page_in_25_lines(
     last = lines[first:]
     assert code == 0 and len(last) <= 25 and max(map(len, last[:-1])) <= 80, "the path may be longer"
     assert all(any(line.startswith(f"{name}: ") for line in last) for name in said) and len(said) == 5
+    assert "$ assay card delta_net" in out and "card of delta_net" in lines[:first]
     assert last[-1] == str(tmp_path / "report.html")
     assert (tmp_path / "icl" / "scores.csv").is_file() and (tmp_path / "icl" / "findings.json").is_file()
 
@@ -40,5 +47,6 @@ def test_the_demo_ends_with_findings_and_the_page_in_25_lines(
 def test_a_study_without_a_result_says_so(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".store").mkdir()
     monkeypatch.setattr(verbs, "run_study", lambda name, words, show: 1)
+    monkeypatch.setattr(verbs, "card", lambda words: 0)
     code, out, _ = cli("demo", "--out", tmp_path)
     assert code == 1 and "icl: no result" in out

@@ -236,6 +236,25 @@ def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> No
     assert code == 2 and "only one of the cards asks recall" in err
 
 
+def test_cards_of_five_seeds_compare_seed_by_seed(tmp_path: Path, cli: Cli) -> None:
+    """Seeds that lie far apart and all got a little worse: told from pairs, and not from the two means."""
+
+    def written(name: str, scores: list[float]) -> str:
+        line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.2, "freedom": 40}
+        line |= {"lower_is_better": False, "comparable": True}
+        Path(name).write_text(json.dumps([{"protocol": 1, "tier": "standard", "questions": {"recall": line}}]))
+        return name
+
+    before = [0.2, 0.4, 0.6, 0.8, 0.9]
+    old = written("old", before)
+    code, out, _ = cli("card", "diff", old, written("new", [0.19, 0.38, 0.585, 0.78, 0.885]))
+    assert code == 1 and out.startswith("worse   recall: -0.016"), out
+    assert cli("card", "diff", old, written("odd", [0.19, 0.42, 0.585, 0.82, 0.885]))[0] == 0
+    code, out, _ = cli("card", "diff", old, written("same", before))
+    assert code == 0 and out.startswith("level   recall: +0.000 [+0.000, +0.000], p 1"), out
+    assert cli("card", "diff", old, written("other", [0.19, 0.38, 0.585, 0.78]))[0] == 0, "too few pairs"
+
+
 def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:
     code, out, _ = cli("card", "gru", "--dry-run")
     assert code == 0 and "recall" in out and not list(tmp_path.iterdir())

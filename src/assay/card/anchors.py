@@ -2,7 +2,8 @@
 
 Each anchor is trained at its shipped rate with the seeds of the tier. Shipped rows of a question stand beside what was
 trained here only if each anchor is shown to score as it shipped: two one-sided t tests reject, for every anchor, that
-its mean is off by the question's margin, up or down. Where that is not shown, the rows are not ranked.
+its mean is off by the question's margin, up or down. Where that is not shown, the rows are not ranked. A machine on
+which every run of the anchors scores exactly as it shipped computes the same numbers, and needs no test.
 """
 
 import math
@@ -61,6 +62,8 @@ def agreements(tier: Tier, answers: Mapping[str, Mapping[str, Answer]], compute:
 def agreement(name: str, own: Mapping[str, Sequence[float]], answers: Mapping[str, Answer], margin: float) -> Agreement:
     """Compare the anchors' runs with their shipped ones; p is the largest of the anchors', 1 where one is missing."""
     gaps = {anchor: fmean(values) - answers[anchor].mean for anchor, values in own.items()}
+    if len(gaps) == len(ANCHORS) and all(list(own[each]) == list(answers[each].scores.values()) for each in gaps):
+        return Agreement(name, gaps, 0.0)  # bit for bit, seed by seed: how far seeds lie apart does not matter then
     deviation, freedom = pooled(list(answers.values())) if answers else (0.0, 0)
     if not freedom or len(gaps) < len(ANCHORS):
         return Agreement(name, gaps, 1.0)

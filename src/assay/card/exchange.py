@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from assay.card.battery import Records, Trial
@@ -18,12 +19,17 @@ from assay.card.protocol import TIERS, VERSION
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, read_file, write_file
+from assay.core.on_use import Later
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, holm
+from assay.metrics.intervals import Interval, holm, student_t
+
+special: Any = Later("scipy.special")
 
 KEYS = {"questions", "protocol", "tier"}
 LINE = {"scores", "deviation", "freedom", "lower_is_better", "comparable"}
 """What every question of a card has, for it to be compared."""
+PAIRED = 5
+"""Seeds from which on two cards are compared seed by seed: the differences of fewer say little of how far they vary."""
 MIXER, RECORDS, CARD = "mixer.py", "records", "card.json"
 
 
@@ -45,8 +51,9 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Compare two cards of one protocol and tier, question by question, Holm over the questions. Both may rest on the
-    same runs of the field, so the deviation is the larger of the two, with the fewer degrees of freedom."""
+    """Compare two cards of one protocol and tier, question by question, Holm over the questions: seed by seed where
+    they share PAIRED or more. With fewer the deviation is that of the field, the larger of the two, since both may rest
+    on the same runs of it, with the fewer degrees of freedom."""
     for key in ("protocol", "tier"):
         if before[key] != after[key]:
             raise UserError(f"the cards differ in their {key}, {before[key]} and {after[key]}: they do not compare.")
@@ -59,12 +66,28 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differe
         if not freedom:
             raise UserError("cards of one seed do not compare: nothing says how far two of one mixer would lie apart.")
         if one["comparable"] and two["comparable"]:  # a rate at an edge or a diverged run says nothing
-            found[name] = difference_of(two["scores"], one["scores"], deviation, freedom)
+            enough = one["scores"].keys() == two["scores"].keys() and len(one["scores"]) >= PAIRED
+            found[name] = (
+                _paired(one["scores"], two["scores"])
+                if enough
+                else difference_of(two["scores"], one["scores"], deviation, freedom)
+            )
     adjusted = holm({name: p for name, (_, p, _) in found.items()})
     lower = {name: bool(one["lower_is_better"]) for name, one in before["questions"].items()}
     return [
         Difference(name, interval, adjusted[name], used, lower[name]) for name, (interval, _, used) in found.items()
     ]
+
+
+def _paired(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Interval, float, float]:
+    """Return the mean of the seeds' differences with its interval, the p of a paired t test and their deviation."""
+    gaps = [after[seed] - value for seed, value in before.items()]
+    deviation = stdev(gaps)
+    error = deviation / math.sqrt(len(gaps))
+    if not error:  # every seed alike: bit for bit the same, or moved as one
+        return Interval(gaps[0], gaps[0], gaps[0], len(gaps)), 0.0 if gaps[0] else 1.0, deviation
+    p = 2 * float(special.stdtr(len(gaps) - 1, -abs(fmean(gaps)) / error))
+    return student_t(gaps), p, deviation
 
 
 def pack(folder: Path, source: Path, records: Records, card: Mapping[str, Any]) -> None:

@@ -211,7 +211,9 @@ def in_words(lines: Sequence[Line]) -> list[str]:
         told = [f"{word} {named(names)}" for word, names in beside.items() if names]
         if (seeds := each.seeds_to_tell) and each.best:
             more = seeds - len(each.answer.scores)
-            told.append(f"undecided: about {more} more seeds of each would tell it from {each.best.other}")
+            told.append(
+                f"undecided: about {more} more seed{'s'[: more > 1]} of each would tell it from {each.best.other}"
+            )
         if told and each.answer.question.goal is not None and not each.certified:
             told[0] = f"at equal training {told[0]}"
         found.append("; ".join((each.verdict, *told)))

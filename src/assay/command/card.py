@@ -50,6 +50,7 @@ def card(words: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and about how long it takes")
     parser.add_argument("--json", action="store_true", help="print the card as JSON")
     parser.add_argument("--budget", type=_seconds, metavar="TIME", help="leave out what does not fit: 10m, 90s, 1h")
+    parser.add_argument("--stored", action="store_true", help="ask only questions whose records are stored or ship")
     parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records there, as those that ship")
     args = parser.parse_args(words)
     if args.dry_run and args.json:
@@ -58,6 +59,8 @@ def card(words: list[str]) -> int:
     runner = _runner(args)
     field = _field(args, mine, runner)
     _check(foreign)
+    if args.stored:
+        runner, field = _there(mine, field, runner)
     runner = _within(args.budget, mine, field, runner)
     if args.dry_run:
         return _plan(mine, field, runner)
@@ -125,6 +128,21 @@ def _spelled(word: str) -> str:
     from assay.mixers import mixers
 
     return mixers.parse(word).label
+
+
+def _there(mine: Sequence[str], field: "Asked", runner: "Runner") -> "tuple[Runner, dict[str, list[str]]]":
+    """Keep the questions of which every record is stored or ships, and the mixers beside that have theirs."""
+
+    def whole(mixer: str, question: str) -> bool:
+        return not runner.known(mixer, question)[1]
+
+    kept = tuple(q for q in runner.tier.questions if all(whole(mixer, q.name) for mixer in mine))
+    if not kept:
+        raise UserError(f"no question has all its records for {', '.join(mine)}: leave --stored out to train.")
+    if out := [q.name for q in runner.tier.questions if q not in kept]:
+        say(f"left out, since their records are not all here: {', '.join(out)}")
+    beside = {q.name: [mixer for mixer in field[q.name] if whole(mixer, q.name)] for q in kept}
+    return replace(runner, tier=replace(runner.tier, questions=kept)), beside
 
 
 def _within(budget: float | None, mine: Sequence[str], field: "Asked", runner: "Runner") -> "Runner":

@@ -28,6 +28,8 @@ from assay.report.section import Section
 
 FINDING_LINES = 4
 """Most lines of a study in the demo's summary."""
+CARD = ["delta_net", "--vs", "attention:conv=4", "gru", "kda", "--stored"]
+"""The demo's card: of a mixer whose records ship, so that nothing is trained."""
 
 
 def _parser(verb: str, description: str) -> Parser:
@@ -188,6 +190,12 @@ def demo(words: list[str]) -> int:
             except UserError as error:  # one study without its model must not stop the others
                 say(f"assay: {error}")
                 codes.append(2)
+    print(f"\n$ assay card {' '.join(CARD)} --out {args.out}\nWhat can a sequence mixer do, next to the field?\n")
+    try:
+        codes.append(card([*CARD, "--out", args.out]))
+    except UserError as error:
+        say(f"assay: {error}")
+        codes.append(2)
     print("\n" + _summary(found))
     print("\nEach command above prints its tables. The page with all tables and charts:")
     return max([*codes, report(["--out", args.out])])

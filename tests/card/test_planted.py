@@ -1,0 +1,86 @@
+"""Mixers with a planted weakness: each keeps every promise, has exactly that weakness, and the card says so."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from assay.card.battery import Answer, Bounds, answer, battery
+from assay.card.judge import in_words, line
+from assay.card.protocol import TIERS
+from assay.card.running import reader
+from assay.command.plugin_files import plugins_of
+from assay.contracts.base import check
+from assay.mixers import mixers
+from assay.nn.random import initialised_from, stream
+
+PLANTED = sorted((Path(__file__).parent / "planted").glob("*.py"))
+
+
+def built(word: str, length: int = 128) -> Any:
+    for path in PLANTED:
+        plugins_of(str(path), [])
+    with initialised_from(0, "planted"):
+        return mixers.parse(word).build(32, length).eval()
+
+
+def state_after(module: Any, tokens: Tensor) -> float:
+    """How large the memory of a recurrent mixer is after some tokens."""
+    state = module.init_state(1)
+    with torch.no_grad():
+        for token in tokens:
+            _, state = module.step(token[None], state)
+    return float(state[1].norm())
+
+
+def some(count: int) -> Tensor:
+    return torch.randn(count, 32, generator=stream(0, "planted"))
+
+
+@pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
+def test_a_planted_mixer_is_a_short_file_that_keeps_every_promise(path: Path) -> None:
+    plugins_of(str(path), [])
+    assert len(path.read_text().splitlines()) < 60
+    broken = [verdict for verdict in check("mixers", mixers.parse(path.stem)) if not verdict.kept]
+    assert not broken, broken
+
+
+def test_a_window_of_16_does_not_see_what_is_further_back() -> None:
+    x = some(64)[None]
+    moved = torch.cat([x[:, :1] + 1, x[:, 1:]], dim=1)
+    gaps = {word: float((built(word)(x) - built(word)(moved))[:, 40:].abs().max())
+            for word in ("window_of_16", "attention:conv=4")}  # fmt: skip
+    assert gaps["window_of_16"] == 0 < gaps["attention:conv=4"]
+
+
+def test_what_is_not_overwritten_adds_up() -> None:
+    often = some(1).expand(100, -1)
+    few = {word: state_after(built(word), often[:20]) for word in ("no_overwriting", "delta_net")}
+    many = {word: state_after(built(word), often) for word in few}
+    assert many["no_overwriting"] > 4 * few["no_overwriting"] and many["delta_net"] < 1.1 * few["delta_net"]
+
+
+def test_without_decay_nothing_fades() -> None:
+    silence = torch.cat([some(1), torch.zeros(100, 32)])
+    kept = {word: state_after(built(word), silence) / state_after(built(word), silence[:8])
+            for word in ("no_decay", "retention:conv=4")}  # fmt: skip
+    assert kept["no_decay"] == pytest.approx(1, rel=1e-4) and kept["retention:conv=4"] < 0.9
+
+
+def test_the_card_of_a_window_of_16_says_that_it_does_not_recall() -> None:
+    """Its scores are those of a card that was trained in full, next to the field as it ships."""
+    tier = TIERS["smoke"]
+    question, runner = tier.question("recall"), reader(tier)
+    names = runner.field()["recall"]
+    found = battery(replace(tier, questions=(question,)), {"recall": names}, runner.only_shipped)
+    field = [answer(tier, question, name, found) for name in names]
+    window = Answer(
+        "window_of_16", question, {0: 0.139, 1: 0.146}, rate=0.03, at_edge=False, window=3, longer={0: 0.138, 1: 0.147}
+    )
+    judged = line(window, field, Bounds(0.0625, 1.0))
+    told = in_words([judged])[0]
+    assert judged.certified and told.startswith("recalls 16 pairs with 0 of 2 seeds"), told
+    assert judged.differences["attention:conv=4"].standing == "below" and "; worse than attention:conv=4" in told, told
