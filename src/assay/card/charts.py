@@ -139,7 +139,7 @@ class _Plane:
     @property
     def across(self) -> "alt.Scale":
         start, end = self.left - 0.03 * self.width, self.left + self.width
-        kind = {"type": "log"} if self.log else {}
+        kind: dict[str, Any] = {"type": "log"} if self.log else {}
         return alt.Scale(domain=[10**start, 10**end] if self.log else [start, end], nice=False, **kind)
 
     @property
