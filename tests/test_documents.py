@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib
+import importlib.util
 import re
 import runpy
 import shlex
@@ -56,6 +57,9 @@ def test_a_script_of_the_documents_imports_what_is_there(path: Path) -> None:
     ]
     for node in (node for node in imports if (node.module or "").partition(".")[0] == "assay"):
         module = importlib.import_module(str(node.module))
+        for name in (name.name for name in node.names if hasattr(module, "__path__")):
+            if importlib.util.find_spec(f"{node.module}.{name}"):  # a module is an attribute once it is imported
+                importlib.import_module(f"{node.module}.{name}")
         absent = [name.name for name in node.names if not hasattr(module, name.name)]
         assert not absent, f"{node.module} has no {', '.join(absent)}"
 

@@ -139,8 +139,8 @@ class _Plane:
     @property
     def across(self) -> "alt.Scale":
         start, end = self.left - 0.03 * self.width, self.left + self.width
-        domain = [10**start, 10**end] if self.log else [start, end]
-        return alt.Scale(domain=domain, nice=False, type="log" if self.log else "linear")
+        kind: dict[str, Any] = {"type": "log"} if self.log else {}
+        return alt.Scale(domain=[10**start, 10**end] if self.log else [start, end], nice=False, **kind)
 
     @property
     def upward(self) -> "alt.Scale":

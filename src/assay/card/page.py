@@ -204,7 +204,7 @@ def _drawn(
 def _curves(made: Section, each: Line, few: Sequence[Answer], records: Records) -> None:
     """Validation while training, at the chosen rate."""
     question = each.answer.question
-    steps = range(question.every, question.steps + 1, question.every)
+    steps = [*range(question.every, question.steps, question.every), question.steps]  # the last is validated always
     found: dict[str, dict[float, list[float]]] = {}
     for answer in few:
         at = found.setdefault(answer.mixer, {})
