@@ -1,4 +1,4 @@
-"""Attention to the keys that a mask keeps is computed here: by fused kernels, or in parts where none of them applies."""
+"""Attention to the keys that a mask keeps is computed here: by fused kernels, or in parts where none applies."""
 
 import torch
 from einops import rearrange, repeat
