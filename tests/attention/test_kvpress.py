@@ -187,6 +187,12 @@ def test_what_does_not_fit_is_refused_by_name(model, monkeypatch, word, said):
     assert not model.model.layers[0].self_attn._forward_pre_hooks
 
 
+def test_a_press_that_cannot_run_is_refused_before_anything_is_computed():
+    for word in ("kvpress:press=Merging", "ada:method=(kvpress:press=Merging)"):
+        with pytest.raises(UserError, match="does more than score keys"):
+            Lane(attention.parse(word), Budget(slots=SLOTS), prefix=PREFIX).check(TIME)
+
+
 def test_without_a_model_or_the_package_it_says_so(model, monkeypatch):
     q, k = torch.randn(1, 4, TIME, 4), torch.randn(1, 2, TIME, 4)
     lane = Lane(attention.parse("kvpress:press=Inputs"), Budget(slots=SLOTS), prefix=PREFIX)

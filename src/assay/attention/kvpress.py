@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Prefix
+from assay.attention.base import Budget, Prefix
 from assay.attention.checks import MethodFault
 from assay.attention.layer import Call, Layer, attention_weights
 from assay.core.errors import UserError
@@ -81,6 +81,10 @@ class KVPress(Prefix):
         hidden = ~layer.visible[:, None, None, :length, :length]
         found = attention_weights(layer.scores_between(0, length).masked_fill(hidden, float("-inf")), layer)
         return found.flatten(1, 2)
+
+    def check(self, time: int, budget: Budget) -> None:
+        """Raise UserError for a press that cannot run, before anything is computed."""
+        self.built(0.5)
 
     def built(self, ratio: float) -> Any:
         """Return the press, which leaves out this share of the keys."""
