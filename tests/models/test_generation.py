@@ -75,7 +75,7 @@ def assert_is_replayed(model, lane, prompt, **options):
 ONLINE = [name for name in attention.names() if isinstance(attention.parse(name), Evict | Pattern)]
 
 
-@pytest.mark.parametrize("budget", [Budget(slots=14), Budget(sparsity=0.6)], ids=str)
+@pytest.mark.parametrize("budget", [Budget(slots=18), Budget(sparsity=0.6)], ids=str)
 @pytest.mark.parametrize(
     "name", [*ONLINE, "local_strided:pattern=strided", "knorm:skip_layers=", "per_layer:method=tova"]
 )
@@ -95,6 +95,8 @@ SHORT = {
 
 @pytest.mark.parametrize("name", [n for n in attention.names() if isinstance(attention.parse(n), Prefix)])
 def test_a_prefix_that_was_cut_down_once_is_held_in_every_head(llama, prompt, name):
+    if name == "kvpress":
+        pytest.importorskip("kvpress")
     lane = Lane(attention.parse(SHORT.get(name, name)), Budget(slots=16), prefix=32)
     assert_is_replayed(llama, lane, prompt)
     assert_is_replayed(llama, lane, prompt[:, :32])
