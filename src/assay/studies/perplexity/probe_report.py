@@ -142,7 +142,7 @@ def maps(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
         ]  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            charts[probe] = alt.hconcat(*drawn)
+            charts[probe] = alt.concat(*drawn, columns=4)
     return charts
 
 
