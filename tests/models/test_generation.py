@@ -3,7 +3,7 @@ against a loop with transformers' own cache, keys deleted by hand."""
 
 import pytest
 import torch
-from transformers import DynamicCache, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig
+from transformers import DynamicCache, Gemma3TextConfig, GPT2Config, Lfm2Config, LlamaConfig, MistralConfig
 
 from assay.attention import attention
 from assay.attention.base import Budget, Evict, Pattern, Prefix
@@ -203,3 +203,10 @@ def test_what_cannot_be_decoded_is_said(llama, prompt):
     ):
         with pytest.raises(UserError, match=said):
             steps(llama, [lane], prompt)
+
+
+def test_a_hybrid_is_refused_since_what_its_other_layers_carry_is_not_kept(prompt):
+    kinds = ["conv", "full_attention", "conv"]
+    model = built(Lfm2Config(**SIZES, layer_types=kinds, block_auto_adjust_ff_dim=False))
+    with pytest.raises(UserError, match="1 of its 3 layers attend"):
+        steps(model, [Lane(attention.parse("dense"), Budget(sparsity=0.0))], prompt)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from assay.attention.decoding import Decoding, check_decodes, decoding
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
-from assay.models.causal_lm import sparse_lanes
+from assay.models.causal_lm import model_layout, sparse_lanes
 
 
 @runtime_checkable
@@ -79,6 +79,12 @@ def generate(
         check_decodes(lane, length)
     if "position_ids" not in inspect.signature(body.forward).parameters:
         raise UserError(f"{type(model).__name__} takes no positions: it cannot read one token without those before it.")
+    text: Any = model.config.get_text_config()
+    if (attending := len(model_layout(model).turns)) < text.num_hidden_layers:
+        raise UserError(
+            f"{type(model).__name__}: {attending} of its {text.num_hidden_layers} layers attend; what the others carry "
+            "from token to token is not kept here, so it cannot generate."
+        )
     with (
         sparse_lanes(model, lanes, count=False),
         decoding(total=max(total, length + tokens), windows=own_windows(model)) as held,
