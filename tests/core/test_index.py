@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def record_of(store: Store, run: Run) -> Path:
 
 def changed(path: Path, key: str, value: Any) -> None:
     """Edit a record in place, as a text editor may; with a time of its own, which the clock's ticks may not give."""
-    if path.exists():
+    with suppress(FileNotFoundError, json.JSONDecodeError):  # there is none, or it was truncated: nothing to edit
         data = json.loads(path.read_text())
         path.write_text(json.dumps(data | {key: value}))
         os.utime(path, ns=(0, path.stat().st_mtime_ns + 1 + len(str(value))))

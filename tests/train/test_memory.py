@@ -92,6 +92,8 @@ def test_no_preset_is_refused_on_eight_gigabytes(
     if name == "icl.eval":
         (tmp_path / "mine.py").write_text("def answer(inputs):\n    return inputs\n")
         options["model"] = f"{tmp_path / 'mine.py'}:answer"
+    if preset == "stream":  # its text is fetched first
+        options["data"] = studies[name].presets[preset]["data"].replace("text=library", "text=pydoc")
     study = configure(studies[name], preset, options)
     plan = make_plan(study, combined_grid(studies[name], preset, {}, named=()), Numerics())
     memory.check_memory(study, plan.runs, executors.parse("local:workers=2"))

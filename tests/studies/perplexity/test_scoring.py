@@ -101,7 +101,7 @@ def test_a_model_that_scales_and_caps_its_logits_is_scored_by_what_it_gives(mode
     changed_logits(model, monkeypatch, lambda logits: 3 * torch.tanh(logits / 6))
     window = next(windows_of(spans.found, context=64, bos=0))
     with sparse_lanes(model, LANES[:1]):
-        [(_, _, nll, _)] = Scorer(model, torch.device("cpu"))(LANES[:1], [window])
+        [(_, _, nll, _, _)] = Scorer(model, torch.device("cpu"))(LANES[:1], [window])
     with torch.no_grad():
         logits = model(window.inputs[None], use_cache=False).logits[0]
     torch.testing.assert_close(nll, cross_entropy(logits, window.targets, reduction="none"), rtol=0, atol=1e-5)
