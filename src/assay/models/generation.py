@@ -79,10 +79,11 @@ def generate(
         check_decodes(lane, length)
     if "position_ids" not in inspect.signature(body.forward).parameters:
         raise UserError(f"{type(model).__name__} takes no positions: it cannot read one token without those before it.")
-    text: Any = model.config.get_text_config()
-    if (attending := len(model_layout(model).turns)) < text.num_hidden_layers:
+    config: Any = model.config
+    layers, attending = config.get_text_config().num_hidden_layers, len(model_layout(model).turns)
+    if attending < layers:
         raise UserError(
-            f"{type(model).__name__}: {attending} of its {text.num_hidden_layers} layers attend; what the others carry "
+            f"{type(model).__name__}: {attending} of its {layers} layers attend; what the others carry "
             "from token to token is not kept here, so it cannot generate."
         )
     with (
