@@ -8,18 +8,16 @@ rate of a row is chosen by.
 """
 
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from masks_perplexity import between
+from masks_perplexity import between, markdown
 
 from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
 from assay.report.rows import Row
 from assay.report.section import Section, Table
-from assay.report.text import shown
 from assay.studies.icl.capacity import BEYOND, capacity, missing_rates
 from assay.studies.icl.learning import learned
 from assay.studies.icl.report import trained
@@ -44,14 +42,6 @@ def tables(rows: list[Row]) -> list[Table]:
     out = Section("icl")
     capacity(rows, out)
     return out.tables[::-1]
-
-
-def lines(table: Table) -> Iterable[str]:
-    columns = [column for column in COLUMNS if column in table.every_column]
-    yield f"| {' | '.join(columns)} |"
-    yield f"|{'---|' * len(columns)}"
-    for row in table.rows:
-        yield f"| {' | '.join(str(shown(table, row, column)) for column in columns)} |"
 
 
 def told(table: Table) -> str:
@@ -93,7 +83,8 @@ def block() -> str:
     rows = trained(shipped.records(NAME))
     convolved = tables(rows)[0]
     setup = next(line for line in convolved.note.splitlines() if line.startswith("Setup: "))
-    return "\n\n".join(["\n".join(lines(convolved)), told(convolved), unlearned(rows), rates(rows), setup])
+    learned = markdown(convolved, COLUMNS, convolved.rows)
+    return "\n\n".join([learned, told(convolved), unlearned(rows), rates(rows), setup])
 
 
 def placed(page: str) -> str:

@@ -7,17 +7,15 @@ The records lie in src/assay/shipped/sae.dictionary.jsonl.gz, without the histor
 """
 
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from masks_perplexity import between
+from masks_perplexity import between, markdown
 
 from assay.core import shipped
 from assay.core.run import Record
 from assay.core.store import Store
-from assay.report.section import Section, Table
-from assay.report.text import shown
+from assay.report.section import Section
 from assay.studies.sae.planted import planted_tables
 
 PAGE = Path(__file__).parent / "sae.md"
@@ -45,19 +43,11 @@ def ship(folder: Path) -> None:
     shipped.write(shipped.FOLDER / f"{NAME}.jsonl.gz", map(thin, (one for one in found if one.status == "done")))
 
 
-def lines(table: Table) -> Iterable[str]:
-    columns = [column for column in COLUMNS if column in table.every_column]
-    yield f"| {' | '.join(column.removeprefix('recipe.') for column in columns)} |"
-    yield f"|{'---|' * len(columns)}"
-    for row in sorted(table.rows, key=lambda row: (row["recipe.epochs"], row["coder"])):
-        yield f"| {' | '.join(str(shown(table, row, column)) for column in columns)} |"
-
-
 def block() -> str:
     out = Section("sae")
     planted_tables(shipped.records(NAME), [], out)
     table = next(table for table in out.tables if table.name == "true_l0")
-    return "\n".join(lines(table))
+    return markdown(table, COLUMNS, sorted(table.rows, key=lambda row: (row["recipe.epochs"], row["coder"])))
 
 
 def placed(page: str) -> str:

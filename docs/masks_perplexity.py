@@ -6,7 +6,9 @@ One head over random queries and keys, the same for all. A row is a query, a col
 not. Every registered method that needs no language model is drawn: a new one has its picture by running this again.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,9 +17,11 @@ from assay.attention.base import BlockSelect, Budget, Evict, Pattern, Prefix, Se
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
 from assay.nn.random import stream
+from assay.report.section import Table
+from assay.report.text import shown
 
 PAGE = Path(__file__).parent / "perplexity.md"
-TIME, SLOTS, WIDTH, ABREAST = 16, 4, 24, 5
+TIME, SLOTS, WIDTH, ABREAST = 16, 4, 28, 4
 FAMILIES = (Prefix, Select, Evict, Pattern)
 """Pattern first."""
 OPTIONS = {
@@ -52,6 +56,13 @@ def between(page: str, name: str, text: str) -> str:
     if not (found and closed):
         raise ValueError(f"there is no place for the section: it stands between {begin} and {end}")
     return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def markdown(table: Table, wanted: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows of a report's table as they are shown, in markdown, with those of the wanted columns that it has."""
+    columns = [column for column in wanted if column in table.every_column]
+    head = [f"| {' | '.join(column.rpartition('.')[2] for column in columns)} |", f"|{'---|' * len(columns)}"]
+    return "\n".join(head + [f"| {' | '.join(str(shown(table, row, key)) for key in columns)} |" for row in rows])
 
 
 def lane(name: str) -> Lane:

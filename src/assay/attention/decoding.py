@@ -9,6 +9,7 @@ shown its cache as a short sequence of its own, and a new key as the last of a s
 must depend on a key and its position alone.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def check_decodes(lane: Lane, prompt: int) -> None:
 
 
 @dataclass
-class Held:
+class Held(ABC):
     """What one lane holds of one layer: keys and values with their positions in the text."""
 
     lane: Lane
@@ -77,11 +78,13 @@ class Held:
         self.release(layer, seen, t)
         return output
 
+    @abstractmethod
     def admit(self, layer: Layer, t: int) -> None:
-        raise NotImplementedError
+        """Take the key and the value of token t in."""
 
     def release(self, layer: Layer, seen: Seen, t: int) -> None:
-        """Free the slots that token t + 1 will not see."""
+        """Free the slots that token t + 1 will not see: none, unless a kind of cache says otherwise."""
+        return
 
     def seen(self, t: int) -> Seen:
         """Return which slots query t attends to. The model's own window spans places of the cache where positions are
@@ -104,8 +107,7 @@ class Held:
 
     def attention(self, layer: Layer, seen: Seen, t: int) -> Float[Tensor, "rows heads 1 e"]:
         first, gone = self._moved(t)
-        plain = getattr(layer, "cap", None) is None and getattr(layer, "sinks", None) is None
-        if plain and not (first and gone):
+        if layer.plain and not (first and gone):
             # The heads that share keys stand as queries beside each other, so that keys are not repeated for them.
             q = rearrange(layer.q, "r (h g) 1 d -> r h g d", g=layer.group)
             mixed = scaled_dot_product_attention(

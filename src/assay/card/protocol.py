@@ -5,7 +5,7 @@ change of any number here makes other runs, so it raises VERSION: cards of two v
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -129,6 +129,19 @@ WIDE = {**TWO, "model_dim": 128}
 """MAD's width and depth: two layers of 128, each with a swiglu."""
 FINE = (3e-4, 1e-3, 3e-3, 1e-2)
 """Rates of wider models: MAD's 1e-4 to 1e-3 and zoology's 1e-3 to 3e-2, where the two meet."""
+LANGUAGE = Question(
+    name="language",
+    does="bits per byte of speeches it was not trained on",
+    task="text:corpus=speeches:input_seq_len=256",
+    metric=("bits_per_byte",),
+    watched="bits_per_byte",
+    lower=True,
+    goal=None,
+    lost=8.0,
+    resolution=0.01,
+    margin=0.1,
+)
+"""A byte-level language model; the tiers say how large, and for how long."""
 
 SMOKE = Tier(
     name="smoke",
@@ -162,23 +175,7 @@ SMOKE = Tier(
             model=TWO,
             batch=16,
         ),
-        Question(
-            name="language",
-            does="bits per byte of speeches it was not trained on",
-            task="text:corpus=speeches:input_seq_len=256",
-            metric=("bits_per_byte",),
-            watched="bits_per_byte",
-            lower=True,
-            model={**TWO, "model_dim": 64},
-            steps=1200,
-            every=400,
-            eval_size=200,
-            batch=2,
-            goal=None,
-            lost=8.0,
-            resolution=0.01,
-            margin=0.1,
-        ),
+        replace(LANGUAGE, model={**TWO, "model_dim": 64}, steps=1200, every=400, eval_size=200, batch=2),
     ),
 )
 STANDARD = Tier(
@@ -245,24 +242,7 @@ STANDARD = Tier(
             rates=FINE,
             goal=None,
         ),
-        Question(
-            name="language",
-            does="bits per byte of speeches it was not trained on",
-            task="text:corpus=speeches:input_seq_len=256",
-            metric=("bits_per_byte",),
-            watched="bits_per_byte",
-            lower=True,
-            model={**WIDE, "model_dim": 256},
-            steps=600,
-            every=200,
-            eval_size=400,
-            batch=32,
-            rates=FINE,
-            goal=None,
-            lost=8.0,
-            resolution=0.01,
-            margin=0.1,
-        ),
+        replace(LANGUAGE, model={**WIDE, "model_dim": 256}, steps=600, every=200, eval_size=400, batch=32, rates=FINE),
     ),
 )
 TIERS: Mapping[str, Tier] = {tier.name: tier for tier in (SMOKE, STANDARD)}

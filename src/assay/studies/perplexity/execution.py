@@ -62,8 +62,8 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
     lanes = {run: lane for run, lane in lanes.items() if run not in impossible}
     for some, saved in unfinished(list(lanes), ctx, whole=False):
         yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, device, saved)
-    for reason in impossible.values():  # the others are stored by now; these fail, and are tried again another time
-        raise UserError(reason)
+    if impossible:  # the others are stored by now; these fail, and are tried again another time
+        raise UserError(next(iter(impossible.values())))
 
 
 def lane_of(options: Any, prefix: int | None = None) -> Lane:
