@@ -14,6 +14,7 @@ from assay.tasks.mqar import Mqar
 
 SMALL = Mqar(input_seq_len=16, vocab_size=24, num_kv_pairs=2)
 MIXED = Mqar(input_seq_len=48, vocab_size=64, num_kv_pairs=8, min_kv_pairs=2, power_a=1.0)
+REVISED = Mqar(input_seq_len=48, vocab_size=64, num_kv_pairs=4, min_kv_pairs=2, updates=1, values="hidden")
 FILLERS = ("any", "no_keys", "zero")
 
 
@@ -23,7 +24,7 @@ def draw(task, batch=1024, name="test"):
 
 def slow_lookup(task, batch):
     """Read the pairs into a dictionary, one sequence at a time."""
-    rows, end = [], 2 * task.num_kv_pairs
+    rows, end = [], 2 * task.num_kv_pairs * (1 + task.updates)
     for tokens, positions in zip(batch.inputs.tolist(), batch.positions.tolist(), strict=True):
         pairs = dict(zip(tokens[0:end:2], tokens[1:end:2], strict=True))
         rows.append([pairs[tokens[p]] for p in positions])
@@ -31,7 +32,11 @@ def slow_lookup(task, batch):
 
 
 @pytest.mark.parametrize("filler", FILLERS)
-@pytest.mark.parametrize("task", [Mqar(), SMALL, MIXED, Mqar(num_kv_pairs=70, input_seq_len=280)], ids=str)
+@pytest.mark.parametrize(
+    "task",
+    [Mqar(), SMALL, MIXED, Mqar(num_kv_pairs=70, input_seq_len=280), REVISED, replace(REVISED, updates=2)],
+    ids=str,
+)
 def test_the_oracle_looks_up_exactly(task, filler):
     task = replace(task, filler=filler)
     batch = draw(task, 128)
@@ -225,3 +230,25 @@ def test_the_cells_of_zoology_are_five_to_train_on_and_seven_to_be_scored_on():
     assert task.longer() == {} and task.shape().length == 1024
     with pytest.raises(UserError, match="cells=zoology has sizes of its own"):
         Mqar(input_seq_len=256, num_kv_pairs=64, cells="zoology")
+
+
+def test_every_key_is_given_each_of_its_values_in_one_random_order():
+    batch = draw(REVISED)
+    keys, values = batch.inputs[:, 0:16:2], batch.inputs[:, 1:16:2]
+    assert all(sorted(row) == sorted(2 * list(set(row))) and len(set(row)) == 4 for row in keys.tolist())
+    assert all(len(set(row)) == 8 for row in values.tolist())
+    # The second token that is written is the first one's key in 1 of 7 orders: 1024 draws have a deviation of 11.
+    assert abs(int((keys[:, 0] == keys[:, 1]).sum()) - 1024 / 7) < 50
+
+
+def test_an_old_value_is_never_the_answer_and_gaps_count_from_the_newest():
+    batch = draw(REVISED)
+    gaps = REVISED.gaps(batch)
+    for tokens, asked, answers, back in zip(
+        *(each.tolist() for each in (batch.inputs, batch.positions, batch.targets, gaps)), strict=True
+    ):
+        for place, answer, gap in zip(asked, answers, back, strict=True):
+            last = max(i for i in range(0, 16, 2) if tokens[i] == tokens[place])
+            assert tokens[last + 1] == answer and place - last == gap
+    assert REVISED.floor() == 1 / 4
+    assert [(part.num_kv_pairs, part.input_seq_len) for part in REVISED.parts()] == [(2, 24), (4, 48)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
-VERSION = 3
+VERSION = 4
 SCREENING_SEED = 100
 """Rates are chosen with this seed; the scores come from others."""
 SCREENING = 3
@@ -160,6 +160,18 @@ SMOKE = Tier(
             curriculum=0.9,
         ),
         Question(
+            name="update",
+            does="keeps the newest of 2 values of 4 keys",
+            task=(
+                "mqar:vocab_size=256:input_seq_len=24:num_kv_pairs=4:min_kv_pairs=2:power_a=1:filler=no_keys"
+                ":values=hidden:updates=1"
+            ),
+            metric=("by_size", "4"),
+            model=SMALL,
+            batch=16,
+            curriculum=0.9,
+        ),
+        Question(
             name="parity",
             does="tracks parity over 64 tokens",
             task="state_tracking:group=parity:length=24",
@@ -196,6 +208,21 @@ STANDARD = Tier(
             model={**SMALL, "model_dim": 64},
             steps=1000,
             batch=32,
+            every=50,
+            eval_size=1000,
+            curriculum=0.9,
+        ),
+        Question(
+            name="update",
+            does="keeps the newest of 2 values of 16 keys",
+            task=(
+                "mqar:vocab_size=8192:input_seq_len=96:num_kv_pairs=16:min_kv_pairs=4:power_a=1:filler=no_keys"
+                ":values=hidden:updates=1"
+            ),
+            metric=("by_size", "16"),
+            model={**SMALL, "model_dim": 64},
+            steps=1000,
+            batch=64,
             every=50,
             eval_size=1000,
             curriculum=0.9,

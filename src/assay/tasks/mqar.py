@@ -12,6 +12,11 @@ sequences), over the tokens that are not keys of the sequence (`no_keys`), or 0 
 `random_non_queries` True and False of the prior art. `power_a=1` is the uniform law; the default 0.01 puts six of ten
 questions into the first third of the slots.
 
+`updates=1` gives every key a new value: its pairs, all in one random order, come before the questions, and the newest
+value is the answer. A memory that adds pairs up without decay or overwriting finds both, and cannot tell which is it:
+
+    A 4 B 7 A 2 C 1 B 5 C 9 | . . B . . . A . C .  ->  5, 2, 9      `values=hidden`
+
 `min_kv_pairs=4` mixes sizes: `parts()` has 4, 8, 16, ..., num_kv_pairs pairs, each in its share L K / num_kv_pairs of
 the length, `task.only(K)`. Models are trained on them in turn; `sample` draws the largest. `cells=zoology` has the
 authors' own cells of length and pairs instead, five to train on and seven to be scored on (TRAINED, SCORED).
@@ -19,7 +24,8 @@ authors' own cells of length and pairs instead, five to train on and seven to be
 Differs from the paper: a question is followed by its value, as in the spec, where the authors' code leaves filler, as
 `values=hidden` does. A value that has been shown can be ruled out for later questions: guessing among those not shown
 yet scores (1 + 1/2 + ... + 1/K) / K instead of 1/K (`floor`). Filler never is 0 unless all of it is, theirs may be.
-Batches are drawn anew, where they go through a fixed set many times. `no_keys`, `key_pool` and `min_kv_pairs` are ours.
+Batches are drawn anew, where they go through a fixed set many times. `no_keys`, `key_pool`, `updates` and
+`min_kv_pairs` are ours.
 """
 
 from dataclasses import dataclass, replace
@@ -63,29 +69,36 @@ class Mqar(Task):
     cells: Literal["doubling", "zoology"] = added("doubling")
     """`zoology`: the lengths and pairs of the authors' recall sweep, up to input_seq_len=1024 and num_kv_pairs=256."""
 
+    updates: int = added(0)
+    """How often every key is given a new value before it is asked for."""
+
     def __post_init__(self) -> None:
         length, pairs = self.input_seq_len, self.num_kv_pairs
         self.require_positive("num_kv_pairs")
+        self.require(self.updates >= 0, f"updates={self.updates} must not be negative. Use updates=0 for none.")
         self.require(
             length % 2 == 0,
             f"input_seq_len={length} must be even, since slots are two tokens wide. Use input_seq_len={length + 1}.",
         )
         self.require(
-            4 * pairs <= length,
-            f"input_seq_len={length} is too short for num_kv_pairs={pairs}: each pair takes four tokens, two of them "
-            f"for its question. Use input_seq_len={4 * pairs} or more, or num_kv_pairs={length // 4} or fewer.",
+            self._each * pairs <= length,
+            f"input_seq_len={length} is too short for num_kv_pairs={pairs}: each key takes {self._each} tokens, two of "
+            f"them for its question. Use input_seq_len={self._each * pairs} or more, or "
+            f"num_kv_pairs={length // self._each} or fewer.",
         )
         self.require(
-            len(self.keys) >= pairs,
+            len(self.keys) >= self._written,
             f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
-            f"num_kv_pairs={pairs}. Use vocab_size={(2 if self.key_pool == 'all' else 4) * (pairs + 1)} or more.",
+            f"num_kv_pairs={pairs}{f' with {self.updates} updates need' if self.updates else ''}. Use "
+            f"vocab_size={(2 if self.key_pool == 'all' else 4) * (self._written + 1)} or more.",
         )
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
         if self.cells == "zoology":
             largest = {"input_seq_len": SCORED[-1][0], "num_kv_pairs": SCORED[-1][1], "min_kv_pairs": None}
             self.require(
-                (length, pairs, self.min_kv_pairs) == tuple(largest.values()),
-                "cells=zoology has sizes of its own. Use input_seq_len=1024, num_kv_pairs=256 and no min_kv_pairs.",
+                (length, pairs, self.min_kv_pairs) == tuple(largest.values()) and not self.updates,
+                "cells=zoology has sizes of its own. Use input_seq_len=1024, num_kv_pairs=256, and neither "
+                "min_kv_pairs nor updates.",
             )
         if self.min_kv_pairs is not None:
             self._check_mix(self.min_kv_pairs)
@@ -99,8 +112,19 @@ class Mqar(Task):
         self.require(
             self.input_seq_len * smallest % (2 * self.num_kv_pairs) == 0,
             f"input_seq_len={self.input_seq_len} cannot shrink in proportion to min_kv_pairs={smallest} pairs of "
-            f"num_kv_pairs={self.num_kv_pairs}. Use input_seq_len={4 * self.num_kv_pairs}, or a multiple of it.",
+            f"num_kv_pairs={self.num_kv_pairs}. Use input_seq_len={self._each * self.num_kv_pairs}, or a multiple of "
+            "it.",
         )
+
+    @property
+    def _written(self) -> int:
+        """Pairs of a sequence, old values and new."""
+        return self.num_kv_pairs * (1 + self.updates)
+
+    @property
+    def _each(self) -> int:
+        """The tokens that a key takes: its pairs and its question."""
+        return 2 * (2 + self.updates)
 
     def _halvings(self) -> list[int]:
         """Return num_kv_pairs, its half, its quarter, ... down to the last whole one."""
@@ -155,9 +179,9 @@ class Mqar(Task):
         return replace(self, key_pool="eval") if self.key_pool == "train" else None
 
     def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
-        """Return the distance from a key to its question."""
+        """Return the distance from a key, where it has its newest value, to its question."""
         assert batch.positions is not None
-        return batch.positions - 2 * torch.arange(batch.positions.shape[1], device=batch.positions.device)
+        return batch.positions - 2 * self._newest(batch)
 
     @property
     def keys(self) -> range:
@@ -176,23 +200,36 @@ class Mqar(Task):
     @property
     def slots(self) -> int:
         """The places for questions in a sequence of num_kv_pairs."""
-        return (self.input_seq_len - 2 * self.num_kv_pairs) // 2
+        return (self.input_seq_len - 2 * self._written) // 2
 
     def shape(self) -> TaskShape:
         return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
-        length, pairs, half = self.input_seq_len, self.num_kv_pairs, self.vocab_size // 2
-        keys, values = distinct(batch, pairs, (len(self.keys), self.vocab_size - half), rng)
-        keys, values = keys + self.keys.start, values + half
+        length, pairs, half, start = self.input_seq_len, self.num_kv_pairs, self.vocab_size // 2, 2 * self._written
+        keys, values = distinct(batch, self._written, (len(self.keys), self.vocab_size - half), rng)
+        keys, values = keys[:, :pairs] + self.keys.start, values + half
         inputs = self._filler(keys, length, rng)
-        inputs[:, 0 : 2 * pairs : 2] = keys
-        inputs[:, 1 : 2 * pairs : 2] = values
-        positions = 2 * pairs + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
+        positions = start + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
+        inputs[:, 0:start:2], newest = self._written_keys(keys, rng)
+        inputs[:, 1:start:2] = values
+        targets = values.gather(1, newest)
         inputs.scatter_(1, positions, keys)
         if self.values == "shown":
-            inputs.scatter_(1, positions + 1, values)
-        return Batch(inputs=inputs, targets=values, positions=positions)
+            inputs.scatter_(1, positions + 1, targets)
+        return Batch(inputs=inputs, targets=targets, positions=positions)
+
+    def _written_keys(
+        self, keys: Int[Tensor, "batch pairs"], rng: torch.Generator
+    ) -> tuple[Int[Tensor, "batch written"], Int[Tensor, "batch pairs"]]:
+        """Return the key of every pair in its order, and which pair is the last of each key."""
+        if not self.updates:
+            return keys, torch.arange(keys.shape[1], device=keys.device).expand_as(keys)
+        # Place i of a random order goes to key i modulo the number of keys, as often as it is written.
+        place = torch.rand(len(keys), self._written, generator=rng, device=rng.device).argsort(dim=1)
+        often = keys.repeat(1, 1 + self.updates)
+        newest = rearrange(place, "b (n k) -> b n k", k=keys.shape[1]).amax(dim=1)
+        return torch.empty_like(often).scatter_(1, place, often), newest
 
     def _scores(self, batch: int, rng: torch.Generator) -> Tensor:
         """Draw scores whose largest k, in order, are k successive draws without replacement by the slots' weights:
@@ -223,12 +260,15 @@ class Mqar(Task):
         below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)
         return rank + torch.searchsorted(below, rank, right=True)
 
-    def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
-        """Look each queried key up among the pairs: its first occurrence at an even place."""
+    def _newest(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+        """Look each queried key up among the pairs: the last of them that has it."""
         assert batch.positions is not None
-        pairs = 2 * self.num_kv_pairs
         asked = batch.inputs.gather(1, batch.positions)
-        found: Bool[Tensor, "batch pairs context"] = rearrange(asked, "b q -> b q 1") == rearrange(
-            batch.inputs[:, 0:pairs:2], "b c -> b 1 c"
+        written = batch.inputs[:, 0 : 2 * self._written : 2]
+        found: Bool[Tensor, "batch pairs written"] = rearrange(asked, "b q -> b q 1") == rearrange(
+            written, "b c -> b 1 c"
         )
-        return batch.inputs[:, 1:pairs:2].gather(1, found.to(torch.uint8).argmax(-1))
+        return self._written - 1 - found.to(torch.uint8).flip(-1).argmax(-1)
+
+    def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+        return batch.inputs[:, 1 : 2 * self._written : 2].gather(1, self._newest(batch))
