@@ -2,6 +2,7 @@
 
     wikitext-2, wikitext-103, c4, pg19     the hub, through `datasets`; c4 and pg19 as a stream
     pydoc                                  Python's own language reference: technical prose that is always there
+    speeches                               comes with assay: the same text on every machine, whatever its Python
     a file or a folder                     .txt, .jsonl (a document per line), also .gz; a folder is all files in it
     wikitext-103/test.txt, books, ...      the same in a data folder (data.places): no machine's path is in their name
 
@@ -24,7 +25,7 @@ from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import exists, is_there, read_file, reason
-from assay.data import hub, places
+from assay.data import hub, places, speeches
 from assay.data.packages import sha256
 
 HUB: dict[str, dict[str, Any]] = {
@@ -37,6 +38,9 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*){1,2}")
 STREAMED = {"c4": 1000, "pg19": 100}
 """Documents taken from a stream, unless told otherwise."""
 PYDOC = "pydoc"
+SPEECHES = speeches.NAME
+CARRIED = (PYDOC, SPEECHES)
+"""Texts that need neither a network nor a file of the user's."""
 KEPT = {
     "wikitext-2/test.txt": "Salesforce/wikitext, wikitext-2-raw-v1, as one text",
     "wikitext-103/test.txt": "Salesforce/wikitext, wikitext-103-raw-v1, as one text",
@@ -70,12 +74,12 @@ class Corpus:
 
 
 def is_known(name: str) -> bool:
-    return name in HUB or name == PYDOC or name in KEPT or file_of(name) is not None
+    return name in HUB or name in CARRIED or name in KEPT or file_of(name) is not None
 
 
 def file_of(name: str) -> Path | None:
     """Return the file or folder of that name, here or in a data folder; None for a text of the hub, and if absent."""
-    if name in HUB or name == PYDOC:
+    if name in HUB or name in CARRIED:
         return None
     return Path(name) if exists(name) else places.found(name, remedy=REMEDY)
 
@@ -100,13 +104,15 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
         from pydoc_data.topics import topics
 
         return Corpus(name, tuple(topics[key].strip() for key in sorted(topics)))
+    if name == SPEECHES:
+        return Corpus(name, speeches.speeches())
     if name in HUB:
         return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
     path = file_of(name)
     if path is None:
         if name in KEPT:
             places.find(name, what=f"the text '{name}' ({KEPT[name]})", remedy=REMEDY)  # raises: it is in none
-        known = ", ".join([*HUB, PYDOC])
+        known = ", ".join([*HUB, *CARRIED])
         raise UserError(f"no dataset '{name}': it is neither one of {known} nor a file or folder here.")
     documents = tuple(document for file, *_ in files for document in _read(Path(file)))
     if not documents:
@@ -127,7 +133,7 @@ def is_on_the_hub(name: str) -> bool:
 def documents(name: str) -> Iterator[str]:
     """Yield the documents of a text one by one, for texts that are larger than memory: one file at a time, or one row
     of any data set on the hub, by its name there (`owner/name` or `owner/name/config`; split train, column text)."""
-    if name == PYDOC:
+    if name in CARRIED:
         yield from load_corpus(name).documents
     elif exists(name):
         for file in _files(Path(name)):

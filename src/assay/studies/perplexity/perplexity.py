@@ -26,6 +26,7 @@ from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, ma
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
+from assay.studies.perplexity.field import FIELDS
 from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
 from assay.studies.perplexity.memory import memory
 from assay.studies.perplexity.probing import PROBE, check_probes, probe_cells
@@ -62,14 +63,15 @@ class Perplexity(Study):
             "context_lengths": (80,),
             "max_samples": 20,
             "max_windows": 1,
-        }
+        },
+        **FIELDS,
     }
 
     lowered: ClassVar[Mapping[str, str]] = {"context": "--context-lengths"}
 
     datasets: tuple[str, ...] = ("wikitext-103",)
-    """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, copy (a probe of random words), a file, a folder;
-    a relative path is looked for in ASSAY_DATA too."""
+    """Texts: wikitext-2, wikitext-103, c4, pg19 (the hub), pydoc, speeches, copy (a probe of random words), a file, a
+    folder; a relative path is looked for in ASSAY_DATA too."""
     methods: tuple[Method, ...] = ()
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
@@ -217,7 +219,9 @@ class Perplexity(Study):
         if not (points := self.points()):
             raise UserError("nothing to measure: no sweep and no --budgets.")
         if unknown := [name for name in self.datasets if name != COPY and not text.is_known(name)]:
-            raise UserError(f"no dataset '{unknown[0]}': choose {', '.join([*text.HUB, text.PYDOC, COPY])}, or a file.")
+            raise UserError(
+                f"no dataset '{unknown[0]}': choose {', '.join([*text.HUB, *text.CARRIED, COPY])}, or a file."
+            )
         if self.model.startswith(("/", ".", "~")) and not exists(self.model):  # no name on the hub begins so
             raise UserError(f"cannot load the model '{self.model}': there is no such folder.")
         shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
