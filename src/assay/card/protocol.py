@@ -258,17 +258,6 @@ STANDARD = Tier(
             eval_size=1000,
             weight_decay=0.0,
         ),
-        Question(
-            name="icll",
-            does="of the next symbols of an automaton told that only the context shows",
-            task="icll",
-            model=WIDE,
-            steps=800,
-            batch=32,
-            eval_size=1000,
-            rates=FINE,
-            goal=None,
-        ),
         replace(LANGUAGE, model={**WIDE, "model_dim": 256}, steps=600, every=200, eval_size=400, batch=32, rates=FINE),
     ),
 )
