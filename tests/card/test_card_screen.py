@@ -1,6 +1,7 @@
 """The screen and the page of a card, from answers that are given: no mixer is trained."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from assay.card.battery import Answer, Bounds
@@ -70,3 +71,15 @@ def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> No
     assert all(abs(one - two) > 0.99 * LINE for (_, one), (_, two) in combinations(places, 2))
     low = [{"series": f"mixer_{n}", "mine": False, "x": 1, "y": 0.0} for n in range(5)]
     assert all(label["y"] >= plane.bottom for label in _Plane(low, log_x=True, beside=[1.0]).labels(low))
+
+
+def test_the_headline_counts_who_is_told_better() -> None:
+    low, high, alike = (
+        answered("low", 0.2, 0.21, 0.19),
+        answered("high", 0.9, 0.91, 0.89),
+        answered("alike", 0.9, 0.9, 0.9),
+    )
+    assert card(low, high, alike).headline() == "In short, mixers told better than it: 2 of 2 in recall."
+    assert card(high, low, alike).headline() == "In short, mixers told better than it: none in recall."
+    assert card(low, high).text().splitlines()[1] == "In short, mixers told better than it: 1 of 1 in recall."
+    assert "nothing of it can be compared" in card(replace(low, at_edge=True), high).headline()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.card.battery import Answer, Bounds, answer, battery
 from assay.card.judge import in_words, line
-from assay.card.protocol import TIERS
+from assay.card.protocol import TIERS, Tier
 from assay.card.running import reader
 from assay.command.plugin_files import plugins_of
 from assay.contracts.base import check
@@ -70,17 +70,38 @@ def test_without_decay_nothing_fades() -> None:
     assert kept["no_decay"] == pytest.approx(1, rel=1e-4) and kept["retention:conv=4"] < 0.9
 
 
+def shipped_field(tier: Tier, name: str) -> list[Answer]:
+    question, runner = tier.question(name), reader(tier)
+    names = runner.field()[name]
+    found = battery(replace(tier, questions=(question,)), {name: names}, runner.only_shipped)
+    return [answer(tier, question, each, found) for each in names]
+
+
 def test_the_card_of_a_window_of_16_says_that_it_does_not_recall() -> None:
     """Its scores are those of a card that was trained in full, next to the field as it ships."""
-    tier = TIERS["smoke"]
-    question, runner = tier.question("recall"), reader(tier)
-    names = runner.field()["recall"]
-    found = battery(replace(tier, questions=(question,)), {"recall": names}, runner.only_shipped)
-    field = [answer(tier, question, name, found) for name in names]
+    question = TIERS["smoke"].question("recall")
     window = Answer(
         "window_of_16", question, {0: 0.139, 1: 0.146}, rate=0.03, at_edge=False, window=3, longer={0: 0.138, 1: 0.147}
     )
-    judged = line(window, field, Bounds(0.0625, 1.0))
+    judged = line(window, shipped_field(TIERS["smoke"], "recall"), Bounds(0.0625, 1.0))
     told = in_words([judged])[0]
     assert judged.certified and told.startswith("recalls 16 pairs with 0 of 2 seeds"), told
     assert judged.differences["attention:conv=4"].standing == "below" and "; worse than attention:conv=4" in told, told
+
+
+def test_the_card_of_a_delta_rule_that_adds_says_that_it_does_not_update() -> None:
+    """Scores of a card that was trained in full: it recalls as delta_net does, and keeps new values worse."""
+    scores = {
+        "update": ((0.354, 0.366, 0.344, 0.387, 0.354), (0.395, 0.395, 0.372, 0.401, 0.435), 0.01),
+        "recall": ((0.402, 0.406, 0.472, 0.461, 0.469), (0.477, 0.388, 0.470, 0.485, 0.462), 0.03),
+    }
+    standing = {}
+    for name, (first, longer, rate) in scores.items():
+        question = TIERS["standard"].question(name)
+        adds = Answer(
+            "no_overwriting", question, dict(enumerate(first)), rate=rate, at_edge=False, window=2,
+            longer=dict(enumerate(longer)),
+        )  # fmt: skip
+        judged = line(adds, shipped_field(TIERS["standard"], name), Bounds(0.0625, 1.0))
+        standing[name] = judged.differences["delta_net"].standing
+    assert standing == {"update": "below", "recall": "level"}

@@ -49,7 +49,7 @@ def law(trial: Trial) -> Record:
     recalled bytes the other one."""
     place = FIELD.index(trial.mixer.replace("=2.0", "=2")) / len(FIELD) if trial.mixer else 0.0
     level = place if trial.question in ("copy", "language") else 0.5
-    told = {"accuracy": level, "by_size": {"16": level}, "by_length": {"64": level}}
+    told = {"accuracy": level, "by_size": {"16": level, "4": level}, "by_length": {"64": level}}
     text = {"bits_per_byte": 3 - place, "bits_per_byte_recalled": 2 + place}
     curve = [{"accuracy": level + 0.2 * (trial.rate == 1e-2), "bits_per_byte": 3 - place - 0.2 * (trial.rate == 1e-2)}]
     run = Run("icl", {"trial": str(trial)}, trial.seed, {}, Numerics())
@@ -57,13 +57,13 @@ def law(trial: Trial) -> Record:
 
 
 def test_every_question_is_held_against_all_bytes_and_those_that_recall_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {name: [mixers.parse(word).label for word in FIELD] for name in ("recall", "parity", "language")}
+    there = {name: [mixers.parse(word).label for word in FIELD] for name in ("recall", "update", "parity", "language")}
     runner = Runner(SMOKE, Execution(), show=lambda session: [])
     monkeypatch.setattr(Runner, "field", lambda self: there | {"copy": there["recall"][:9]})
     monkeypatch.setattr(Runner, "only_shipped", lambda self, trials: {trial: law(trial) for trial in trials})
     found = {(each.question, each.target): each for each in validities_of(runner)}
-    assert len(found) == 6
-    assert {name for name, _ in found} == {"recall", "parity", "copy"}
+    assert len(found) == 8
+    assert {name for name, _ in found} == {"recall", "update", "parity", "copy"}
     all_bytes, recalled = found["copy", "bits per byte"].rho, found["copy", "of recalled bytes"].rho
     assert all_bytes is not None and recalled is not None
     assert (all_bytes.mean, recalled.mean, found["copy", "bits per byte"].mixers) == (1, -1, 9)

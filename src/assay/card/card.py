@@ -88,6 +88,25 @@ class Card:
             told.append(f"in {mine:,} bytes of state, where {named(list(larger))} carry {least:,} or more")
         return ", and ".join(told)
 
+    def headline(self) -> str:
+        """Say in one sentence how many of the field are told better, question by question."""
+        better = {
+            each.answer.question.name: [one.standing for one in each.differences.values()]
+            for each in self.lines
+            if each.differences
+        }
+        if not better:
+            return "In short: nothing of it can be compared yet."
+        none = [name for name, standings in better.items() if "below" not in standings]
+        some = [
+            f"{standings.count('below')} of {len(standings)} in {name}"
+            for name, standings in better.items()
+            if name not in none
+        ]
+        parts = [f"none in {', '.join(none)}"] if none else []
+        parts += [", ".join(some)] if some else []
+        return f"In short, mixers told better than it: {'; '.join(parts)}."
+
     def to_json(self) -> dict[str, Any]:
         return {
             "mixer": self.mixer,
@@ -106,6 +125,7 @@ class Card:
             "anchors": {
                 each.question: {"gaps": dict(each.gaps), "p": each.p, "agree": each.holds} for each in self.agreements
             },
+            "headline": self.headline(),
             "verdicts": self.verdicts(),
         }
 
@@ -119,7 +139,8 @@ class Card:
             textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ") for sentence in self.verdicts()
         ]
         wrapped = [part for each in told for part in textwrap.wrap(each, width, subsequent_indent="  ")]
-        return "\n".join([head, "", table, "", *wrapped, "", *verdicts])
+        short = textwrap.wrap(self.headline(), width, subsequent_indent="  ")
+        return "\n".join([head, *short, "", table, "", *wrapped, "", *verdicts])
 
     def _legend(self) -> str:
         lower = [each.answer.question.name for each in self.lines if each.answer.question.lower]

@@ -50,7 +50,7 @@ def _asked(each: Line) -> str:
 
 def _verdicts(card: Card) -> Section:
     made = Section("card")
-    for sentence in card.verdicts():
+    for sentence in (card.headline(), *card.verdicts()):
         made.finding(_sentence(sentence))
     note = "\n".join([*card.costs(), *card.comparable()])
     made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)

@@ -77,6 +77,13 @@ class Runner:
         found = {trial: self.shipped.get(self.run_of(trial).id) for trial in trials}
         return {trial: record for trial, record in found.items() if record is not None}
 
+    def there(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
+        """Return the records that ship or are stored, each mixer's from one of the two, and compute nothing."""
+        lent = [trial for trial in trials if not trial.mixer or self.ships(trial.mixer, trial.question)]
+        found = self.only_shipped(lent)
+        self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
+        return found | self._stored([trial for trial in trials if trial not in found])
+
     def ships(self, mixer: str, question: str) -> bool:
         """Return whether everything that answers a question for a mixer ships."""
         if (mixer, question) not in self._ships:

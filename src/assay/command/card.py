@@ -66,7 +66,7 @@ def card(words: list[str]) -> int:
         return _plan(mine, field, runner)
     from assay.card.making import made
 
-    cards, records = made(mine, field, runner)
+    cards, records = made(mine, field, runner, runner.there if runner.as_computed else None)
     if args.ship:
         _ship(args.ship, runner, records)
     for each in cards:
@@ -105,10 +105,15 @@ def _seconds(word: str) -> float:
 
 def _runner(args: argparse.Namespace) -> "Runner":
     from assay.card.protocol import TIERS
-    from assay.card.running import Runner, placed
+    from assay.card.running import Runner, placed, reader
+    from assay.train.device import numerics_for
 
     tier = TIERS[args.tier]
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
+    if getattr(args, "stored", False) and not args.device and numerics_for("auto").device != tier.device:
+        # Records of another kind of device can be read here, though none can be computed.
+        say(f"records of tier {tier.name} were made on {tier.device}: nothing is timed here")
+        return replace(reader(tier), execution=placed(tier, {**placing, "device": "auto"}))
     return Runner(tier, placed(tier, placing), computed, own=args.own_baselines)
 
 

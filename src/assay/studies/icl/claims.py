@@ -1,6 +1,7 @@
 """What others published about learning in context, and what has to come out here."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from assay.core.run import Record
@@ -150,7 +151,7 @@ CLAIMS = {
             "task": "state_tracking:group=parity:length=3..40",
             "model": {"state_mixer": "swiglu", "model_dim": 16, "num_layers": 1, "positions": "none"},
             "train": {"max_steps": 20000, "micro_batch_size": 256, "validate_every": 2000, "warmup_ratio": 0.1},
-            "optimizer": {"lr": 0.001, "weight_decay": 0},
+            "optimizer": {"lr": 0.003, "weight_decay": 0},
             "eval_size": 1000,
             "seeds": [0, 1, 2],
         },
@@ -158,10 +159,11 @@ CLAIMS = {
         certificate=Certificate(
             about="whether negative eigenvalues decide about parity",
             metric="accuracy",
-            tried={"optimizer.lr": (0.0003, 0.001, 0.003)},
+            tried={"optimizer.lr": (0.001, 0.003, 0.01)},
             arms=({"model.seq_mixer.beta_max": 1}, {"model.seq_mixer.beta_max": 2}),
             longer={"train.max_steps": 40000},
-            number=PARITY,
+            # The mean has an interval that twice the training can be held against; the best seed has none.
+            number=replace(PARITY, what="beta_max=1, accuracy at the end of 256 tokens", over="mean"),
             goal=False,
         ),
         checks=(
