@@ -128,7 +128,7 @@ def test_records_of_a_gpu_are_read_where_there_is_none(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ("card", "base_conv", "--tier", "standard", "--out", str(tmp_path))
+    words = ("card", "base_conv", "--vs", "hyena", "--tier", "standard", "--out", str(tmp_path))
     code, out, err = cli(*words, "--stored")
     assert code == 0, err
     assert "standard, 5 seeds" in out and "language" in out and "speed" not in out and "nothing is timed" in err
