@@ -42,9 +42,6 @@ class Shown(Protocol):
 
     def to_json(self) -> dict[str, Any]: ...
 
-    def page(self, files: Mapping[str, str]) -> str:
-        """Return the page as HTML; `files` are shown whole."""
-
 
 class Battery(Protocol):
     """Asks its questions of some plug-ins and of the field beside them."""
@@ -61,6 +58,9 @@ class Battery(Protocol):
 
     def made(self) -> Sequence[Shown]:
         """Compute what is missing, and return a card for each of the plug-ins."""
+
+    def page(self, card: Any, files: Mapping[str, str]) -> str:
+        """Return the page of one of these cards as HTML; `files` are shown whole."""
 
     def records(self) -> Sequence[Record]:
         """Return what the cards rest on, once they are made."""

@@ -41,6 +41,15 @@ class Card:
         "question", "score", "floor", "ceiling", "rank", "rate", "best of the field",
     )  # fmt: skip
 
+    @property
+    def name(self) -> str:
+        return self.mixer
+
+    @property
+    def ranks(self) -> dict[str, str]:
+        """The places it may have, by question."""
+        return {each.answer.question.name: each.rank for each in self.lines}
+
     def row(self, line: Line) -> dict[str, Any]:
         """The line of a question, as a table shows it."""
         best, name = line.best, line.answer.question.name

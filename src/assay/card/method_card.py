@@ -103,11 +103,6 @@ class MethodCard:
     def ranks(self) -> dict[str, str]:
         return {each.question: each.rank for each in self.lines}
 
-    def page(self, files: Mapping[str, str]) -> str:
-        from assay.card.method_page import page
-
-        return page(self, files)
-
     @property
     def lent(self) -> set[str]:
         """The methods whose records are shipped ones."""

@@ -113,7 +113,6 @@ def _row(card: MethodCard, each: Line, one: Measured) -> dict[str, Value]:
     if one.error:
         return {**found, **dict.fromkeys(keys), "loss above dense": "no number"}
     told = each.differences.get(one.method)
-    values: tuple[Value, ...] = (
-        above(one), recall(one), one.held / 1000, one.left_out, told and told.interval, told and told.p
-    )  # fmt: skip
+    difference, p = (told.interval, told.p) if told else (None, None)
+    values: tuple[Value, ...] = (above(one), recall(one), one.held / 1000, one.left_out, difference, p)
     return {**found, **dict(zip(keys, values, strict=True))}

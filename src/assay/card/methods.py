@@ -9,6 +9,7 @@ computed here is what dense attention says, which is in both: its loss must be t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from assay.api import Execution, Session, configure
@@ -18,6 +19,7 @@ from assay.card.running import Show, obtained, stored
 from assay.core import shipped
 from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run
+from assay.core.store import Store
 from assay.core.study import Study
 from assay.report.rows import Row
 from assay.studies import studies
@@ -161,6 +163,24 @@ class Runner:
         }
         self.used.update((record.run.id, record) for records in every.values() for record in records)
         return {word: _measured(word, records, lent=word in lent) for word, records in every.items()}
+
+
+def ship(out: Path, folder: Path) -> int:
+    """Write the records of both presets that a store has as those that ship; return how many planned runs it lacks.
+
+    python -c "from assay.card.methods import ship; print(ship('STORE', 'src/assay/shipped'))"
+    """
+    there = {record.run.id: record for record in Store(out).records("perplexity") if record.status == "done"}
+    kept, lacking = dict[str, Record](), 0
+    for preset in (ONLINE, PREFIX):
+        planned = make_plan(configure(studies["perplexity"], preset, {}), {}, Numerics()).runs
+        for run in planned:
+            ids = [replace(run, numerics=numerics).id for numerics in _numerics(there.values())]
+            found = [replace(there[each], artifacts=()) for each in ids if each in there]
+            kept |= {record.run.id: record for record in found}
+            lacking += not found
+    shipped.write(Path(folder) / f"{SHIPPED}.jsonl.gz", kept.values())
+    return lacking
 
 
 def _numerics(records: Iterable[Record]) -> list[Numerics]:

@@ -1,13 +1,14 @@
 """The battery of attention methods, from the flags of a command: which budgets are asked, and who stands beside."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.api import Execution, Session
 from assay.attention import attention
 from assay.card.asking import Wish
 from assay.card.method_card import MethodCard, line
+from assay.card.method_page import page
 from assay.card.methods import (
     BASELINES,
     DENSE,
@@ -76,12 +77,13 @@ class MethodBattery:
     asked: Sequence[Asked]
     out: Path
     notes: Sequence[str] = ()
-    _cards: list[MethodCard] = field(default_factory=list)
 
     def made(self) -> list[MethodCard]:
         found = {card.name: card for asked in self.asked for card in _cards(asked)}
-        self._cards.extend(found[word] for word in self.mine)
-        return list(self._cards)
+        return [found[word] for word in self.mine]
+
+    def page(self, card: MethodCard, files: Mapping[str, str]) -> str:
+        return page(card, files)
 
     def records(self) -> list[Record]:
         return list({record.run.id: record for asked in self.asked for record in asked.runner.used.values()}.values())

@@ -1,13 +1,14 @@
 """The battery of mixers, from the flags of a command: which questions are asked, and of which mixers beside."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.card import protocol
 from assay.card.asking import Wish
-from assay.card.battery import Asked, Records
+from assay.card.battery import Asked, Trial
 from assay.card.card import Card
 from assay.card.cost import Expected, expected
 from assay.card.making import made
@@ -43,31 +44,6 @@ def battery_of(wish: Wish, mine: Sequence[str]) -> "MixerBattery":
 
 
 @dataclass(frozen=True)
-class MixerCard:
-    """A card of a mixer with the records that its page draws."""
-
-    card: Card
-    records: Records
-
-    @property
-    def name(self) -> str:
-        return self.card.mixer
-
-    @property
-    def ranks(self) -> dict[str, str]:
-        return {each.answer.question.name: each.rank for each in self.card.lines}
-
-    def text(self, width: int = 118) -> str:
-        return self.card.text(width)
-
-    def to_json(self) -> dict[str, object]:
-        return self.card.to_json()
-
-    def page(self, files: Mapping[str, str]) -> str:
-        return page(self.card, self.records, files)
-
-
-@dataclass(frozen=True)
 class MixerBattery:
     """The questions of a tier, asked of mixers."""
 
@@ -75,19 +51,22 @@ class MixerBattery:
     runner: Runner
     field: Asked
     notes: Sequence[str] = ()
-    _found: list[Records] = field(default_factory=list)
+    _found: dict[Trial, Record] = dataclasses.field(default_factory=dict)
 
     @property
     def out(self) -> Path:
         return self.runner.execution.out
 
-    def made(self) -> list[MixerCard]:
+    def made(self) -> list[Card]:
         cards, records = made(self.mine, self.field, self.runner)
-        self._found.append(records)
-        return [MixerCard(each, records) for each in cards]
+        self._found.update(records)
+        return cards
+
+    def page(self, card: Card, files: Mapping[str, str]) -> str:
+        return page(card, self._found, files)
 
     def records(self) -> list[Record]:
-        return [record for records in self._found for record in records.values()]
+        return list(self._found.values())
 
     def ships_as(self) -> str:
         return f"card.{self.runner.tier.name}"

@@ -40,7 +40,8 @@ def obtained(
     plan = Plan(study, tuple(dict.fromkeys(runs)))
     session = Session.of(plan, execution)
     session = replace(session, todo=[run for run in session.todo if run.id not in there])
-    found = {record.run.id: record for record in (*session.stored, *(show(session) if session.todo else ()))} | there
+    here = {record.run.id: record for record in (*session.stored, *(show(session) if session.todo else ()))}
+    found = {**here, **there}
     if lost := [run.label for run in plan.runs if run.id not in found]:
         raise UserError(f"the card has no number for {lost[0]}: it was not computed. Repeat the command to resume.")
     return found

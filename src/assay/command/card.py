@@ -75,7 +75,7 @@ def card(words: list[str]) -> int:
     if args.ship:
         _ship(args.ship, battery)
     for each in cards:
-        say(f"page: {_page(each, battery.out, folder)}")
+        say(f"page: {_page(each, battery, folder)}")
     if args.json:
         print(json.dumps([each.to_json() for each in cards], indent=1))
     else:
@@ -140,14 +140,14 @@ def _ship(folder: Path, battery: "Battery") -> None:
     shipped.write(folder / f"{battery.ships_as()}.jsonl.gz", kept.values())
 
 
-def _page(one: "Shown", out: Path, folder: str) -> Path:
+def _page(one: "Shown", battery: "Battery", folder: str) -> Path:
     """Write the card's page, its badge, and the card as JSON, beside the store."""
     from assay.card.badge import badge
 
     stem = re.sub(r"[^\w.=-]+", "_", one.name)
-    path = out / "card" / f"{stem}.html"
+    path = battery.out / "card" / f"{stem}.html"
     with disk_errors(path):
-        write_file(path, one.page(_file_of(one.name, folder)).encode())
+        write_file(path, battery.page(one, _file_of(one.name, folder)).encode())
         write_file(path.with_suffix(".svg"), badge(one.name, one.ranks).encode())
         write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
     return path

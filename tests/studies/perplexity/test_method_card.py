@@ -134,6 +134,9 @@ def test_a_method_whose_records_ship_is_computed_nowhere(toy: Path, cli: Cli) ->
     code, out, err = cli("card", "tova", *HERE, "--stored")
     assert code == 2 and not out and "the records of tova are not all here" in err
     code, out, _ = cli("card", "tova", *HERE, "--dry-run")
+    assert methods.ship(toy / "field", toy / "packed") > 0, "the second text and the other protocol are lacking"
+    packed, made = (shipped.records(methods.SHIPPED, toy / folder) for folder in ("packed", "made"))
+    assert {record.run.id for record in packed} == {record.run.id for record in made} and packed
     assert code == 0 and "for tova: 24, 8 slots" in out and "5 methods whose records ship" in out and "6 to run" in out
 
 
