@@ -20,6 +20,7 @@ from assay.core.errors import UserError
 from assay.core.files import is_there, read_file
 from assay.data import hub, smollm2
 from assay.data.packages import sha256
+from assay.data.quantised import check_quantised, hush, quantisation_of
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
@@ -49,11 +50,36 @@ def load_model(
     if dtype != "auto" and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
     wanted = DTYPES.get(dtype, torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32)
+    if quantisation_of(load_config(name, revision=revision)):
+        return _quantised(name, wanted, device, revision)
     with quiet(name):
         model = transformers().AutoModelForCausalLM.from_pretrained(
             where(name), dtype=wanted, revision=revision, **NO_CODE
         )
     return model.to(device).eval()
+
+
+def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revision: str | None) -> nn.Module:
+    """Load a quantised model as it is, on its device at once: packed weights cannot be moved by every method."""
+    check_loads(name, revision=revision)
+    placed = {"device_map": {"": str(device)}, "output_loading_info": True}
+    hush()
+    with quiet(name):
+        model, told = transformers().AutoModelForCausalLM.from_pretrained(
+            where(name), dtype=dtype, revision=revision, **placed, **NO_CODE
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise UserError(
+            f"the model '{name}' lacks {len(missing)} of its weights, such as {missing[0]}: it was not written by the "
+            "method that its quantization_config names."
+        )
+    return model.eval()
+
+
+def check_loads(name: str, *, revision: str | None = None) -> None:
+    """Raise UserError where a model is quantised by a method that is unknown here, or whose package is missing."""
+    if method := quantisation_of(load_config(name, revision=revision)):
+        check_quantised(name, method)
 
 
 def outline(name: str, *, revision: str | None = None) -> nn.Module:
@@ -154,6 +180,9 @@ def quiet(name: str) -> Iterator[None]:
     try:
         with hub.silent():
             yield
+    except ImportError as error:  # of a package that reads its weights or its tokenizer
+        said = " ".join(str(error).split())
+        raise UserError(f"cannot load the model '{name}': {said}") from None
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):
             raise UserError(
