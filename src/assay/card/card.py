@@ -60,7 +60,7 @@ class Card:
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
             "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
-            "best of the field": f"{self.marked(best.other, name)} {_signed(best.interval)}" if best else "-",
+            "best of the field": f"{self.marked(best.other, name)} {signed(best.interval)}" if best else "-",
         }
 
     def marked(self, mixer: str, question: str = "") -> str:
@@ -178,9 +178,10 @@ class Card:
         return said
 
 
-def _signed(interval: Interval) -> str:
+def signed(interval: Interval, form: str = ".2f") -> str:
+    """A difference in brackets: `(-0.27 ±0.18)`."""
     half = (interval.high - interval.low) / 2 if interval.high is not None and interval.low is not None else 0.0
-    return f"({interval.mean:+.2f} ±{half:.2f})"
+    return f"({interval.mean:+{form}} ±{half:{form}})"
 
 
 def _line_json(line: Line) -> dict[str, Any]:

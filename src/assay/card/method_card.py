@@ -7,11 +7,11 @@ told after Holm over those that are compared.
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from assay.card.card import DAGGER
-from assay.card.judge import Compared, Difference
+from assay.card.card import DAGGER, signed
+from assay.card.judge import Compared, Difference, named
 from assay.card.methods import AGREE, DENSE, PREFIX, VERSION, Agreement, Measured
 from assay.core.run import Record
 from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
@@ -21,6 +21,8 @@ from assay.report.text import render, with_interval
 from assay.studies.perplexity.cells import facts, sums
 from assay.studies.perplexity.claims import EQUAL
 
+SCREEN = ("budget", "loss above dense", "recall", "KV kB held", "rank", "best of the field")
+"""The columns that fit a screen; the page has all."""
 FORMATS = {"loss above dense": ".3f", "recall": ".2f", "KV kB held": ".0f", "left out": ".2f"}
 
 
@@ -30,9 +32,14 @@ class Line(Compared):
 
     mine: Measured
     differences: Mapping[str, Difference]
-    """To every method that holds and leaves out as much."""
+    """To every method that costs as much: in bytes held and in attention left out."""
+    uneven: Mapping[str, Difference] = field(default_factory=dict)
+    """To methods that cost more in one and no less in the other, or less and no more: they are not ranked, but one that
+    costs less and loses less is better all the same."""
+    cheaper: frozenset[str] = frozenset()
+    """Those of the uneven ones that cost less."""
     beyond: Sequence[str] = ()
-    """Methods of this budget that hold more or less, or leave out more or less: not compared."""
+    """Methods of this budget that hold more and leave out more, or less of both: not compared."""
 
     @property
     def question(self) -> str:
@@ -55,30 +62,35 @@ def recall(one: Measured) -> Interval | None:
     return above(one, "hit_nll", "hits") if sum(hits) else None
 
 
-def line(mine: Measured, field: Sequence[Measured]) -> Line:
+def line(mine: Measured, others: Sequence[Measured]) -> Line:
     """Compare one method with the field at one budget. Rows that failed or were refused say nothing."""
     if mine.error:
         return Line(mine, {})
-    there = [each for each in field if not each.error]
-    level = [each for each in there if _alike(mine, each)]
-    found = {each.method: _difference(mine, each) for each in level}
+    there = [each for each in others if not each.error]
+    less = {each.method for each in there if _costs_no_more(each, mine)}
+    more = {each.method for each in there if _costs_no_more(mine, each)}
+    level = [each for each in there if each.method in less & more]
+    uneven = [each for each in there if each.method in less ^ more]
+    beyond = tuple(each.method for each in there if each.method not in less | more)
+    return Line(mine, _differences(mine, level), _differences(mine, uneven), frozenset(less - more), beyond)
+
+
+def _costs_no_more(one: Measured, other: Measured) -> bool:
+    """Return whether a method holds no more bytes than another, to 2 %, and leaves out as much of attention, to .02."""
+    return one.held <= (1 + EQUAL) * other.held and one.left_out >= other.left_out - EQUAL
+
+
+def _differences(mine: Measured, others: Sequence[Measured]) -> dict[str, Difference]:
+    """Return the paired difference to each, told after Holm over all of them."""
+    found: dict[str, tuple[Interval, float]] = {}
+    for other in others:
+        both = (*sums(mine.cell, "nll", "tokens"), *sums(other.cell, "nll", "tokens"))
+        found[other.method] = ratio_difference(*both), ratio_difference_p(*both)
     adjusted = holm({name: p for name, (_, p) in found.items()})
-    differences = {
+    return {
         name: Difference(name, interval, adjusted[name], _deviation(interval), lower=True)
         for name, (interval, _) in found.items()
     }
-    return Line(mine, differences, tuple(each.method for each in there if each not in level))
-
-
-def _alike(one: Measured, other: Measured) -> bool:
-    """Return whether two methods cost as much: in bytes held, to 2 %, and in attention left out, to .02."""
-    least = min(one.held, other.held)
-    return abs(one.held - other.held) <= EQUAL * least and abs(one.left_out - other.left_out) <= EQUAL
-
-
-def _difference(one: Measured, other: Measured) -> tuple[Interval, float]:
-    both = (*sums(one.cell, "nll", "tokens"), *sums(other.cell, "nll", "tokens"))
-    return ratio_difference(*both), ratio_difference_p(*both)
 
 
 def _deviation(interval: Interval) -> float:
@@ -118,7 +130,7 @@ class MethodCard:
         if mine.error:
             return {"budget": each.question, "loss above dense": "no number", "recall": None, "KV kB held": None,
                     "left out": None, "rank": "-", "best of the field": "-"}  # fmt: skip
-        told = f"{self.marked(best.other)} ({with_interval(best.interval, '+.3f')})" if best else "-"
+        told = f"{self.marked(best.other)} {signed(best.interval, '.3f')}" if best else "-"
         return {
             "budget": each.question, "loss above dense": each.above, "recall": recall(mine),
             "KV kB held": mine.held / 1000, "left out": mine.left_out, "rank": each.rank or "-",
@@ -140,7 +152,8 @@ class MethodCard:
     def text(self, width: int = 118) -> str:
         """Return the screen: a table, how to read it, the verdicts."""
         head = f"card of {self.name} (methods, protocol {VERSION}; {self.setting})"
-        table = render(Table("card", tuple(self.row(each) for each in self.lines), FORMATS), width)
+        rows = ({key: value for key, value in self.row(each).items() if key in SCREEN} for each in self.lines)
+        table = render(Table("card", tuple(rows), FORMATS), width)
         wrapped = [part for each in self.legend() for part in textwrap.wrap(each, width, subsequent_indent="  ")]
         verdicts = [textwrap.fill(told, width, initial_indent="- ", subsequent_indent="  ") for told in self.verdicts()]
         return "\n".join([head, "", table, "", *wrapped, "", *verdicts])
@@ -149,9 +162,9 @@ class MethodCard:
         note = f"; {DAGGER} records that ship with assay, computed on another machine" if self.lent else ""
         told = (
             "loss above dense: nats per token more than dense attention, with its 95 % interval (bootstrap over "
-            "documents, paired); recall: the same of tokens that could be looked up in the context; left out: the "
-            "share of attention that is not computed; rank: the places it may have among methods of this budget that "
-            f"hold and leave out as much (to {EQUAL:.0%}){note}"
+            "documents, paired); recall: the same of tokens that could be looked up in the context; KV kB held: keys "
+            "and values of a sequence; rank: the places it may have among methods of this budget that cost as much: as "
+            f"many bytes held, and as much of attention left out, to {EQUAL:.0%}{note}"
         )
         return [told, *self.comparable()]
 
@@ -176,10 +189,7 @@ class MethodCard:
             slots = f"{each.mine.slots} keys of a prefix of {each.mine.cell.options['context'] // 2} tokens"
         if each.mine.error:
             return f"with {slots}: no number, {each.mine.error}"
-        told = [f"with {slots} {_loses(each.above)}", *each.beside()]
-        if each.beyond:
-            told.append(f"not compared with {len(each.beyond)} that hold or leave out other amounts")
-        return "; ".join(told)
+        return "; ".join([f"with {slots} {_loses(each.above)}", *each.beside(), *_all_the_same(each)])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -192,6 +202,15 @@ class MethodCard:
             "questions": {each.question: _line_json(each) for each in self.lines},
             "verdicts": self.verdicts(),
         }
+
+
+def _all_the_same(each: Line) -> list[str]:
+    """Say whom it beats although it costs less, and who beats it although they cost less."""
+    by_loss = sorted(each.uneven.values(), key=lambda one: -one.behind)
+    beaten = [one.other for one in by_loss if one.standing == "above" and one.other not in each.cheaper]
+    beating = [one.other for one in by_loss if one.standing == "below" and one.other in each.cheaper]
+    told = [f"loses more than {named(beating)} at a higher cost"] if beating else []
+    return [*told, f"loses less than {named(beaten)} at a lower cost"] if beaten else told
 
 
 def _loses(interval: Interval) -> str:
@@ -224,5 +243,9 @@ def _line_json(each: Line) -> dict[str, Any]:
         "perplexity": found["perplexity"],
         "rank": each.rank,
         "differences": {name: asdict(one) | {"standing": one.standing} for name, one in each.differences.items()},
+        "at_another_cost": {
+            name: asdict(one) | {"standing": one.standing, "costs": "less" if name in each.cheaper else "more"}
+            for name, one in each.uneven.items()
+        },
         "not_compared": list(each.beyond),
     }

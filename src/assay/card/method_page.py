@@ -112,7 +112,7 @@ def _row(card: MethodCard, each: Line, one: Measured) -> dict[str, Value]:
     keys: Sequence[str] = ("loss above dense", "recall", "KV kB held", "left out", "difference", "p (Holm)")
     if one.error:
         return {**found, **dict.fromkeys(keys), "loss above dense": "no number"}
-    told = each.differences.get(one.method)
+    told = each.differences.get(one.method) or each.uneven.get(one.method)
     difference, p = (told.interval, told.p) if told else (None, None)
     values: tuple[Value, ...] = (above(one), recall(one), one.held / 1000, one.left_out, difference, p)
     return {**found, **dict(zip(keys, values, strict=True))}

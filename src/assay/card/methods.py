@@ -48,9 +48,12 @@ def field_of(preset: str) -> list[str]:
     return [label for word in words if (label := attention.parse(word).label) != DENSE]
 
 
-def study_of(preset: str, word: str) -> Study:
-    """Return the study that asks one method, and dense attention."""
-    given: dict[str, Any] = {"methods": [word], "datasets": [studies["perplexity"].presets[preset]["datasets"][0]]}
+def study_of(preset: str, word: str, text: str | None = None) -> Study:
+    """Return the study that asks one method, and dense attention, on the preset's first text or on another."""
+    given: dict[str, Any] = {
+        "methods": [word],
+        "datasets": [text or studies["perplexity"].presets[preset]["datasets"][0]],
+    }
     if not counts_in_cache(attention.parse(word)):
         given["positions"] = "absolute"
     return configure(studies["perplexity"], preset, given)
@@ -137,11 +140,7 @@ class Runner:
 
     def ships(self, word: str) -> list[Record]:
         """Return the records of a method that ship, with dense attention's; none unless all do."""
-        for numerics in _numerics(self.shipped.values()):
-            ids = [replace(run, numerics=numerics).id for run in self.runs(word)]
-            if all(each in self.shipped for each in ids):
-                return [self.shipped[each] for each in ids]
-        return []
+        return _whole(self.runs(word), self.shipped)
 
     def field(self) -> list[str]:
         """Return the methods whose records ship."""
@@ -165,22 +164,32 @@ class Runner:
         return {word: _measured(word, records, lent=word in lent) for word, records in every.items()}
 
 
-def ship(out: Path, folder: Path) -> int:
-    """Write the records of both presets that a store has as those that ship; return how many planned runs it lacks.
+def ship(folder: Path, *stores: Path) -> list[str]:
+    """Write the records of both presets that some stores have as those that ship, of every method and text that is
+    whole on one kind of device; return what is not.
 
-    python -c "from assay.card.methods import ship; print(ship('STORE', 'src/assay/shipped'))"
+    python -c "from assay.card.methods import ship; print(ship('src/assay/shipped', 'STORE'))"
     """
-    there = {record.run.id: record for record in Store(out).records("perplexity") if record.status == "done"}
-    kept, lacking = dict[str, Record](), 0
+    there = {each.run.id: each for out in stores for each in Store(out).records("perplexity") if each.status == "done"}
+    kept, lacking = dict[str, Record](), []
     for preset in (ONLINE, PREFIX):
-        planned = make_plan(configure(studies["perplexity"], preset, {}), {}, Numerics()).runs
-        for run in planned:
-            ids = [replace(run, numerics=numerics).id for numerics in _numerics(there.values())]
-            found = [replace(there[each], artifacts=()) for each in ids if each in there]
-            kept |= {record.run.id: record for record in found}
-            lacking += not found
+        for text in studies["perplexity"].presets[preset]["datasets"]:
+            for word in field_of(preset):
+                runs = make_plan(study_of(preset, word, text), {}, Numerics()).runs
+                found = _whole(runs, there)
+                kept |= {record.run.id: replace(record, artifacts=()) for record in found}
+                lacking += [] if found else [f"{preset} {text} {word}"]
     shipped.write(Path(folder) / f"{SHIPPED}.jsonl.gz", kept.values())
     return lacking
+
+
+def _whole(runs: Sequence[Run], there: Mapping[str, Record]) -> list[Record]:
+    """Return the records of all these runs, as one kind of device computed them; none unless all are there."""
+    for numerics in _numerics(there.values()):
+        ids = [replace(run, numerics=numerics).id for run in runs]
+        if all(each in there for each in ids):
+            return [there[each] for each in ids]
+    return []
 
 
 def _numerics(records: Iterable[Record]) -> list[Numerics]:
