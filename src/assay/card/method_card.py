@@ -152,7 +152,9 @@ class MethodCard:
     def text(self, width: int = 118) -> str:
         """Return the screen: a table, how to read it, the verdicts."""
         head = f"card of {self.name} (methods, protocol {VERSION}; {self.setting})"
-        rows = ({key: value for key, value in self.row(each).items() if key in SCREEN} for each in self.lines)
+        rows = [{key: value for key, value in self.row(each).items() if key in SCREEN} for each in self.lines]
+        for row in rows:  # its interval is on the page
+            row["recall"] = row["recall"].mean if isinstance(row["recall"], Interval) else None
         table = render(Table("card", tuple(rows), FORMATS), width)
         wrapped = [part for each in self.legend() for part in textwrap.wrap(each, width, subsequent_indent="  ")]
         verdicts = [textwrap.fill(told, width, initial_indent="- ", subsequent_indent="  ") for told in self.verdicts()]

@@ -88,7 +88,8 @@ def _standings(
     rows = []
     for method, whole in sorted(found.items(), key=lambda item: item[1].mean):
         mine = method == card.name
-        apart = mine or (method in each.differences and each.differences[method].standing != "level")
+        told = each.differences.get(method) or each.uneven.get(method)
+        apart = mine or (told is not None and told.standing != "level")
         look = {"label": card.marked(method), "colour": MINE if mine else MUTED, "apart": apart}
         rows.append({**look, "y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)})
     if rows:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -194,3 +195,10 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, toy: Path, cli: C
     )  # fmt: skip
     code, out, err = cli("card", *words)
     assert code == 2 and not out and said in err and err.count("\n") == 1, err
+
+
+def test_the_page_shows_the_records_that_ship(script: Callable[[str], ModuleType]) -> None:
+    made = script("docs/methods_card.py")
+    page = made.PAGE.read_text(encoding="utf-8")
+    assert made.placed(page) == page, "run python docs/methods_card.py"
+    assert len(re.findall(r"^\| `[a-z]", made.table("methods"), re.MULTILINE)) >= 15
