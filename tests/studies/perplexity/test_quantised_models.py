@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
-from assay.data.language_model import load_model
+from assay.data.language_model import fingerprint, load_model
 from assay.data.quantised import PACKAGES
 from assay.models.causal_lm import sparse
 
@@ -151,3 +151,79 @@ def test_eight_bits_of_bitsandbytes_run(tiny: Path, tmp_path: Path) -> None:
     assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.int8  # type: ignore[union-attr, index]
     with torch.no_grad(), sparse(model, "h2o", slots=8):
         assert model(IDS, use_cache=False).logits.isfinite().all()
+
+
+PARTS = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+@pytest.fixture
+def gguf_file(tiny: Path, tmp_path: Path) -> Path:
+    """The tiny model in llama.cpp's format, with its names and its order of rotary channels."""
+    import gguf
+
+    from assay.data.language_model import load_tokenizer
+
+    model, tokens = load_model(str(tiny)), load_tokenizer(str(tiny))
+    config: Any = model.config
+    out = gguf.GGUFWriter(str(tmp_path / "tiny.gguf"), "llama")
+    out.add_context_length(config.max_position_embeddings)
+    out.add_embedding_length(config.hidden_size)
+    out.add_block_count(config.num_hidden_layers)
+    out.add_feed_forward_length(config.intermediate_size)
+    out.add_head_count(config.num_attention_heads)
+    out.add_head_count_kv(config.num_key_value_heads)
+    out.add_layer_norm_rms_eps(config.rms_norm_eps)
+    out.add_rope_dimension_count(config.head_dim)
+    out.add_rope_freq_base(10000.0)
+    out.add_vocab_size(config.vocab_size)
+    out.add_tokenizer_model("gpt2")
+    out.add_token_list([*tokens.convert_ids_to_tokens(list(range(len(tokens) - 1))), "aa"])
+    out.add_token_merges(["a a"])  # at least one, whose result is a token
+    out.add_bos_token_id(0)
+    for name, weight in model.state_dict().items():
+        stem = name.removesuffix(".weight")
+        if stem in WHOLE:
+            out.add_tensor(f"{WHOLE[stem]}.weight", weight.numpy())
+            continue
+        _, _, layer, part = stem.split(".", 3)
+        heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(PARTS[part])
+        if heads:
+            weight = weight.reshape(heads, 2, -1, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
+        out.add_tensor(f"blk.{layer}.{PARTS[part]}.weight", weight.contiguous().numpy())
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return tmp_path / "tiny.gguf"
+
+
+def test_a_gguf_file_is_the_model_that_was_written_into_it(
+    gguf_file: Path, tiny: Path, text: Path, tmp_path: Path, cli: Cli
+) -> None:
+    with torch.no_grad():
+        one, other = (load_model(str(path))(IDS, use_cache=False).logits for path in (gguf_file, tiny))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    before = fingerprint(str(gguf_file))
+    words = [
+        "--methods",
+        "h2o",
+        "--budgets",
+        "8",
+        "--no-sparsity-sweep",
+        "--context-lengths",
+        "32",
+        "--max-samples",
+        "4",
+    ]
+    place = ["--executor", "serial", "--device", "cpu", "--quiet", "--out", str(tmp_path / "out")]
+    code, out, err = cli("perplexity", "--model", str(gguf_file), "--datasets", str(text), *words, *place)
+    assert code == 0 and "h2o" in out and "de-quantizing" not in err, err
+    gguf_file.write_bytes(b"no model")
+    assert fingerprint(str(gguf_file)) != before, "another file is another run"
+    code, out, err = cli("perplexity", "--model", str(gguf_file), "--datasets", str(text), *words, *place)
+    assert code == 2 and "GGUF" in err and err.count("\n") == 1, err

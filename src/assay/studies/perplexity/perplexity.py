@@ -76,7 +76,7 @@ class Perplexity(Study):
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
     model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
-    """A causal language model: its name on the hub, its folder, or smollm2-135m, which needs no hub."""
+    """A causal language model: its name on the hub, its folder, a GGUF file, or smollm2-135m, which needs no hub."""
     revision: str | None = None
     """Revision of a model on the hub."""
     sparsity_levels: tuple[float, ...] = (0.0, 0.9)
