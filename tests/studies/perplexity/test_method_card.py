@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from assay.card import methods
+from assay.card import method_card, methods
 from assay.core import shipped
 from assay.core.run import Numerics, Record
 from assay.studies.perplexity.perplexity import Perplexity
@@ -124,7 +125,32 @@ def test_shipped_rows_are_not_ranked_where_dense_attention_differs(toy: Path, cl
     card = json.loads(out)[0]
     assert not card["dense"]["agree"] and card["dense"]["gap"] == pytest.approx(0.002, rel=1e-3)
     assert all(line["rank"] == "" and not line["differences"] for line in card["questions"].values())
-    assert "not ranked against shipped records" in cli("card", "loudest.py", *HERE)[1]
+    assert "not ranked against shipped records" in (toy / "results/card/loudest.html").read_text()
+
+
+def test_methods_are_ranked_at_equal_cost_and_told_where_one_costs_less_and_loses_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cost is bytes held and attention left out; who holds less and leaves out less is no comparison."""
+    monkeypatch.setattr(method_card, "sums", lambda cell, *keys: [cell[key] for key in keys])
+
+    def measured(name: str, loss: float, held: float, left_out: float) -> Any:
+        cell = {
+            "tokens": [10.0] * 24,
+            "nll": [10 * loss + 0.1 * (n % 5) + 0.01 * (n % 7) * len(name) for n in range(24)],
+        }
+        return SimpleNamespace(method=name, error="", held=held, left_out=left_out, cell=cell)
+
+    others = [
+        measured("level", 2.0, 1010, 0.81), measured("cheap", 2.5, 500, 0.8),
+        measured("cheap_and_worse", 4.0, 500, 0.9),
+        measured("dear", 3.5, 2000, 0.8), measured("dear_and_better", 1.0, 1000, 0.5), measured("odd", 1.0, 500, 0.5),
+    ]  # fmt: skip
+    found = method_card.line(measured("mine", 3.0, 1000, 0.8), others)
+    assert set(found.differences) == {"level"} and found.rank == "2 of 2" and found.beyond == ("odd",)
+    assert found.cheaper == {"cheap", "cheap_and_worse"}
+    told = ["loses more than cheap at a higher cost", "loses less than dear at a lower cost"]
+    assert method_card._all_the_same(found) == told
 
 
 def test_a_method_whose_records_ship_is_computed_nowhere(toy: Path, cli: Cli) -> None:
