@@ -114,7 +114,7 @@ def test_a_card_of_a_gpu_is_verified_where_there_is_none(
 ) -> None:
     """Made here with --device cpu, so that its reader has the same numbers; the tier is one of a GPU."""
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
-    monkeypatch.setattr("assay.command.card._check", lambda words: None)  # promises are tried elsewhere
+    monkeypatch.setattr("assay.command.card._check", lambda *words: None)  # promises are tried elsewhere
     monkeypatch.chdir(tmp_path)
     Path("twin.py").write_text(TWIN)
     code, _, err = cli("card", "submit", "twin.py", "packed", "--vs", "gru", "--executor", "serial", "--device", "cpu")

@@ -334,3 +334,15 @@ def test_a_model_loaded_first_leaves_device_contexts_whole(tmp_path):
     load_model(str(tmp_path))
     with torch.device("meta"):
         assert torch.linspace(0, 1, 4).is_meta
+
+
+def test_eviction_works_where_gradients_are_on_and_they_go_through(llama):
+    """As a user calls it, and as one would train through a cache: which keys leave is not differentiated."""
+    ids = tokens()
+    expected = logits(llama, ids, "h2o", slots=16)
+    embedded = llama.get_input_embeddings()(ids).detach().requires_grad_()
+    with sparse(llama, "h2o", slots=16):
+        found = llama(inputs_embeds=embedded, use_cache=False).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    found.square().mean().backward()
+    assert embedded.grad.abs().sum() > 0

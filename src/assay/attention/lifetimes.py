@@ -46,6 +46,7 @@ def lifetimes(
     return slots.last[..., : layer.time]
 
 
+@torch.no_grad()  # which key leaves has no gradient, and the steps work in place
 def replay(
     lanes: Sequence[tuple[Evict, Limit]],
     layer: Layer,

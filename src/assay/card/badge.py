@@ -1,17 +1,16 @@
-"""A card as an SVG badge for a README: the mixer's name, and its place in every question that could be ranked."""
+"""A card as an SVG badge for a README: the name, and the place in every question that could be ranked."""
 
+from collections.abc import Mapping
 from xml.sax.saxutils import escape
-
-from assay.card.card import Card
 
 HEIGHT, PADDING, LETTER = 20, 6, 6.6
 """Pixels; the width of a letter is that of the widest common one at 11 px, so that no text is cut."""
 
 
-def badge(card: Card) -> str:
-    """Return the badge: `assay card | mine: recall 2-5 of 18, parity not ranked`."""
-    ranks = [f"{each.answer.question.name} {each.rank or 'not ranked'}" for each in card.lines]
-    left, right = "assay card", f"{card.mixer}: {', '.join(ranks)}"
+def badge(name: str, ranks: Mapping[str, str]) -> str:
+    """Return the badge: `assay card | mine: recall 2-5 of 18, parity not ranked`; `ranks` are by question."""
+    told = [f"{question} {rank or 'not ranked'}" for question, rank in ranks.items()]
+    left, right = "assay card", f"{name}: {', '.join(told)}"
     widths = [round(len(text) * LETTER) + 2 * PADDING for text in (left, right)]
     whole = sum(widths)
     label = escape(f"{left}: {right}", {'"': "&quot;"})

@@ -41,6 +41,15 @@ class Card:
         "question", "score", "floor", "ceiling", "rank", "rate", "best of the field",
     )  # fmt: skip
 
+    @property
+    def name(self) -> str:
+        return self.mixer
+
+    @property
+    def ranks(self) -> dict[str, str]:
+        """The places it may have, by question."""
+        return {each.answer.question.name: each.rank for each in self.lines}
+
     def row(self, line: Line) -> dict[str, Any]:
         """The line of a question, as a table shows it."""
         best, name = line.best, line.answer.question.name
@@ -51,7 +60,7 @@ class Card:
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
             "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
-            "best of the field": f"{self.marked(best.other, name)} {_signed(best.interval)}" if best else "-",
+            "best of the field": f"{self.marked(best.other, name)} {signed(best.interval)}" if best else "-",
         }
 
     def marked(self, mixer: str, question: str = "") -> str:
@@ -190,9 +199,10 @@ class Card:
         return said
 
 
-def _signed(interval: Interval) -> str:
+def signed(interval: Interval, form: str = ".2f") -> str:
+    """A difference in brackets: `(-0.27 ±0.18)`."""
     half = (interval.high - interval.low) / 2 if interval.high is not None and interval.low is not None else 0.0
-    return f"({interval.mean:+.2f} ±{half:.2f})"
+    return f"({interval.mean:+{form}} ±{half:{form}})"
 
 
 def _line_json(line: Line) -> dict[str, Any]:

@@ -33,16 +33,16 @@ SEEDS = 100
 
 @dataclass(frozen=True)
 class Difference:
-    """The mixer's score less another's, or a later card's less an earlier one's."""
+    """The score less another's, or a later card's less an earlier one's."""
 
     other: str
-    """The other mixer, or the question of two cards."""
+    """The other mixer or method, or the question of two cards."""
     interval: Interval
     """Not adjusted: how large the difference may be."""
     p: float
     """Adjusted over the field (Holm)."""
     deviation: float
-    """Between seeds, of the test."""
+    """Of the test: between seeds, or of documents."""
     lower: bool = False
     """Whether a smaller score is better."""
 
@@ -52,21 +52,16 @@ class Difference:
             return "level"
         return "above" if (self.interval.mean > 0) is not self.lower else "below"
 
+    @property
+    def behind(self) -> float:
+        """By how much the score is worse than the other's."""
+        return self.interval.mean if self.lower else -self.interval.mean
 
-@dataclass(frozen=True)
-class Line:
-    """One question on the card."""
 
-    answer: Answer
-    bounds: Bounds
-    interval: Interval
-    deviation: float
-    """Between seeds, pooled over all mixers that were compared, with so many degrees of `freedom`."""
-    freedom: int
+class Compared:
+    """A line of a card, of whatever kind: its place among those that it is compared with, by its differences."""
+
     differences: Mapping[str, Difference]
-    verdict: str
-    certified: bool
-    """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
 
     @property
     def rank(self) -> str:
@@ -80,8 +75,30 @@ class Line:
     @property
     def best(self) -> Difference | None:
         """The difference to the best of the field."""
-        loss = self.answer.question.loss
-        return min(self.differences.values(), key=lambda each: -loss(each.interval.mean), default=None)
+        return max(self.differences.values(), key=lambda each: each.behind, default=None)
+
+    def beside(self) -> list[str]:
+        """Say who is told apart and who is not, the best first: `better than a, b`, `not told apart from c`."""
+        best_first = sorted(self.differences.values(), key=lambda each: -each.behind)
+        standings: dict[str, Standing] = {"better than": "above", "worse than": "below", "not told apart from": "level"}
+        found = {word: [one.other for one in best_first if one.standing == kind] for word, kind in standings.items()}
+        return [f"{word} {named(names)}" for word, names in found.items() if names]
+
+
+@dataclass(frozen=True)
+class Line(Compared):
+    """One question on the card."""
+
+    answer: Answer
+    bounds: Bounds
+    interval: Interval
+    deviation: float
+    """Between seeds, pooled over all mixers that were compared, with so many degrees of `freedom`."""
+    freedom: int
+    differences: Mapping[str, Difference]
+    verdict: str
+    certified: bool
+    """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
 
     @property
     def seeds_to_tell(self) -> int | None:
@@ -203,12 +220,7 @@ def in_words(lines: Sequence[Line]) -> list[str]:
     """Return the verdicts as sentences: what it does, what it does not, and beside whom."""
     found = []
     for each in lines:
-        best_first = sorted(each.differences.values(), key=lambda one: -each.answer.question.loss(one.interval.mean))
-        beside = {
-            word: [one.other for one in best_first if one.standing == standing]
-            for word, standing in (("better than", "above"), ("worse than", "below"), ("not told apart from", "level"))
-        }
-        told = [f"{word} {named(names)}" for word, names in beside.items() if names]
+        told = each.beside()
         if (seeds := each.seeds_to_tell) and each.best:
             more = seeds - len(each.answer.scores)
             told.append(

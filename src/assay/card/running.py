@@ -1,6 +1,6 @@
 """Turns trials of the battery into runs of the study icl, and computes those that are neither stored nor shipped."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from assay.core.errors import UserError
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record, Run
 from assay.core.store import Store
+from assay.core.study import Study
 from assay.mixers import mixers
 from assay.studies import studies
 
@@ -28,6 +29,31 @@ def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
     return replace(execution, backend=tier.backend if same else "torch")
 
 
+Show = Callable[[Session], Sequence[Record]]
+"""Is given each session before it is computed, and computes it."""
+
+
+def obtained(
+    study: Study, runs: Iterable[Run], execution: Execution, show: Show, there: Mapping[str, Record]
+) -> dict[str, Record]:
+    """Return the record of every run by its id: from `there`, the store, or computed now."""
+    plan = Plan(study, tuple(dict.fromkeys(runs)))
+    session = Session.of(plan, execution)
+    session = replace(session, todo=[run for run in session.todo if run.id not in there])
+    here = {record.run.id: record for record in (*session.stored, *(show(session) if session.todo else ()))}
+    found = {**here, **there}
+    if lost := [run.label for run in plan.runs if run.id not in found]:
+        raise UserError(f"the card has no number for {lost[0]}: it was not computed. Repeat the command to resume.")
+    return found
+
+
+def stored(study: Study, runs: Iterable[Run], execution: Execution) -> dict[str, Record]:
+    """Return the records of those runs that are stored and would not be computed again, by id."""
+    plan = Plan(study, tuple(runs))
+    found, _ = plan.split(Store(execution.out), retry=execution.retry, force=execution.force)
+    return {record.run.id: record for record in found}
+
+
 def reader(tier: Tier) -> "Runner":
     """Return a runner that finds the records of a tier that ship, whatever devices this machine has."""
     there = shipped.records(f"card.{tier.name}")
@@ -37,11 +63,11 @@ def reader(tier: Tier) -> "Runner":
 
 @dataclass(frozen=True)
 class Runner:
-    """Computes the trials of a tier. `show` is given each session before it is computed, and computes it."""
+    """Computes the trials of a tier."""
 
     tier: Tier
     execution: Execution
-    show: Callable[[Session], Sequence[Record]]
+    show: Show
     own: bool = False
     """Whether shipped records are left out and everything is trained here."""
     as_computed: Numerics | None = None
@@ -58,14 +84,9 @@ class Runner:
             trial for trial in trials if not self.own and (not trial.mixer or self.ships(trial.mixer, trial.question))
         }
         there = {runs[trial].id: self.shipped[runs[trial].id] for trial in lent if runs[trial].id in self.shipped}
-        plan = Plan(studies["icl"](), tuple(dict.fromkeys(runs.values())))
-        session = Session.of(plan, self.execution)
-        session = replace(session, todo=[run for run in session.todo if run.id not in there])
-        found = {record.run.id: record for record in (*session.stored, *(self.show(session) if session.todo else ()))}
-        if lost := [run.label for run in plan.runs if run.id not in found and run.id not in there]:
-            raise UserError(f"the card has no number for {lost[0]}: it was not computed. Repeat the command to resume.")
+        found = obtained(studies["icl"](), runs.values(), self.execution, self.show, there)
         self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
-        return {trial: there.get(run.id) or found[run.id] for trial, run in runs.items()}
+        return {trial: found[run.id] for trial, run in runs.items()}
 
     @cached_property
     def shipped(self) -> Mapping[str, Record]:
@@ -110,9 +131,7 @@ class Runner:
 
     def _stored(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
         runs = {trial: self.run_of(trial) for trial in trials}
-        plan = Plan(studies["icl"](), tuple(runs.values()))
-        stored, _ = plan.split(Store(self.execution.out), retry=self.execution.retry, force=self.execution.force)
-        found = {record.run.id: record for record in stored}
+        found = stored(studies["icl"](), runs.values(), self.execution)
         return {trial: found[run.id] for trial, run in runs.items() if run.id in found}
 
     def field(self) -> dict[str, list[str]]:

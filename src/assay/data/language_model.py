@@ -2,12 +2,15 @@
 
 smollm2-135m                           needs no hub (data.smollm2)
 a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`
+a GGUF file                            llama.cpp's format, unpacked by transformers
 """
 
 import hashlib
+import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +23,11 @@ from assay.core.errors import UserError
 from assay.core.files import is_there, read_file
 from assay.data import hub, smollm2
 from assay.data.packages import sha256
+from assay.data.quantised import check_quantised, hush, quantisation_of
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
+GGUF = ".gguf"
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
 NO_CODE = {"trust_remote_code": False}
 """Passed at every loading: otherwise transformers asks on the terminal, and `yes |` would run a model's own code."""
@@ -49,33 +54,76 @@ def load_model(
     if dtype != "auto" and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}.")
     wanted = DTYPES.get(dtype, torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32)
-    with quiet(name):
+    if quantisation_of(load_config(name, revision=revision)):
+        return _quantised(name, wanted, device, revision)
+    with quiet(name), without_bars(name):
         model = transformers().AutoModelForCausalLM.from_pretrained(
-            where(name), dtype=wanted, revision=revision, **NO_CODE
+            where(name), dtype=wanted, revision=revision, **packed(name), **NO_CODE
         )
     return model.to(device).eval()
 
 
+def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revision: str | None) -> nn.Module:
+    """Load a quantised model as it is, on its device at once: packed weights cannot be moved by every method."""
+    check_loads(name, revision=revision)
+    placed = {"device_map": {"": str(device)}, "output_loading_info": True}
+    hush()
+    with quiet(name):
+        model, told = transformers().AutoModelForCausalLM.from_pretrained(
+            where(name), dtype=dtype, revision=revision, **placed, **packed(name), **NO_CODE
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise UserError(
+            f"the model '{name}' lacks {len(missing)} of its weights, such as {missing[0]}: it was not written by the "
+            "method that its quantization_config names."
+        )
+    return model.eval()
+
+
+def check_loads(name: str, *, revision: str | None = None) -> None:
+    """Raise UserError where a model is quantised by a method that is unknown here, or whose package is missing."""
+    if method := quantisation_of(load_config(name, revision=revision)):
+        check_quantised(name, method)
+
+
 def outline(name: str, *, revision: str | None = None) -> nn.Module:
     """Return a model's modules without weights, from its config: their names are known before any weights are read."""
-    library = transformers()
+    library, config = transformers(), load_config(name, revision=revision)
     with quiet(name), torch.device("meta"):
-        config = library.AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
         found: nn.Module = library.AutoModelForCausalLM.from_config(config, **NO_CODE)
     return found
 
 
 def load_config(name: str, *, revision: str | None = None) -> Any:
     """Return the config of a model's architecture."""
+    if is_gguf(name):
+        return deepcopy(_unpacked_config(name, fingerprint(name)))
     with quiet(name):
         return transformers().AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
+
+
+@lru_cache(maxsize=4)
+def _unpacked_config(name: str, content: str | None) -> Any:
+    """Read the config of a GGUF file once: the vocabulary is read with it, which takes ten seconds."""
+    with quiet(name):
+        return transformers().AutoConfig.from_pretrained(where(name), **packed(name), **NO_CODE)
+
+
+@contextmanager
+def without_bars(name: str) -> Iterator[None]:
+    """Keep the bar off the terminal that is drawn while a GGUF file is unpacked."""
+    if not is_gguf(name):
+        yield
+        return
+    with redirect_stderr(io.StringIO()):
+        yield
 
 
 def is_here(name: str, *, revision: str | None = None) -> bool:
     """Return whether its config can be read without fetching anything: from a folder or a cache."""
     if name in KNOWN_WITHOUT_THE_HUB:
         return smollm2.is_converted()
-    if is_there(name, folder=True):
+    if is_there(name, folder=True) or is_gguf(name):
         return True
     try:
         from huggingface_hub import try_to_load_from_cache
@@ -124,17 +172,31 @@ def sizes(name: str, content: str | None, revision: str | None = None) -> Sizes:
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
     with quiet(name):
-        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision, **NO_CODE)
+        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision, **packed(name), **NO_CODE)
 
 
 def where(name: str) -> str:
-    """Return the folder, for models that come without the hub."""
-    return str(KNOWN_WITHOUT_THE_HUB[name]()) if name in KNOWN_WITHOUT_THE_HUB else name
+    """Return the folder, for models that come without the hub and for GGUF files."""
+    if name in KNOWN_WITHOUT_THE_HUB:
+        return str(KNOWN_WITHOUT_THE_HUB[name]())
+    return str(Path(name).parent) if is_gguf(name) else name
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether it is a file of llama.cpp's format, whose weights are unpacked when it is loaded."""
+    return name.endswith(GGUF) and is_there(name)
+
+
+def packed(name: str) -> dict[str, str]:
+    """Return the argument that names a GGUF file inside its folder; none for other models."""
+    return {"gguf_file": Path(name).name} if is_gguf(name) else {}
 
 
 def fingerprint(name: str) -> str | None:
-    """Return the hash of a folder's config, tokenizer and weights; None for a name on the hub, which identifies one
-    model."""
+    """Return the hash of a folder's config, tokenizer and weights, or of a GGUF file; None for a name on the hub, which
+    identifies one model."""
+    if is_gguf(name):
+        return sha256(Path(name))
     folder = Path(name)
     if name in KNOWN_WITHOUT_THE_HUB or not is_there(folder, folder=True):
         return None
@@ -154,13 +216,17 @@ def quiet(name: str) -> Iterator[None]:
     try:
         with hub.silent():
             yield
+    except ImportError as error:  # of a package that reads its weights or its tokenizer
+        said = " ".join(str(error).split())
+        raise UserError(f"cannot load the model '{name}': {said}") from None
     except (OSError, ValueError) as error:
         if "trust_remote_code" in str(error):
             raise UserError(
                 f"cannot load the model '{name}': it comes with Python code of its own, which assay never runs. Choose "
                 "a model whose architecture is in transformers."
             ) from None
-        missing = "there is no such folder here, and the hub" if not is_there(name, folder=True) else "it"
+        here = is_there(name, folder=True) or is_gguf(name)
+        missing = "it" if here else "there is no such folder here, and the hub"
         raise UserError(
             f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "
             f"Without the hub there is `{smollm2.NAME}` (assay perplexity --quick-test --offline)."

@@ -58,7 +58,10 @@ def sources() -> dict[str, Source]:
         ),
         _embedded(PYDOC, "Python's language reference: assay perplexity --datasets pydoc", "0.5 MB", "Python (PSF)"),
         _embedded(
-            SPEECHES, "42 speeches: assay icl task:text", "2.0 MB", "State of the Union, 1790-2026 (public domain)"
+            SPEECHES,
+            "42 speeches: assay icl task:text, assay perplexity --datasets speeches",
+            "2.0 MB",
+            "State of the Union, 1790-2026 (public domain)",
         ),
         Source(
             name=library.NAME,

@@ -22,7 +22,7 @@ from assay.studies.perplexity import (
     run_benchmark,
 )
 from assay.studies.perplexity.document import documents_of
-from assay.studies.perplexity.figures import _letters
+from assay.studies.perplexity.figures import _letters, _letters_of_bytes
 from assay.studies.perplexity.perplexity import Perplexity
 
 
@@ -123,6 +123,31 @@ def test_letters_compare_methods_of_one_realised_sparsity_alone():
     assert groups(h2o=(3.0, 0.90), cab=(3.5, 0.918)) == {"h2o": "a", "cab": "b"}
     chain = groups(x=(3.0, 0.90), y=(3.0, 0.915), z=(3.5, 0.93))
     assert chain == {"x": "a at 0.90", "y": "a at 0.90", "z": None}, "no two of a group lie further apart than 0.02"
+
+
+def test_letters_of_bytes_compare_methods_that_hold_as_much_whatever_their_budget():
+    """At 32 slots h2o holds 32 and a selection everything; duo asked for 40 slots holds as much as h2o."""
+
+    def entry(name, loss, budget, held):
+        clusters = {str(number): loss + 0.1 * (number % 7) for number in range(30)}
+        return {
+            **{"cluster_losses": clusters, "cluster_tokens": dict.fromkeys(clusters, 10.0), "clusters": 30},
+            **{"records": [name], "perplexity": 9.0, "cross_entropy": loss, "realised_sparsity": 0.8},
+            **{"context_length": 64, "nominal_sparsity": None, "budget": budget, "num_tokens": 300},
+            **{"kv_bytes_resident": held},
+        }
+
+    given = {"h2o": (3.0, 32, 1000), "duo": (3.5, 40, 985), "oracle": (2.0, 32, 2000), "tova": (3.0, 32, 1000)}
+    methods = {
+        name: {"title": name, "sparsity_sweep": {}, "budget_sweep": {str(numbers[1]): entry(name, *numbers)}}
+        for name, numbers in given.items()
+    }
+    document = {"results": {"text": methods}}
+    found, by_budget = (of(document, ("budget_sweep",)) for of in (_letters_of_bytes, _letters))
+    assert {name: found.get(("text", name, name)) for name in given} == {
+        "h2o": "a", "tova": "a", "duo": "b", "oracle": None,
+    }  # fmt: skip
+    assert by_budget["text", "oracle", "oracle"] == "a" and ("text", "duo", "duo") not in by_budget, "at one budget"
 
 
 def test_a_budget_below_four_blocks_is_said_in_place_of_a_number(results):

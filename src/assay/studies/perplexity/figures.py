@@ -40,6 +40,7 @@ COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Key CE", lambda entry: entry.get("key_cross_entropy"), ".3f"),
     ("Bits/byte", "bits_per_byte", ".4f"),
     ("KV kB", lambda entry: _kilo(entry["kv_bytes_resident"]), ".1f"),
+    (f"KV kB{GROUP}", "by_bytes", ""),
     ("KV kB/token", lambda entry: _kilo(entry["kv_bytes_read_per_token"]), ".1f"),
     ("Pass tokens/s", "pass_tokens_per_second", ".0f"),
 )
@@ -51,11 +52,11 @@ FORMATS = {title: form for title, _, form in COLUMNS if form}
 def table_3(document: Mapping[str, Any], *, everything: bool = False) -> list[dict[str, Any]]:
     """Return a line per cell of the sweeps over sparsities and budgets, failed or not; `everything`: every context."""
     sweeps = SWEEPS if everything else FIXED
-    groups = _letters(document, sweeps)
+    groups, by_bytes = _letters(document, sweeps), _letters_of_bytes(document, sweeps)
     lines = list[dict[str, Any]]()
     for dataset, title, _, entry in entries(document, *sweeps):
-        group = groups.get((dataset, title, *entry["records"]))
-        known = {**entry, "dataset": dataset, "title": title, "group": group}
+        key = (dataset, title, *entry["records"])
+        known = {**entry, "dataset": dataset, "title": title, "group": groups.get(key), "by_bytes": by_bytes.get(key)}
         lines.append({name: known[of] if isinstance(of, str) else of(known) for name, of, _ in COLUMNS})
     order = list(dict.fromkeys(line["Method"] for line in lines))
     lines.sort(key=lambda line: (line["Dataset"], line["Context"], order.index(line["Method"]), line["Sparsity"]))
@@ -151,29 +152,54 @@ def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[s
     """Assign letters within a text, context and budget, among methods of one realised sparsity: those that share one do
     not differ significantly (paired bootstrap, Holm). Where a budget has several realised sparsities, the letter says
     of which it is: `a at 0.81` and `a at 0.91` are no comparison."""
-    budgets: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
-    for dataset, title, _, entry in entries(document, *sweeps):
-        if entry["perplexity"] is not None and entry["clusters"] >= LEAST and entry["realised_sparsity"] > 0:
-            place = dataset, entry["context_length"], entry["nominal_sparsity"], entry["budget"]
-            budgets.setdefault(place, {})[(dataset, title, *entry["records"])] = entry
     found: dict[tuple[str, ...], str] = {}
-    for cells in budgets.values():
+    for cells in _compared(document, sweeps, "context_length", "nominal_sparsity", "budget"):
         groups = alike(cells)
         for group in groups:
-            by_name = {str(number): cells[key] for number, key in enumerate(group)}
-            means = {name: {0: -entry["cross_entropy"]} for name, entry in by_name.items()}
-            shared = letters(means, p_of=partial(p_of_difference, by_name)) if len(by_name) > 1 else {}
             at = f" at {cells[group[0]]['realised_sparsity']:.2f}" if len(groups) > 1 else ""
-            found |= {key: shared[str(number)] + at for number, key in enumerate(group) if shared}
+            found |= {key: shared + at for key, shared in _shared(cells, group).items()}
     return found
 
 
-def alike(cells: Mapping[tuple[str, ...], Entry]) -> list[list[tuple[str, ...]]]:
-    """Group the cells of a budget by realised sparsity, so that no two of a group lie further apart than EQUAL."""
+def _letters_of_bytes(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
+    """Assign letters within a text and context among methods that hold as many bytes, whatever the budget they were
+    given: at one budget a method that selects holds everything, and one that shares slots out may hold less."""
+    found: dict[tuple[str, ...], str] = {}
+    for cells in _compared(document, sweeps, "context_length", "num_tokens"):
+        for group in alike(cells, "kv_bytes_resident", relative=True):
+            found |= _shared(cells, group)
+    return found
+
+
+def _compared(document: Mapping[str, Any], sweeps: Sequence[str], *shared: str) -> list[dict[tuple[str, ...], Entry]]:
+    """The cells with a loss and enough clusters, together where they are of one text and `shared` values."""
+    found: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
+    for dataset, title, _, entry in entries(document, *sweeps):
+        if entry["perplexity"] is not None and entry["clusters"] >= LEAST and entry["realised_sparsity"] > 0:
+            place = dataset, *(entry[key] for key in shared)
+            found.setdefault(place, {})[(dataset, title, *entry["records"])] = entry
+    return list(found.values())
+
+
+def _shared(cells: Mapping[tuple[str, ...], Entry], group: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """The letters of a group; none where a cell is alone."""
+    if len(group) < 2:
+        return {}
+    by_name = {str(number): cells[key] for number, key in enumerate(group)}
+    means = {name: {0: -entry["cross_entropy"]} for name, entry in by_name.items()}
+    found = letters(means, p_of=partial(p_of_difference, by_name))
+    return {key: found[str(number)] for number, key in enumerate(group)}
+
+
+def alike(
+    cells: Mapping[tuple[str, ...], Entry], by: str = "realised_sparsity", *, relative: bool = False
+) -> list[list[tuple[str, ...]]]:
+    """Group cells by realised sparsity, or by another number, so that no two of a group lie further apart than EQUAL,
+    or than that share of the least."""
     groups: list[list[tuple[str, ...]]] = []
-    for key in sorted(cells, key=lambda key: cells[key]["realised_sparsity"]):
-        least = cells[groups[-1][0]]["realised_sparsity"] if groups else None
-        if least is not None and cells[key]["realised_sparsity"] - least <= EQUAL:
+    for key in sorted(cells, key=lambda key: cells[key][by]):
+        least = cells[groups[-1][0]][by] if groups else None
+        if least is not None and cells[key][by] - least <= (EQUAL * least if relative else EQUAL):
             groups[-1].append(key)
         else:
             groups.append([key])

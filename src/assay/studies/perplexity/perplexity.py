@@ -76,7 +76,7 @@ class Perplexity(Study):
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
     model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
-    """A causal language model: its name on the hub, its folder, or smollm2-135m, which needs no hub."""
+    """A causal language model: its name on the hub, its folder, a GGUF file, or smollm2-135m, which needs no hub."""
     revision: str | None = None
     """Revision of a model on the hub."""
     sparsity_levels: tuple[float, ...] = (0.0, 0.9)
@@ -263,7 +263,7 @@ class Perplexity(Study):
         return {
             "method": method,
             "budget": {"sparsity": 0.0, "slots": None} if method.name == "dense" else vars(budget),
-            "positions": self.positions if _moves(method) else "absolute",
+            "positions": self.positions if counts_in_cache(method) else "absolute",
             "protocol": protocol,
             "chunk": self.chunk if protocol == "chunked" else 1,
             # Until it was so, sinks were hidden by the window of a model that has one: another number, another id.
@@ -272,13 +272,14 @@ class Perplexity(Study):
 
     def _slides(self, method: Method) -> bool:
         """Return whether sinks could be hidden by a sliding window of the model's own."""
-        return _moves(method) and isinstance(method, Pattern) and bool(method.when_hidden) and may_slide(self.model)
+        hides = isinstance(method, Pattern) and bool(method.when_hidden)
+        return hides and counts_in_cache(method) and may_slide(self.model)
 
     def _check_heard(self) -> None:
         """Raise for a flag that no method takes; where only some take it, the others' rows say so."""
         methods = self.chosen()
         named = ", ".join(method.label for method in methods)
-        if self.positions == "cache" and not any(map(_moves, methods)):
+        if self.positions == "cache" and not any(map(counts_in_cache, methods)):
             raise UserError(f"--positions cache is for streaming_llm and window: it means nothing to {named}.")
         if self.protocol == "chunked" and not any(isinstance(method, Evict) for method in methods):
             raise UserError(f"--protocol chunked is for methods that evict, such as h2o: it means nothing to {named}.")
@@ -343,7 +344,7 @@ class Perplexity(Study):
         report(records, out, **head, sweeps=self.sweeps(), verbose=self.verbose)
 
 
-def _moves(method: Method) -> bool:
+def counts_in_cache(method: Method) -> bool:
     """Return whether the method can count positions inside its cache."""
     return isinstance(method, Pattern) and method.cache(1 << 20) is not None
 

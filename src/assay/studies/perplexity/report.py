@@ -37,7 +37,8 @@ NOTE = (
     "dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: loss at the "
     "last token of a rare bigram seen before in the window. Key CE: loss of the tokens that a long context makes "
     "likelier (--key-tokens). KV kB: keys and values held when the last token attends, per sequence, and read per "
-    "token. Pass tokens/s: of all methods of one forward pass."
+    f"token; letters there compare the losses of methods that hold as many bytes, to {EQUAL:.0%}, whatever their "
+    "budget. Pass tokens/s: of all methods of one forward pass."
 )
 LEAD_NOTE = (
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "

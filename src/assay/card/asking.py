@@ -1,0 +1,69 @@
+"""What a command wants of a card, and what makes one: mixers and attention methods have a battery each behind this."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from assay.card.running import Show
+from assay.core.run import Record
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The flags of `assay card`."""
+
+    show: Show
+    vs: Sequence[str] = ()
+    """The field, as words; none: everything whose records ship."""
+    own: bool = False
+    """Whether the field is computed here, whatever ships."""
+    stored: bool = False
+    """Whether nothing is computed."""
+    budget: float | None = None
+    """Seconds."""
+    tier: str | None = None
+    placing: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `Execution` that were given."""
+
+
+class Shown(Protocol):
+    """A card, of whatever kind."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ranks(self) -> Mapping[str, str]:
+        """The places it may have, by question; empty where it is not ranked."""
+
+    def text(self, width: int = 118) -> str:
+        """Return the screen."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class Battery(Protocol):
+    """Asks its questions of some plug-ins and of the field beside them."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was left out, and why."""
+
+    @property
+    def out(self) -> Path: ...
+
+    def plan(self) -> list[str]:
+        """Say what would be computed, and about how long it takes here."""
+
+    def made(self) -> Sequence[Shown]:
+        """Compute what is missing, and return a card for each of the plug-ins."""
+
+    def page(self, card: Any, files: Mapping[str, str]) -> str:
+        """Return the page of one of these cards as HTML; `files` are shown whole."""
+
+    def records(self) -> Sequence[Record]:
+        """Return what the cards rest on, once they are made."""
+
+    def ships_as(self) -> str:
+        """Return the name of the file in which its records ship."""

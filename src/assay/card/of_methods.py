@@ -1,0 +1,152 @@
+"""The battery of attention methods, from the flags of a command: which budgets are asked, and who stands beside."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assay.api import Execution, Session
+from assay.attention import attention
+from assay.card.asking import Wish
+from assay.card.method_card import MethodCard, line
+from assay.card.method_page import page
+from assay.card.methods import (
+    BASELINES,
+    DENSE,
+    SHIPPED,
+    Agreement,
+    Measured,
+    Runner,
+    agreement,
+    protocol_of,
+    study_of,
+)
+from assay.core.convert import construct
+from assay.core.errors import UserError
+from assay.core.plan import Plan
+from assay.core.run import Record
+
+
+def battery_of(wish: Wish, mine: Sequence[str]) -> "MethodBattery":
+    if wish.tier:
+        raise UserError(f"--tier {wish.tier} is for mixers: attention methods have one battery. Leave it out.")
+    if wish.budget is not None:
+        raise UserError(
+            "--budget is for mixers: all budgets of an attention method ride in one forward pass. Leave it out."
+        )
+    if DENSE in mine:
+        raise UserError("dense attention is what methods are compared with: give another one.")
+    execution = construct(Execution, dict(wish.placing), what="assay card")
+    asked = []
+    for preset, words in _by_protocol(mine).items():
+        runner = Runner(preset, execution, wish.show, own=wish.own)
+        beside = [word for word in _field(wish, runner) if word not in words]
+        asked.append(Asked(runner, words, beside))
+    found = MethodBattery(mine, tuple(asked), execution.out)
+    return found.of_what_is_there() if wish.stored else found
+
+
+def _by_protocol(words: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for word in words:
+        found.setdefault(protocol_of(word), []).append(word)
+    return found
+
+
+def _field(wish: Wish, runner: Runner) -> list[str]:
+    """Return the methods beside: those asked for, or all whose records ship; where none do, or everything is to be
+    computed here, a few baselines."""
+    if wish.vs:
+        return list(dict.fromkeys(attention.parse(word).label for word in wish.vs))
+    return runner.field() or [attention.parse(word).label for word in BASELINES[runner.preset]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The methods of one protocol, and those beside."""
+
+    runner: Runner
+    mine: Sequence[str]
+    field: Sequence[str]
+
+
+@dataclass(frozen=True)
+class MethodBattery:
+    """Three budgets of a language model, asked of attention methods."""
+
+    mine: Sequence[str]
+    asked: Sequence[Asked]
+    out: Path
+    notes: Sequence[str] = ()
+
+    def made(self) -> list[MethodCard]:
+        found = {card.name: card for asked in self.asked for card in _cards(asked)}
+        return [found[word] for word in self.mine]
+
+    def page(self, card: MethodCard, files: Mapping[str, str]) -> str:
+        return page(card, files)
+
+    def records(self) -> list[Record]:
+        return list({record.run.id: record for asked in self.asked for record in asked.runner.used.values()}.values())
+
+    def ships_as(self) -> str:
+        return SHIPPED
+
+    def of_what_is_there(self) -> "MethodBattery":
+        """Keep the methods beside whose records are stored or ship; the methods asked for need all of theirs."""
+        kept, out = [], []
+        for asked in self.asked:
+            if lacking := [word for word in asked.mine if asked.runner.missing([word])]:
+                raise UserError(f"the records of {', '.join(lacking)} are not all here: leave --stored out to compute.")
+            out += [word for word in asked.field if asked.runner.missing([word])]
+            kept.append(replace(asked, field=[word for word in asked.field if word not in out]))
+        told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
+        return replace(self, asked=tuple(kept), notes=told)
+
+    def plan(self) -> list[str]:
+        """Say what would be computed here, and beside whom."""
+        found = []
+        for asked in self.asked:
+            words, runner = [*asked.mine, *asked.field], asked.runner
+            ships = [word for word in asked.field if runner.ships(word)]
+            here = [word for word in asked.field if word not in ships]
+            beside = [f"{len(ships)} methods whose records ship"] * bool(ships)
+            beside += [f"{', '.join(here)}, computed here too"] * bool(here)
+            missing = runner.missing(words)
+            study = study_of(runner.preset, asked.mine[0])
+            planned = Session.of(Plan(study, tuple(missing)), runner.execution).describe() if missing else "none to run"
+            slots = ", ".join(str(run) for run in dict.fromkeys(_slots(runner, asked.mine[0])))
+            found.append(
+                f"for {', '.join(asked.mine)}: {slots} slots, as lanes of one pass; next to "
+                f"{' and '.join(beside) or 'nobody'}; {planned}"
+            )
+        return found
+
+
+def _slots(runner: Runner, word: str) -> list[int]:
+    return [run.options["budget"]["slots"] for run in runner.runs(word) if run.options["budget"]["slots"]]
+
+
+def _cards(asked: Asked) -> list[MethodCard]:
+    """Judge each method next to all others of its protocol."""
+    measured = asked.runner.measured([*asked.mine, *asked.field])
+    agreed = _agreement([one for own in measured.values() for one in own])
+    apart = agreed is not None and not agreed.holds
+    cards, records = [], list(asked.runner.used.values())
+    for word in asked.mine:
+        others = {name: own for name, own in measured.items() if name != word}
+        by_slots: dict[int, list[Measured]] = {}
+        for own in others.values():
+            for one in own:
+                by_slots.setdefault(one.slots, []).append(one)
+        lines = [
+            line(mine, [one for one in by_slots.get(mine.slots, ()) if not apart or one.lent is mine.lent])
+            for mine in measured[word]
+        ]
+        cards.append(MethodCard(word, asked.runner.preset, lines, by_slots, agreed, records))
+    return cards
+
+
+def _agreement(found: Sequence[Measured]) -> Agreement | None:
+    """Compare dense attention of here with the shipped one, where there are both."""
+    here, there = (next((one.dense for one in found if one.lent is lent), None) for lent in (False, True))
+    return None if here is None or there is None else agreement(here, there)

@@ -1,0 +1,141 @@
+"""The battery of mixers, from the flags of a command: which questions are asked, and of which mixers beside."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assay.card import protocol
+from assay.card.asking import Wish
+from assay.card.battery import Asked, Trial
+from assay.card.card import Card
+from assay.card.cost import Expected, expected
+from assay.card.making import made
+from assay.card.page import page
+from assay.card.running import Runner, placed, reader
+from assay.core.errors import UserError
+from assay.core.estimate import duration
+from assay.core.run import Record
+from assay.mixers import mixers
+from assay.train.device import activate, numerics_for
+
+
+def runner_of(wish: Wish) -> Runner:
+    tier = protocol.TIERS[wish.tier or "smoke"]
+    if wish.stored and "device" not in wish.placing and numerics_for("auto").device != tier.device:
+        # Records of another kind of device can be read here, though none can be computed.
+        return replace(reader(tier), execution=placed(tier, {**wish.placing, "device": "auto"}))
+    return Runner(tier, placed(tier, wish.placing), wish.show, own=wish.own)
+
+
+def field_of(wish: Wish, mine: Sequence[str], runner: Runner) -> dict[str, list[str]]:
+    """Return the mixers beside it, question by question: those asked for, or all whose records ship for this kind of
+    device; where none do, the anchors, which are trained here."""
+    given = dict.fromkeys(mixers.parse(word).label for word in wish.vs)
+    ships = {} if given or runner.own else runner.field()
+    found = {q.name: given or ships.get(q.name) or protocol.ANCHORS for q in runner.tier.questions}
+    return {name: [word for word in words if word not in mine] for name, words in found.items()}
+
+
+def battery_of(wish: Wish, mine: Sequence[str]) -> "MixerBattery":
+    runner = runner_of(wish)
+    read = f"records of tier {runner.tier.name} are of a {runner.tier.device} device: nothing is timed here"
+    found = MixerBattery(mine, runner, field_of(wish, mine, runner), notes=[read] if runner.as_computed else [])
+    if wish.stored:
+        found = found.of_what_is_there()
+    return found if wish.budget is None else found.within(wish.budget)
+
+
+@dataclass(frozen=True)
+class MixerBattery:
+    """The questions of a tier, asked of mixers."""
+
+    mine: Sequence[str]
+    runner: Runner
+    field: Asked
+    notes: Sequence[str] = ()
+    _found: dict[Trial, Record] = dataclasses.field(default_factory=dict)
+
+    @property
+    def out(self) -> Path:
+        return self.runner.execution.out
+
+    def made(self) -> list[Card]:
+        elsewhere = self.runner.there if self.runner.as_computed else None
+        cards, records = made(self.mine, self.field, self.runner, elsewhere)
+        self._found.update(records)
+        return cards
+
+    def page(self, card: Card, files: Mapping[str, str]) -> str:
+        return page(card, self._found, files)
+
+    def records(self) -> list[Record]:
+        return list(self._found.values())
+
+    def ships_as(self) -> str:
+        return f"card.{self.runner.tier.name}"
+
+    def of_what_is_there(self) -> "MixerBattery":
+        """Keep the questions of which every record is stored or ships, and the mixers beside that have theirs."""
+        tier = self.runner.tier
+
+        def whole(mixer: str, question: str) -> bool:
+            return not self.runner.known(mixer, question)[1]
+
+        kept = tuple(q for q in tier.questions if all(whole(mixer, q.name) for mixer in self.mine))
+        if not kept:
+            raise UserError(f"no question has all its records for {', '.join(self.mine)}: leave --stored out to train.")
+        out = [q.name for q in tier.questions if q not in kept]
+        told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
+        beside = {q.name: [mixer for mixer in self.field[q.name] if whole(mixer, q.name)] for q in kept}
+        runner = replace(self.runner, tier=replace(tier, questions=kept))
+        return replace(self, runner=runner, field=beside, notes=[*self.notes, *told])
+
+    def within(self, budget: float) -> "MixerBattery":
+        """Leave out the last questions of a tier until the rest is expected to fit, at least one."""
+        took = self._expected()
+        tier, left = self.runner.tier, budget
+        for place, question in enumerate(tier.questions):
+            left -= took[question.name].most
+            if left < 0 and place:
+                kept, out = tier.questions[:place], [each.name for each in tier.questions[place:]]
+                told = f"left out, to stay within the budget: {', '.join(out)}"
+                runner = replace(self.runner, tier=replace(tier, questions=kept))
+                return replace(self, runner=runner, notes=[*self.notes, told])
+        return self
+
+    def plan(self) -> list[str]:
+        """Say what would be run: the rounds of every question, and about how long they take here."""
+        tier, took, found = self.runner.tier, self._expected(), []
+        for question in tier.questions:
+            told, beside = took[question.name], self.field[question.name]
+            ships = [word for word in beside if not self.runner.own and self.runner.ships(word, question.name)]
+            trained = [word for word in beside if word not in ships]
+            next_to = [f"{len(ships)} mixers whose records ship"] * bool(ships)
+            next_to += [f"{', '.join(trained)}, trained here too"] * bool(trained)
+            found.append(
+                f"{question.name}: {len(question.rates)} rates, then the winner with {len(tier.seeds)} seeds, "
+                f"{question.steps} steps; {duration(told.least)} to {duration(told.most)}; next to "
+                f"{' and '.join(next_to) or 'nobody'}"
+            )
+        least, most = (sum(getattr(each, end) for each in took.values()) for end in ("least", "most"))
+        return [*found, f"for {', '.join(self.mine)}: {duration(least)} to {duration(most)} in all; {tier.says}"]
+
+    def _expected(self) -> dict[str, Expected]:
+        """Return the seconds that each question will take here, from a few training steps, over the workers there are:
+        of every mixer that is asked, and only for runs that are neither stored nor shipped."""
+        runner, found = self.runner, dict[str, list[Expected]]()
+        with activate(runner.numerics) as device:
+            at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
+            for q in runner.tier.questions:
+                states = {mixer: runner.known(mixer, q.name) for mixer in (*self.mine, *self.field[q.name])}
+                found[q.name] = [
+                    expected(runner.tier, q, mixer, device, known, missing)
+                    for mixer, (known, missing) in states.items()
+                    if missing
+                ]
+        return {
+            name: Expected(sum(each.least for each in told) / at_once, sum(each.most for each in told) / at_once)
+            for name, told in found.items()
+        }
