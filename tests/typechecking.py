@@ -39,12 +39,12 @@ def form(value: Any, depth: int = 8, *, exact: bool = False) -> Any:
     Literal asks for the value itself: then the form of a number or a word is `exact`."""
     kind = type(value)
     way = _WAYS.get(kind) or _way(kind)
-    if not depth or way == "unknown":
-        raise Unknown
     if way == "value":
         return (kind, value) if exact else kind
     if way == "tensor":
         return kind, value.dtype, value.shape
+    if not depth or way == "unknown":
+        raise Unknown
     if way == "iterator":
         return kind
     if way == "type":
@@ -94,8 +94,9 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
         return _plain(fn, typechecker=typechecker)
     given, read = local(), partial(form, exact="Literal" in hints)
     # Most often `self`: what is not annotated is not checked.
-    first = next(iter(inspect.signature(fn).parameters.values()), None)
-    annotated = int(first is not None and first.annotation is first.empty and first.kind in _BY_POSITION)
+    taken = list(inspect.signature(fn).parameters.values())
+    annotated = int(bool(taken) and taken[0].annotation is inspect.Parameter.empty and taken[0].kind in _BY_POSITION)
+    alone = len(taken) == annotated
 
     def body(*args: Any, **kwargs: Any) -> Any:
         return given.__dict__.pop("result") if "result" in given.__dict__ else fn(*args, **kwargs)
@@ -111,7 +112,12 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
         if torch.compiler.is_compiling():
             return checked(*args, **kwargs)
         try:
-            key = read(args[annotated:]), tuple([(name, read(value)) for name, value in kwargs.items()])
+            if alone:
+                key = None
+            elif kwargs:
+                key = read(args[annotated:]), tuple([(name, read(value)) for name, value in kwargs.items()])
+            else:
+                key = read(args[annotated:])
         except Unknown:
             return checked(*args, **kwargs)
         if key not in passed:
