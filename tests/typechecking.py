@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from threading import local
 from types import FunctionType
 from typing import Any, get_args
@@ -101,16 +101,23 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
     def body(*args: Any, **kwargs: Any) -> Any:
         return given.__dict__.pop("result") if "result" in given.__dict__ else fn(*args, **kwargs)
 
-    # The names in annotations are looked up among the globals of the function.
-    shown = wraps(fn)(FunctionType(body.__code__, fn.__globals__, fn.__name__, None, body.__closure__))
-    checked = _plain(shown, typechecker=typechecker)
+    @cache
+    def made() -> Any:
+        """The checked function, at its first call: a process calls a part of all functions, and each takes a
+        millisecond. The names in annotations are looked up among the globals of the function."""
+        shown = wraps(fn)(FunctionType(body.__code__, fn.__globals__, fn.__name__, None, body.__closure__))
+        return _plain(shown, typechecker=typechecker)
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        return made()(*args, **kwargs)
+
     passed = dict[Any, set[Any]]()
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if torch.compiler.is_compiling():
-            return checked(*args, **kwargs)
+        if torch.compiler.is_compiling():  # no compiler can trace a check; what is compiled also runs as it is
+            return fn(*args, **kwargs)
         try:
             if alone:
                 key = None
