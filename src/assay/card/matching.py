@@ -1,6 +1,7 @@
 """Matches models in parameters: the state mixer of each is as wide as brings its layers to one size."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from assay.core.convert import construct
@@ -17,5 +18,10 @@ def matched(task: str, model: Mapping[str, Any], layer_params: int) -> str:
     has more, it is as narrow as it can be, and the card says that the model is not matched."""
     told = construct(SequenceModel, {**model, "layer_params": layer_params}, what="the card's model")
     multiple = ALIGNED if told.model_dim >= NARROW else 1
-    fitted, _ = told.nearest(tasks.parse(task).shape().length, multiple)
-    return str(fitted.state_mixer.label)
+    return str(_nearest(told, tasks.parse(task).shape().length, multiple).state_mixer.label)
+
+
+@lru_cache(maxsize=256)
+def _nearest(model: SequenceModel, length: int, multiple: int) -> SequenceModel:
+    """Count the parameters once for all rates and seeds of a question."""
+    return model.nearest(length, multiple)[0]
