@@ -57,7 +57,7 @@ class _Counter(TorchDispatchMode):
     """Counts with torch's own formulas what its FlopCounterMode counts, which imports torch's compiler first."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     @classmethod
