@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --no-warn-script-location --root-user-action=ignore
 # One thread per process: small tensors on many threads cost more than they gain, and tests run two at a time.
 export OMP_NUM_THREADS := 1
+# Bytecode is kept, whatever the shell says: without it every process of the tests compiles the tree again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-full lint bench peers drill docs site picture notebooks setup clean
 

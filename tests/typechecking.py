@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from threading import local
 from types import FunctionType
 from typing import Any, get_args
@@ -34,29 +34,49 @@ class Unknown(Exception):
     """Whether a value fits its annotation may depend on more than its form."""
 
 
-def form(value: Any, depth: int = 8) -> Any:
-    """Everything about a value that an annotation can ask for: values of one form all pass a check, or none does."""
-    if not depth:
-        raise Unknown
-    kind, below = type(value), partial(form, depth=depth - 1)
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
+def form(value: Any, depth: int = 8, *, exact: bool = False) -> Any:
+    """Everything about a value that an annotation can ask for: values of one form all pass a check, or none does. A
+    Literal asks for the value itself: then the form of a number or a word is `exact`."""
+    kind = type(value)
+    way = _WAYS.get(kind) or _way(kind)
+    if way == "value":
+        return (kind, value) if exact else kind
+    if way == "tensor":
         return kind, value.dtype, value.shape
-    if kind in _PLAIN or hasattr(kind, "__next__"):
-        return kind
-    if isinstance(value, type):
-        return kind, value
-    if isinstance(value, tuple | list) and len(value) <= 16:
-        return kind, tuple(map(below, value))
-    if kind is dict and len(value) <= 16:
-        return kind, tuple((below(key), below(item)) for key, item in value.items())
-    if hasattr(kind, "__iter__") or hasattr(kind, "__contains__") or hasattr(value, "dtype"):
+    if not depth or way == "unknown":
         raise Unknown
-    return kind
+    if way == "iterator":
+        return kind
+    if way == "type":
+        return kind, value
+    if way == "object":
+        if hasattr(value, "dtype"):
+            raise Unknown
+        return kind
+    if len(value) > 16:
+        raise Unknown
+    items = value if way == "items" else [part for pair in value.items() for part in pair]
+    return kind, tuple([form(item, depth - 1, exact=exact) for item in items])
 
 
-_PLAIN = frozenset({int, float, bool, str, type(None)})
+_WAYS: dict[type, str] = dict.fromkeys((int, float, bool, str, type(None)), "value")
+"""How the form of a value is read, by its class: found once, since it is asked for at every call."""
+_WAYS |= {torch.Tensor: "tensor", torch.nn.Parameter: "tensor", dict: "dict"}
 
 
+def _way(kind: type) -> str:
+    if hasattr(kind, "__next__"):
+        found = "iterator"
+    elif issubclass(kind, type):
+        found = "type"
+    elif issubclass(kind, tuple | list):
+        found = "items"
+    else:
+        found = "unknown" if hasattr(kind, "__iter__") or hasattr(kind, "__contains__") else "object"
+    return _WAYS.setdefault(kind, found)
+
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _plain = decorator.jaxtyped
 _nothing = object()
 
@@ -65,30 +85,46 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
     """`jaxtyped`, for which a call whose arguments and result have the forms of one that passed has passed as well.
 
     A check takes a tenth of a millisecond, more than most of the calls it checks: it was more than half of the time of
-    some tests. Annotations that look at a value, a Literal or a size in braces, are checked each time.
+    some tests. Annotations with a size in braces, which look into a value, are checked each time.
     """
     if fn is _nothing:
         return partial(remembering, typechecker=typechecker)
     hints = " ".join(map(str, getattr(fn, "__annotations__", {}).values()))
-    if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or "Literal" in hints or "{" in hints:
+    if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or "{" in hints:
         return _plain(fn, typechecker=typechecker)
-    given = local()
+    given, read = local(), partial(form, exact="Literal" in hints)
+    # Most often `self`: what is not annotated is not checked.
+    taken = list(inspect.signature(fn).parameters.values())
+    annotated = int(bool(taken) and taken[0].annotation is inspect.Parameter.empty and taken[0].kind in _BY_POSITION)
+    alone = len(taken) == annotated
 
     def body(*args: Any, **kwargs: Any) -> Any:
         return given.__dict__.pop("result") if "result" in given.__dict__ else fn(*args, **kwargs)
 
-    # The names in annotations are looked up among the globals of the function.
-    shown = wraps(fn)(FunctionType(body.__code__, fn.__globals__, fn.__name__, None, body.__closure__))
-    checked = _plain(shown, typechecker=typechecker)
+    @cache
+    def made() -> Any:
+        """The checked function, at its first call: a process calls a part of all functions, and each takes a
+        millisecond. The names in annotations are looked up among the globals of the function."""
+        shown = wraps(fn)(FunctionType(body.__code__, fn.__globals__, fn.__name__, None, body.__closure__))
+        return _plain(shown, typechecker=typechecker)
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        return made()(*args, **kwargs)
+
     passed = dict[Any, set[Any]]()
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if torch.compiler.is_compiling():
-            return checked(*args, **kwargs)
+        if torch.compiler.is_compiling():  # no compiler can trace a check; what is compiled also runs as it is
+            return fn(*args, **kwargs)
         try:
-            key = form(args), tuple((name, form(value)) for name, value in kwargs.items())
+            if alone:
+                key = None
+            elif kwargs:
+                key = read(args[annotated:]), tuple([(name, read(value)) for name, value in kwargs.items()])
+            else:
+                key = read(args[annotated:])
         except Unknown:
             return checked(*args, **kwargs)
         if key not in passed:
@@ -96,7 +132,7 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
             passed[key] = set()
         else:
             result = fn(*args, **kwargs)
-            if _known(result, passed[key]):
+            if _known(result, passed[key], read):
                 return result
             given.result = result
             try:
@@ -104,7 +140,7 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
             finally:
                 given.__dict__.pop("result", None)
         try:
-            passed[key].add(form(result))
+            passed[key].add(read(result))
         except Unknown:
             passed.pop(key)
         return result
@@ -112,9 +148,9 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
     return call
 
 
-def _known(result: Any, forms: set[Any]) -> bool:
+def _known(result: Any, forms: set[Any], read: Callable[[Any], Any]) -> bool:
     try:
-        return form(result) in forms
+        return read(result) in forms
     except Unknown:
         return False
 

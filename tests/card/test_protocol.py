@@ -95,6 +95,7 @@ def short(question: Question) -> Question:
 def test_the_standard_battery_runs_on_a_cpu_where_asked_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
+    monkeypatch.setattr(cost, "LENGTH", 16)
     monkeypatch.setattr(cost, "REPEATS", 1)
     tier = replace(STANDARD, seeds=(0,), questions=tuple(map(short, STANDARD.questions)))
     monkeypatch.setattr(protocol, "TIERS", {"standard": tier})
@@ -115,6 +116,8 @@ def test_a_card_of_a_gpu_is_verified_where_there_is_none(
     """Made here with --device cpu, so that its reader has the same numbers; the tier is one of a GPU."""
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
     monkeypatch.setattr("assay.command.card._check", lambda *words: None)  # promises are tried elsewhere
+    monkeypatch.setattr(cost, "LENGTH", 16)
+    monkeypatch.setattr(cost, "REPEATS", 1)
     monkeypatch.chdir(tmp_path)
     Path("twin.py").write_text(TWIN)
     code, _, err = cli("card", "submit", "twin.py", "packed", "--vs", "gru", "--executor", "serial", "--device", "cpu")

@@ -17,8 +17,12 @@ from portable import MIXERS
 @pytest.mark.parametrize("promise", promises("mixers"), ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("conv", [0, 4])
 @pytest.mark.parametrize("name", MIXERS)
-def test_mixer_keeps(name: str, conv: int, promise) -> None:
-    promise(dataclasses.replace(mixers[name](), conv=conv))
+def test_mixer_keeps(name: str, conv: int, promise, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = mixers[name]()
+    if bool(conv) != bool(published.conv):
+        # A convolution carries a few tokens, and ends before the scan whose chunks the long sequences are for.
+        monkeypatch.setattr(contract, "LENGTHS", (contract.SHORT,))
+    promise(dataclasses.replace(published, conv=conv))
 
 
 def test_the_mixers_published_with_a_short_convolution_have_it_by_default() -> None:

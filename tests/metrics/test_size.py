@@ -1,11 +1,14 @@
 """Sizes against counts by hand."""
 
 import copy
+import subprocess
 import sys
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from assay.encoders import encoders
 from assay.metrics.size import flops_per_token, parameters
@@ -73,6 +76,34 @@ def test_flops_per_token_counts_products_as_two(module, by_hand, dtype):
 )
 def test_the_encoders_cost_what_their_formulas_say(word, by_hand):
     assert flops_per_token(encoders.parse(word).build(32, 24, 32), 32, 24) == by_hand / 32
+
+
+@pytest.mark.parametrize("word", ["attention", "delta_net", "hyena", "mamba2", "sparse_attention"])
+def test_operations_are_those_that_torch_counts(word):
+    module, x = mixers.parse(word).build(32, 40).eval(), torch.zeros(1, 40, 32)
+    with scan.as_written(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module(x)
+    assert flops_per_token(module, 40, 32) == counter.get_total_flops() / 40 > 0
+
+
+def test_a_large_module_is_counted_by_its_shapes_as_a_small_one_is(monkeypatch):
+    module = nn.Sequential(nn.Linear(16, 1024), nn.ReLU(), nn.Linear(1024, 16))
+    seen = []
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: seen.append(x.device.type) or x)
+    assert flops_per_token(module, 8, 16) == flops_per_token(module, 10_000, 16) == 4 * 16 * 1024
+    assert seen == ["cpu", "meta"]
+
+
+def test_a_short_count_leaves_torch_s_compiler_alone():
+    """Importing it takes longer than a short run, in every worker."""
+    code = """
+import sys
+from assay.metrics.size import flops_per_token
+from assay.mixers import mixers
+assert flops_per_token(mixers["delta_net"]().build(32, 40), 40, 32) > 0
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 def test_counting_leaves_the_module_as_it_was():

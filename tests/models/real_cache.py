@@ -111,9 +111,8 @@ def logits_in_cache(model, ids, *, sinks, slots):
             h, attn = block.input_layernorm(x), block.self_attn
             q = attn.q_proj(h).view(heads, d)
             cache.append((attn.k_proj(h).view(kv_heads, d), attn.v_proj(h).view(kv_heads, d)))
-            keys = torch.stack([turned(key, place, frequencies) for place, (key, _) in enumerate(cache)])
-            values = torch.stack([value for _, value in cache])
-            mixed = []
+            keys, values = (torch.stack(kept) for kept in zip(*cache, strict=True))
+            keys, mixed = turned(keys, torch.arange(len(cache))[:, None, None], frequencies), []
             for head in range(heads):
                 shared = head // (heads // kv_heads)
                 query = turned(q[head], len(cache) - 1, frequencies)
@@ -141,12 +140,12 @@ def logits_in_sliding_cache(model, ids, *, sinks, slots):
         frequencies = theta ** (-torch.arange(0, d, 2) / d)
         cache.append((key[0, :, 0], value[0, :, 0]))
         window = config.sliding_window if kind == "sliding_attention" else len(cache)
-        seen = [(place, *kept) for place, kept in enumerate(cache) if len(cache) - 1 - place < window]
+        keys, values = (torch.stack(kept[-window:]) for kept in zip(*cache, strict=True))
+        keys = turned(keys, torch.arange(len(cache))[-window:, None, None], frequencies)
         mixed, group = [], query.shape[1] // key.shape[1]
         for head in range(query.shape[1]):
             q = turned(query[0, head, 0], len(cache) - 1, frequencies)
-            scores = torch.stack([turned(k[head // group], place, frequencies) @ q for place, k, _ in seen]) * scaling
-            mixed.append(scores.softmax(0) @ torch.stack([v[head // group] for *_, v in seen]))
+            mixed.append((keys[:, head // group] @ q * scaling).softmax(0) @ values[:, head // group])
         if len(cache) > slots:
             del cache[sinks]
         return torch.stack(mixed)[None, None], None

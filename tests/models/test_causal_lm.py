@@ -97,7 +97,7 @@ def test_every_evict_method_is_compared_with_a_real_cache():
 
 @pytest.mark.parametrize("word", RULES)
 def test_one_pass_is_token_by_token_eviction_with_a_real_cache(word, llama):
-    ids = tokens()
+    ids = tokens(time=72)
     for slots in (10, 40):
         expected = real_cache.logits(llama, ids[0], RULES[word], slots)
         torch.testing.assert_close(logits(llama, ids, word, slots=slots)[0], expected, rtol=0, atol=1e-4)

@@ -46,8 +46,8 @@ MIXER = pytest.mark.parametrize("mixer", MIXERS)
 STEPS = 20
 
 
-def fall(task_word: str, mixer: str, state_mixer: str) -> tuple[float, float]:
-    """The loss on one fixed batch before and after training on it."""
+def fall(task_word: str, mixer: str, state_mixer: str, *, enough: float = 0.0) -> tuple[float, float]:
+    """The loss on one fixed batch before and after training on it, until it is `enough` of what it was."""
     task = tasks.parse(task_word)
     options = SequenceModel(
         seq_mixer=mixers.parse(mixer), state_mixer=state_mixers.parse(state_mixer), model_dim=16, num_layers=1
@@ -60,18 +60,29 @@ def fall(task_word: str, mixer: str, state_mixer: str) -> tuple[float, float]:
     def loss() -> torch.Tensor:
         return answer_losses(task, model(batch.inputs, batch.positions), batch).mean()
 
-    before = loss().item()
+    now = loss()
+    before = now.item()
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss().backward()
+        now.backward()
         optimizer.step()
-    return before, loss().item()
+        now = loss()
+        if now.item() < enough * before:
+            break
+    return before, now.item()
 
 
 @MIXER
 @pytest.mark.parametrize("task", EVERY)
 def test_every_mixer_learns_every_type_of_every_task(task: str, mixer: str) -> None:
-    before, after = fall(task, mixer, "mlp")
+    """All pairs for the first steps; each task, and each mixer, for all of them below."""
+    before, after = fall(task, mixer, "mlp", enough=0.9)
+    assert after < 0.9 * before
+
+
+@pytest.mark.parametrize("task", EVERY)
+def test_every_type_of_every_task_stays_learned(task: str) -> None:
+    before, after = fall(task, "attention", "mlp")
     assert after < 0.9 * before
 
 

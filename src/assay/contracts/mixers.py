@@ -71,9 +71,11 @@ def carries_the_state_it_declares(mixer: Mixer) -> None:
     x, state, seen = _sequences(2, lengths[-1]), module.init_state(2), 0
     for length in (1, *lengths):
         with torch.no_grad():
-            for token in x[:, seen:length].unbind(1):
-                before = deepcopy(state)
-                y, state = module.step(token, state)
+            *others, token = x[:, seen:length].unbind(1)
+            for other in others:
+                _, state = module.step(other, state)
+            before = deepcopy(state)
+            y, state = module.step(token, state)
             again, _ = unused.step(token, before)
         seen = length
         real, declared = state_scalars(state), mixer.state_size(D_MODEL, length)
@@ -138,6 +140,7 @@ def _sequences(batch: int, length: int = SHORT, *, name: str = "one") -> Float[T
     return torch.randn(batch, LONG, D_MODEL, generator=stream(0, "contract", name))[:, :length].contiguous()
 
 
+@torch.no_grad()
 def _stepped(
     module: MixerModule, x: Float[Tensor, "batch time d_model"]
 ) -> tuple[Float[Tensor, "batch time d_model"], State]:

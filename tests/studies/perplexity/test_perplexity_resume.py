@@ -138,7 +138,9 @@ def test_lanes_that_were_not_stored_after_the_last_window_need_no_pass(
     abandoned.close()
 
 
-def test_a_method_that_is_added_begins_while_the_others_go_on(tiny, text, tmp_path, windows, whole):
+def test_a_method_that_is_added_begins_while_the_others_go_on(tiny, text, tmp_path, windows, whole, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SAVING", 1e9)  # a checkpoint each time, however slow the disk is
+
     def interrupt(progress):
         if progress.done == 2 * AT_ONCE:
             raise KeyboardInterrupt

@@ -181,7 +181,7 @@ def _outcomes(
     longer = _longer(trainer, shared, runs, device)
     other = shared.task.unseen()
     unseen = _scored(trainer, other, shared.eval_size, runs, "unseen", device) if other else None
-    sizes = _sizes(shared, build(shared.model, shared.task, runs[0].seed))
+    sizes = _sizes(shared.model, shared.task)
     memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
     # Models that were trained together share the time and the memory.
     cost = {"seconds": seconds / len(runs), "tokens_per_second": sum(trainer.tokens) / seconds, "memory": memory}
@@ -209,14 +209,16 @@ def _longer(
     return [{"by_length": {str(n): scores[i]["accuracy"] for n, scores in found.items()}} for i in range(len(runs))]
 
 
-def _sizes(shared: Setting, model: SequenceModule) -> dict[str, Any]:
-    length, width = shared.task.shape().length, shared.model.model_dim
-    answers = shared.task.sample(1, stream(0, "shape")).targets.shape[1]
+@lru_cache(maxsize=64)
+def _sizes(options: SequenceModel, task: Task) -> dict[str, Any]:
+    """Measure a model once for all rates and seeds: counting its operations takes longer than a training step."""
+    length, width, model = task.shape().length, options.model_dim, build(options, task, 0)
+    answers = task.sample(1, stream(0, "shape")).targets.shape[1]
     head = 2 * width * model.outputs * answers / length
     return {
         "params": parameters(model),
         "layer_params": parameters(model.layers),
-        "state_scalars": shared.model.state_size(length),
+        "state_scalars": options.state_size(length),
         "flops_per_token": flops_per_token(nn.Sequential(*model.layers), length, width) + head,
     }
 
