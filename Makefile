@@ -68,9 +68,9 @@ site: .venv-site/.sphinx
 	.venv-site/bin/pip install --quiet 'sphinx>=9,<10' 'myst-parser>=5,<6' furo
 	touch $@
 
-# The page's first screen for the README, in Chromium; PICTURE="--out results" takes records that are there.
+# The first screen of a card for the README, in Chromium.
 picture: $(VENV)/.dev
-	$(BIN)/python docs/picture.py $(PICTURE)
+	$(BIN)/python docs/picture.py
 
 # The tutorials are Python files; Jupyter wants its own.
 notebooks: $(VENV)/.dev

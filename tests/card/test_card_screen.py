@@ -79,7 +79,7 @@ def test_the_headline_counts_who_is_told_better() -> None:
         answered("high", 0.9, 0.91, 0.89),
         answered("alike", 0.9, 0.9, 0.9),
     )
-    assert card(low, high, alike).headline() == "In short, mixers told better than it: 2 of 2 in recall."
-    assert card(high, low, alike).headline() == "In short, mixers told better than it: none in recall."
-    assert card(low, high).text().splitlines()[1] == "In short, mixers told better than it: 1 of 1 in recall."
+    assert card(low, high, alike).headline() == "In short, mixers told better than it: 2 of 2 in recall"
+    assert card(high, low, alike).headline() == "In short, mixers told better than it: none in recall"
+    assert card(low, high).text().splitlines()[1] == "In short, mixers told better than it: 1 of 1 in recall"
     assert "nothing of it can be compared" in card(replace(low, at_edge=True), high).headline()

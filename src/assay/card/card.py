@@ -105,7 +105,7 @@ class Card:
             if each.differences
         }
         if not better:
-            return "In short: nothing of it can be compared yet."
+            return "In short: nothing of it can be compared yet"
         none = [name for name, standings in better.items() if "below" not in standings]
         some = [
             f"{standings.count('below')} of {len(standings)} in {name}"
@@ -114,7 +114,7 @@ class Card:
         ]
         parts = [f"none in {', '.join(none)}"] if none else []
         parts += [", ".join(some)] if some else []
-        return f"In short, mixers told better than it: {'; '.join(parts)}."
+        return f"In short, mixers told better than it: {'; '.join(parts)}"
 
     def to_json(self) -> dict[str, Any]:
         return {

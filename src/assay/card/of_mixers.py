@@ -112,30 +112,40 @@ class MixerBattery:
             told, beside = took[question.name], self.field[question.name]
             ships = [word for word in beside if not self.runner.own and self.runner.ships(word, question.name)]
             trained = [word for word in beside if word not in ships]
-            next_to = [f"{len(ships)} mixers whose records ship"] * bool(ships)
+            next_to = [f"{len(ships)} mixer{'s'[: len(ships) != 1]} whose records ship"] * bool(ships)
             next_to += [f"{', '.join(trained)}, trained here too"] * bool(trained)
             found.append(
                 f"{question.name}: {len(question.rates)} rates, then the winner with {len(tier.seeds)} seeds, "
-                f"{question.steps} steps; {duration(told.least)} to {duration(told.most)}; next to "
+                f"{question.steps} steps; {_spell(told)}; next to "
                 f"{' and '.join(next_to) or 'nobody'}"
             )
-        least, most = (sum(getattr(each, end) for each in took.values()) for end in ("least", "most"))
-        return [*found, f"for {', '.join(self.mine)}: {duration(least)} to {duration(most)} in all; {tier.says}"]
+        whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
+        return [*found, f"for {', '.join(self.mine)}: {_spell(whole)} in all; {tier.says}"]
 
     def _expected(self) -> dict[str, Expected]:
         """Return the seconds that each question will take here, from a few training steps, over the workers there are:
         of every mixer that is asked, and only for runs that are neither stored nor shipped."""
-        runner, found = self.runner, dict[str, list[Expected]]()
+        runner = self.runner
+        lacking = {
+            q.name: {
+                mixer: state for mixer in (*self.mine, *self.field[q.name]) if (state := runner.known(mixer, q.name))[1]
+            }
+            for q in runner.tier.questions
+        }
+        if not any(lacking.values()):
+            return dict.fromkeys(lacking, Expected(0.0, 0.0))  # also where the device of the records is not here
         with activate(runner.numerics) as device:
             at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
-            for q in runner.tier.questions:
-                states = {mixer: runner.known(mixer, q.name) for mixer in (*self.mine, *self.field[q.name])}
-                found[q.name] = [
-                    expected(runner.tier, q, mixer, device, known, missing)
-                    for mixer, (known, missing) in states.items()
-                    if missing
-                ]
+            found = {
+                q.name: [expected(runner.tier, q, mixer, device, *state) for mixer, state in lacking[q.name].items()]
+                for q in runner.tier.questions
+            }
         return {
             name: Expected(sum(each.least for each in told) / at_once, sum(each.most for each in told) / at_once)
             for name, told in found.items()
         }
+
+
+def _spell(expected: Expected) -> str:
+    """Say how long something takes: `50 s to 2 min`, or that it is there."""
+    return f"{duration(expected.least)} to {duration(expected.most)}" if expected.most else "nothing to compute"

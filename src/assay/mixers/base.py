@@ -22,13 +22,18 @@ State = Any
 
 
 class MixerModule(nn.Module):
-    """`Mixer.build` returns this: a parallel form for training and a recurrent one that sees only x_t and the state."""
+    """`Mixer.build` returns this: `step`, which sees only x_t and the state, and for training a parallel `forward`."""
 
     depth: int = 0
     """Index of this mixer in the model, set by the model: random draws should differ between layers."""
 
     def forward(self, x: Tokens) -> Tokens:
-        raise NotImplementedError(f"{type(self).__name__}.forward")
+        """Process a whole sequence: token by token, unless a mixer has a parallel form, which is faster."""
+        state, outputs = self.init_state(len(x)), []
+        for token in x.unbind(1):
+            y, state = self.step(token, state)
+            outputs.append(y)
+        return torch.stack(outputs, dim=1)
 
     def init_state(self, batch: int) -> State:
         """Return the state before the first token, on the module's device and in its dtype."""
