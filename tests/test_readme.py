@@ -60,7 +60,7 @@ def test_every_block_runs(
         assert program == "assay" and code == 0, f"{command}\n{out}\n{err}"
         said += out
     if section == MIXER:
-        assert "moving_average" in said and "19 mixers whose records ship" in said
+        assert "sum_memory" in said and "19 mixers whose records ship" in said
 
 
 def test_no_section_with_commands_is_left_out() -> None:

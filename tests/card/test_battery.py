@@ -131,3 +131,20 @@ def test_every_question_of_a_tier_is_a_run_of_icl(name: str, tmp_path: Path) -> 
         assert [run.options["optimizer"]["lr"] for run in runs] == list(question.rates)
         assert runner.run_of(Trial(question.name, seed=1)).options["model"] is None
         assert len({run.id for run in runs}) == len(runs)
+
+
+def test_a_seed_that_never_opens_the_second_size_is_held_back() -> None:
+    question = replace(TIER.question("recall"), curriculum=0.9)
+    tier = replace(TIER, questions=(question,))
+
+    def compute(reached: float) -> Callable[[Sequence[Trial]], Records]:
+        def of(trials: Sequence[Trial]) -> Records:
+            told = {trial: recorded(trial, 0.2) for trial in trials}
+            curve = [{"accuracy": 0.2, "smallest": 0.3}, {"accuracy": 0.2, "smallest": reached}]
+            return {trial: replace(each, metrics={**each.metrics, "curve": curve}) for trial, each in told.items()}
+
+        return of
+
+    for reached, held in ((0.89, len(tier.seeds)), (0.9, 0)):
+        found = battery(tier, {"recall": ["mine"]}, compute(reached))
+        assert answer(tier, question, "mine", found).held_back == held

@@ -17,7 +17,7 @@ BOUNDS = Bounds(0.1, 1.0)
 
 
 def answered(name: str, *scores: float, params: int = 100, state: int = 10, longer: Sequence[float] = ()) -> Answer:
-    sizes = {"params": params, "state_scalars": state, "flops_per_token": 5.0}
+    sizes = {"layer_params": params, "state_scalars": state, "flops_per_token": 5.0}
     by_seed, more = dict(enumerate(scores)), dict(enumerate(longer))
     return Answer(name, QUESTION, by_seed, rate=1e-2, at_edge=False, window=2, longer=more, sizes=sizes)
 

@@ -112,3 +112,18 @@ def test_an_interval_of_a_share_stays_between_0_and_1() -> None:
 def test_one_seed_has_no_interval_and_no_rank() -> None:
     found = line(answered("mine", 0.95), [answered("other", 0.2)], BOUNDS)
     assert found.interval.low is None and not found.differences and found.rank == ""
+
+
+def test_seeds_that_never_saw_the_size_that_is_scored_certify_nothing() -> None:
+    mine = replace(answered("stuck", 0.2, 0.22, longer=(0.21, 0.2)), held_back=2)
+    found = line(mine, FIELD, BOUNDS)
+    told = in_words([found])[0]
+    assert not found.certified and "2 of 2 seeds" in told and "never trained on the one that is scored" in told
+    assert "at equal training worse than a, c, b" in told
+
+
+def test_a_pair_that_varies_more_by_chance_keeps_the_pooled_deviation() -> None:
+    alike = [answered(str(place), 0.5, 0.54) for place in range(12)]
+    wide, far = answered("wide", 0.46, 0.55), answered("far", 0.1, 0.95)
+    assert line(wide, alike, BOUNDS).differences["0"].deviation == line(wide, alike, BOUNDS).deviation
+    assert line(far, alike, BOUNDS).differences["0"].deviation > 5 * line(wide, alike, BOUNDS).deviation

@@ -39,15 +39,20 @@ class Agreement:
         return f"{self.question} ({told or 'no anchor ships'})"
 
 
-def agreements(tier: Tier, answers: Mapping[str, Mapping[str, Answer]], compute: Compute) -> dict[str, Agreement]:
-    """Train the anchors here and compare, question by question. `answers` has every shipped mixer's, by question."""
-    trials = [
+def anchor_trials(tier: Tier, answers: Mapping[str, Mapping[str, Answer]]) -> list[Trial]:
+    """Return the anchors' runs: at their shipped rate, with the seeds of the tier."""
+    return [
         Trial(question.name, anchor, answers[question.name][anchor].rate, seed, question.steps)
         for question in tier.questions
         for anchor in ANCHORS
         if anchor in answers[question.name]
         for seed in tier.seeds
     ]
+
+
+def agreements(tier: Tier, answers: Mapping[str, Mapping[str, Answer]], compute: Compute) -> dict[str, Agreement]:
+    """Train the anchors here and compare, question by question. `answers` has every shipped mixer's, by question."""
+    trials = anchor_trials(tier, answers)
     again = compute(trials)
     found = {}
     for question in tier.questions:

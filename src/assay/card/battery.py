@@ -64,6 +64,8 @@ class Answer:
     """Why a run of the chosen rate raised an error, if one did."""
     stopped: bool = False
     """Whether a run of those ended early: it had solved what it was trained on, and not what it is scored on."""
+    held_back: int = 0
+    """Seeds that never opened the second size of a curriculum, so that the size that is scored was never trained."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
     """Parameters, state and FLOPs of its model."""
 
@@ -195,8 +197,15 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
         longer={trial.seed: score(found[trial], question) for trial in twice if trial in found},
         failed=next((_reason(found[trial]) for trial in once if found[trial].status == "failed"), ""),
         stopped=any("stopped_at" in found[trial].metrics for trial in twice if trial in found),
+        held_back=sum(_held_back(found[trial], question) for trial in (twice if twice[0] in found else once)),
         sizes={key: first.metrics[key] for key in SIZES if key in first.metrics},
     )
+
+
+def _held_back(record: Record, question: Question) -> bool:
+    """Return whether no validation of the smallest size reached what opens the next one."""
+    smallest = [point["smallest"] for point in record.metrics.get("curve") or () if "smallest" in point]
+    return bool(question.curriculum and smallest) and max(smallest) < question.curriculum
 
 
 def _reason(record: Record) -> str:

@@ -178,12 +178,14 @@ class Card:
         sizes = self.lines[0].answer.sizes
         said = []
         if sizes:
-            name, own = self.lines[0].answer.question.name, sizes["params"]
-            theirs = [each.sizes["params"] for each in self.field[name] if "params" in each.sizes]
+            name, own = self.lines[0].answer.question.name, sizes["layer_params"]
+            theirs = [each.sizes["layer_params"] for each in self.field[name] if "layer_params" in each.sizes]
             among = f" (the field's {min(theirs):,} to {max(theirs):,})" if theirs else ""
+            states = [BYTES * each.sizes["state_scalars"] for each in self.field[name] if "state_scalars" in each.sizes]
+            carried = f" (the field's {min(states):,} to {max(states):,})" if states else ""
             said.append(
-                f"size, of the model for {name}: {own:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes "
-                f"of state carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
+                f"size, of the layer for {name}: {own:,} parameters{among}; {BYTES * sizes['state_scalars']:,} bytes "
+                f"of state{carried}, carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
             said += [each.strip() for each in matching_of(self.lines)]
         mine = self.speeds.get(self.mixer)

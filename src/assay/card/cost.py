@@ -119,6 +119,12 @@ def expected(
     return Expected(*(steps * per_step for steps in left))
 
 
+def seconds(tier: Tier, question: Question, mixer: str, device: torch.device, trials: Sequence[Trial]) -> float:
+    """Estimate what some runs of a mixer will take."""
+    per_step = _seconds_per_step(tier, question, mixer, device, together=device.type == "cuda")
+    return per_step * sum(trial.steps for trial in trials)
+
+
 def _seconds_per_step(tier: Tier, question: Question, mixer: str, device: torch.device, *, together: bool) -> float:
     """Time a step of one model, or of as many `together` as the tier has seeds, divided by their number: a GPU trains
     them as one program."""

@@ -42,12 +42,16 @@ def read_card(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read a card from '{path}': {error}. `assay card MIXER --json` prints one.") from None
+        raise UserError(f"cannot read a card from '{path}': {error}. `assay card NAME --json` prints one.") from None
     cards = found if isinstance(found, list) else [found]
-    whole = len(cards) == 1 and isinstance(cards[0], dict) and cards[0].keys() >= KEYS
-    if not whole or any(not each.keys() >= LINE for each in cards[0]["questions"].values()):
-        raise UserError(f"'{path}' is not one card: give a file that `assay card MIXER --json` printed.")
+    questions = cards[0].get("questions") if len(cards) == 1 and isinstance(cards[0], dict) else None
+    if not isinstance(questions, dict) or not cards[0].keys() >= KEYS or not all(map(_is_line, questions.values())):
+        raise UserError(f"'{path}' is not one card: give a file that `assay card NAME --json` printed.")
     return dict(cards[0])
+
+
+def _is_line(told: Any) -> bool:
+    return isinstance(told, dict) and told.keys() >= LINE
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

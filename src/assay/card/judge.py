@@ -144,7 +144,7 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
     if not freedom:
         return Interval(answer.mean, None, None, n)
     own, of_own = _deviation([answer])
-    if own > deviation:  # its seeds disagree more than others'
+    if _wider(own, of_own, deviation, freedom):  # its seeds disagree more than others'
         deviation, freedom = own, of_own
     half = _quantile(freedom) * deviation / math.sqrt(n)
     most = math.inf if answer.question.lower else 1.0
@@ -168,15 +168,21 @@ def difference_of(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int
 ) -> tuple[Interval, float, float]:
     """Return the difference of two means with its interval, the p of a t test and the deviation it used: the pooled
-    one, or that of the two alone where it is larger."""
+    one, or that of the two alone where it is told to be larger."""
     squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())
     own_freedom = len(mine) + len(other) - 2
-    if own_freedom and (own := math.sqrt(squares / own_freedom)) > deviation:
+    own = math.sqrt(squares / own_freedom) if own_freedom else 0.0
+    if _wider(own, own_freedom, deviation, freedom):
         deviation, freedom = own, own_freedom
     error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
     gap, half = fmean(mine.values()) - fmean(other.values()), _quantile(freedom) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
     return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error)), deviation
+
+
+def _wider(own: float, of_own: int, pooled: float, freedom: int) -> bool:
+    """Return whether an F test tells a deviation above the pooled one: chance alone makes every third pair larger."""
+    return own > pooled and float(special.fdtrc(of_own, freedom, (own / pooled) ** 2)) < LEVEL
 
 
 def _verdict(mine: Answer) -> tuple[str, bool]:
@@ -196,6 +202,11 @@ def _verdict(mine: Answer) -> tuple[str, bool]:
         return f"{question.name}: the best rate, {mine.rate:g}, is at the edge of those tried: says nothing yet", False
     if mine.stopped:
         return f"{question.name}: learned what it was trained on, and not this: says nothing of longer training", False
+    if mine.held_back:
+        return (
+            f"{question.name}: {mine.held_back} of {seeds} seeds, also with twice the training, do not learn the "
+            "smallest size, and so were never trained on the one that is scored: says nothing of that"
+        ), False
     gains = [mine.longer[seed] - score for seed, score in mine.scores.items() if seed in mine.longer]
     if len(gains) < seeds or max(gains) > STILL or max(mine.longer.values()) > question.goal - STILL:
         gain = f"by up to {max(gains):+.2f}" if gains else "by an unknown amount"

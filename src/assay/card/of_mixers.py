@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.card import protocol
+from assay.card.anchors import anchor_trials
 from assay.card.asking import Wish
-from assay.card.battery import Asked, Trial
+from assay.card.battery import Asked, Trial, answer, battery
 from assay.card.card import Card
-from assay.card.cost import Expected, expected
+from assay.card.cost import Expected, expected, seconds
 from assay.card.making import made
 from assay.card.page import page
 from assay.card.running import Runner, placed, reader
@@ -23,7 +24,10 @@ from assay.train.device import activate, numerics_for
 
 def runner_of(wish: Wish) -> Runner:
     tier = protocol.TIERS[wish.tier or "smoke"]
-    if wish.stored and "device" not in wish.placing and numerics_for("auto").device != tier.device:
+    if wish.stored and wish.own:
+        raise UserError("--stored computes nothing, and --own-baselines computes the field: leave one of them out.")
+    here = tier.device == "cpu" or numerics_for("auto").device == tier.device
+    if wish.stored and "device" not in wish.placing and not here:
         # Records of another kind of device can be read here, though none can be computed.
         return replace(reader(tier), execution=placed(tier, {**wish.placing, "device": "auto"}))
     return Runner(tier, placed(tier, wish.placing), wish.show, own=wish.own)
@@ -124,7 +128,8 @@ class MixerBattery:
 
     def _expected(self) -> dict[str, Expected]:
         """Return the seconds that each question will take here, from a few training steps, over the workers there are:
-        of every mixer that is asked, and only for runs that are neither stored nor shipped."""
+        of every mixer that is asked, and of the anchors where shipped records are compared, and only for runs that are
+        neither stored nor shipped."""
         runner = self.runner
         lacking = {
             q.name: {
@@ -132,7 +137,8 @@ class MixerBattery:
             }
             for q in runner.tier.questions
         }
-        if not any(lacking.values()):
+        anchors = self._anchors_to_train()
+        if not any(lacking.values()) and not anchors:
             return dict.fromkeys(lacking, Expected(0.0, 0.0))  # also where the device of the records is not here
         with activate(runner.numerics) as device:
             at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
@@ -140,10 +146,30 @@ class MixerBattery:
                 q.name: [expected(runner.tier, q, mixer, device, *state) for mixer, state in lacking[q.name].items()]
                 for q in runner.tier.questions
             }
+            for question, mixer in dict.fromkeys((trial.question, trial.mixer) for trial in anchors):
+                own = [trial for trial in anchors if (trial.question, trial.mixer) == (question, mixer)]
+                taken = seconds(runner.tier, runner.tier.question(question), mixer, device, own)
+                found[question].append(Expected(taken, taken))
         return {
             name: Expected(sum(each.least for each in told) / at_once, sum(each.most for each in told) / at_once)
             for name, told in found.items()
         }
+
+    def _anchors_to_train(self) -> list[Trial]:
+        """Return the anchors' runs that are trained here before shipped records are compared, less stored ones."""
+        runner, tier = self.runner, self.runner.tier
+        origins = [
+            {not runner.own and runner.ships(word, q.name) for word in (*self.mine, *self.field[q.name])}
+            for q in tier.questions
+        ]
+        if {True, False} not in origins:
+            return []
+        asked = {q.name: [word for word in protocol.ANCHORS if runner.ships(word, q.name)] for q in tier.questions}
+        found = battery(tier, asked, runner.only_shipped)
+        told = {q.name: {word: answer(tier, q, word, found) for word in asked[q.name]} for q in tier.questions}
+        trials = anchor_trials(tier, told)
+        there = runner.stored(trials)
+        return [trial for trial in trials if trial not in there]
 
 
 def _spell(expected: Expected) -> str:

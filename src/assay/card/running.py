@@ -103,7 +103,7 @@ class Runner:
         lent = [trial for trial in trials if not trial.mixer or self.ships(trial.mixer, trial.question)]
         found = self.only_shipped(lent)
         self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
-        return found | self._stored([trial for trial in trials if trial not in found])
+        return found | self.stored([trial for trial in trials if trial not in found])
 
     def ships(self, mixer: str, question: str) -> bool:
         """Return whether everything that answers a question for a mixer ships."""
@@ -121,7 +121,7 @@ class Runner:
         """Return the trials of a question whose records ship or are stored, as far as its rounds go, and those that its
         next round lacks; none lacking: it is answered, and nothing will be computed."""
         found: dict[Trial, Record] = {}
-        look = self.only_shipped if not self.own and self.ships(mixer, question) else self._stored
+        look = self.only_shipped if not self.own and self.ships(mixer, question) else self.stored
         while missing := wanted(self.tier, self.tier.question(question), mixer, found):
             there = look(missing)
             found |= there
@@ -129,7 +129,8 @@ class Runner:
                 return list(found), [trial for trial in missing if trial not in there]
         return list(found), []
 
-    def _stored(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
+    def stored(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
+        """Return the records that are in the store."""
         runs = {trial: self.run_of(trial) for trial in trials}
         found = stored(studies["icl"](), runs.values(), self.execution)
         return {trial: found[run.id] for trial, run in runs.items() if run.id in found}

@@ -119,7 +119,7 @@ def _wish(args: argparse.Namespace) -> "Wish":
     from assay.card.asking import Wish
 
     placing = {key: getattr(args, key) for key in PLACING if getattr(args, key) is not None}
-    vs = [word for words in args.vs or () for word in words.split(",")]
+    vs = [word for words in args.vs or () for word in words.split(",") if word]
     more = {key: getattr(args, key) for key in ("stored", "budget") if hasattr(args, key)}
     return Wish(computed, vs=vs, own=args.own_baselines, tier=args.tier, placing=placing, **more)
 
@@ -258,7 +258,8 @@ def _validity(words: list[str]) -> int:
     from assay.card.running import reader
     from assay.card.validity import validities_of
 
-    parser = _parser("card validity", _validity.__doc__ or "")
+    parser = Parser(prog="assay card validity", description=_validity.__doc__)
+    parser.add_argument("--tier", choices=list(TIERS), help="the records of one tier; default: of both")
     chosen = parser.parse_args(words).tier
     rows: list[dict[str, Value]] = [
         {"tier": tier.name, "question": each.question, "with": each.target, "rho": each.rho or "too few",
@@ -309,11 +310,12 @@ def _chosen(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
             "@attention.register('name') is one."
         )
     names = [word for word in words if word not in files]  # after the files, whose names are known now
-    kinds = {word: kind for own in found.values() for kind, word in own} | {word: _kind_of(word) for word in names}
-    if len(set(kinds.values())) > 1:
-        told = "; ".join(f"{kind}: {', '.join(w for w in kinds if kinds[w] == kind)}" for kind in (MIXERS, METHODS))
+    named = [own for each in found.values() for own in each] + [(_kind_of(word), word) for word in names]
+    kinds = {kind for kind, _ in named}
+    if len(kinds) > 1:
+        told = "; ".join(f"{kind}: {', '.join(w for k, w in named if k == kind)}" for kind in (MIXERS, METHODS))
         raise UserError(f"a card is of mixers or of attention methods, and these are both ({told}). Ask for one kind.")
-    (folder,) = set(kinds.values())
+    (folder,) = kinds
     names, foreign = _spelled(folder, names), [word for own in found.values() for _, word in own]
     chosen = [word for word in names if word.partition(":")[0] in foreign]
     mine = [word for word in foreign if word not in {each.partition(":")[0] for each in chosen}] + chosen

@@ -13,7 +13,7 @@ sequences), over the tokens that are not keys of the sequence (`no_keys`), or 0 
 questions into the first third of the slots.
 
 `updates=1` gives every key a new value: its pairs, all in one random order, come before the questions, and the newest
-value is the answer. A memory that adds pairs up without decay or overwriting finds both, and cannot tell which is it:
+value is the answer. Content alone finds both values; decay, overwriting or positions tell the newest (by a coin: .5):
 
     A 4 B 7 A 2 C 1 B 5 C 9 | . . B . . . A . C .  ->  5, 2, 9      `values=hidden`
 
@@ -81,16 +81,16 @@ class Mqar(Task):
             f"input_seq_len={length} must be even, since slots are two tokens wide. Use input_seq_len={length + 1}.",
         )
         self.require(
-            self._each * pairs <= length,
-            f"input_seq_len={length} is too short for num_kv_pairs={pairs}: each key takes {self._each} tokens, two of "
-            f"them for its question. Use input_seq_len={self._each * pairs} or more, or "
-            f"num_kv_pairs={length // self._each} or fewer.",
+            self._per_key * pairs <= length,
+            f"input_seq_len={length} is too short for num_kv_pairs={pairs}: each key takes {self._per_key} tokens, "
+            f"two of them for its question. Use input_seq_len={self._per_key * pairs} or more, or "
+            f"num_kv_pairs={length // self._per_key} or fewer.",
         )
         self.require(
-            len(self.keys) >= self._written,
+            len(self.keys) >= self._pairs_written,
             f"key_pool={self.key_pool} of vocab_size={self.vocab_size} holds {len(self.keys)} keys, fewer than "
             f"num_kv_pairs={pairs}{f' with {self.updates} updates need' if self.updates else ''}. Use "
-            f"vocab_size={(2 if self.key_pool == 'all' else 4) * (self._written + 1)} or more.",
+            f"vocab_size={(2 if self.key_pool == 'all' else 4) * (self._pairs_written + 1)} or more.",
         )
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
         if self.cells == "zoology":
@@ -112,17 +112,17 @@ class Mqar(Task):
         self.require(
             self.input_seq_len * smallest % (2 * self.num_kv_pairs) == 0,
             f"input_seq_len={self.input_seq_len} cannot shrink in proportion to min_kv_pairs={smallest} pairs of "
-            f"num_kv_pairs={self.num_kv_pairs}. Use input_seq_len={self._each * self.num_kv_pairs}, or a multiple of "
-            "it.",
+            f"num_kv_pairs={self.num_kv_pairs}. Use input_seq_len={self._per_key * self.num_kv_pairs}, or a "
+            "multiple of it.",
         )
 
     @property
-    def _written(self) -> int:
+    def _pairs_written(self) -> int:
         """Pairs of a sequence, old values and new."""
         return self.num_kv_pairs * (1 + self.updates)
 
     @property
-    def _each(self) -> int:
+    def _per_key(self) -> int:
         """The tokens that a key takes: its pairs and its question."""
         return 2 * (2 + self.updates)
 
@@ -200,18 +200,23 @@ class Mqar(Task):
     @property
     def slots(self) -> int:
         """The places for questions in a sequence of num_kv_pairs."""
-        return (self.input_seq_len - 2 * self._written) // 2
+        return (self.input_seq_len - 2 * self._pairs_written) // 2
 
     def shape(self) -> TaskShape:
         return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
-        length, pairs, half, start = self.input_seq_len, self.num_kv_pairs, self.vocab_size // 2, 2 * self._written
-        keys, values = distinct(batch, self._written, (len(self.keys), self.vocab_size - half), rng)
+        length, pairs, half, start = (
+            self.input_seq_len,
+            self.num_kv_pairs,
+            self.vocab_size // 2,
+            2 * self._pairs_written,
+        )
+        keys, values = distinct(batch, self._pairs_written, (len(self.keys), self.vocab_size - half), rng)
         keys, values = keys[:, :pairs] + self.keys.start, values + half
         inputs = self._filler(keys, length, rng)
         positions = start + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
-        inputs[:, 0:start:2], newest = self._written_keys(keys, rng)
+        inputs[:, 0:start:2], newest = self._keys_written(keys, rng)
         inputs[:, 1:start:2] = values
         targets = values.gather(1, newest)
         inputs.scatter_(1, positions, keys)
@@ -219,14 +224,14 @@ class Mqar(Task):
             inputs.scatter_(1, positions + 1, targets)
         return Batch(inputs=inputs, targets=targets, positions=positions)
 
-    def _written_keys(
+    def _keys_written(
         self, keys: Int[Tensor, "batch pairs"], rng: torch.Generator
     ) -> tuple[Int[Tensor, "batch written"], Int[Tensor, "batch pairs"]]:
         """Return the key of every pair in its order, and which pair is the last of each key."""
         if not self.updates:
             return keys, torch.arange(keys.shape[1], device=keys.device).expand_as(keys)
         # Place i of a random order goes to key i modulo the number of keys, as often as it is written.
-        place = torch.rand(len(keys), self._written, generator=rng, device=rng.device).argsort(dim=1)
+        place = torch.rand(len(keys), self._pairs_written, generator=rng, device=rng.device).argsort(dim=1)
         often = keys.repeat(1, 1 + self.updates)
         newest = rearrange(place, "b (n k) -> b n k", k=keys.shape[1]).amax(dim=1)
         return torch.empty_like(often).scatter_(1, place, often), newest
@@ -264,11 +269,12 @@ class Mqar(Task):
         """Look each queried key up among the pairs: the last of them that has it."""
         assert batch.positions is not None
         asked = batch.inputs.gather(1, batch.positions)
-        written = batch.inputs[:, 0 : 2 * self._written : 2]
+        written = batch.inputs[:, 0 : 2 * self._pairs_written : 2]
         found: Bool[Tensor, "batch pairs written"] = rearrange(asked, "b q -> b q 1") == rearrange(
             written, "b c -> b 1 c"
         )
-        return self._written - 1 - found.to(torch.uint8).flip(-1).argmax(-1)
+        return self._pairs_written - 1 - found.to(torch.uint8).flip(-1).argmax(-1)
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
-        return batch.inputs[:, 1 : 2 * self._written : 2].gather(1, self._newest(batch))
+        """Return the newest value of each queried key."""
+        return batch.inputs[:, 1 : 2 * self._pairs_written : 2].gather(1, self._newest(batch))

@@ -1,4 +1,4 @@
-"""The methods whose records ship, at three budgets each: the presets `methods` and `methods-prefix`.
+"""The methods that a card compares, at three budgets each: the presets `methods` and `methods-prefix`.
 
 Each method has its published form and its own defaults, except where these ask for longer contexts than 512 tokens:
 CAB in blocks of 8, SnapKV and what is built on it with a window of 16, LagKV in partitions of 8.
