@@ -9,7 +9,7 @@ from masks_perplexity import between
 
 from assay.api import Execution
 from assay.card.method_card import above, recall
-from assay.card.methods import ONLINE, PREFIX, Measured, Runner, field_of
+from assay.card.methods import ONLINE, PREFIX, Measured, MethodRunner, field_of
 from assay.report.text import with_interval
 
 PAGE = Path(__file__).parent / "card.md"
@@ -18,7 +18,7 @@ ASKED = {ONLINE: "slots", PREFIX: "keys of a prefix"}
 
 def table(preset: str) -> str:
     """The methods of one protocol whose records ship, the least loss at the smallest budget first."""
-    runner = Runner(preset, Execution(device="cpu"), show=lambda session: [])
+    runner = MethodRunner(preset, Execution(device="cpu"), show=lambda session: [])
     words = runner.field()
     found = runner.measured(words)
     rows = sorted(found.values(), key=lambda own: above(own[-1]).mean)

@@ -1,5 +1,6 @@
 """The screen and the page of a card, from answers that are given: no mixer is trained."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -79,7 +80,15 @@ def test_the_headline_counts_who_is_told_better() -> None:
         answered("high", 0.9, 0.91, 0.89),
         answered("alike", 0.9, 0.9, 0.9),
     )
+    third = answered("third", 0.5, 0.51, 0.49)
     assert card(low, high, alike).headline() == "In short, mixers told better than it: 2 of 2 in recall"
-    assert card(high, low, alike).headline() == "In short, mixers told better than it: none in recall"
+    assert card(high, low, alike, third).headline() == "In short, mixers told better than it: none in recall"
+    assert card(high, low).headline() == "In short, mixers told better than it: 0 of 1 in recall", "one is not many"
     assert card(low, high).text().splitlines()[1] == "In short, mixers told better than it: 1 of 1 in recall"
     assert "nothing of it can be compared" in card(replace(low, at_edge=True), high).headline()
+
+
+def test_a_card_of_one_seed_is_json_without_infinity() -> None:
+    """Nothing says how far seeds lie apart, and JSON has no infinity."""
+    told = json.loads(json.dumps(card(answered("mine", 0.9), answered("other", 0.5)).to_json(), allow_nan=False))
+    assert told["questions"]["recall"]["freedom"] == 0

@@ -67,3 +67,15 @@ class Battery(Protocol):
 
     def ships_as(self) -> str:
         """Return the name of the file in which its records ship."""
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 method`, `2 methods`."""
+    return f"{count} {noun}{'s'[: count != 1]}"
+
+
+def next_to(noun: str, ships: Sequence[str], here: Sequence[str], made: str) -> str:
+    """Say who stands beside: `next to 2 mixers whose records ship and gru, trained here too`."""
+    told = [f"{plural(len(ships), noun)} whose records ship"] * bool(ships)
+    told += [f"{', '.join(here)}, {made} here too"] * bool(here)
+    return f"next to {' and '.join(told) or 'nobody'}"

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from assay.card.anchors import Agreement
+from assay.card.asking import plural
 from assay.card.battery import Answer
 from assay.card.cost import Speed
-from assay.card.judge import NAMED, Line, in_words, matching_of, named
+from assay.card.judge import NAMED, Line, headline, in_words, matching_of, named
 from assay.card.protocol import ANCHORS, VERSION, Tier
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
@@ -99,22 +100,7 @@ class Card:
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, question by question."""
-        better = {
-            each.answer.question.name: [one.standing for one in each.differences.values()]
-            for each in self.lines
-            if each.differences
-        }
-        if not better:
-            return "In short: nothing of it can be compared yet"
-        none = [name for name, standings in better.items() if "below" not in standings]
-        some = [
-            f"{standings.count('below')} of {len(standings)} in {name}"
-            for name, standings in better.items()
-            if name not in none
-        ]
-        parts = [f"none in {', '.join(none)}"] if none else []
-        parts += [", ".join(some)] if some else []
-        return f"In short, mixers told better than it: {'; '.join(parts)}"
+        return headline(self.lines, "mixers told better than it", "in")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -142,14 +128,9 @@ class Card:
         """Return the screen: a table, how to read it, the size, the verdicts."""
         head = f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds)} seeds)"
         rows = tuple({key: value for key, value in self.row(each).items() if key != "rate"} for each in self.lines)
-        table = render(Table("card", rows, {"score": ".2f"}), width)
         told = [self._legend(), *self.costs(), *self.comparable()]
-        verdicts = [
-            textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  ") for sentence in self.verdicts()
-        ]
-        wrapped = [part for each in told for part in textwrap.wrap(each, width, subsequent_indent="  ")]
-        short = textwrap.wrap(self.headline(), width, subsequent_indent="  ")
-        return "\n".join([head, *short, "", table, "", *wrapped, "", *verdicts])
+        table = Table("card", rows, {"score": ".2f"})
+        return screen(head, self.headline(), table, told=told, verdicts=self.verdicts(), width=width)
 
     def _legend(self) -> str:
         lower = [each.answer.question.name for each in self.lines if each.answer.question.lower]
@@ -166,7 +147,7 @@ class Card:
             return []
         apart = [str(each) for each in self.agreements if not each.holds]
         mixers = {mixer for mixer, _ in self.lent}
-        told = f"field: records of {len(mixers)} mixers ship with assay. "
+        told = f"field: records of {plural(len(mixers), 'mixer')} ship with assay. "
         if apart:
             told += f"Not ranked where the anchors, trained again here, are not shown to agree: {'; '.join(apart)}. "
         if kept := [str(each) for each in self.agreements if each.holds]:
@@ -201,6 +182,17 @@ class Card:
         return said
 
 
+def screen(head: str, short: str, table: Table, *, told: Sequence[str], verdicts: Sequence[str], width: int) -> str:
+    """Return a card of any kind as text: what it is of and in short, a table, how to read it, the verdicts."""
+
+    def wrapped(parts: Sequence[str], mark: str = "") -> list[str]:
+        every = (textwrap.wrap(each, width, initial_indent=mark, subsequent_indent="  ") for each in parts)
+        return [line for lines in every for line in lines]
+
+    top = [head, *wrapped([short]), "", render(table, width)]
+    return "\n".join([*top, "", *wrapped(told), "", *wrapped(verdicts, "- ")])
+
+
 def signed(interval: Interval, form: str = ".2f") -> str:
     """A difference in brackets: `(-0.27 ±0.18)`."""
     half = (interval.high - interval.low) / 2 if interval.high is not None and interval.low is not None else 0.0
@@ -212,7 +204,7 @@ def _line_json(line: Line) -> dict[str, Any]:
     return {
         "scores": {str(seed): value for seed, value in answer.scores.items()},
         "interval": asdict(line.interval),
-        "deviation": line.deviation,
+        "deviation": line.deviation if line.freedom else 0.0,  # unknown, which JSON has no infinity for
         "freedom": line.freedom,
         "floor": line.bounds.floor,
         "ceiling": line.bounds.ceiling,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.core.on_use import Later
+from assay.metrics.intervals import Interval
 from assay.report.charts import BARS, LINES, STEP, without_validation
 from assay.report.style import MUTED, PALETTE
 from assay.report.thinning import evenly
@@ -22,6 +23,17 @@ LETTER, LINE = 0.017, 0.062
 ROOM = 0.3
 """The share of a plot to the right of the last point, for names."""
 TICKS = 8
+
+
+def number(whole: Interval, form: str) -> str:
+    """A score with its interval, as a tooltip shows it: `0.67 [0.65, 0.69]`."""
+    bounds = "" if whole.low is None else f" [{whole.low:{form}}, {whole.high:{form}}]"
+    return f"{whole.mean:{form}}{bounds}"
+
+
+def sentence(told: str) -> str:
+    """A verdict as a page shows it, with a capital and a period."""
+    return f"{told[0].upper()}{told[1:]}."
 
 
 @without_validation
@@ -194,7 +206,7 @@ def _reference(name: str, value: float, *, along: str) -> list["alt.Chart"]:
 def _told(name: str, *, x: str = "") -> list["alt.Tooltip"]:
     where = [alt.Tooltip(field="x", type="quantitative", title=x)] if x else []
     score = alt.Tooltip(field="score", type="nominal", title="score")
-    return [alt.Tooltip(field=name, type="nominal", title="mixer"), *where, score]
+    return [alt.Tooltip(field=name, type="nominal", title="name"), *where, score]
 
 
 def _chart(values: Sequence[Row]) -> "alt.Chart":

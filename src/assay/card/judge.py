@@ -27,6 +27,8 @@ ENOUGH = 4
 """Degrees of freedom that a deviation of its own needs."""
 NAMED = 4
 """Most mixers that a sentence names; the others are counted."""
+FEW = 3
+"""With fewer to compare with, `none` is better would sound like more than it is."""
 SEEDS = 100
 """What more seeds than this would tell is not worth saying."""
 
@@ -64,6 +66,11 @@ class Compared:
     differences: Mapping[str, Difference]
 
     @property
+    def name(self) -> str:
+        """The question, or the budget."""
+        raise NotImplementedError
+
+    @property
     def rank(self) -> str:
         """The places it may have among those it can be compared with, itself counted: `3-7 of 19`."""
         if not self.differences:
@@ -99,6 +106,10 @@ class Line(Compared):
     verdict: str
     certified: bool
     """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
+
+    @property
+    def name(self) -> str:
+        return self.answer.question.name
 
     @property
     def seeds_to_tell(self) -> int | None:
@@ -225,6 +236,22 @@ def _measured(mine: Answer) -> tuple[str, bool]:
 
 def _quantile(freedom: int) -> float:
     return float(special.stdtrit(freedom, 1 - LEVEL / 2))
+
+
+def headline(lines: Sequence[Compared], better: str, at: str) -> str:
+    """Say in one sentence, without its period, how many of the field are told better, line by line: `headline(lines,
+    "mixers told better than it", "in")`."""
+    found = {
+        each.name: (sum(one.standing == "below" for one in each.differences.values()), len(each.differences))
+        for each in lines
+        if each.differences
+    }
+    if not found:
+        return "In short: nothing of it can be compared"
+    none = [name for name, (count, of) in found.items() if not count and of >= FEW]
+    some = [f"{count} of {of} {at} {name}" for name, (count, of) in found.items() if name not in none]
+    parts = [f"none {at} {', '.join(none)}"] if none else []
+    return f"In short, {better}: {'; '.join([*parts, *filter(None, [', '.join(some)])])}"
 
 
 def in_words(lines: Sequence[Line]) -> list[str]:

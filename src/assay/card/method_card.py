@@ -5,20 +5,20 @@ holds everything and one that holds 32 keys are no comparison. The difference is
 told after Holm over those that are compared.
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import stdev
 from typing import Any
 
-from assay.card.card import DAGGER, signed
-from assay.card.judge import Compared, Difference, named
-from assay.card.methods import AGREE, DENSE, PREFIX, VERSION, Agreement, Measured
+from assay.card.card import DAGGER, screen, signed
+from assay.card.judge import Compared, Difference, headline, named
+from assay.card.methods import AGREE, DENSE, PREFIX, VERSION, DenseAgreement, Measured
 from assay.core.run import Record
 from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
 from assay.metrics.intervals import Interval, holm
 from assay.report.section import Table, Value
-from assay.report.text import render, with_interval
-from assay.studies.perplexity.cells import facts, sums
+from assay.report.text import with_interval
+from assay.studies.perplexity.cells import error, facts, sums
 from assay.studies.perplexity.claims import EQUAL
 
 SCREEN = ("budget", "loss above dense", "recall", "KV kB held", "rank", "best of the field")
@@ -27,7 +27,7 @@ FORMATS = {"loss above dense": ".3f", "recall": ".2f", "KV kB held": ".0f", "lef
 
 
 @dataclass(frozen=True)
-class Line(Compared):
+class BudgetLine(Compared):
     """One budget on the card."""
 
     mine: Measured
@@ -42,7 +42,7 @@ class Line(Compared):
     """Methods of this budget that hold more and leave out more, or less of both: not compared."""
 
     @property
-    def question(self) -> str:
+    def name(self) -> str:
         return f"k={self.mine.slots}"
 
     @property
@@ -62,17 +62,17 @@ def recall(one: Measured) -> Interval | None:
     return above(one, "hit_nll", "hits") if sum(hits) else None
 
 
-def line(mine: Measured, others: Sequence[Measured]) -> Line:
+def line(mine: Measured, others: Sequence[Measured]) -> BudgetLine:
     """Compare one method with the field at one budget. Rows that failed or were refused say nothing."""
     if mine.error:
-        return Line(mine, {})
+        return BudgetLine(mine, {})
     there = [each for each in others if not each.error]
     less = {each.method for each in there if _costs_no_more(each, mine)}
     more = {each.method for each in there if _costs_no_more(mine, each)}
     level = [each for each in there if each.method in less & more]
     uneven = [each for each in there if each.method in less ^ more]
     beyond = tuple(each.method for each in there if each.method not in less | more)
-    return Line(mine, _differences(mine, level), _differences(mine, uneven), frozenset(less - more), beyond)
+    return BudgetLine(mine, differences(mine, level), differences(mine, uneven), frozenset(less - more), beyond)
 
 
 def _costs_no_more(one: Measured, other: Measured) -> bool:
@@ -80,22 +80,25 @@ def _costs_no_more(one: Measured, other: Measured) -> bool:
     return one.held <= (1 + EQUAL) * other.held and one.left_out >= other.left_out - EQUAL
 
 
-def _differences(mine: Measured, others: Sequence[Measured]) -> dict[str, Difference]:
-    """Return the paired difference to each, told after Holm over all of them."""
-    found: dict[str, tuple[Interval, float]] = {}
+def differences(
+    mine: Measured, others: Sequence[Measured], total: str = "nll", count: str = "tokens"
+) -> dict[str, Difference]:
+    """Return the paired difference to each, of all tokens or of those that were recalled, told after Holm over all."""
+    found: dict[str, tuple[Interval, float, float]] = {}
     for other in others:
-        both = (*sums(mine.cell, "nll", "tokens"), *sums(other.cell, "nll", "tokens"))
-        found[other.method] = ratio_difference(*both), ratio_difference_p(*both)
-    adjusted = holm({name: p for name, (_, p) in found.items()})
+        both = (*sums(mine.cell, total, count), *sums(other.cell, total, count))
+        gaps = [a / n - b / m for a, n, b, m in zip(*both, strict=True) if n and m]
+        found[other.method] = ratio_difference(*both), ratio_difference_p(*both), _deviation(gaps)
+    adjusted = holm({name: p for name, (_, p, _) in found.items()})
     return {
-        name: Difference(name, interval, adjusted[name], _deviation(interval), lower=True)
-        for name, (interval, _) in found.items()
+        name: Difference(name, interval, adjusted[name], deviation, lower=True)
+        for name, (interval, _, deviation) in found.items()
     }
 
 
-def _deviation(interval: Interval) -> float:
-    """Return the standard error that an interval of 95 % shows."""
-    return 0.0 if interval.low is None or interval.high is None else (interval.high - interval.low) / (2 * 1.96)
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation between documents; 0 of a single one, which has no degree of freedom."""
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -104,16 +107,16 @@ class MethodCard:
 
     name: str
     preset: str
-    lines: Sequence[Line]
+    lines: Sequence[BudgetLine]
     field: Mapping[int, Sequence[Measured]]
     """The other methods by slots."""
-    agreement: Agreement | None
+    agreement: DenseAgreement | None
     """How dense attention came out here, where shipped records stand beside what was computed here."""
     records: Sequence[Record]
 
     @property
     def ranks(self) -> dict[str, str]:
-        return {each.question: each.rank for each in self.lines}
+        return {each.name: each.rank for each in self.lines}
 
     @property
     def lent(self) -> set[str]:
@@ -124,15 +127,15 @@ class MethodCard:
     def marked(self, method: str) -> str:
         return f"{method} {DAGGER}" if method in self.lent else method
 
-    def row(self, each: Line) -> dict[str, Value]:
+    def row(self, each: BudgetLine) -> dict[str, Value]:
         """The line of a budget, as a table shows it."""
         mine, best = each.mine, each.best
         if mine.error:
-            return {"budget": each.question, "loss above dense": "no number", "recall": None, "KV kB held": None,
+            return {"budget": each.name, "loss above dense": "no number", "recall": None, "KV kB held": None,
                     "left out": None, "rank": "-", "best of the field": "-"}  # fmt: skip
         told = f"{self.marked(best.other)} {signed(best.interval, '.3f')}" if best else "-"
         return {
-            "budget": each.question, "loss above dense": each.above, "recall": recall(mine),
+            "budget": each.name, "loss above dense": each.above, "recall": recall(mine),
             "KV kB held": mine.held / 1000, "left out": mine.left_out, "rank": each.rank or "-",
             "best of the field": told,
         }  # fmt: skip
@@ -142,7 +145,7 @@ class MethodCard:
         """`smollm2-135m, 512 tokens of speeches, 24 documents`."""
         cell = self.lines[0].mine.cell
         options, told = cell.options, self.lines[0].mine
-        documents = len(set(facts(told.dense, "documents"))) if not told.dense.records[0].error else 0
+        documents = len(set(facts(told.dense, "documents"))) if not error(told.dense) else 0
         half = ", the second half after a prefix that is cut down" if self.preset == PREFIX else ""
         return (
             f"{options['model']['name']}, {options['context']} tokens of {options['dataset']['name']}{half}, "
@@ -155,10 +158,12 @@ class MethodCard:
         rows = [{key: value for key, value in self.row(each).items() if key in SCREEN} for each in self.lines]
         for row in rows:  # its interval is on the page
             row["recall"] = row["recall"].mean if isinstance(row["recall"], Interval) else None
-        table = render(Table("card", tuple(rows), FORMATS), width)
-        wrapped = [part for each in self.legend() for part in textwrap.wrap(each, width, subsequent_indent="  ")]
-        verdicts = [textwrap.fill(told, width, initial_indent="- ", subsequent_indent="  ") for told in self.verdicts()]
-        return "\n".join([head, "", table, "", *wrapped, "", *verdicts])
+        table = Table("card", tuple(rows), FORMATS)
+        return screen(head, self.headline(), table, told=self.legend(), verdicts=self.verdicts(), width=width)
+
+    def headline(self) -> str:
+        """Say in one sentence how many of the field are told better, budget by budget."""
+        return headline(self.lines, "methods told better than it at equal cost", "at")
 
     def legend(self) -> list[str]:
         note = f"; {DAGGER} records that ship with assay, computed on another machine" if self.lent else ""
@@ -174,6 +179,8 @@ class MethodCard:
         """Say whether what was computed here may be compared with shipped records."""
         if self.agreement is None:
             return []
+        if self.agreement.gap is None:
+            return [f"not ranked against shipped records: {self.agreement.why}"]
         gap = f"by up to {self.agreement.gap:.1g} nats per token in a document"
         if self.agreement.holds:
             return [f"dense attention computed here agrees with the shipped record, {gap}"]
@@ -185,13 +192,22 @@ class MethodCard:
     def verdicts(self) -> list[str]:
         return [self._verdict(each) for each in self.lines]
 
-    def _verdict(self, each: Line) -> str:
+    def _verdict(self, each: BudgetLine) -> str:
         slots = f"{each.mine.slots} slots of {each.mine.cell.options['context']} tokens"
         if self.preset == PREFIX:
             slots = f"{each.mine.slots} keys of a prefix of {each.mine.cell.options['context'] // 2} tokens"
         if each.mine.error:
             return f"with {slots}: no number, {each.mine.error}"
-        return "; ".join([f"with {slots} {_loses(each.above)}", *each.beside(), *_all_the_same(each)])
+        ranked = each.beside() or [f"not ranked: {self._unranked(each)}"]
+        return "; ".join([f"with {slots} it {_loses(each.above)}", *ranked, *_all_the_same(each)])
+
+    def _unranked(self, each: BudgetLine) -> str:
+        """Say why a line has no rank."""
+        if each.uneven or each.beyond:
+            return "no method costs as much"
+        if self.agreement is not None and not self.agreement.holds:
+            return "shipped records are not comparable here"
+        return "no other method has a number at this budget"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -200,13 +216,14 @@ class MethodCard:
             "tier": self.preset,
             "setting": self.setting,
             "shipped": sorted(self.lent),
-            "dense": None if self.agreement is None else {"gap": self.agreement.gap, "agree": self.agreement.holds},
-            "questions": {each.question: _line_json(each) for each in self.lines},
+            "dense": None if self.agreement is None else asdict(self.agreement) | {"agree": self.agreement.holds},
+            "questions": {each.name: _line_json(each) for each in self.lines},
+            "headline": self.headline(),
             "verdicts": self.verdicts(),
         }
 
 
-def _all_the_same(each: Line) -> list[str]:
+def _all_the_same(each: BudgetLine) -> list[str]:
     """Say whom it beats although it costs less, and who beats it although they cost less."""
     by_loss = sorted(each.uneven.values(), key=lambda one: -one.behind)
     beaten = [one.other for one in by_loss if one.standing == "above" and one.other not in each.cheaper]
@@ -225,17 +242,18 @@ def _loses(interval: Interval) -> str:
     return f"loses {told}" if interval.low > 0 else f"predicts better than {DENSE} attention, by {told}"
 
 
-def _line_json(each: Line) -> dict[str, Any]:
+def _line_json(each: BudgetLine) -> dict[str, Any]:
     """The line of a budget; its scores are losses by document, so that `assay card diff` pairs them."""
     mine = each.mine
     if mine.error:
         return {"scores": {}, "deviation": 0.0, "freedom": 1, "lower_is_better": True, "comparable": False,
                 "error": mine.error, "rank": ""}  # fmt: skip
     found, interval = mine.numbers, recall(mine)
+    scores = dict(found["cluster_losses"])
     return {
-        "scores": dict(found["cluster_losses"]),
-        "deviation": _deviation(each.above),
-        "freedom": max(1, found["clusters"] - 1),
+        "scores": scores,
+        "deviation": _deviation(list(scores.values())),
+        "freedom": len(scores) - 1,
         "lower_is_better": True,
         "comparable": True,
         "loss_above_dense": asdict(each.above),

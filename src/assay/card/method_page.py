@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from assay.card.charts import MINE, beside, standings
-from assay.card.judge import NAMED
-from assay.card.method_card import FORMATS, Line, MethodCard, above, recall
+from assay.card.charts import MINE, beside, number, sentence, standings
+from assay.card.judge import NAMED, Difference
+from assay.card.method_card import FORMATS, BudgetLine, MethodCard, above, differences, recall
 from assay.card.methods import DENSE, VERSION, Measured
 from assay.metrics.intervals import Interval
 from assay.report.page import build_page
@@ -21,7 +21,7 @@ def page(card: MethodCard, files: Mapping[str, str]) -> str:
     """Build the page; `files` are those that the method comes from."""
     asked = f"What does a language model lose with {card.name}? Protocol {VERSION}; {card.setting}."
     sections = [("Verdicts", asked, _verdicts(card))]
-    sections += [(each.question, _sentence(told), _budget(card, each)) for each, told in
+    sections += [(each.name, sentence(told), _budget(card, each)) for each, told in
                  zip(card.lines, card.verdicts(), strict=True) if not each.mine.error]  # fmt: skip
     sections.append(("The field", "Every method beside it, at every budget.", _field(card)))
     # The numbers are in the charts and tables, and would double the page.
@@ -31,14 +31,10 @@ def page(card: MethodCard, files: Mapping[str, str]) -> str:
     return build_page(sections, behind, title=f"Card of {card.name}", files=files, cards=False)
 
 
-def _sentence(told: str) -> str:
-    return f"{told[0].upper()}{told[1:]}."
-
-
 def _verdicts(card: MethodCard) -> Section:
     made = Section("card")
-    for sentence in card.verdicts():
-        made.finding(_sentence(sentence))
+    for told in (card.headline(), *card.verdicts()):
+        made.finding(sentence(told))
     made.table("card", [card.row(each) for each in card.lines], formats=FORMATS, note="\n".join(card.legend()))
     measured = [each.mine for each in card.lines if not each.mine.error]
     others = [one for own in card.field.values() for one in own if not one.error]
@@ -63,35 +59,43 @@ def _best(card: MethodCard) -> list[str]:
 def _point(card: MethodCard, one: Measured) -> dict[str, Any]:
     whole = above(one)
     look = {"series": one.method, "mine": one.method == card.name, "x": one.held / 1000}
-    return {**look, "y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)}
+    return {**look, "y": whole.mean, "low": whole.low, "high": whole.high, "score": number(whole, ".3f")}
 
 
-def _number(whole: Interval) -> str:
-    return f"{whole.mean:.3f}" if whole.low is None else f"{whole.mean:.3f} [{whole.low:.3f}, {whole.high:.3f}]"
-
-
-def _budget(card: MethodCard, each: Line) -> Section:
+def _budget(card: MethodCard, each: BudgetLine) -> Section:
     """Every method at one budget, the least loss first."""
     made = Section("card")
     every = [each.mine, *(one for one in card.field.get(each.mine.slots, ()) if not one.error)]
-    name = each.question.replace("=", "_")
-    told = f"Every method of this budget with its 95 % interval. Filled: told apart from {card.name}."
-    _standings(made, f"loss_{name}", card, each, {one.method: above(one) for one in every}, LOSS, told)
+    name = each.name.replace("=", "_")
+    filled = f"Filled: told apart from {card.name}"
+    told = f"Every method of this budget with its 95 % interval. {filled}; hollow: not, or not compared."
+    lost = {one.method: above(one) for one in every}
+    _standings(made, f"loss_{name}", card, lost, {**each.uneven, **each.differences}, title=LOSS, caption=told)
     recalled = {one.method: found for one in every if (found := recall(one)) is not None}
-    _standings(made, f"recall_{name}", card, each, recalled, RECALLED, "Tokens that stood before in the window.")
+    told = (
+        f"Tokens that stood before in the window. {filled} by the loss of these tokens; hollow: not, or not compared."
+    )
+    apart = _of_recall(each, [one for one in every if one.method in recalled])
+    _standings(made, f"recall_{name}", card, recalled, apart, title=RECALLED, caption=told)
     return made
 
 
+def _of_recall(each: BudgetLine, every: Sequence[Measured]) -> dict[str, Difference]:
+    """Compare recall with the methods that the loss is compared with: those that cost as much, and the others."""
+    groups = ([one for one in every if one.method in compared] for compared in (each.differences, each.uneven))
+    return {name: one for group in groups for name, one in differences(each.mine, group, "hit_nll", "hits").items()}
+
+
 def _standings(
-    made: Section, name: str, card: MethodCard, each: Line, found: Mapping[str, Interval], title: str, caption: str
-) -> None:
+    made: Section, name: str, card: MethodCard, found: Mapping[str, Interval], compared: Mapping[str, Difference],
+    *, title: str, caption: str,
+) -> None:  # fmt: skip
     rows = []
     for method, whole in sorted(found.items(), key=lambda item: item[1].mean):
         mine = method == card.name
-        told = each.differences.get(method) or each.uneven.get(method)
-        apart = mine or (told is not None and told.standing != "level")
+        apart = mine or (method in compared and compared[method].standing != "level")
         look = {"label": card.marked(method), "colour": MINE if mine else MUTED, "apart": apart}
-        rows.append({**look, "y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)})
+        rows.append({**look, "y": whole.mean, "low": whole.low, "high": whole.high, "score": number(whole, ".3f")})
     if rows:
         made.chart(name, standings(rows, [], title=title, references={DENSE: 0.0}), caption=caption)
 
@@ -108,8 +112,8 @@ def _field(card: MethodCard) -> Section:
     return made
 
 
-def _row(card: MethodCard, each: Line, one: Measured) -> dict[str, Value]:
-    found: dict[str, Value] = {"budget": each.question, "method": card.marked(one.method)}
+def _row(card: MethodCard, each: BudgetLine, one: Measured) -> dict[str, Value]:
+    found: dict[str, Value] = {"budget": each.name, "method": card.marked(one.method)}
     keys: Sequence[str] = ("loss above dense", "recall", "KV kB held", "left out", "difference", "p (Holm)")
     if one.error:
         return {**found, **dict.fromkeys(keys), "loss above dense": "no number"}

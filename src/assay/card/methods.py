@@ -95,27 +95,33 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class DenseAgreement:
     """Says how far dense attention came out here from its shipped loss."""
 
-    gap: float
-    """Nats per token, the largest over documents."""
+    gap: float | None
+    """Nats per token, the largest over documents; None where the two cannot be compared."""
+    why: str = ""
+    """Why they cannot."""
 
     @property
     def holds(self) -> bool:
-        return self.gap <= AGREE
+        return self.gap is not None and self.gap <= AGREE
 
 
-def agreement(here: Row, there: Row) -> Agreement:
+def agreement(here: Row, there: Row) -> DenseAgreement:
     """Compare dense attention, document by document; other documents or tokens never agree."""
+    if error(here):
+        return DenseAgreement(None, "dense attention failed here")
+    if error(there):
+        return DenseAgreement(None, "the shipped record of dense attention has no number")
     (nll, tokens), (other, of_other) = (sums(each, "nll", "tokens") for each in (here, there))
-    if error(here) or error(there) or tokens != of_other:
-        return Agreement(float("inf"))
-    return Agreement(max(abs(a - b) / n for a, b, n in zip(nll, other, tokens, strict=True) if n))
+    if tokens != of_other:
+        return DenseAgreement(None, "dense attention read other documents here")
+    return DenseAgreement(max(abs(a - b) / n for a, b, n in zip(nll, other, tokens, strict=True) if n))
 
 
 @dataclass(frozen=True)
-class Runner:
+class MethodRunner:
     """Finds or computes the records of methods under one protocol."""
 
     preset: str
@@ -165,21 +171,23 @@ class Runner:
 
 
 def ship(folder: Path, *stores: Path) -> list[str]:
-    """Write the records of both presets that some stores have as those that ship, of every method and text that is
-    whole on one kind of device; return what is not.
+    """Add the records of both presets that some stores have to those that ship in a folder, of every method and text
+    that is whole on one kind of device; return what is not. Unlike `assay card --ship` it reads records of devices that
+    are not here.
 
     python -c "from assay.card.methods import ship; print(ship('src/assay/shipped', 'STORE'))"
     """
-    there = {each.run.id: each for out in stores for each in Store(out).records("perplexity") if each.status == "done"}
+    every = (each for out in stores for each in Store(out).records("perplexity") if each.status == "done")
+    there = {each.run.id: each for each in (*shipped.records(SHIPPED, Path(folder)), *every)}
     kept, lacking = dict[str, Record](), []
     for preset in (ONLINE, PREFIX):
         for text in studies["perplexity"].presets[preset]["datasets"]:
             for word in field_of(preset):
                 runs = make_plan(study_of(preset, word, text), {}, Numerics()).runs
                 found = _whole(runs, there)
-                kept |= {record.run.id: replace(record, artifacts=()) for record in found}
+                kept |= {record.run.id: record for record in found}
                 lacking += [] if found else [f"{preset} {text} {word}"]
-    shipped.write(Path(folder) / f"{SHIPPED}.jsonl.gz", kept.values())
+    shipped.add(SHIPPED, Path(folder), kept.values())
     return lacking
 
 

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from assay.api import Execution, Session
 from assay.attention import attention
-from assay.card.asking import Wish
+from assay.attention.base import Prefix
+from assay.card.asking import Wish, next_to
 from assay.card.method_card import MethodCard, line
 from assay.card.method_page import page
 from assay.card.methods import (
     BASELINES,
     DENSE,
+    PREFIX,
     SHIPPED,
-    Agreement,
+    DenseAgreement,
     Measured,
-    Runner,
+    MethodRunner,
     agreement,
     protocol_of,
     study_of,
@@ -36,9 +38,10 @@ def battery_of(wish: Wish, mine: Sequence[str]) -> "MethodBattery":
     if DENSE in mine:
         raise UserError("dense attention is what methods are compared with: give another one.")
     execution = construct(Execution, dict(wish.placing), what="assay card")
-    asked = []
-    for preset, words in _by_protocol(mine).items():
-        runner = Runner(preset, execution, wish.show, own=wish.own)
+    asked, by_protocol = [], _by_protocol(mine)
+    _check_vs(wish, by_protocol)
+    for preset, words in by_protocol.items():
+        runner = MethodRunner(preset, execution, wish.show, own=wish.own)
         beside = [word for word in _field(wish, runner) if word not in words]
         asked.append(Asked(runner, words, beside))
     found = MethodBattery(mine, tuple(asked), execution.out)
@@ -52,11 +55,26 @@ def _by_protocol(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _field(wish: Wish, runner: Runner) -> list[str]:
-    """Return the methods beside: those asked for, or all whose records ship; where none do, or everything is to be
-    computed here, a few baselines."""
+def _fits(word: str, preset: str) -> bool:
+    """Return whether a protocol can ask a method: every method can be asked after a prefix, but one that cuts down a
+    prefix cannot be asked without."""
+    return preset == PREFIX or not isinstance(attention.parse(word), Prefix)
+
+
+def _check_vs(wish: Wish, by_protocol: Mapping[str, Sequence[str]]) -> None:
+    """Raise UserError for a word of --vs that stands beside none of the methods that are asked."""
+    for word in wish.vs:
+        if not any(_fits(word, preset) for preset in by_protocol):
+            mine = [each for words in by_protocol.values() for each in words]
+            do = "does" if len(mine) == 1 else "do"
+            raise UserError(f"{word} cuts down a prefix and {', '.join(mine)} {do} not: they are not compared.")
+
+
+def _field(wish: Wish, runner: MethodRunner) -> list[str]:
+    """Return the methods beside: those asked for that this protocol can ask, or all whose records ship; where none do,
+    or everything is to be computed here, a few baselines."""
     if wish.vs:
-        return list(dict.fromkeys(attention.parse(word).label for word in wish.vs))
+        return list(dict.fromkeys(attention.parse(word).label for word in wish.vs if _fits(word, runner.preset)))
     return runner.field() or [attention.parse(word).label for word in BASELINES[runner.preset]]
 
 
@@ -64,7 +82,7 @@ def _field(wish: Wish, runner: Runner) -> list[str]:
 class Asked:
     """The methods of one protocol, and those beside."""
 
-    runner: Runner
+    runner: MethodRunner
     mine: Sequence[str]
     field: Sequence[str]
 
@@ -93,14 +111,16 @@ class MethodBattery:
 
     def of_what_is_there(self) -> "MethodBattery":
         """Keep the methods beside whose records are stored or ship; the methods asked for need all of theirs."""
-        kept, out = [], []
+        kept, told = [], []
         for asked in self.asked:
             if lacking := [word for word in asked.mine if asked.runner.missing([word])]:
                 raise UserError(f"the records of {', '.join(lacking)} are not all here: leave --stored out to compute.")
-            out += [word for word in asked.field if asked.runner.missing([word])]
+            out = [word for word in asked.field if asked.runner.missing([word])]
             kept.append(replace(asked, field=[word for word in asked.field if word not in out]))
-        told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
-        return replace(self, asked=tuple(kept), notes=told)
+            if out:
+                beside = ", ".join(asked.mine)
+                told.append(f"left out beside {beside}, since their records are not all here: {', '.join(out)}")
+        return replace(self, asked=tuple(kept), notes=[*self.notes, *told])
 
     def plan(self) -> list[str]:
         """Say what would be computed here, and beside whom."""
@@ -109,20 +129,18 @@ class MethodBattery:
             words, runner = [*asked.mine, *asked.field], asked.runner
             ships = [word for word in asked.field if runner.ships(word)]
             here = [word for word in asked.field if word not in ships]
-            beside = [f"{len(ships)} methods whose records ship"] * bool(ships)
-            beside += [f"{', '.join(here)}, computed here too"] * bool(here)
             missing = runner.missing(words)
             study = study_of(runner.preset, asked.mine[0])
             planned = Session.of(Plan(study, tuple(missing)), runner.execution).describe() if missing else "none to run"
             slots = ", ".join(str(run) for run in dict.fromkeys(_slots(runner, asked.mine[0])))
             found.append(
-                f"for {', '.join(asked.mine)}: {slots} slots, as lanes of one pass; next to "
-                f"{' and '.join(beside) or 'nobody'}; {planned}"
+                f"for {', '.join(asked.mine)}: {slots} slots, as lanes of one pass; "
+                f"{next_to('method', ships, here, 'computed')}; {planned}"
             )
         return found
 
 
-def _slots(runner: Runner, word: str) -> list[int]:
+def _slots(runner: MethodRunner, word: str) -> list[int]:
     return [run.options["budget"]["slots"] for run in runner.runs(word) if run.options["budget"]["slots"]]
 
 
@@ -146,7 +164,7 @@ def _cards(asked: Asked) -> list[MethodCard]:
     return cards
 
 
-def _agreement(found: Sequence[Measured]) -> Agreement | None:
+def _agreement(found: Sequence[Measured]) -> DenseAgreement | None:
     """Compare dense attention of here with the shipped one, where there are both."""
     here, there = (next((one.dense for one in found if one.lent is lent), None) for lent in (False, True))
     return None if here is None or there is None else agreement(here, there)

@@ -9,11 +9,11 @@ from typing import Any
 
 from assay.card.battery import LOST, Answer, Records, Trial, validation
 from assay.card.card import Card
-from assay.card.charts import MINE, beside, profile, standings
+from assay.card.charts import MINE, beside, number, profile, sentence, standings
 from assay.card.judge import NAMED, Line, in_words, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, VERSION
 from assay.core.run import Record
-from assay.metrics.intervals import Interval, share
+from assay.metrics.intervals import share
 from assay.report.page import build_page
 from assay.report.section import Section
 from assay.report.style import MUTED
@@ -43,15 +43,15 @@ def _behind(records: Records) -> Iterator[Record]:
 def _asked(each: Line) -> str:
     question = each.answer.question
     goal = (
-        f"A model that {question.does} scores at least {question.goal:g}" if question.goal else _sentence(question.does)
+        f"A model that {question.does} scores at least {question.goal:g}" if question.goal else sentence(question.does)
     )
     return f"{goal.rstrip('.')}. {question.setting}; the task is {question.task}."
 
 
 def _verdicts(card: Card) -> Section:
     made = Section("card")
-    for sentence in (card.headline(), *card.verdicts()):
-        made.finding(_sentence(sentence))
+    for told in (card.headline(), *card.verdicts()):
+        made.finding(sentence(told))
     note = "\n".join([*card.costs(), *card.comparable()])
     made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)
     rows = [row for each in card.lines for row in _shares(card, each)]
@@ -61,10 +61,6 @@ def _verdicts(card: Card) -> Section:
     )
     made.chart("profile", profile(rows, title="share of the way from floor to ceiling"), caption=caption)
     return made
-
-
-def _sentence(told: str) -> str:
-    return f"{told[0].upper()}{told[1:]}."
 
 
 def _shares(card: Card, each: Line) -> Iterator[dict[str, Any]]:
@@ -89,14 +85,14 @@ def _shares(card: Card, each: Line) -> Iterator[dict[str, Any]]:
             "x": along(answer.mean),
             "low": low,
             "high": high,
-            "score": _number(whole),
+            "score": number(whole, ".3g"),
         }
 
 
 def _question(card: Card, each: Line, records: Records) -> Section:
     """Everything about one question."""
     made, others = Section("card"), card.field[each.answer.question.name]
-    made.finding(_sentence(in_words([each])[0]))
+    made.finding(sentence(in_words([each])[0]))
     few = [each.answer, *_few(each, others)]
     _scores(made, card, each, others)
     _by_state(made, each, others, {answer.mixer for answer in few})
@@ -114,10 +110,6 @@ def _few(each: Line, others: Sequence[Answer]) -> list[Answer]:
 
 def _name(each: Line) -> str:
     return each.answer.question.name.replace(" ", "_")
-
-
-def _number(whole: Interval) -> str:
-    return f"{whole.mean:.3g}" if whole.low is None else f"{whole.mean:.3g} [{whole.low:.3g}, {whole.high:.3g}]"
 
 
 def _more(each: Line) -> dict[str, Any]:
@@ -148,7 +140,7 @@ def _scores(made: Section, card: Card, each: Line, others: Sequence[Answer]) -> 
         whole, mine = interval_of(answer, each.deviation, each.freedom), answer is each.answer
         apart = mine or (answer.mixer in each.differences and each.differences[answer.mixer].standing != "level")
         look = {"label": card.marked(answer.mixer, question.name), "colour": MINE if mine else MUTED}
-        bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)}
+        bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": number(whole, ".3g")}
         rows.append({**look, **bounds, "apart": apart})
         seeds += [{**look, "y": value} for value in answer.scores.values()]
     chart = standings(rows, seeds, title=_unit(each), references=_references(each))
@@ -163,7 +155,7 @@ def _by_state(made: Section, each: Line, others: Sequence[Answer], named: Set[st
         if answer.sizes.get("state_scalars"):
             whole = interval_of(answer, each.deviation, each.freedom)
             look = {"series": answer.mixer, "mine": answer is each.answer, "x": BYTES * answer.sizes["state_scalars"]}
-            bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": _number(whole)}
+            bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": number(whole, ".3g")}
             points.append({**look, **bounds})
     if len(points) > 1:
         x_title, marks, few = (
@@ -245,8 +237,8 @@ def _rates(made: Section, each: Line, few: Sequence[Answer], records: Records) -
 
 def _cost(card: Card) -> Section:
     made = Section("card")
-    for sentence in card.costs():
-        made.finding(_sentence(sentence))
+    for told in card.costs():
+        made.finding(sentence(told))
     for way, told in (
         ("trained", "forward and backward, 8 sequences of 256"),
         ("decoded", "one token after the other"),

@@ -77,7 +77,7 @@ def card(words: list[str]) -> int:
     for each in cards:
         say(f"page: {_page(each, battery, folder)}")
     if args.json:
-        print(json.dumps([each.to_json() for each in cards], indent=1))
+        print(json.dumps([each.to_json() for each in cards], indent=1, allow_nan=False))
     else:
         print("\n\n".join(each.text() for each in cards))
     return 0
@@ -133,11 +133,10 @@ def _seconds(word: str) -> float:
 
 
 def _ship(folder: Path, battery: "Battery") -> None:
-    """Write the records of cards in the form in which those of the field ship."""
+    """Add the records of cards to those that ship in a folder."""
     from assay.core import shipped
 
-    kept = {record.run.id: replace(record, artifacts=()) for record in battery.records()}
-    shipped.write(folder / f"{battery.ships_as()}.jsonl.gz", kept.values())
+    shipped.add(battery.ships_as(), folder, battery.records())
 
 
 def _page(one: "Shown", battery: "Battery", folder: str) -> Path:
@@ -149,7 +148,7 @@ def _page(one: "Shown", battery: "Battery", folder: str) -> Path:
     with disk_errors(path):
         write_file(path, battery.page(one, _file_of(one.name, folder)).encode())
         write_file(path.with_suffix(".svg"), badge(one.name, one.ranks).encode())
-        write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1) + "\n").encode())
+        write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1, allow_nan=False) + "\n").encode())
     return path
 
 

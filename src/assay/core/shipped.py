@@ -43,6 +43,13 @@ def write(path: Path, found: Iterable[Record]) -> None:
         write_file(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
 
 
+def add(study: str, folder: Path, found: Iterable[Record]) -> None:
+    """Add the records of finished runs to those that a folder has of a study; of one run the new record is kept."""
+    new = (replace(record, artifacts=()) for record in found if record.status == "done")
+    merged = {record.run.id: record for record in (*records(study, folder), *new)}
+    write(folder / f"{study}.jsonl.gz", merged.values())
+
+
 SERIES = ("curve", "history")
 """Metrics with a value per epoch or validation: nine tenths of a record, and shipped only where a claim reads them."""
 

@@ -94,8 +94,16 @@ def outline(name: str, *, revision: str | None = None) -> nn.Module:
     return found
 
 
+def check_not_gguf_folder(name: str) -> None:
+    """Raise UserError for a folder whose weights are in GGUF files alone: each of them is a model."""
+    files = sorted(Path(name).iterdir()) if is_there(name, folder=True) else []
+    if (own := [path for path in files if path.suffix == GGUF]) and not any(path.suffix in WEIGHTS for path in files):
+        raise UserError(f"cannot load the model '{name}': a GGUF file is a model, give the file itself, {own[0]}.")
+
+
 def load_config(name: str, *, revision: str | None = None) -> Any:
     """Return the config of a model's architecture."""
+    check_not_gguf_folder(name)
     if is_gguf(name):
         return deepcopy(_unpacked_config(name, fingerprint(name)))
     with quiet(name):

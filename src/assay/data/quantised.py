@@ -32,7 +32,8 @@ def quantisation_of(config: Any) -> str | None:
         return None
     if told.get("load_in_4bit") or told.get("load_in_8bit"):
         return "bitsandbytes"  # its first configs named no method
-    return str(told.get("quant_method", "no method"))
+    method = told.get("quant_method", "no method")
+    return str(getattr(method, "value", method))  # a config object has an Enum
 
 
 def check_quantised(name: str, method: str) -> None:

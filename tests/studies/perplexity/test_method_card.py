@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from assay.card import method_card, methods
+from assay.card import method_card, method_page, methods, of_methods
 from assay.core import shipped
 from assay.core.run import Numerics, Record
 from assay.studies.perplexity.perplexity import Perplexity
@@ -126,6 +127,48 @@ def test_shipped_rows_are_not_ranked_where_dense_attention_differs(toy: Path, cl
     assert not card["dense"]["agree"] and card["dense"]["gap"] == pytest.approx(0.002, rel=1e-3)
     assert all(line["rank"] == "" and not line["differences"] for line in card["questions"].values())
     assert "not ranked against shipped records" in (toy / "results/card/loudest.html").read_text()
+    assert "not ranked: shipped records are not comparable here" in card["verdicts"][0]
+    assert card["headline"] == "In short: nothing of it can be compared"
+
+    def longer(record: Record) -> Record:
+        sums = dict(record.metrics["sums"])
+        return replace(record, metrics={**record.metrics, "sums": {**sums, "tokens": [1 + n for n in sums["tokens"]]}})
+
+    ships = toy / "ships" / f"{methods.SHIPPED}.jsonl.gz"
+    shipped.write(ships, [longer(record) for record in shipped.records(methods.SHIPPED)])
+    code, out, err = cli("card", "loudest.py", *HERE, "--json")
+    assert code == 0 and "Infinity" not in out, err
+    told = {"gap": None, "why": "dense attention read other documents here", "agree": False}
+    assert json.loads(out)[0]["dense"] == told
+    _, out, _ = cli("card", "loudest.py", *HERE)
+    assert "not ranked against shipped records: dense attention read other documents here" in out and "inf " not in out
+
+
+def test_dense_attention_that_failed_agrees_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "error", lambda cell: cell["error"])
+    failed: Any = {"error": "out of memory"}
+    found: Any = {"error": None}
+    assert methods.agreement(failed, found) == methods.DenseAgreement(None, "dense attention failed here")
+    assert not methods.agreement(found, failed).holds and "shipped" in methods.agreement(found, failed).why
+
+
+def test_a_method_is_left_out_of_the_protocol_alone_whose_records_are_not_here() -> None:
+    def asked(mine: str, *away: str) -> of_methods.Asked:
+        runner: Any = SimpleNamespace(missing=lambda words: [word for word in words if word in away])
+        return of_methods.Asked(runner, [mine], ["window", "tova"])
+
+    every = (asked("h2o", "window"), asked("finch"))
+    found = of_methods.MethodBattery(["h2o", "finch"], every, Path(), notes=["noted"]).of_what_is_there()
+    assert [list(each.field) for each in found.asked] == [["tova"], ["window", "tova"]]
+    assert found.notes == ["noted", "left out beside h2o, since their records are not all here: window"]
+
+
+def test_each_protocol_takes_the_words_of_vs_that_it_can_ask(toy: Path, cli: Cli) -> None:
+    code, out, err = cli("card", "h2o", "observed", "--vs", "keydiff", "finch", *HERE, "--dry-run")
+    assert code == 0, err
+    online, prefix = out.splitlines()
+    assert "for h2o: 24, 8 slots" in online and "next to keydiff, computed here too" in online
+    assert "for observed: 16, 8 slots" in prefix and "next to keydiff, finch, computed here too" in prefix
 
 
 def test_methods_are_ranked_at_equal_cost_and_told_where_one_costs_less_and_loses_less(
@@ -151,6 +194,35 @@ def test_methods_are_ranked_at_equal_cost_and_told_where_one_costs_less_and_lose
     assert found.cheaper == {"cheap", "cheap_and_worse"}
     told = ["loses more than cheap at a higher cost", "loses less than dear at a lower cost"]
     assert method_card._all_the_same(found) == told
+    losses = [one.cell["nll"] for one in (measured("mine", 3.0, 1000, 0.8), others[0])]
+    gaps = [(a - b) / 10 for a, b in zip(*losses, strict=True)]
+    assert found.differences["level"].deviation == pytest.approx(stdev(gaps)), "between documents, not of their mean"
+
+
+def test_marks_of_recall_are_filled_where_recall_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One method loses more over all tokens and recalls as much; another the other way round."""
+    monkeypatch.setattr(method_card, "sums", lambda cell, *keys: [cell[key] for key in keys])
+
+    def measured(name: str, loss: float, recalled: float) -> Any:
+        noise = [0.1 * (n * len(name) % 7) for n in range(28)]
+        cell = {"tokens": [10.0] * 28, "nll": [10 * loss + e for e in noise], "hits": [4.0] * 28}
+        cell["hit_nll"] = [4 * recalled + e for e in noise]
+        dense = {"tokens": [10.0] * 28, "nll": [1.0] * 28, "hits": [4.0] * 28, "hit_nll": [1.0] * 28}
+        return SimpleNamespace(method=name, error="", held=1000, left_out=0.8, slots=8, cell=cell, dense=dense)
+
+    drawn: list[dict[str, bool]] = []
+    captions: list[str] = []
+    monkeypatch.setattr(
+        method_page, "standings", lambda rows, *_, **__: drawn.append({row["label"]: row["apart"] for row in rows})
+    )
+    monkeypatch.setattr(method_page.Section, "chart", lambda *_, caption: captions.append(caption))
+    mine, others = measured("mine", 2.0, 3.0), [measured("loser", 4.0, 3.0), measured("in_recall", 2.0, 5.0)]
+    card: Any = SimpleNamespace(name="mine", field={8: others}, marked=lambda name: name)
+    method_page._budget(card, method_card.line(mine, others))
+    of_loss, of_recall = drawn
+    assert of_loss == {"mine": True, "loser": True, "in_recall": False}
+    assert of_recall == {"mine": True, "loser": False, "in_recall": True}
+    assert all("Filled: told apart from mine" in caption for caption in captions)
 
 
 def test_a_method_whose_records_ship_is_computed_nowhere(toy: Path, cli: Cli) -> None:
@@ -160,6 +232,12 @@ def test_a_method_whose_records_ship_is_computed_nowhere(toy: Path, cli: Cli) ->
     assert "random_evict †" in out or "window †" in out or "streaming_llm †" in out
     code, out, err = cli("card", "tova", *HERE, "--stored")
     assert code == 2 and not out and "the records of tova are not all here" in err
+    code, out, _ = cli("card", "h2o", "--vs", "window", *HERE, "--dry-run")
+    assert code == 0 and "next to 1 method whose records ship; none to run" in out
+    code, out, err = cli("card", "h2o", "--vs", "oracle_topk", *HERE, "--stored", "--json")
+    assert code == 0, err
+    told = json.loads(out)[0]["verdicts"]
+    assert all("tokens it " in each and "; not ranked: no method costs as much" in each for each in told)
     code, out, _ = cli("card", "tova", *HERE, "--dry-run")
     lacking = methods.ship(toy / "packed", toy / "field")
     assert "methods pydoc h2o" in lacking and "methods-prefix pydoc observed" in lacking, "only whole methods ship"
@@ -169,6 +247,20 @@ def test_a_method_whose_records_ship_is_computed_nowhere(toy: Path, cli: Cli) ->
     assert code == 0 and "for tova: 24, 8 slots" in out and "5 methods whose records ship" in out and "6 to run" in out
 
 
+def test_shipping_one_card_keeps_the_records_of_others(toy: Path, cli: Cli) -> None:
+    words = (*HERE, "--own-baselines", "--out", "field", "--ship", "made")
+    assert cli("card", "h2o", "--vs", "window", *words)[0] == 0
+    whole = shipped.records(methods.SHIPPED, toy / "made")
+    code, _, err = cli("card", "h2o", "--vs", "h2o", *words, "--stored")
+    assert code == 0 and shipped.records(methods.SHIPPED, toy / "made") == whole, err
+    again = [replace(whole[0], status="failed"), replace(whole[1], metrics={"told": "anew"})]
+    shipped.add(methods.SHIPPED, toy / "made", again)
+    kept = shipped.records(methods.SHIPPED, toy / "made")
+    assert kept == [whole[0], again[1], *whole[2:]], "only runs that are done, and the newer record of each"
+    methods.ship(toy / "made")
+    assert shipped.records(methods.SHIPPED, toy / "made") == kept
+
+
 def test_without_shipped_records_baselines_are_computed_here(toy: Path, cli: Cli) -> None:
     """A method that cuts down a prefix has its own protocol and field."""
     code, out, err = cli("card", "observed", "--json", *HERE)
@@ -176,6 +268,11 @@ def test_without_shipped_records_baselines_are_computed_here(toy: Path, cli: Cli
     card = json.loads(out)[0]
     assert card["tier"] == "methods-prefix" and card["shipped"] == [] and card["dense"] is None
     assert set(card["questions"]["k=16"]["differences"]) == {"streaming_llm", "keydiff", "random_evict"}
+    line = card["questions"]["k=16"]
+    assert line["deviation"] == pytest.approx(stdev(line["scores"].values())) and line["freedom"] == 23
+    assert card["headline"].startswith("In short, methods told better than it at equal cost: ")
+    assert "k=16" in card["headline"] and not card["headline"].endswith(".")
+    assert "at equal cost: " in (toy / "results/card/observed.html").read_text()
     one, two = (toy / "results/card/observed.json", toy / "other.json")
     two.write_text(one.read_text())
     code, out, err = cli("card", "diff", str(one), str(two))
@@ -185,7 +282,8 @@ def test_without_shipped_records_baselines_are_computed_here(toy: Path, cli: Cli
 def test_a_budget_that_is_too_small_is_a_line_without_a_number(toy: Path, cli: Cli) -> None:
     code, out, err = cli("card", "snapkv:window_size=12", "--vs", "keydiff", *HERE)
     assert code == 0, err
-    assert "with 8 keys of a prefix of 32 tokens: no number" in out and "with 16 keys of a prefix of 32 tokens" in out
+    assert "with 8 keys of a prefix of 32 tokens: no number" in out
+    assert "with 16 keys of a prefix of 32 tokens it " in out and " of 1 at k=16" in out.splitlines()[1]
 
 
 def test_a_method_that_looks_ahead_is_refused_by_name_of_the_promise(toy: Path, cli: Cli) -> None:
@@ -204,6 +302,8 @@ def test_a_method_that_looks_ahead_is_refused_by_name_of_the_promise(toy: Path, 
         (["task.py"], "'task.py' has neither a mixer nor an attention method"),
         (["h20"], "no mixer or attention method named 'h20'. Did you mean 'h2o'?"),
         (["h2o", "--vs", "nobody"], "no attention method named 'nobody'"),
+        (["h2o", "--vs", "snapkv"], "snapkv cuts down a prefix and h2o does not: they are not compared."),
+        (["h2o", "tova", "--vs", "snapkv"], "snapkv cuts down a prefix and h2o, tova do not: they are not compared."),
         (["h2o:recent=7"], "recent"),
         (["h2o", "--tier", "standard"], "--tier standard is for mixers"),
         (["h2o", "--budget", "1m"], "--budget is for mixers"),

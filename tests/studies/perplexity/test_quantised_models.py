@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from assay.core.errors import UserError
 from assay.data.language_model import fingerprint, load_model
-from assay.data.quantised import PACKAGES
+from assay.data.quantised import PACKAGES, quantisation_of
 from assay.models.causal_lm import sparse
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -124,6 +125,24 @@ def test_what_is_missing_is_said_before_anything_runs(
     words = ("--datasets", str(text), "--methods", "h2o", "--context-lengths", "32", "--dry-run")
     code, out, err = cli("perplexity", "--model", str(folder), *words)
     assert code == 2 and not out and said in err and err.count("\n") == 1, err
+
+
+def test_a_config_object_names_its_method_as_a_file_does() -> None:
+    from transformers.utils.quantization_config import QuantizationConfigMixin, QuantizationMethod
+
+    config = SimpleNamespace(quantization_config=QuantizationConfigMixin(quant_method=QuantizationMethod.GPTQ))
+    assert quantisation_of(config) == "gptq"
+    assert quantisation_of(SimpleNamespace(quantization_config={"quant_method": "gptq"})) == "gptq"
+
+
+def test_a_folder_of_a_gguf_file_says_to_give_the_file(tmp_path: Path, text: Path, cli: Cli) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tiny.gguf").write_bytes(b"")
+    words = ("--datasets", str(text), "--methods", "h2o", "--context-lengths", "32", "--dry-run")
+    code, out, err = cli("perplexity", "--model", str(folder), *words)
+    assert code == 2 and not out and f"give the file itself, {folder / 'tiny.gguf'}." in err, err
+    assert err.count("\n") == 1
 
 
 def test_a_checkpoint_that_was_not_written_by_its_method_is_refused(quantised: Callable[..., Path]) -> None:
