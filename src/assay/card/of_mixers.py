@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assay.card import protocol
 from assay.card.anchors import anchor_trials
-from assay.card.asking import Wish
+from assay.card.asking import Wish, next_to
 from assay.card.battery import Asked, Trial, answer, battery
 from assay.card.card import Card
 from assay.card.cost import Expected, expected, seconds
@@ -116,12 +116,9 @@ class MixerBattery:
             told, beside = took[question.name], self.field[question.name]
             ships = [word for word in beside if not self.runner.own and self.runner.ships(word, question.name)]
             trained = [word for word in beside if word not in ships]
-            next_to = [f"{len(ships)} mixer{'s'[: len(ships) != 1]} whose records ship"] * bool(ships)
-            next_to += [f"{', '.join(trained)}, trained here too"] * bool(trained)
             found.append(
                 f"{question.name}: {len(question.rates)} rates, then the winner with {len(tier.seeds)} seeds, "
-                f"{question.steps} steps; {_spell(told)}; next to "
-                f"{' and '.join(next_to) or 'nobody'}"
+                f"{question.steps} steps; {_spell(told)}; {next_to('mixer', ships, trained, 'trained')}"
             )
         whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
         return [*found, f"for {', '.join(self.mine)}: {_spell(whole)} in all; {tier.says}"]

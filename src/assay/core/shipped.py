@@ -44,8 +44,9 @@ def write(path: Path, found: Iterable[Record]) -> None:
 
 
 def add(study: str, folder: Path, found: Iterable[Record]) -> None:
-    """Add the records of finished runs to those that a folder has of a study; of one run the new record is kept."""
-    new = (replace(record, artifacts=()) for record in found if record.status == "done")
+    """Add records to those that a folder has of a study, but for runs that failed: that one diverged is a result. Of
+    one run the new record is kept."""
+    new = (replace(record, artifacts=()) for record in found if record.status != "failed")
     merged = {record.run.id: record for record in (*records(study, folder), *new)}
     write(folder / f"{study}.jsonl.gz", merged.values())
 
