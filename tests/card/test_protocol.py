@@ -135,5 +135,6 @@ def test_records_of_a_gpu_are_read_where_there_is_none(
     code, out, err = cli(*words, "--stored")
     assert code == 0, err
     assert "standard, 5 seeds" in out and "language" in out and "speed" not in out and "nothing is timed" in err
+    assert "nothing is timed" in out and "left out" in out.splitlines()[-1], "the result says what it lacks, too"
     code, _, err = cli(*words)
     assert code == 2 and "CUDA" in err

@@ -77,10 +77,16 @@ def card(words: list[str]) -> int:
     for each in cards:
         say(f"page: {_page(each, battery, folder)}")
     if args.json:
-        print(json.dumps([each.to_json() for each in cards], indent=1, allow_nan=False))
+        print(_json(cards, battery))
     else:
-        print("\n\n".join(each.text() for each in cards))
+        # What was left out belongs to the result: standard error is not kept with it.
+        print("\n\n".join([*(each.text() for each in cards), *("\n".join(battery.notes),) * bool(battery.notes)]))
     return 0
+
+
+def _json(cards: "Sequence[Shown]", battery: "Battery") -> str:
+    told = [each.to_json() | {"notes": list(battery.notes)} for each in cards]
+    return json.dumps(told, indent=1, allow_nan=False)
 
 
 def _battery(folder: str, wish: "Wish", mine: Sequence[str]) -> "Battery":
@@ -148,7 +154,7 @@ def _page(one: "Shown", battery: "Battery", folder: str) -> Path:
     with disk_errors(path):
         write_file(path, battery.page(one, _file_of(one.name, folder)).encode())
         write_file(path.with_suffix(".svg"), badge(one.name, one.ranks).encode())
-        write_file(path.with_suffix(".json"), (json.dumps([one.to_json()], indent=1, allow_nan=False) + "\n").encode())
+        write_file(path.with_suffix(".json"), f"{_json([one], battery)}\n".encode())
     return path
 
 
