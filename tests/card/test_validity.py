@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,8 @@ def test_a_mixer_has_one_family_whatever_its_options() -> None:
     for family, words in FAMILIES.items():
         assert {_family(word) for word in words} == {family}
     assert _family("delta_net:beta_max=2.0") == "delta" and _family("of_a_file") == "other"
+
+
+def test_the_page_says_on_which_mixers_the_correlations_hang(script: Callable[[str], Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "card.md").read_text(encoding="utf-8")
+    assert script("docs/influence_card.py").placed(page) == page, "run python docs/influence_card.py"

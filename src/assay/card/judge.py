@@ -7,6 +7,7 @@ Mixers with a diverged run, or a rate at the edge of its grid, are not compared.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -60,15 +61,15 @@ class Difference:
         return self.interval.mean if self.lower else -self.interval.mean
 
 
-class Compared:
+class Compared(ABC):
     """A line of a card, of whatever kind: its place among those that it is compared with, by its differences."""
 
     differences: Mapping[str, Difference]
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The question, or the budget."""
-        raise NotImplementedError
 
     @property
     def rank(self) -> str:

@@ -142,24 +142,34 @@ LANGUAGE = Question(
     margin=0.1,
 )
 """A byte-level language model; the tiers say how large, and for how long."""
+RECALL = Question(
+    name="recall",
+    does="recalls 16 pairs",
+    task="mqar:vocab_size=256:input_seq_len=64:num_kv_pairs=16:min_kv_pairs=4:power_a=1:filler=no_keys:values=hidden",
+    metric=("by_size", "16"),
+    model=SMALL,
+    curriculum=0.9,
+)
+WIDE_RECALL = replace(
+    RECALL,
+    does="recalls 64 pairs",
+    task="mqar:vocab_size=8192:input_seq_len=256:num_kv_pairs=64:min_kv_pairs=4:power_a=1:filler=no_keys:values=hidden",
+    metric=("by_size", "64"),
+    model={**SMALL, "model_dim": 64},
+    steps=1000,
+    batch=32,
+    every=50,
+    eval_size=1000,
+)
 
 SMOKE = Tier(
     name="smoke",
     says="smoke: large differences only",
     seeds=(0, 1),
     questions=(
-        Question(
-            name="recall",
-            does="recalls 16 pairs",
-            task=(
-                "mqar:vocab_size=256:input_seq_len=64:num_kv_pairs=16:min_kv_pairs=4:power_a=1:filler=no_keys"
-                ":values=hidden"
-            ),
-            metric=("by_size", "16"),
-            model=SMALL,
-            curriculum=0.9,
-        ),
-        Question(
+        RECALL,
+        replace(
+            RECALL,
             name="update",
             does="keeps the newest of 2 values of 4 keys",
             task=(
@@ -167,9 +177,7 @@ SMOKE = Tier(
                 ":values=hidden:updates=1"
             ),
             metric=("by_size", "4"),
-            model=SMALL,
             batch=16,
-            curriculum=0.9,
         ),
         Question(
             name="parity",
@@ -197,22 +205,9 @@ STANDARD = Tier(
     device="cuda",
     backend="triton",
     questions=(
-        Question(
-            name="recall",
-            does="recalls 64 pairs",
-            task=(
-                "mqar:vocab_size=8192:input_seq_len=256:num_kv_pairs=64:min_kv_pairs=4:power_a=1:filler=no_keys"
-                ":values=hidden"
-            ),
-            metric=("by_size", "64"),
-            model={**SMALL, "model_dim": 64},
-            steps=1000,
-            batch=32,
-            every=50,
-            eval_size=1000,
-            curriculum=0.9,
-        ),
-        Question(
+        WIDE_RECALL,
+        replace(
+            WIDE_RECALL,
             name="update",
             does="keeps the newest of 2 values of 16 keys",
             task=(
@@ -220,12 +215,7 @@ STANDARD = Tier(
                 ":values=hidden:updates=1"
             ),
             metric=("by_size", "16"),
-            model={**SMALL, "model_dim": 64},
-            steps=1000,
             batch=64,
-            every=50,
-            eval_size=1000,
-            curriculum=0.9,
         ),
         Question(
             name="fuzzy",

@@ -18,6 +18,7 @@ from assay.models.causal_lm import sparse
 
 Cli = Callable[..., tuple[int, str, str]]
 IDS = torch.arange(40)[None] + 3
+SMALL = ["--methods", "h2o", "--budgets", "8", "--no-sparsity-sweep", "--context-lengths", "32", "--max-samples", "4"]
 
 
 @pytest.fixture
@@ -80,19 +81,8 @@ def test_a_quantised_folder_runs_as_it_is(
             found = model(IDS, use_cache=False).logits
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert not torch.allclose(load_model(str(tiny))(IDS, use_cache=False).logits, expected, atol=1e-3)
-    words = [
-        "--methods",
-        "h2o",
-        "--budgets",
-        "8",
-        "--no-sparsity-sweep",
-        "--context-lengths",
-        "32",
-        "--max-samples",
-        "4",
-    ]
     place = ["--executor", "serial", "--device", "cpu", "--quiet", "--out", str(tmp_path / "out")]
-    code, out, err = cli("perplexity", "--model", str(folder), "--datasets", str(text), *words, *place)
+    code, out, err = cli("perplexity", "--model", str(folder), "--datasets", str(text), *SMALL, *place)
     assert code == 0 and "h2o" in out, err
 
 
@@ -228,21 +218,10 @@ def test_a_gguf_file_is_the_model_that_was_written_into_it(
         one, other = (load_model(str(path))(IDS, use_cache=False).logits for path in (gguf_file, tiny))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
     before = fingerprint(str(gguf_file))
-    words = [
-        "--methods",
-        "h2o",
-        "--budgets",
-        "8",
-        "--no-sparsity-sweep",
-        "--context-lengths",
-        "32",
-        "--max-samples",
-        "4",
-    ]
     place = ["--executor", "serial", "--device", "cpu", "--quiet", "--out", str(tmp_path / "out")]
-    code, out, err = cli("perplexity", "--model", str(gguf_file), "--datasets", str(text), *words, *place)
+    code, out, err = cli("perplexity", "--model", str(gguf_file), "--datasets", str(text), *SMALL, *place)
     assert code == 0 and "h2o" in out and "de-quantizing" not in err, err
     gguf_file.write_bytes(b"no model")
     assert fingerprint(str(gguf_file)) != before, "another file is another run"
-    code, out, err = cli("perplexity", "--model", str(gguf_file), "--datasets", str(text), *words, *place)
+    code, out, err = cli("perplexity", "--model", str(gguf_file), "--datasets", str(text), *SMALL, *place)
     assert code == 2 and "GGUF" in err and err.count("\n") == 1, err
