@@ -16,7 +16,9 @@ def plugins_of(path: str, names: Sequence[str]) -> list[tuple[str, str]]:
     found = [(folder, e) for folder, known in registries().items() for e in known.entries() if e.module == module]
     spellings = {spelled: (folder, e.name) for folder, e in found for spelled in (e.name, *e.aliases)}
     if not found:
-        raise UserError(f"'{path}' has no plug-in: a class under @attention.register('name') is one.")
+        raise UserError(
+            f"'{path}' has no plug-in: a class under @mixers.register('name'), or of another folder of plug-ins, is one."
+        )
     for word in names:
         if (name := word.partition(":")[0]) not in spellings:
             raise UserError(
