@@ -1,6 +1,7 @@
 """How fast each mixer trains and decodes on a GPU: one layer's tokens per second, where its time goes, and `step`.
 
-    python benchmarks/mixers_cuda.py [--lengths 256 1024 4096] [--mixers NAME ...] [--backends triton torch fla]
+    python benchmarks/mixers_cuda.py [--lengths 256 1024 4096] [--mixers LABEL ...] [--backends triton torch fla]
+                                     [--only kda,rwkv7]
                                      [--check] [--parts NAME ...] [--no-decode] [--without PART ...] [--limit S]
                                      [--json FILE]
 
@@ -66,9 +67,9 @@ MIXERS = (
 PARTS = ("gated_linear_attn", "retention", "mamba2", "delta_net", "gated_delta_net")
 KERNELS = {
     "products": ("gemm", "nvjet", "cutlass", "cublas", "wgmma", "splitk"),
-    "heads": ("_written", "_slopes", "_convolved", "_weights"),
-    "scan": ("cumulate", "overlaps", "solve", "unwritten", "carry", "outputs", "slopes_of"),
-    "norm and gate": ("_read", "_gated_normed"),
+    "heads": ("_written", "_slopes", "_convolved", "_weights", "_replaced"),
+    "scan": ("cumulate", "overlaps", "solve", "unwritten", "carry", "outputs", "slopes_of", "_taylor"),
+    "norm and gate": ("_read", "_gated_normed", "_recalled", "_held"),
     "decays": ("_gates",),
 }
 """Parts of a layer by what the names of their kernels hold; the first part that fits. "rest" is everything else."""
@@ -274,17 +275,8 @@ def grown(first: State, second: State, tokens: int) -> State:
 def compile_ahead(labels: Sequence[str], lengths: Sequence[int], without: Sequence[str]) -> float:
     """Run every layer once in processes of their own, which leave its kernels in Triton's cache; return the seconds."""
     start = time.monotonic()
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        __file__,
-        "--compile",
-        "--lengths",
-        *map(str, lengths),
-        "--without",
-        *without,
-    ]
+    flags = ["--compile", "--lengths", *map(str, lengths), "--without", *without]
+    command = [sys.executable, "-W", "ignore", __file__, *flags]
     shares = [labels[i::COMPILERS] for i in range(COMPILERS)]
     # What fails here fails again where it is measured, and is told there.
     running = [subprocess.Popen([*command, "--mixers", *share], stderr=subprocess.DEVNULL) for share in shares if share]
@@ -361,10 +353,21 @@ def measured(given: argparse.Namespace, ask: Asked, late: Late, found: dict[str,
         table(["mixer", *columns], decoding())
 
 
+def chosen(labels: Sequence[str], names: Sequence[str] | None) -> list[str]:
+    """Return the labels of the mixers of those names, all without names; what speeds are compared with stays first."""
+    if names is None:
+        return list(labels)
+    known = {label.partition(":")[0] for label in labels}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"--only {','.join(unknown)}: no such mixer here. Known: {', '.join(sorted(known))}")
+    return [*labels[:1], *(label for label in labels[1:] if label.partition(":")[0] in names)]
+
+
 def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--lengths", nargs="+", type=int, default=[256, 1024, 4096])
     ask.add_argument("--mixers", nargs="+", default=list(MIXERS))
+    ask.add_argument("--only", type=lambda names: names.split(","), help="of these mixers alone, by name: kda,rwkv7")
     ask.add_argument("--backends", nargs="+", default=["triton"])
     ask.add_argument("--parts", nargs="*", default=list(PARTS), help="mixers whose time is shown by part")
     ask.add_argument("--check", action="store_true", help="compare the kernels' numbers with torch's first")
@@ -374,6 +377,7 @@ def main() -> None:
     ask.add_argument("--json", type=Path)
     ask.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     given = ask.parse_args()
+    given.mixers = chosen(given.mixers, given.only)
     begin(given.without)
     if given.compile:
         compiled(given.mixers, given.lengths)

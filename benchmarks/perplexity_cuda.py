@@ -117,7 +117,7 @@ def attention() -> bool:
     listing = timed("lists from the chosen blocks", lambda: flex.listed(chosen))
     choosing = [
         timed(f"choosing the blocks, {word}", partial(method_of(word).chosen, layer, Budget(sparsity=0.95)), calls=3)
-        for word in ("cab_v3", "cab_v4")
+        for word in CHOOSING
     ]
     print(HEAD, *dense, ours, other, listing, *choosing, sep="\n")
     _check_blocks(layer, chosen, block_kernels.attention(layer, *lists, size=BLOCK))
@@ -128,6 +128,10 @@ def attention() -> bool:
         print(f"{name}: {gain:.2f}x {best.name} ({how})")
     gain, how = ratio([best], [ours])
     return verdict(f"attention alone: {gain:.2f}x faster than {best.name} ({how})", goal="8x", met=gain >= 8)
+
+
+CHOOSING = ("cab_v3", "cab_v4", "cab_v4:queries=16")
+"""How blocks are chosen: by curvature; by the weights of all queries of the block before too; of its last 16."""
 
 
 def method_of(word: str) -> BlockSelect:
@@ -174,8 +178,8 @@ def model() -> bool:
         f"4 layers of Llama-7B's shape, {TIME} tokens: dense by {fast.name} {dense:.1f} ms, "
         f"of it attention {4 * alone:.1f} ms"
     )
-    for word in ("cab_v3", "cab_v4"):
-        lane = Lane(methods.parse(f"{word}:block_size={BLOCK}"), Budget(sparsity=0.95))
+    for word in CHOOSING:
+        lane = Lane(method_of(word), Budget(sparsity=0.95))
         with sparse_lanes(net, [lane], count=False):
             took = best_of(lambda: net.model(ids, use_cache=False), rounds=3, repeats=2)
         ceiling = dense / (dense - 4 * alone)

@@ -18,7 +18,7 @@ ASKED = {ONLINE: "slots", PREFIX: "keys of a prefix"}
 
 def table(preset: str) -> str:
     """The methods of one protocol whose records ship, the least loss at the smallest budget first."""
-    runner = MethodRunner(preset, Execution(device="cpu"), show=lambda session: [])
+    runner = MethodRunner(preset, Execution(device="cpu"), compute=lambda session: [])
     words = runner.field()
     found = runner.measured(words)
     rows = sorted(found.values(), key=lambda own: above(own[-1]).mean)

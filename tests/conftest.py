@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from jaxtyping import install_import_hook
 
+import hurried
 import typechecking
 
 EMPTY = {
@@ -96,6 +97,7 @@ def pytest_unconfigure() -> None:
 def a_machine_without_a_past(monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, cache, data folder, hub cache and working folder for each test, and for the processes it starts:
     what the user has pulled, or another test has left, changes nothing."""
+    typechecking.next_test()
     root, environment = _fresh()
     for name, place in environment.items():
         monkeypatch.setenv(name, place)
@@ -165,6 +167,12 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(vl_convert, "vegalite_to_pdf", lambda *_, **__: b"%PDF-1.7")
     monkeypatch.setattr(vl_convert, "vegalite_to_png", lambda *_, **__: b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes of sae runs are fitted in a few steps; metrics and test_sae_scoring.py look at what a probe finds."""
+    hurried.few_probe_steps(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -315,6 +315,7 @@ def test_list_for_machines_has_aliases_and_summaries(cli: Cli) -> None:
     assert attention["aliases"] == ["SelfAttn"] and attention["summary"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_specs_example_runs_from_a_file_of_ones_own(
     cli_json: Callable[..., Any], my_encoder: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ SMALL = ("recipes.md", "commands.md")
 """Pages whose commands are small enough to be run, by the slow tests, and not only planned."""
 READING = {"--dry-run", "--choices", "similarity", "frequencies", "figures"}
 """Words of commands that compute nothing."""
+SERIAL = ["--executor", "serial"]
 LARGE = ("smollm2-135m", "meta-llama", "create_quick_test", 'device="cuda"', 'Store("results")')
 """Python that needs a model, a GPU or stored runs is compiled only."""
 
@@ -43,6 +44,7 @@ IN_FULL = [pytest.param(*section, id=f"{section[0]}-{section[1]}") for section i
 Cli = Callable[..., tuple[int, str, str]]
 
 
+@pytest.mark.usefixtures("undrawn", "hasty")
 @pytest.mark.parametrize(("page", "section", "blocks"), EVERY)
 def test_every_block_can_be_planned(
     page: str, section: str, blocks: Blocks, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +61,9 @@ def test_every_block_can_be_planned(
                 exec(program, {"__name__": "__main__"})
         else:
             for words in commands(text):
-                code, out, err = cli(*words[1:], *(["--dry-run"] if computes(words) else []))
+                code, out, err = cli(
+                    *words[1:], *(["--dry-run"] if computes(words) else SERIAL if "eval" in words else [])
+                )
                 assert code == 0 or missing(words, err), f"{words}\n{out}\n{err}"
 
 

@@ -1,5 +1,6 @@
 """Progress where there is no terminal: a line per stored run, and one of a run that has been silent for long."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -37,3 +38,23 @@ def test_a_run_off_a_terminal_says_how_far_it_is_after_a_silence_and_no_sooner(
         assert lines_at(50.0, at_work(40)) == ["[ 1/12    50 s] 100 % of toy x=1  loss 0.41"]
     with progress.shown({SLOW.id: "toy x=1"}, 12, quiet=True) as watch:
         assert lines_at(100.0, at_work(10)) == []
+
+
+LONG = "toy " + " ".join(f"part.option_{n}={n}" for n in range(30))
+
+
+def finished() -> Event:
+    return Event("stored", SLOW, record=Record(SLOW, "done", {"loss": 0.25}))
+
+
+@pytest.mark.parametrize(("terminal", "widest"), [(True, 59), (False, 600)], ids=["on a terminal", "in a file"])
+def test_lines_are_cut_to_the_width_of_a_terminal_and_whole_in_a_file(
+    terminal: bool, widest: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output goes to a file, as in `assay card my_mixer.py > card.txt`."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with progress.shown({SLOW.id: LONG}, 12) as watch:
+        watch(finished())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) <= widest and (LONG in line) is not terminal

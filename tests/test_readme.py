@@ -85,6 +85,12 @@ def test_every_study_and_every_folder_of_the_layout_is_named() -> None:
     assert shown == {path.name for path in (ROOT / "src/assay/studies").iterdir() if (path / "__init__.py").exists()}
 
 
-def test_the_card_in_the_readme_is_what_is_printed(tmp_path: Path) -> None:
+def test_the_card_in_the_readme_is_what_is_printed(
+    cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     command, shown = re.findall(r"<!-- output of: (.+?) -->\n```text\n(.*?)```", README, re.DOTALL)[0]
-    assert "card" in command and run(command, tmp_path) == shown
+    words, lines = re.findall(r"assay (card .+) \| head -(\d+)", command)[0]
+    monkeypatch.setenv("COLUMNS", "80")  # as in a pipe
+    code, out, err = cli(*words.split())
+    assert code == 0, err
+    assert "".join(out.splitlines(keepends=True)[: int(lines)]) == shown

@@ -149,6 +149,7 @@ def test_tables_that_a_claim_names_stand_under_its_checks(cli: Cli, tmp_path: Pa
     assert code == 2 and "has no table 'sqares'. Did you mean 'squares'?" in err
 
 
+@pytest.mark.usefixtures("hasty", "undrawn")
 def test_the_ablations_table_has_the_controls_in_it(cli: Cli, tmp_path: Path) -> None:
     """As claimed, but on the digits, for two epochs and with one seed; whether checks are met is for a GPU to say."""
     claimed = {key: value for key, value in asdict(SAE["implicit-em-ablation"]).items() if key != "preset"}

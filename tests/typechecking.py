@@ -78,6 +78,17 @@ def _way(kind: type) -> str:
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _plain = decorator.jaxtyped
+OFTEN, SELDOM = 32, 16
+"""A function is checked at its first calls in a test, then at one call in so many: a loop over tokens makes thousands
+of calls, and looking at the forms of all takes a tenth of the time of the suite."""
+_test = [0]
+
+
+def next_test() -> None:
+    """Functions are checked from their first call on again."""
+    _test[0] += 1
+
+
 _nothing = object()
 
 
@@ -112,10 +123,17 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
         return made()(*args, **kwargs)
 
     passed = dict[Any, set[Any]]()
+    test, calls = -1, 0
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal test, calls
         __tracebackhide__ = True
+        if test != _test[0]:
+            test, calls = _test[0], 0
+        calls += 1
+        if calls > OFTEN and calls % SELDOM:
+            return fn(*args, **kwargs)
         if torch.compiler.is_compiling():  # no compiler can trace a check; what is compiled also runs as it is
             return fn(*args, **kwargs)
         try:

@@ -10,6 +10,7 @@ from assay.attention import attention, choosing
 from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
+from assay.core.errors import UserError
 from assay.nn.random import stream
 
 
@@ -183,3 +184,19 @@ def test_cab_says_so_below_four_blocks_and_is_labelled_causal():
         method.check(1024, Budget(sparsity=0.9))
     method.check(1024, Budget(sparsity=0.75))
     method.check(128, Budget(sparsity=0.0))
+
+
+def test_cab_v4_by_the_last_queries_weighs_those_alone():
+    rng = torch.Generator().manual_seed(0)
+    layer = Layer(*(torch.randn(1, 2, 40, 8, generator=rng) for _ in range(3)))
+    found = attention.parse("cab_v4:block_size=8:queries=3").magnitude(layer)
+    causal = torch.ones(40, 40, dtype=torch.bool).tril()
+    weights = (layer.q @ layer.k.mT * 8**-0.5).masked_fill(~causal, float("-inf")).softmax(-1)
+    for block in range(5):
+        rows = weights[:, :, 8 * block + 5 : 8 * block + 8]
+        expected = torch.stack([rows[..., 8 * j : 8 * j + 8].amax((-2, -1)) for j in range(5)], dim=-1)
+        torch.testing.assert_close(found[:, :, block], expected)
+    with pytest.raises(UserError, match="queries=9 of a block of 8"):
+        attention.parse("cab_v4:block_size=8:queries=9")
+    assert attention.parse("cab_v4:block_size=8:queries=0").spec() == attention.parse("cab_v4:block_size=8").spec()
+    assert "queries" not in attention.parse("cab_v4").spec(), "runs of before keep their ids"

@@ -124,7 +124,7 @@ def test_options_of_a_run_name_everything_that_decides_it(change: dict[str, Any]
 @pytest.mark.parametrize("name", TIERS)
 def test_every_question_of_a_tier_is_a_run_of_icl(name: str, tmp_path: Path) -> None:
     tier = TIERS[name]
-    runner = Runner(tier, Execution(out=tmp_path), show=lambda session: [])
+    runner = Runner(tier, Execution(out=tmp_path), compute=lambda session: [])
     for question in tier.questions:
         trials = wanted(tier, question, "delta_net", {})
         runs = [runner.run_of(trial) for trial in trials]

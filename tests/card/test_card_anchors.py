@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +10,12 @@ import pytest
 from card_toys import TINY, TOY, TWIN
 
 from assay.card import anchors, cost, protocol
-from assay.card.anchors import agreement
-from assay.card.battery import Answer
+from assay.card.anchors import FIRST, Agreement, agreement, agreements
+from assay.card.battery import Answer, Records, Trial
+from assay.card.judge import LEVEL
 from assay.card.protocol import Question, Tier
 from assay.core import shipped
+from assay.core.run import Numerics, Record, Run
 from assay.core.store import Store
 from assay.train.recipe import Train
 
@@ -56,21 +58,56 @@ def test_anchors_agree_only_where_a_difference_as_large_as_the_margin_is_ruled_o
     own: dict[str, list[float]], holds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
-    assert agreement("recall", own, SHIPPED, margin=0.2).holds is holds
+    by_seed = {name: dict(enumerate(scores)) for name, scores in own.items()}
+    assert agreement("recall", by_seed, SHIPPED, margin=0.2).holds is holds
 
 
 def test_anchors_that_come_out_bit_for_bit_agree_however_far_seeds_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shipped recall has mixers that learn with one of their seeds: no two means were shown to be close."""
     monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
     wild = {each.mixer: each for each in (answered("a", 0.2, 0.9), answered("b", 0.1, 0.8))}
-    assert agreement("recall", {"a": [0.2, 0.9], "b": [0.1, 0.8]}, wild, margin=0.2).holds
-    assert not agreement("recall", {"a": [0.9, 0.2], "b": [0.1, 0.8]}, wild, margin=0.2).holds, "seed by seed"
+    assert agreement("recall", {"a": {0: 0.2, 1: 0.9}, "b": {0: 0.1, 1: 0.8}}, wild, margin=0.2).holds
+    assert not agreement("recall", {"a": {0: 0.9, 1: 0.2}, "b": {0: 0.1, 1: 0.8}}, wild, margin=0.2).holds, (
+        "seed by seed"
+    )
 
 
 def test_seeds_that_vary_much_rule_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
     wild = {each.mixer: each for each in (answered("a", 0.2, 0.9), answered("b", 0.1, 0.8))}
-    assert not agreement("recall", {"a": [0.55, 0.5], "b": [0.45, 0.4]}, wild, margin=0.2).holds
+    assert not agreement("recall", {"a": {0: 0.55, 1: 0.5}, "b": {0: 0.45, 1: 0.4}}, wild, margin=0.2).holds
+
+
+def asked_of(shift: float, shipped: dict[str, Answer], *, together: bool = False) -> tuple[list[list[int]], Agreement]:
+    """The seeds that are trained, look by look, on a machine whose scores lie off by `shift`, and what comes out."""
+    tier, looks = Tier("toy", "toy", (0, 1), (QUESTION,)), list[list[int]]()
+
+    def compute(trials: Sequence[Trial]) -> Records:
+        looks.append([trial.seed for trial in trials if trial.mixer == "a"])
+        numbers = {trial: shipped[trial.mixer].scores[trial.seed] + shift for trial in trials}
+        run = Run("icl", {}, 0, {}, Numerics())
+        return {trial: Record(run, "done", {"accuracy": value}) for trial, value in numbers.items()}
+
+    return looks, agreements(tier, {"recall": shipped}, compute, together=together)["recall"]
+
+
+def test_anchors_are_trained_until_the_tests_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
+    quiet = SHIPPED | {name: answered(name, 0.5, 0.51) for name in "defgh"}
+    looks, found = asked_of(0.01, quiet)
+    assert looks == [[0]] and found.holds, "one seed of each is enough"
+    looks, found = asked_of(0.12, quiet)
+    assert looks == [[0], [1]] and found.holds, "one seed did not decide"
+    looks, found = asked_of(0.19, quiet)
+    assert looks == [[0], [1]] and not found.holds and found.level == LEVEL - FIRST, "two looks share one level"
+    assert asked_of(0.01, quiet, together=True)[0] == [[0, 1]], "a GPU trains them as one"
+
+
+def test_one_seed_is_not_tried_where_it_cannot_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchors, "ANCHORS", ("a", "b"))
+    wide = SHIPPED | {name: answered(name, 0.4, 0.6) for name in "defgh"}
+    looks, found = asked_of(0.0, wide)
+    assert looks == [[0, 1]] and found.level == LEVEL and found.holds
 
 
 @pytest.fixture

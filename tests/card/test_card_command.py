@@ -84,7 +84,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     words = ("card", "twin.py", "--vs", "gru", "--executor", "serial")
     code, out, err = cli(*words)
     assert code == 0, err
-    assert "card of twin" in out and "speed on this machine" in out and "bytes of state" in out
+    assert "card of twin" in out and "trained on this machine" in out and "bytes of state" in out
     assert "†" not in out, "nothing of it ships"
     page = (tmp_path / "results/card/twin.html").read_text()
     drawn = set(re.findall(r'data-name="(\w+)"', page))
@@ -214,17 +214,26 @@ def test_a_mixer_that_works_up_to_max_len_is_built_for_the_longest_length_scored
 
 
 def test_two_cards_compare_and_a_worse_one_fails(tmp_path: Path, cli: Cli) -> None:
-    def written(name: str, *scores: float, tier: str = "smoke", comparable: bool = True) -> str:
+    def written(
+        name: str, *scores: float, tier: str = "smoke", comparable: bool = True, mixer: str = "", lower: bool = False
+    ) -> str:
         line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.02, "freedom": 4}
-        line |= {"lower_is_better": False, "comparable": comparable}
-        Path(name).write_text(json.dumps([{"protocol": 1, "tier": tier, "questions": {"recall": line}}]))
+        line |= {"lower_is_better": lower, "comparable": comparable}
+        card = {"mixer": mixer or name, "protocol": 1, "tier": tier, "questions": {"recall": line}}
+        Path(name).write_text(json.dumps([card]))
         return name
 
     good, same, bad = written("good", 0.9, 0.92), written("same", 0.91, 0.9), written("bad", 0.4, 0.42)
     assert cli("card", "diff", good, same)[:2][0] == 0
     code, out, _ = cli("card", "diff", good, bad)
-    assert code == 1 and out.startswith("worse   recall: -0.500")
-    assert cli("card", "diff", bad, good)[0] == 0
+    assert code == 1 and out.startswith("worse   recall: good 0.910 is better than bad 0.410, by 0.500 [0.4"), out
+    code, out, _ = cli("card", "diff", bad, good)
+    assert code == 0 and out.startswith("better  recall: good 0.910 is better than bad 0.410, by 0.500 [0.4"), out
+    lower = [written(name, *scores, lower=True) for name, scores in (("one", (1.5, 1.52)), ("two", (1.8, 1.82)))]
+    code, out, _ = cli("card", "diff", *lower)
+    assert code == 1 and out.startswith("worse   recall: one 1.510 is better than two 1.810, by 0.300 [0.2"), out
+    versions = [written(name, *scores, mixer="mine") for name, scores in (("old", (0.9, 0.92)), ("new", (0.4, 0.42)))]
+    assert "old 0.910 is better than new 0.410" in cli("card", "diff", *versions)[1], "two versions of one mixer"
     code, out, _ = cli("card", "diff", good, written("edge", 0.4, 0.42, comparable=False))
     assert code == 0 and "recall: not compared" in out and "worse" not in out
     code, _, err = cli("card", "diff", good, written("other", 0.9, 0.9, tier="full"))
@@ -242,19 +251,53 @@ def test_cards_of_five_seeds_compare_seed_by_seed(tmp_path: Path, cli: Cli) -> N
     def written(name: str, scores: list[float]) -> str:
         line = {"scores": {str(seed): value for seed, value in enumerate(scores)}, "deviation": 0.2, "freedom": 40}
         line |= {"lower_is_better": False, "comparable": True}
-        Path(name).write_text(json.dumps([{"protocol": 1, "tier": "standard", "questions": {"recall": line}}]))
+        card = {"mixer": name, "protocol": 1, "tier": "standard", "questions": {"recall": line}}
+        Path(name).write_text(json.dumps([card]))
         return name
 
     before = [0.2, 0.4, 0.6, 0.8, 0.9]
     old = written("old", before)
     code, out, _ = cli("card", "diff", old, written("new", [0.19, 0.38, 0.585, 0.78, 0.885]))
-    assert code == 1 and out.startswith("worse   recall: -0.016"), out
+    assert code == 1 and "old 0.580 is better than new 0.564, by 0.016 [0.0" in out, out
     assert cli("card", "diff", old, written("odd", [0.19, 0.42, 0.585, 0.82, 0.885]))[0] == 0
     code, out, _ = cli("card", "diff", old, written("same", before))
-    assert code == 0 and out.startswith("level   recall: +0.000 [+0.000, +0.000], p 1"), out
+    assert code == 0 and "are not told apart, +0.000 [+0.000, +0.000] for same, p 1" in out, out
     assert cli("card", "diff", old, written("other", [0.19, 0.38, 0.585, 0.78]))[0] == 0, "too few pairs"
 
 
 def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:
     code, out, _ = cli("card", "gru", "--dry-run")
     assert code == 0 and "recall" in out and not list(tmp_path.iterdir())
+
+
+def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "twin.py").write_text(TWIN)
+    words = ("card", "twin.py", "--vs", "gru", "--executor", "serial", "--json")
+    code, before, err = cli(*words)
+    assert code == 0, err
+    code, after, err = cli(*words, "--seeds", "4")
+    assert code == 0, err
+    first, second = (json.loads(text)[0] for text in (before, after))
+    scores, more = (card["questions"]["recall"]["scores"] for card in (first, second))
+    assert list(more) == ["0", "1", "2", "3"] == [str(seed) for seed in second["seeds"]]
+    assert scores == {seed: more[seed] for seed in scores}
+    trained = [line for line in err.splitlines() if "] done" in line]
+    assert trained and not any("gru" in line for line in trained), "the field stays as it is"
+    assert not any("seed=0" in line or "seed=1 " in line for line in trained), "stored runs are not trained again"
+    code, _, err = cli(*words, "--seeds", "1")
+    assert code == 2 and "--seeds 1: the field has 2" in err
+    code, _, err = cli("card", "submit", "twin.py", "packed", "--seeds", "4", "--executor", "serial", "--vs", "gru")
+    assert code == 0, err
+    code, out, err = cli("card", "verify", "packed", "--executor", "serial")
+    assert code == 0 and out == "verified\n", err
+
+
+def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    second = replace(TOY.questions[0], name="copy", steps=10**9)
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(*TOY.questions, second))})
+    code, out, err = cli("card", "gru", "--vs", "gru", "--executor", "serial", "--budget", "1h")
+    assert code == 0 and "left out, to stay within the budget: copy" in out, err
+    page = (tmp_path / "results/card/gru.html").read_text()
+    assert "Left out, to stay within the budget: copy." in page
+    assert all(f"{column}: " in page for column in ("floor", "rank", "best of the field", "rates that work", "tasks"))
+    assert "asked for 2 pairs" in page

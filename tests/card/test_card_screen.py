@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
+import pytest
+
 from assay.card.battery import Answer, Bounds
 from assay.card.card import Card
 from assay.card.charts import LETTER, LINE, _Plane
@@ -25,8 +27,8 @@ def answered(name: str, *scores: float, params: int = 100, state: int = 10, long
 
 def card(mine: Answer, *field: Answer, ships: Sequence[str] = ()) -> Card:
     speeds = {each.mixer: Speed(100.0 * (1 + place), 10.0) for place, each in enumerate((mine, *field))}
-    lent = frozenset((name, "recall") for name in ships)
-    return Card(mine.mixer, TIER, [line(mine, field, BOUNDS)], {"recall": field}, speeds, lent=lent)
+    shipped = frozenset((name, "recall") for name in ships)
+    return Card(mine.mixer, TIER, [line(mine, field, BOUNDS)], {"recall": field}, speeds, shipped=shipped)
 
 
 def test_who_recalls_as_much_per_byte_is_said_where_every_seed_recalls() -> None:
@@ -54,14 +56,17 @@ def test_shipped_rows_have_a_dagger_and_a_footnote() -> None:
 def test_the_size_and_the_speed_stand_beside_the_field() -> None:
     shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9, params=150)).costs()
     assert "100 parameters (the field's 150 to 150); 40 bytes of state" in shown[0]
-    assert "100 trained, which is 0.5 x other" in shown[-1]
+    assert shown[-2].startswith("trained on this machine (") and "): 100 tokens/s, which is 0.5 x other" in shown[-2]
+    assert shown[-1].startswith("decoded on this machine (") and "): 10 tokens/s, which is 1 x other" in shown[-1]
 
 
 def test_undecided_says_how_many_more_seeds_would_tell() -> None:
     told = card(answered("mine", 0.60, 0.68, longer=(0.6, 0.68)), answered("best", 0.66, 0.74)).verdicts()[0]
-    assert (
-        "not told apart from best; undecided: about " in told and "more seeds of each would tell it from best" in told
-    )
+    assert "not told apart from best; undecided: about 12 more seeds of both would tell it from best" in told
+    assert told.endswith("(name both, and --seeds 14)"), "more seeds of this one alone would not"
+    others = [answered(str(place), 0.3, 0.36) for place in range(8)]
+    told = card(answered("mine", 0.3, 0.36, longer=(0.3, 0.36)), answered("best", 0.43, 0.49), *others).verdicts()[0]
+    assert told.endswith("undecided: about 3 more seeds of it would tell it from best (--seeds 5)"), told
 
 
 def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> None:
@@ -92,3 +97,32 @@ def test_a_card_of_one_seed_is_json_without_infinity() -> None:
     """Nothing says how far seeds lie apart, and JSON has no infinity."""
     told = json.loads(json.dumps(card(answered("mine", 0.9), answered("other", 0.5)).to_json(), allow_nan=False))
     assert told["questions"]["recall"]["freedom"] == 0
+
+
+def test_plus_is_better_on_the_screen_whatever_the_direction_of_a_score() -> None:
+    """Of bits per byte less is better: the raw difference stays in the JSON."""
+    text = replace(QUESTION, name="language", lower=True, goal=None)
+    mine, other = (
+        replace(answered(name, *scores), question=text)
+        for name, scores in (("mine", (2.0, 2.02)), ("other", (1.8, 1.82)))
+    )
+    judged = line(mine, [other], Bounds(4.0, None))
+    shown = Card("mine", replace(TIER, questions=(text,)), [judged], {"language": [other]}, {})
+    assert "other (-0.20" in shown.text() and "better (+) or worse (-)" in " ".join(shown.text().split())
+    told = shown.to_json()["questions"]["language"]["differences"]["other"]
+    assert told["interval"]["mean"] == pytest.approx(0.2) and told["standing"] == "below"
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [((0.09, 0.1), "no better than a guess"), ((0.11, 0.12), "not told from a guess"), ((0.4, 0.42), "")],
+    ids=["below the floor", "near it", "above it"],
+)
+def test_a_score_at_its_floor_is_called_a_guess(scores: tuple[float, ...], said: str) -> None:
+    told = card(answered("mine", *scores, longer=scores), answered("other", 0.5, 0.52)).verdicts()[0]
+    assert said in told and ("guess" in told) is bool(said), told
+
+
+def test_cards_of_two_tiers_have_files_of_their_own() -> None:
+    shown = card(answered("mine", 0.9, 0.92), answered("other", 0.5, 0.52))
+    assert shown.stem == "mine" and replace(shown, tier=replace(TIER, name="standard")).stem == "mine.standard"

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from assay.card.battery import Answer, Bounds
-from assay.card.judge import in_words, line, pooled
+from assay.card.judge import line, pooled
 from assay.card.protocol import Question
+from assay.card.wording import in_words
 
 QUESTION = Question("recall", "recalls", "mqar")
 BOUNDS = Bounds(0.1, 1.0)

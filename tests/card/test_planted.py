@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from assay.card.battery import Answer, Bounds, answer, battery
-from assay.card.judge import in_words, line
+from assay.card.judge import line
 from assay.card.protocol import TIERS, Tier
 from assay.card.running import reader
+from assay.card.wording import in_words
 from assay.command.plugin_files import plugins_of
 from assay.contracts.base import check
 from assay.mixers import mixers

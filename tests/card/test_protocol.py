@@ -57,7 +57,7 @@ def test_a_mixer_that_is_larger_alone_gets_the_narrowest_state_mixer_and_is_not_
 
 def test_records_of_recall_and_parity_that_ship_are_runs_of_this_protocol() -> None:
     """Protocols 3 and 4 change neither question, so what protocol 2 trained still answers them."""
-    runner = Runner(SMOKE, Execution(device="cpu"), show=lambda session: [])
+    runner = Runner(SMOKE, Execution(device="cpu"), compute=lambda session: [])
     names = {"mqar": "recall", "state_tracking": "parity"}
     there = [
         record
@@ -78,7 +78,7 @@ def test_records_of_recall_and_parity_that_ship_are_runs_of_this_protocol() -> N
 
 def test_rates_and_seeds_of_a_question_are_one_bank_on_a_gpu() -> None:
     numerics = Numerics(device="cuda", dtype="bfloat16 autocast", backend="triton")
-    runner = Runner(STANDARD, Execution(device="cpu"), show=lambda session: [], as_computed=numerics)
+    runner = Runner(STANDARD, Execution(device="cpu"), compute=lambda session: [], as_computed=numerics)
     for question in STANDARD.questions:
         rates = [runner.run_of(trial) for trial in wanted(STANDARD, question, "delta_net", {})]
         seeds = [runner.run_of(Trial(question.name, "delta_net", 1e-3, seed, question.steps)) for seed in range(5)]
@@ -115,7 +115,9 @@ def test_a_card_of_a_gpu_is_verified_where_there_is_none(
 ) -> None:
     """Made here with --device cpu, so that its reader has the same numbers; the tier is one of a GPU."""
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, device="cuda", backend="triton")})
-    monkeypatch.setattr("assay.command.card._check", lambda *words: None)  # promises are tried elsewhere
+    monkeypatch.setattr(
+        "assay.command.card_exchange.check_promises", lambda *words: None
+    )  # promises are tried elsewhere
     monkeypatch.setattr(cost, "LENGTH", 16)
     monkeypatch.setattr(cost, "REPEATS", 1)
     monkeypatch.chdir(tmp_path)
@@ -126,15 +128,32 @@ def test_a_card_of_a_gpu_is_verified_where_there_is_none(
     assert code == 0 and out == "verified\n", err
 
 
+def test_a_question_without_all_its_records_is_left_out_by_name(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Runner.known
+
+    def known(self: Runner, mixer: str, question: str) -> tuple[list[Trial], list[Trial]]:
+        there, missing = real(self, mixer, question)
+        return (there, missing) if question != "copy" else ([], there)
+
+    monkeypatch.setattr(Runner, "known", known)
+    code, out, err = cli("card", "base_conv", "--vs", "hyena", "--stored", "--out", str(tmp_path))
+    assert code == 0 and "left out, since their records are not all here: copy" in out, err
+
+
 def test_records_of_a_gpu_are_read_where_there_is_none(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ("card", "base_conv", "--vs", "hyena", "--tier", "standard", "--out", str(tmp_path))
+    words = ("card", "base_conv", "--vs", "hyena", "mesa", "--tier", "standard", "--out", str(tmp_path))
     code, out, err = cli(*words, "--stored")
     assert code == 0, err
     assert "standard, 5 seeds" in out and "language" in out and "speed" not in out and "nothing is timed" in err
-    assert "nothing is timed" in out and "left out" in out.splitlines()[-1], "the result says what it lacks, too"
+    assert "nothing is timed" in out, "the result says what it lacks, too"
+    assert out.splitlines()[-1] == "not beside it, since their records are not here: mesa"
+    assert (tmp_path / "card" / "base_conv.standard.html").is_file(), "another card than that of smoke"
     code, _, err = cli(*words)
-    assert code == 2 and "CUDA" in err
+    assert code == 2 and "--stored reads the records that ship" in err and "--device cpu" in err
+    assert len(err.splitlines()) == 1, err

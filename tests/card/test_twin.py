@@ -57,7 +57,7 @@ def cards(tier: Tier, out: Path, *, apart: int = 0) -> list[Card]:
         return {trial: fabricated(tier, trial, apart=apart) for trial in trials}
 
     field = {question.name: OTHERS for question in tier.questions}
-    runner = Runner(tier, Execution(out=out), show=lambda session: [])
+    runner = Runner(tier, Execution(out=out), compute=lambda session: [])
     return made([TWIN, MODEL], field, runner, look)[0]
 
 
@@ -91,7 +91,7 @@ def test_a_twin_that_is_trained_scores_as_its_model_to_the_last_bit(
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(SMOKE, questions=tuple(replace(q, **few) for q in asked))})
     monkeypatch.setattr(cost, "LENGTH", 16)
     monkeypatch.setattr(cost, "REPEATS", 1)
-    monkeypatch.setattr("assay.command.card._check", lambda *words: None)  # its promises are tried elsewhere
+    monkeypatch.setattr("assay.command.card.check_promises", lambda *words: None)  # its promises are tried elsewhere
     monkeypatch.chdir(tmp_path)
     Path("twin.py").write_text(COPY)
     code, out, err = cli("card", "twin.py", "--vs", MODEL, "--executor", "serial", "--json")

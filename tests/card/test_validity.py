@@ -59,7 +59,7 @@ def law(trial: Trial) -> Record:
 
 def test_every_question_is_held_against_all_bytes_and_those_that_recall_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {name: [mixers.parse(word).label for word in FIELD] for name in ("recall", "update", "parity", "language")}
-    runner = Runner(SMOKE, Execution(), show=lambda session: [])
+    runner = Runner(SMOKE, Execution(), compute=lambda session: [])
     monkeypatch.setattr(Runner, "field", lambda self: there | {"copy": there["recall"][:9]})
     monkeypatch.setattr(Runner, "only_shipped", lambda self, trials: {trial: law(trial) for trial in trials})
     found = {(each.question, each.target): each for each in validities_of(runner)}

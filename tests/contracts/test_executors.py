@@ -77,6 +77,32 @@ def test_every_message_comes_home_in_order_and_each_job_ends_once(name: str) -> 
     assert seen == {job: [job, job * job, Ended("finished")] for job in range(7)}
 
 
+def alive(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_kept_workers_serve_the_next_plan_and_end_with_the_block() -> None:
+    def pids() -> set[int]:
+        return {messages[0] for messages in collect("local", slow, range(6)).values()}
+
+    with local.kept_workers():
+        first = pids()
+        assert pids() == first and len(first) == 2, "no process is started again"
+        with suppress(KeyboardInterrupt):
+            executors["local"](workers=2).run(slow, range(6), _interrupt)
+        assert not any(map(alive, first)), "a plan that is left early takes its workers with it"
+        last = pids()
+        assert not last & first
+    assert not any(map(alive, last))
+
+
+def _interrupt(job: int, message: Any) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "serial"])
 def test_a_sweep_stores_the_bytes_it_stores_under_serial(
     name: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]

@@ -4,6 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from assay.core.estimate import estimate
 from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run
@@ -80,6 +82,7 @@ def test_thousands_of_runs_are_compared_with_thousands_of_records_at_once() -> N
     assert time.process_time() - before < 5  # 0.2 s on a quiet core
 
 
+@pytest.mark.usefixtures("hasty", "undrawn")
 def test_the_verbs_of_sae_learn_from_the_runs_of_sae(cli: Any, tmp_path: Path) -> None:
     verbs = ["sae", "ablation", "--dataset", "digits", "--epochs", "1", "--out", tmp_path, "--device", "cpu"]
     verbs += ["--executor", "serial", "--output_dir", tmp_path / "ablation", "--quiet"]

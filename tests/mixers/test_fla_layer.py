@@ -124,6 +124,6 @@ def test_layers_of_the_package_step_as_they_run_in_parallel(layer: str) -> None:
     mixer = mixers.parse(f"fla_layer:layer={layer}:num_heads=2")
     module, x = mixer.build(64, 32).to("cuda").eval(), torch.randn(2, 32, 64, device="cuda")
     with torch.no_grad():
-        stepped, state = contract._stepped(module, x)
+        stepped, state, _ = contract._stepped(module, x)
         torch.testing.assert_close(module(x), stepped, rtol=2e-2, atol=2e-2)  # TF32
     assert contract.state_scalars(state) == mixer.state_size(64, 32)

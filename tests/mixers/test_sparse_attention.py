@@ -39,9 +39,10 @@ def word(name):
 def test_every_method_is_a_mixer_that_keeps_every_promise(name, monkeypatch):
     if name not in ONE_OF_EACH_KIND:  # one code runs all methods of a kind: what it does beyond a chunk is the same
         monkeypatch.setattr(contract, "LENGTHS", (contract.SHORT,))
+    mixer = mixers.parse(word(name) + (":positions=rotary" if name == "h2o" else ""))
     for promise in promises("mixers"):
         if promise.__name__ != "works_in_float64_and_under_bf16_autocast":  # a choice may fall otherwise in bf16
-            promise(mixers.parse(word(name) + (":positions=rotary" if name == "h2o" else "")))
+            promise(mixer)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "dense"])

@@ -46,3 +46,10 @@ def test_a_mixer_that_no_graph_holds_is_timed_as_called_and_marked(
     )
     assert asked == ["attention", "mesa:num_heads=4"]
     assert not bench.device_time("mesa", lambda: None)["spoiled"]
+
+
+def test_a_short_trial_has_the_named_mixers_and_what_they_are_compared_with(bench: ModuleType) -> None:
+    assert bench.chosen(bench.MIXERS, None) == list(bench.MIXERS)
+    assert bench.chosen(bench.MIXERS, ["rwkv7", "kda"]) == [bench.MIXERS[0], "kda:num_heads=4", "rwkv7:num_heads=4"]
+    with pytest.raises(SystemExit, match=r"--only kdb: no such mixer here\. Known: attention, "):
+        bench.chosen(bench.MIXERS, ["kdb"])

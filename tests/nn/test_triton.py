@@ -14,7 +14,7 @@ from assay.nn.convolution import ShortConvolution
 from triton_device import DEVICE, INTERPRETED, needs_triton, worst
 
 pytestmark = needs_triton
-KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head"]
+KINDS = ["decay per head", "decay per channel", "delta", "delta, decay per head", "delta, decay per channel", "general"]
 SIZES = [(2, 2, 16, 16, 16), (2, 2, 100, 24, 40), (3, 4, 256, 64, 64), (1, 2, 500, 128, 128)]
 """Sequences, heads, tokens, channels of a key and of a value."""
 EXACT, TF32, BF16 = 2e-5, 5e-3, 1e-2
@@ -43,16 +43,24 @@ def drawn(kind: str, size: tuple[int, ...], *, strength: float = 0.3, heads_of_k
     tensors.append(normal(sequences, heads, time, d_value))
     if "delta" in kind:
         tensors.append(2 * torch.sigmoid(normal(*per_head)))
+    if kind == "general":  # it erases part of what it reads, in another direction
+        b = normalize(normal(*per_channel), dim=-1)
+        tensors += [-b * torch.sigmoid(normal(*per_channel)), b]
+        tensors.append(-strength * softplus(normal(*per_channel)))
     if "decay" in kind:
         tensors.append(-strength * softplus(normal(*(per_channel if "channel" in kind else per_head))))
     return [*tensors, normal(sequences, heads, d_key, d_value)]
+
+
+def rule(kind: str) -> str:
+    return "general" if kind == "general" else "delta" if "delta" in kind else "outer"
 
 
 def answers(kind: str, tensors: list[Tensor], module: object, form: str) -> list[Tensor]:
     """Return outputs, the last state, and the gradients of a weighted sum of both."""
     tensors = [x.detach().clone().requires_grad_() for x in tensors]
     *inputs, state = tensors
-    run = getattr(module, ("delta_" if "delta" in kind else "outer_") + form)
+    run = getattr(module, f"{rule(kind)}_{form}")
     o, last = run(*inputs, state=state, scale=0.5)
     rng = torch.Generator(DEVICE).manual_seed(1)
     weights = [torch.randn(x.shape, generator=rng, device=DEVICE) for x in (o, last)]
@@ -75,7 +83,7 @@ def test_agrees_with_the_loop(kind: str, size: tuple[int, ...]) -> None:
     assert worst(answers(kind, [*narrow, *tensors[3:]], triton, "scan"), wanted) < BF16
 
 
-@pytest.mark.parametrize("kind", ["decay per head", "decay per channel"])
+@pytest.mark.parametrize("kind", ["decay per head", "decay per channel", "delta, decay per channel", "general"])
 def test_strong_decays_keep_their_digits(kind: str) -> None:
     from assay.nn import triton
 
@@ -87,6 +95,20 @@ def test_strong_decays_keep_their_digits(kind: str) -> None:
     assert worst(found, wanted) < 1e-3
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["outputs", "last state"])
+@pytest.mark.parametrize("kind", ["delta, decay per channel", "general"])
+def test_a_slope_of_outputs_or_of_the_last_state_alone(kind: str, which: int) -> None:
+    from assay.nn import triton
+
+    tensors = [x.requires_grad_() for x in drawn(kind, (1, 1, 12, 16, 16))]
+    *inputs, state = tensors
+    runs = getattr(triton, f"{rule(kind)}_scan"), getattr(scan, f"{rule(kind)}_loop")
+    totals = (run(*inputs, state=state)[which].square().sum() for run in runs)
+    found, wanted = (torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True) for total in totals)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_keys_shared_by_the_heads() -> None:
     from assay.nn import triton
 
@@ -95,11 +117,11 @@ def test_keys_shared_by_the_heads() -> None:
     assert worst(answers("decay per head", tensors, triton, "scan"), wanted) < EXACT
 
 
-@pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head"])
+@pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head", "general"])
 def test_models_of_a_bank_are_apart(kind: str) -> None:
     from assay.nn import triton
 
-    run = triton.delta_scan if "delta" in kind else triton.outer_scan
+    run = getattr(triton, f"{rule(kind)}_scan")
     *inputs, _ = drawn(kind, (6, 2, 70, 16, 32))
     models = [x.unflatten(0, (3, 2)).requires_grad_() for x in inputs]
     together = torch.vmap(lambda *x: run(*x)[0])(*models)
@@ -151,3 +173,27 @@ def test_the_convolution_agrees_with_shifted_products_alone_and_in_a_bank(
     monkeypatch.setattr(scan, "backend", "triton")
     assert worst(found(False), wanted) < EXACT
     assert worst(found(True), wanted) < EXACT
+
+
+@pytest.mark.parametrize("size", [(2, 2, 20, 8, 24), (1, 3, 130, 16, 80)])
+def test_attention_with_polynomial_weights(size: tuple[int, ...]) -> None:
+    from assay.nn.taylor_kernels import taylor_attention
+
+    sequences, heads, time, d, e = size
+    rng = torch.Generator(DEVICE).manual_seed(0)
+    shapes = [(sequences, time, heads, width) for width in (d, d, e)]
+    drawn = [torch.randn(shape, generator=rng, device=DEVICE) for shape in shapes]
+    weights = torch.randn(sequences, heads, time, e, generator=rng, device=DEVICE)
+
+    def answers(run, dtype: torch.dtype) -> list[Tensor]:  # type: ignore[no-untyped-def]
+        given = [x.to(dtype).requires_grad_() for x in drawn]
+        o = run(*(x.transpose(1, 2) for x in given))  # strides as projections leave them
+        return [o, *torch.autograd.grad((o * weights).sum(), given)]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        a = q @ k.mT
+        seen = (1 + a + a.square() / 2).tril()
+        return seen @ v / (seen.sum(-1, keepdim=True) + 1e-12)
+
+    wanted = answers(plain, torch.float64)
+    assert worst(answers(lambda q, k, v: taylor_attention(q, k, v, floor=1e-12), torch.float32), wanted) < EXACT

@@ -88,7 +88,7 @@ def test_the_study_trains_it_and_scores_functions_on_it(
         "def answer(inputs, *, positions):\n"
         "    return one_hot(inputs[:, :3], 5).float().reshape(len(inputs), 1, 15)\n"
     )
-    code, out, err = cli("icl", "eval", "task:compression", *words, "--model", f"{tmp_path}/mine.py:answer", *rate[-2:])
+    code, out, err = cli("icl", "eval", "task:compression", *words, "--model", f"{tmp_path}/mine.py:answer", *rate[-4:])
     assert code == 0 and "1.0000" in out, out + err
 
 

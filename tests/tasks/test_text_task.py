@@ -163,6 +163,17 @@ def test_a_text_of_ones_own_is_another_run_when_it_is_edited(folder: Path) -> No
     assert Text().spec()["sha256"] == "", "the speeches are the same everywhere"
 
 
+def test_a_text_that_is_not_here_is_planned_by_its_hash_and_missed_when_it_is_drawn_from(folder: Path) -> None:
+    here = Text(corpus=str(folder), input_seq_len=16)
+    folder.rename(folder.parent / "elsewhere")
+    absent = Text(corpus=str(folder), input_seq_len=16, sha256=here.sha256)
+    assert absent == here, "the same run: what is stored of it can be found"
+    with pytest.raises(UserError, match="no text"):
+        absent.sample(2, torch.Generator())
+    with pytest.raises(UserError, match="no text"):
+        Text(corpus=str(folder), input_seq_len=16)
+
+
 def test_file_names_and_equal_documents_do_not_matter(folder: Path) -> None:
     before = documents_of(str(folder))
     (folder / "0.txt").rename(folder / "renamed.txt")

@@ -70,6 +70,7 @@ def narrowed(value: Any) -> Any:
     return value
 
 
+pytestmark = pytest.mark.usefixtures("hasty")
 HARMS: dict[str, Callable[[Any], Any]] = {
     "narrow": narrowed,
     "a list": lambda content: [1, 2, 3],

@@ -89,7 +89,9 @@ def test_every_type_of_every_task_stays_learned(task: str) -> None:
 @MIXER
 @pytest.mark.parametrize("state_mixer", OTHER_STATE_MIXERS)
 def test_every_mixer_learns_with_every_state_mixer(mixer: str, state_mixer: str) -> None:
-    before, after = fall(SMALL["mqar"], mixer, state_mixer)
+    """All pairs for the first steps, each mixer with one of the state mixers for all of them."""
+    turn = OTHER_STATE_MIXERS[MIXERS.index(mixer) % len(OTHER_STATE_MIXERS)]
+    before, after = fall(SMALL["mqar"], mixer, state_mixer, enough=0.0 if state_mixer == turn else 0.9)
     assert after < 0.9 * before
 
 

@@ -10,9 +10,10 @@ import torch
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.models.sequence import SequenceModel, SequenceModule
-from assay.nn.random import initialised_from
+from assay.nn.random import initialised_from, stream
 from assay.tasks import tasks
 from assay.tasks.base import Task
+from assay.train import trainer as trainers
 from assay.train.checkpoint import load_checkpoint, save_checkpoint
 from assay.train.recipe import Optimizer, Train, answer_losses
 from assay.train.trainer import SingleTrainer
@@ -122,3 +123,15 @@ def test_the_head_at_scored_places_is_the_head_everywhere_read_there() -> None:
 def test_a_recipe_that_cannot_run_is_refused(bad: dict) -> None:
     with pytest.raises(UserError):
         Train(**bad)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "delta_net"])
+def test_sequences_that_are_answered_a_few_at_a_time_have_the_same_answers(
+    mixer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = SingleTrainer(model(mixer), task(), Train(max_steps=1), Optimizer(), seed=1)
+    batch = task().sample(50, stream(0, "some"))
+    (whole,) = alone.answers([batch])
+    monkeypatch.setattr(trainers, "AT_ONCE", 7 * batch.inputs.shape[1])
+    (cut,) = alone.answers([batch])
+    torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-6)  # products of few rows round differently

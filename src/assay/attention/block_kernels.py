@@ -10,14 +10,18 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from assay.attention.layer import Layer
 
 LOG2_E = 1.4426950408889634
 """The kernels compute powers of 2 in place of exp."""
+PEAKS = 2**26
+"""Numbers that `weights` keeps between its two kernels: one per query and tile of keys, for as many heads as fit."""
 
 
 def attention(
@@ -40,15 +44,52 @@ def attention(
     return out
 
 
-def weights(layer: Layer, *, size: int) -> Float[Tensor, "rows heads block block"]:
-    """Return the highest weight that any query of a block gives to any key of another, under causal attention."""
+def weights(layer: Layer, *, size: int, queries: int = 0) -> Float[Tensor, "rows heads block block"]:
+    """Return the highest weight that any query of a block, or any of its last `queries`, gives to any key of another,
+    under causal attention.
+
+    Every score is computed once: a first kernel keeps each query's highest score in each tile of keys, and the sum that
+    its weights are divided by; a second one divides. At 16K tokens and 32 heads of 128 the products of all queries are
+    1.1e12 operations, so that no exact form is below a millisecond on an H200; those of a few are in proportion."""
     side, blocks = min(_factor(size), 128), triton.cdiv(layer.time, size)
-    q, k = layer.q.contiguous(), layer.k.contiguous()
+    taken = queries or size
+    together = 128 if queries else side  # queries of a tile: the few of one block would not fill it
+    q, k = _last(layer.q, size, taken).contiguous(), layer.k.contiguous()
     out = q.new_zeros(*q.shape[:2], blocks, blocks, dtype=torch.float32)
-    _weights[_grid(layer, side)](
-        _rows(q, side), _rows(k, side), out, _scale(layer), layer.time, blocks, layer.group, size, side,
-        num_warps=8 if side == 128 else 4, num_stages=3,
-    )  # fmt: skip
+    length, tiles, heads = triton.cdiv(q.shape[2], together), triton.cdiv(layer.time, side), q.shape[0] * q.shape[1]
+    at_once = min(heads, max(1, PEAKS // (length * tiles * together)))
+    peaks = q.new_empty(at_once, length, tiles, together, dtype=torch.float32)
+    log_sums = q.new_empty(at_once, length, together, dtype=torch.float32)
+    sizes = size, taken, together, side
+    for first in range(0, heads, at_once):
+        grid = length, min(at_once, heads - first)
+        _peaks[grid](
+            _rows(q, together), _rows(k, side), peaks, log_sums, _scale(layer), layer.time, q.shape[2], tiles, first,
+            layer.group, *sizes, num_warps=8 if together == 128 else 4, num_stages=3,
+        )  # fmt: skip
+        _weights[grid](peaks, log_sums, out, layer.time, tiles, blocks, first, *sizes, num_warps=4)
+    return out
+
+
+def weighs(size: int, queries: int) -> bool:
+    """Return whether `weights` takes so many queries of a block: all, or a power of 2 that tensor cores can cut."""
+    return queries in (0, size) or (queries in (16, 32, 64, 128) and queries <= size)
+
+
+def _last(q: Float[Tensor, "rows heads time d"], size: int, taken: int) -> Float[Tensor, "rows heads few d"]:
+    """Return the last queries of each block, as many of each; those past the end are 0."""
+    if taken == size:
+        return q
+    whole = pad(q, (0, 0, 0, missing)) if (missing := -q.shape[2] % size) else q
+    return rearrange(rearrange(whole, "r h (m s) d -> r h m s d", s=size)[:, :, :, -taken:], "r h m s d -> r h (m s) d")
+
+
+def longest(x: Float[Tensor, "rows heads time d"], *, size: int) -> Float[Tensor, "rows heads block d"]:
+    """Return the vector of largest norm in each block, the first of several."""
+    x, blocks = x.contiguous(), triton.cdiv(x.shape[2], size)
+    out = x.new_empty(*x.shape[:2], blocks, x.shape[3])
+    grid = blocks, x.shape[0] * x.shape[1]
+    _longest[grid](x, out, x.shape[2], x.shape[3], size, min(_factor(size), 64), num_warps=4)
     return out
 
 
@@ -120,27 +161,93 @@ def _take(scores, values, largest, total, sums):
 
 
 @triton.jit
-def _weights(q, k, out, scale, time, blocks, group, SIZE: tl.constexpr, SIDE: tl.constexpr):
-    head = tl.program_id(1)
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * SIDE
+def _peaks(
+    q, k, peaks, log_sums, scale, time, length, tiles, skipped, group,
+    SIZE: tl.constexpr, TAKEN: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    head = skipped + tl.program_id(1)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # longest rows first
     start = head // group * time
-    given = q.load([head * time + first, 0])
-    rows = first + tl.arange(0, SIDE)
-    seen = rows[:, None] >= first + tl.arange(0, SIDE)[None, :]
-    # Queries see only earlier keys of their own block, and every key of the blocks before.
-    scores = tl.where(seen, tl.dot(given, k.load([start + first, 0]).T) * scale, -float("inf"))
-    largest = tl.max(scores, 1)
-    total = tl.sum(tl.math.exp2(scores - largest[:, None]), 1)
-    own = scores
-    for column in tl.range(0, first, SIDE):
-        scores = tl.dot(given, k.load([start + column, 0]).T) * scale
-        larger = tl.maximum(largest, tl.max(scores, 1))
-        total = total * tl.math.exp2(largest - larger) + tl.sum(tl.math.exp2(scores - larger[:, None]), 1)
-        largest = larger
+    given = q.load([head * length + tile * QUERIES, 0])
+    rows = tl.arange(0, QUERIES)
+    place = _place(tile * QUERIES + rows, SIZE, TAKEN)
+    row = (tl.program_id(1) * tl.num_programs(0) + tile).to(tl.int64)
+    own = peaks + row * tiles * QUERIES + rows
+    largest = tl.full((QUERIES,), -float("inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    # Every query of the tile sees all keys up to the first one's own; later keys are seen by some.
+    whole = (_place(tile * QUERIES, SIZE, TAKEN) + 1) // KEYS
+    for column in tl.range(0, tl.minimum(whole, tiles)):
+        scores = tl.dot(given, k.load([start + column * KEYS, 0]).T) * scale
+        largest, total = _weighed(own + column * QUERIES, scores, largest, total)
+    for column in range(whole, tl.cdiv(_end(tile, time, SIZE, TAKEN, QUERIES), KEYS)):
+        scores = tl.dot(given, k.load([start + column * KEYS, 0]).T) * scale
+        seen = place[:, None] >= column * KEYS + tl.arange(0, KEYS)[None, :]
+        largest, total = _weighed(own + column * QUERIES, tl.where(seen, scores, -float("inf")), largest, total)
     # Rows past the end belong to the next head: they weigh nothing.
-    log_sum = tl.where(rows < time, largest + tl.math.log2(total), float("inf"))
-    row = out + (head * blocks + first // SIZE).to(tl.int64) * blocks
-    tl.atomic_max(row + first // SIZE, tl.max(tl.math.exp2(own - log_sum[:, None])))
-    for column in tl.range(0, first, SIDE):
-        scores = tl.dot(given, k.load([start + column, 0]).T) * scale
-        tl.atomic_max(row + column // SIZE, tl.max(tl.math.exp2(scores - log_sum[:, None])))
+    log_sum = tl.where(place < time, largest + tl.math.log2(total), float("inf"))
+    tl.store(log_sums + row * QUERIES + rows, log_sum)
+
+
+@triton.jit
+def _weighed(peaks, scores, largest, total):
+    """Store each query's highest score of some keys, and update the running sum."""
+    peak = tl.max(scores, 1)
+    tl.store(peaks, peak)
+    larger = tl.maximum(largest, peak)
+    return larger, total * tl.math.exp2(largest - larger) + tl.sum(tl.math.exp2(scores - larger[:, None]), 1)
+
+
+@triton.jit
+def _place(number, SIZE: tl.constexpr, TAKEN: tl.constexpr):
+    """The position in the text of a query, which is among the last TAKEN of its block."""
+    return number // TAKEN * SIZE + SIZE - TAKEN + number % TAKEN
+
+
+@triton.jit
+def _end(tile, time, SIZE: tl.constexpr, TAKEN: tl.constexpr, QUERIES: tl.constexpr):
+    """How many keys the last query of a tile sees."""
+    return tl.minimum(_place((tile + 1) * QUERIES - 1, SIZE, TAKEN) + 1, time)
+
+
+@triton.jit
+def _weights(
+    peaks, log_sums, out, time, tiles, blocks, skipped,
+    SIZE: tl.constexpr, TAKEN: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    AT_ONCE: tl.constexpr = 16
+    GROUP: tl.constexpr = TAKEN if TAKEN < QUERIES else QUERIES  # queries of one block in a tile
+    GROUPS: tl.constexpr = QUERIES // GROUP
+    tile = tl.program_id(0)
+    row = (tl.program_id(1) * tl.num_programs(0) + tile).to(tl.int64)
+    rows = tl.arange(0, QUERIES)
+    log_sum = tl.load(log_sums + row * QUERIES + rows)
+    block = (tile * QUERIES + tl.arange(0, GROUPS) * GROUP) // TAKEN
+    target = out + ((skipped + tl.program_id(1)) * blocks + block).to(tl.int64) * blocks
+    end = tl.cdiv(_end(tile, time, SIZE, TAKEN, QUERIES), KEYS)
+    for first in tl.range(0, end, AT_ONCE):
+        columns = first + tl.arange(0, AT_ONCE)
+        inside = columns < end
+        at = (row * tiles + columns[:, None]) * QUERIES + rows[None, :]
+        own = tl.load(peaks + at, mask=inside[:, None], other=-float("inf")) - log_sum[None, :]
+        highest = tl.math.exp2(tl.max(tl.reshape(own, (AT_ONCE, GROUPS, GROUP)), 2))
+        there = inside[:, None] & (block < blocks)[None, :]
+        tl.atomic_max(target[None, :] + (columns * KEYS // SIZE)[:, None], highest, mask=there)
+
+
+@triton.jit
+def _longest(x, out, time, D: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    block, head = tl.program_id(0), tl.program_id(1)
+    places = tl.arange(0, D)
+    best = -1.0
+    where = block * SIZE
+    for part in range(0, SIZE, ROWS):
+        rows = block * SIZE + part + tl.arange(0, ROWS)
+        at = (head.to(tl.int64) * time + rows)[:, None] * D + places[None, :]
+        own = tl.load(x + at, mask=(rows < time)[:, None], other=0.0).to(tl.float32)
+        norms = tl.where(rows < time, tl.sqrt(tl.sum(own * own, 1)), -1.0)
+        top = tl.max(norms, 0)
+        where = tl.where(top > best, block * SIZE + part + tl.argmax(norms, 0), where)
+        best = tl.maximum(best, top)
+    found = tl.load(x + (head.to(tl.int64) * time + where) * D + places)
+    tl.store(out + (head * tl.num_programs(0) + block).to(tl.int64) * D + places, found)

@@ -24,6 +24,7 @@ from assay.attention import attention, flex
 from assay.attention.base import highest
 from assay.attention.curvature import CurvatureSelect, tiles, with_own
 from assay.attention.layer import Layer, attention_weights
+from assay.core.convert import added
 from assay.core.errors import UserError
 
 
@@ -36,6 +37,8 @@ class CabV4(CurvatureSelect):
 
     magnitude_ratio: float = 0.5
     """Share of the blocks chosen by attention weight."""
+    queries: int = added(0)
+    """Last queries of the block before whose weights count; 0: all. Few make choosing cheaper."""
 
     @property
     def label(self) -> str:
@@ -45,10 +48,12 @@ class CabV4(CurvatureSelect):
         super().__post_init__()
         if not 0 <= self.magnitude_ratio <= 1:
             raise UserError(f"{self.name}: magnitude_ratio={self.magnitude_ratio} is a share, from 0 to 1.")
+        if not 0 <= self.queries <= self.block_size:
+            raise UserError(f"{self.name}: queries={self.queries} of a block of {self.block_size}; 0 is all.")
 
     def vectors_read(self, visible: float, attended: float) -> float:
-        """Every key is read: the weights of the block before are those of dense attention."""
-        return visible + attended
+        """Every key is read by each query whose weights count: they are those of dense attention."""
+        return visible * (self.queries or self.block_size) / self.block_size + attended
 
     def choose(
         self,
@@ -63,13 +68,18 @@ class CabV4(CurvatureSelect):
         return highest(with_own(curvature).masked_fill(chosen, float("inf")), count, among)
 
     def magnitude(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
-        """Return the highest weight that any query of a block gives to any key of another. Computed one block of
-        queries at a time, since the whole matrix of a long sequence fits into no memory."""
-        if (found := flex.block_weights(layer, self.block_size)) is not None:
+        """Return the highest weight that any query of a block, or any of its last `queries`, gives to any key of
+        another. Computed one block of queries at a time, since the whole matrix of a long sequence fits into no
+        memory."""
+        if (found := flex.block_weights(layer, self.block_size, self.queries)) is not None:
             return found
         blocks, rows = -(-layer.time // self.block_size), list[Tensor]()
-        for first in range(0, layer.time, self.block_size):
-            end = min(first + self.block_size, layer.time)
+        for start in range(0, layer.time, self.block_size):
+            end = min(start + self.block_size, layer.time)
+            first = start + self.block_size - (self.queries or self.block_size)
+            if first >= end:  # a last block that is cut short, and by which no other is chosen
+                rows.append(torch.zeros_like(rows[-1]) if rows else layer.q.new_zeros(*layer.q.shape[:2], 1, blocks))
+                continue
             visible = layer.visible_between(first, end)[:, None, None]
             scores = layer.scores_between(first, end).masked_fill(~visible, float("-inf"))
             weights = rearrange(attention_weights(scores, layer), "r h g q k -> r (h g) q k")

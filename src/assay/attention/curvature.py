@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from assay.attention import flex
 from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_density
 from assay.attention.layer import Layer
 
@@ -89,12 +90,15 @@ class CurvatureSelect(BlockSelect):
     def longest(self, x: Float[Tensor, "rows h time d"], layer: Layer) -> Float[Tensor, "rows h block d"]:
         """Return the vector of largest norm in each block, ignoring padding."""
         wide = torch.promote_types(x.dtype, torch.float32)
+        if (found := flex.block_longest(x, layer, self.block_size)) is not None:
+            return found.to(wide)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
         best = self.in_blocks(norms.masked_fill(~layer.exists[:, None, :, None], -1.0)).argmax(3, keepdim=True)
         return self.in_blocks(x).gather(3, best.expand(*best.shape[:-1], x.shape[-1])).squeeze(3).to(wide)
 
     def in_blocks(self, x: Tensor) -> Tensor:
-        filled = pad(x, (0, 0, 0, -x.shape[2] % self.block_size))
+        missing = -x.shape[2] % self.block_size
+        filled = pad(x, (0, 0, 0, missing)) if missing else x  # padding by nothing would copy all of it
         return rearrange(filled, "r h (m s) d -> r h m s d", s=self.block_size)
 
     def expected_density(self, time: int, budget: Budget) -> float | None:

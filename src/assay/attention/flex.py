@@ -75,11 +75,19 @@ def blocks_attention(
     return attention(layer, block_mask(chosen, size=size, time=layer.time))
 
 
-def block_weights(layer: Layer, size: int) -> Float[Tensor, "rows heads block block"] | None:
-    """Return the highest weight of any query of a block for any key of another; None without a kernel for it."""
+def block_weights(layer: Layer, size: int, queries: int = 0) -> Float[Tensor, "rows heads block block"] | None:
+    """Return the highest weight of any query of a block, or any of its last few, for any key of another; None without
+    a kernel for it."""
+    if not (usable(layer) and _has_kernel(layer, size) and block_kernels.weighs(size, queries)):
+        return None
+    return block_kernels.weights(layer, size=size, queries=queries)
+
+
+def block_longest(x: Float[Tensor, "rows h time d"], layer: Layer, size: int) -> Float[Tensor, "rows h block d"] | None:
+    """Return the longest vector of each block of a layer's queries or keys; None without a kernel for it."""
     if not (usable(layer) and _has_kernel(layer, size)):
         return None
-    return block_kernels.weights(layer, size=size)
+    return block_kernels.longest(x, size=size)
 
 
 def _has_kernel(layer: Layer, size: int) -> bool:

@@ -1,1 +1,1 @@
-"""The card: one mixer, a fixed battery of questions, the field beside it (`assay card`)."""
+"""`assay card` asks one mixer, or one attention method, a fixed battery of questions, with the field beside it."""

@@ -1,4 +1,4 @@
-"""A card as an SVG badge for a README: the name, and the place in every question that could be ranked."""
+"""A badge shows a card in a README: the name, and the place in every question that could be ranked, as SVG."""
 
 from collections.abc import Mapping
 from xml.sax.saxutils import escape

@@ -1,4 +1,4 @@
-"""Asks mixers the questions of a tier: rates by successive halving on validation, then the winner with fresh seeds.
+"""The battery asks mixers the questions of a tier: rates by successive halving, then the winner with fresh seeds.
 
     1  every rate, a third of the steps, the screening seed
     2  the best two in full, or all where the first round told nothing; one more beyond the grid if the best lies at
@@ -172,7 +172,7 @@ def _best_rate(question: Question, mixer: str, found: Records) -> float:
 
 
 def _scored(tier: Tier, question: Question, mixer: str, rate: float, steps: int) -> list[Trial]:
-    return [Trial(question.name, mixer, rate, seed, steps) for seed in tier.seeds]
+    return [Trial(question.name, mixer, rate, seed, steps) for seed in tier.seeds_of(mixer)]
 
 
 def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer:

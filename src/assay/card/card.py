@@ -1,4 +1,4 @@
-"""A card as data and as text: one line per question, what it costs, and the verdicts in words."""
+"""A card says what one mixer can do, as data and as text: a line per question, what it costs, verdicts in words."""
 
 import textwrap
 from collections.abc import Mapping, Sequence, Set
@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from assay.card.anchors import Agreement
-from assay.card.asking import plural
 from assay.card.battery import Answer
-from assay.card.cost import Speed
-from assay.card.judge import NAMED, Line, headline, in_words, matching_of, named
-from assay.card.protocol import ANCHORS, VERSION, Tier
+from assay.card.cost import WIDTH, Speed
+from assay.card.judge import Line
+from assay.card.protocol import ANCHORS, DEFAULT, VERSION, Tier
+from assay.card.request import plural
+from assay.card.wording import NAMED, headline, in_words, matching_of, named
 from assay.metrics.intervals import Interval
 from assay.report.section import Table
 from assay.report.text import render
@@ -18,13 +19,18 @@ from assay.studies.icl.report import BYTES
 
 DAGGER = "†"
 """Stands behind a mixer whose records ship with assay."""
+ALONE = (
+    "how much better (+) or worse (-) this one is, with the interval of that comparison alone; ranks and verdicts hold "
+    "for all comparisons at once (Holm)"
+)
+"""How to read the difference to the best of the field."""
 ALIKE = 0.1
 """States that differ by at most this share count as equal."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What one mixer can do, next to the field."""
+    """A card says what one mixer can do, next to the field."""
 
     mixer: str
     tier: Tier
@@ -35,7 +41,7 @@ class Card:
     """Of this mixer and of the field, measured here."""
     agreements: Sequence[Agreement] = ()
     """How the anchors came out here, where shipped records were compared with what was trained here."""
-    lent: Set[tuple[str, str]] = frozenset()
+    shipped: Set[tuple[str, str]] = frozenset()
     """The mixers and questions whose records are shipped ones."""
 
     LEAD: ClassVar[tuple[str, ...]] = (
@@ -45,6 +51,11 @@ class Card:
     @property
     def name(self) -> str:
         return self.mixer
+
+    @property
+    def stem(self) -> str:
+        """The name of its files: that of the default tier is the mixer's alone."""
+        return self.mixer if self.tier.name == DEFAULT else f"{self.mixer}.{self.tier.name}"
 
     @property
     def ranks(self) -> dict[str, str]:
@@ -61,17 +72,17 @@ class Card:
             "ceiling": line.bounds.ceiling,
             "rank": line.rank or "-",
             "rate": f"{line.answer.rate:g}{' edge' if line.answer.at_edge else ''}",
-            "best of the field": f"{self.marked(best.other, name)} {signed(best.interval)}" if best else "-",
+            "best of the field": f"{self.marked(best.other, name)} {signed(best.gain)}" if best else "-",
         }
 
     def marked(self, mixer: str, question: str = "") -> str:
         """Return a mixer's name, with a dagger where its records of the question, or of any, are shipped ones."""
-        ships = any(each == mixer and question in ("", asked) for each, asked in self.lent)
+        ships = any(each == mixer and question in ("", asked) for each, asked in self.shipped)
         return f"{mixer} {DAGGER}" if ships else mixer
 
     @property
     def footnote(self) -> str:
-        return f"{DAGGER} records that ship with assay, trained on other machines" if self.lent else ""
+        return f"{DAGGER} records that ship with assay, trained on other machines" if self.shipped else ""
 
     def verdicts(self) -> list[str]:
         """Return the verdicts as sentences; where a question is answered by every seed, also beside whose state."""
@@ -107,10 +118,10 @@ class Card:
             "mixer": self.mixer,
             "protocol": VERSION,
             "tier": self.tier.name,
-            "seeds": list(self.tier.seeds),
+            "seeds": list(self.tier.seeds_of(self.mixer)),
             "shipped": {
                 each.answer.question.name: sorted(
-                    mixer for mixer, asked in self.lent if asked == each.answer.question.name
+                    mixer for mixer, asked in self.shipped if asked == each.answer.question.name
                 )
                 for each in self.lines
             },
@@ -126,19 +137,21 @@ class Card:
 
     def text(self, width: int = 118) -> str:
         """Return the screen: a table, how to read it, the size, the verdicts."""
-        head = f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds)} seeds)"
+        head = (
+            f"card of {self.mixer} (protocol {VERSION}, {self.tier.says}, {len(self.tier.seeds_of(self.mixer))} seeds)"
+        )
         rows = tuple({key: value for key, value in self.row(each).items() if key != "rate"} for each in self.lines)
-        told = [self._legend(), *self.costs(), *self.comparable()]
+        told = [self.legend(), *self.costs(), *self.comparable()]
         table = Table("card", rows, {"score": ".2f"})
         return screen(head, self.headline(), table, told=told, verdicts=self.verdicts(), width=width)
 
-    def _legend(self) -> str:
+    def legend(self) -> str:
         lower = [each.answer.question.name for each in self.lines if each.answer.question.lower]
         less = f" ({', '.join(lower)}: bits per byte, less is better)" if lower else ""
         note = f"; {self.footnote}" if self.footnote else ""
         return (
             f"score: share of right answers{less}, mean over seeds with its 95 % interval; floor: a guess; "
-            f"ceiling: the best possible; rank: the places it may have{note}"
+            f"ceiling: the best possible; rank: the places it may have; best of the field: {ALONE}{note}"
         )
 
     def comparable(self) -> list[str]:
@@ -146,7 +159,7 @@ class Card:
         if not self.agreements:
             return []
         apart = [str(each) for each in self.agreements if not each.holds]
-        mixers = {mixer for mixer, _ in self.lent}
+        mixers = {mixer for mixer, _ in self.shipped}
         told = f"field: records of {plural(len(mixers), 'mixer')} ship with assay. "
         if apart:
             told += f"Not ranked where the anchors, trained again here, are not shown to agree: {'; '.join(apart)}. "
@@ -169,17 +182,17 @@ class Card:
                 f"of state{carried}, carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
             said += [each.strip() for each in matching_of(self.lines)]
-        mine = self.speeds.get(self.mixer)
-        if mine:
-            times = {name: mine.trained / other.trained for name, other in self.speeds.items() if name != self.mixer}
-            chosen = list(dict.fromkeys(name for name in (*ANCHORS, *times) if name in times))[:NAMED]
-            beside = [f"{times[name]:.2g} x {name}" for name in chosen]
-            faster = f", which is {', '.join(beside)}" if beside else ""
-            said.append(
-                f"speed on this machine, one layer: {mine.decoded:,.0f} tokens/s decoded, {mine.trained:,.0f} trained"
-                f"{faster}"
-            )
-        return said
+        return [*said, *self._speed("trained", "forward and backward"), *self._speed("decoded", "token by token")]
+
+    def _speed(self, way: str, how: str) -> list[str]:
+        """Say how fast one layer is trained or decoded here, and how many times as fast as the anchors and others."""
+        every = {name: getattr(speed, way) for name, speed in self.speeds.items()}
+        if not (mine := every.pop(self.mixer, None)):
+            return []
+        chosen = list(dict.fromkeys(name for name in (*ANCHORS, *every) if name in every))[:NAMED]
+        beside = ", ".join(f"{mine / every[name]:.2g} x {name}" for name in chosen)
+        told = f"{way} on this machine ({how}, one layer of width {WIDTH}): {mine:,.0f} tokens/s"
+        return [f"{told}, which is {beside}" if beside else told]
 
 
 def screen(head: str, short: str, table: Table, *, told: Sequence[str], verdicts: Sequence[str], width: int) -> str:

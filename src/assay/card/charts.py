@@ -1,5 +1,5 @@
-"""The charts of a card: one mixer in colour, the field in grey behind it, and names beside the marks, so that a page on
-paper says as much as one on a screen."""
+"""Charts of a card show one mixer in colour and the field in grey behind it, with names beside the marks, so that
+a page on paper says as much as one on a screen."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ def number(whole: Interval, form: str) -> str:
 
 def sentence(told: str) -> str:
     """A verdict as a page shows it, with a capital and a period."""
-    return f"{told[0].upper()}{told[1:]}."
+    return f"{told[0].upper()}{told[1:].removesuffix('.')}."
 
 
 @without_validation

@@ -1,4 +1,4 @@
-"""Measures on this machine what a mixer costs: tokens per second trained and decoded, beside attention, and how long a
+"""This module measures here what a mixer costs: tokens per second trained and decoded, beside attention, and how long a
 card of it will take. Never stored or shipped: a speed belongs to the machine it was measured on."""
 
 import time
@@ -27,7 +27,7 @@ LENGTHS = (64, 256, 1024)
 """Lengths at which training is timed, with as many tokens in a batch as at LENGTH."""
 DECODED = 64
 """Tokens that are decoded, after each other, from a fresh state."""
-REPEATS = 5
+REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def expected(
     """Estimate from a few training steps what a question will take, but for what is `known`; `missing` are the trials
     that will surely be computed."""
     per_step = _seconds_per_step(tier, question, mixer, device, together=device.type == "cuda")
-    rates, seeds = len(question.rates), len(tier.seeds)
+    rates, seeds = len(question.rates), len(tier.seeds_of(mixer))
     least = rates / SCREENING + KEPT + seeds
     most = rates / SCREENING + rates + 1 + seeds + (2 * seeds if question.goal is not None else 0)
     done, sure = (sum(trial.steps for trial in trials) for trials in (known, missing))

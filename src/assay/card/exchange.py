@@ -1,4 +1,4 @@
-"""Cards that travel: two compared for CI, one packed for a pull request, and a packed one verified by its reader.
+"""Cards travel: two are compared for CI, one is packed for a pull request, and its reader verifies a packed one.
 
 FOLDER/mixer.py            the file, whole
 FOLDER/records.jsonl.gz    every run the card rests on, the field's too
@@ -120,8 +120,8 @@ def follows(card: Any, told: Any) -> bool:
 
 
 def check_version(card: Mapping[str, Any]) -> None:
-    if missing := {"field", "tier"} - card.keys():
-        raise UserError(f"the card names no {' and no '.join(sorted(missing))}: `assay card submit` writes both.")
+    if missing := {"field", "tier", "seeds"} - card.keys():
+        raise UserError(f"the card names no {' and no '.join(sorted(missing))}: `assay card submit` writes them.")
     if card["tier"] not in TIERS:
         raise UserError(f"the card is of the tier '{card['tier']}', and this assay has {', '.join(TIERS)}.")
     if card.get("protocol") != VERSION:

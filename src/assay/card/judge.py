@@ -1,4 +1,4 @@
-"""Compares a mixer with the field, question by question, and says in words what may be said.
+"""The judge compares a mixer with the field, question by question, and says what may be said.
 
 Two mixers are told apart by a t test, Holm over the field. The standard deviation is pooled over all mixers of the
 question, since two or five seeds of one say little about it, and is never below the sampling error of a score; where
@@ -9,12 +9,12 @@ Mixers with a diverged run, or a rate at the edge of its grid, are not compared.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from assay.card.battery import Answer, Bounds
-from assay.card.protocol import STILL, TOLERANCE
+from assay.card.protocol import STILL
 from assay.core.on_use import Later
 from assay.metrics.intervals import Interval, holm
 
@@ -26,10 +26,6 @@ Standing = Literal["above", "below", "level"]
 
 ENOUGH = 4
 """Degrees of freedom that a deviation of its own needs."""
-NAMED = 4
-"""Most mixers that a sentence names; the others are counted."""
-FEW = 3
-"""With fewer to compare with, `none` is better would sound like more than it is."""
 SEEDS = 100
 """What more seeds than this would tell is not worth saying."""
 
@@ -41,7 +37,7 @@ class Difference:
     other: str
     """The other mixer or method, or the question of two cards."""
     interval: Interval
-    """Not adjusted: how large the difference may be."""
+    """Not adjusted: how large the difference may be. As the scores are, so of a loss + is worse; see `gain`."""
     p: float
     """Adjusted over the field (Holm)."""
     deviation: float
@@ -56,13 +52,16 @@ class Difference:
         return "above" if (self.interval.mean > 0) is not self.lower else "below"
 
     @property
-    def behind(self) -> float:
-        """By how much the score is worse than the other's."""
-        return self.interval.mean if self.lower else -self.interval.mean
+    def gain(self) -> Interval:
+        """By how much the score is better than the other's, whatever its direction: + is better."""
+        if not self.lower:
+            return self.interval
+        low, high = (None if end is None else 0.0 - end for end in (self.interval.high, self.interval.low))
+        return replace(self.interval, mean=0.0 - self.interval.mean, low=low, high=high)  # 0, and never -0
 
 
 class Compared(ABC):
-    """A line of a card, of whatever kind: its place among those that it is compared with, by its differences."""
+    """A line of a card, of whatever kind, has a place among those that it is compared with, by its differences."""
 
     differences: Mapping[str, Difference]
 
@@ -83,14 +82,7 @@ class Compared(ABC):
     @property
     def best(self) -> Difference | None:
         """The difference to the best of the field."""
-        return max(self.differences.values(), key=lambda each: each.behind, default=None)
-
-    def beside(self) -> list[str]:
-        """Say who is told apart and who is not, the best first: `better than a, b`, `not told apart from c`."""
-        best_first = sorted(self.differences.values(), key=lambda each: -each.behind)
-        standings: dict[str, Standing] = {"better than": "above", "worse than": "below", "not told apart from": "level"}
-        found = {word: [one.other for one in best_first if one.standing == kind] for word, kind in standings.items()}
-        return [f"{word} {named(names)}" for word, names in found.items() if names]
+        return min(self.differences.values(), key=lambda each: each.gain.mean, default=None)
 
 
 @dataclass(frozen=True)
@@ -112,16 +104,25 @@ class Line(Compared):
     def name(self) -> str:
         return self.answer.question.name
 
-    @property
-    def seeds_to_tell(self) -> int | None:
-        """About how many seeds of each would tell it from the best of the field; None where it is told already, or
-        where a difference like the one seen would need more than SEEDS."""
-        if self.best is None or self.best.standing != "level" or not self.best.interval.mean:
-            return None
+    def undecided(self) -> str:
+        """Say about how many seeds would tell it from the best of the field: of it alone where that is enough, with the
+        field's as they are, otherwise of both. Nothing where it is told already, or where a difference like the one
+        seen would need more than SEEDS."""
+        best, have = self.best, len(self.answer.scores)
+        if best is None or best.standing != "level" or not best.interval.mean:
+            return ""
         level = LEVEL / len(self.differences)  # as Holm's first
         reach = float(special.ndtri(1 - level / 2) + special.ndtri(0.8))  # 80 % power
-        needed = math.ceil(2 * (reach * self.best.deviation / self.best.interval.mean) ** 2)
-        return max(needed, len(self.answer.scores) + 1) if needed <= SEEDS else None
+        needed = (reach * best.deviation / best.interval.mean) ** 2  # 1 / (1/n + 1/m) of n and m seeds
+        theirs = best.interval.n  # the field never has more seeds than the mixer that is asked
+        alone = math.ceil(needed * theirs / (theirs - needed)) if theirs > needed else SEEDS + 1
+        of, count = ("it", alone) if alone <= 4 * needed else ("both", math.ceil(2 * needed))  # whatever trains less
+        if count > SEEDS:
+            return ""
+        count = max(count, have + 1)
+        more = f"about {count - have} more seed{'s'[: count - have > 1]} of {of} would tell it from {best.other}"
+        flag = f"--seeds {count}" if of == "it" else f"name both, and --seeds {count}"
+        return f"undecided: {more} ({flag})"
 
 
 def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
@@ -130,6 +131,7 @@ def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     differences = _differences(mine, field, deviation, freedom)
     verdict, certified = _verdict(mine)
     interval = interval_of(mine, deviation, freedom)
+    verdict = "; ".join(filter(None, (verdict, _beside_a_guess(mine, interval, bounds))))
     return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified)
 
 
@@ -235,55 +237,16 @@ def _measured(mine: Answer) -> tuple[str, bool]:
     return f"{mine.mean:.2f} {question.does} ({question.setting})", False
 
 
+def _beside_a_guess(mine: Answer, interval: Interval, bounds: Bounds) -> str:
+    """Say so where a mixer scores no more than a guess, or is not told from one."""
+    loss = mine.question.loss
+    ends = [loss(end) for end in (interval.low, interval.high) if end is not None]
+    if mine.failed or mine.diverged:
+        return ""
+    if loss(mine.mean) >= loss(bounds.floor):
+        return "no better than a guess"
+    return "not told from a guess" if max(ends, default=-math.inf) >= loss(bounds.floor) else ""
+
+
 def _quantile(freedom: int) -> float:
     return float(special.stdtrit(freedom, 1 - LEVEL / 2))
-
-
-def headline(lines: Sequence[Compared], better: str, at: str) -> str:
-    """Say in one sentence, without its period, how many of the field are told better, line by line: `headline(lines,
-    "mixers told better than it", "in")`."""
-    found = {
-        each.name: (sum(one.standing == "below" for one in each.differences.values()), len(each.differences))
-        for each in lines
-        if each.differences
-    }
-    if not found:
-        return "In short: nothing of it can be compared"
-    none = [name for name, (count, of) in found.items() if not count and of >= FEW]
-    some = [f"{count} of {of} {at} {name}" for name, (count, of) in found.items() if name not in none]
-    parts = [f"none {at} {', '.join(none)}"] if none else []
-    return f"In short, {better}: {'; '.join([*parts, *filter(None, [', '.join(some)])])}"
-
-
-def in_words(lines: Sequence[Line]) -> list[str]:
-    """Return the verdicts as sentences: what it does, what it does not, and beside whom."""
-    found = []
-    for each in lines:
-        told = each.beside()
-        if (seeds := each.seeds_to_tell) and each.best:
-            more = seeds - len(each.answer.scores)
-            told.append(
-                f"undecided: about {more} more seed{'s'[: more > 1]} of each would tell it from {each.best.other}"
-            )
-        if told and each.answer.question.goal is not None and not each.certified:
-            told[0] = f"at equal training {told[0]}"
-        found.append("; ".join((each.verdict, *told)))
-    return found
-
-
-def matching_of(lines: Sequence[Line]) -> list[str]:
-    """Say in which questions the models have as many parameters per layer as the field's."""
-    of = {matched: [each.answer.question.name for each in lines if each.answer.matched is matched]
-          for matched in (True, False, None)}  # fmt: skip
-    told = [
-        f"within {TOLERANCE:.0%} of the field's ({', '.join(of[True])})" if of[True] else "",
-        f"not matched: the mixer alone is larger ({', '.join(of[False])})" if of[False] else "",
-        f"not matched: the mixer alone is the layer ({', '.join(of[None])})" if of[None] else "",
-    ]
-    return [f"  parameters per layer: {'; '.join(each for each in told if each)}"]
-
-
-def named(names: Sequence[str]) -> str:
-    """Name a few: `a, b, c, d and 3 more`."""
-    more = len(names) - NAMED
-    return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} more"

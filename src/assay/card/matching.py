@@ -1,4 +1,4 @@
-"""Matches models in parameters: the state mixer of each is as wide as brings its layers to one size."""
+"""Models are matched in parameters: the state mixer of each is as wide as brings its layers to one size."""
 
 from collections.abc import Mapping
 from functools import cache

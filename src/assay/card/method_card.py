@@ -1,4 +1,4 @@
-"""The card of an attention method: a line per budget, who of the field loses less at equal cost, and that in words.
+"""The card of an attention method has a line per budget, and says who of the field loses less at equal cost.
 
 Two methods are compared at one budget where they hold as many bytes and leave out as much of attention: a method that
 holds everything and one that holds 32 keys are no comparison. The difference is paired over documents (bootstrap), and
@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import stdev
 from typing import Any
 
-from assay.card.card import DAGGER, screen, signed
-from assay.card.judge import Compared, Difference, headline, named
-from assay.card.methods import AGREE, DENSE, PREFIX, VERSION, DenseAgreement, Measured
+from assay.card.card import ALONE, DAGGER, screen, signed
+from assay.card.judge import Compared, Difference
+from assay.card.methods import AGREE, DENSE, ONLINE, PREFIX, VERSION, DenseAgreement, Measured
+from assay.card.wording import headline, named, told_apart
 from assay.core.run import Record
 from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
 from assay.metrics.intervals import Interval, holm
@@ -103,7 +104,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class MethodCard:
-    """What a language model loses with one attention method, next to the field."""
+    """The card says what a language model loses with one attention method, next to the field."""
 
     name: str
     preset: str
@@ -115,17 +116,22 @@ class MethodCard:
     records: Sequence[Record]
 
     @property
+    def stem(self) -> str:
+        """The name of its files: a mixer may have the same name."""
+        return f"{self.name}.{ONLINE}"
+
+    @property
     def ranks(self) -> dict[str, str]:
         return {each.name: each.rank for each in self.lines}
 
     @property
-    def lent(self) -> set[str]:
+    def shipped(self) -> set[str]:
         """The methods whose records are shipped ones."""
         every = [*(each.mine for each in self.lines), *(one for own in self.field.values() for one in own)]
-        return {each.method for each in every if each.lent}
+        return {each.method for each in every if each.ships}
 
     def marked(self, method: str) -> str:
-        return f"{method} {DAGGER}" if method in self.lent else method
+        return f"{method} {DAGGER}" if method in self.shipped else method
 
     def row(self, each: BudgetLine) -> dict[str, Value]:
         """The line of a budget, as a table shows it."""
@@ -133,7 +139,7 @@ class MethodCard:
         if mine.error:
             return {"budget": each.name, "loss above dense": "no number", "recall": None, "KV kB held": None,
                     "left out": None, "rank": "-", "best of the field": "-"}  # fmt: skip
-        told = f"{self.marked(best.other)} {signed(best.interval, '.3f')}" if best else "-"
+        told = f"{self.marked(best.other)} {signed(best.gain, '.3f')}" if best else "-"
         return {
             "budget": each.name, "loss above dense": each.above, "recall": recall(mine),
             "KV kB held": mine.held / 1000, "left out": mine.left_out, "rank": each.rank or "-",
@@ -159,21 +165,21 @@ class MethodCard:
         for row in rows:  # its interval is on the page
             row["recall"] = row["recall"].mean if isinstance(row["recall"], Interval) else None
         table = Table("card", tuple(rows), FORMATS)
-        return screen(head, self.headline(), table, told=self.legend(), verdicts=self.verdicts(), width=width)
+        told = [self.legend(), *self.comparable()]
+        return screen(head, self.headline(), table, told=told, verdicts=self.verdicts(), width=width)
 
     def headline(self) -> str:
         """Say in one sentence how many of the field are told better, budget by budget."""
         return headline(self.lines, "methods told better than it at equal cost", "at")
 
-    def legend(self) -> list[str]:
-        note = f"; {DAGGER} records that ship with assay, computed on another machine" if self.lent else ""
-        told = (
+    def legend(self) -> str:
+        note = f"; {DAGGER} records that ship with assay, computed on another machine" if self.shipped else ""
+        return (
             "loss above dense: nats per token more than dense attention, with its 95 % interval (bootstrap over "
             "documents, paired); recall: the same of tokens that could be looked up in the context; KV kB held: keys "
             "and values of a sequence; rank: the places it may have among methods of this budget that cost as much: as "
-            f"many bytes held, and as much of attention left out, to {EQUAL:.0%}{note}"
+            f"many bytes held, and as much of attention left out, to {EQUAL:.0%}; best of the field: {ALONE}{note}"
         )
-        return [told, *self.comparable()]
 
     def comparable(self) -> list[str]:
         """Say whether what was computed here may be compared with shipped records."""
@@ -198,7 +204,7 @@ class MethodCard:
             slots = f"{each.mine.slots} keys of a prefix of {each.mine.cell.options['context'] // 2} tokens"
         if each.mine.error:
             return f"with {slots}: no number, {each.mine.error}"
-        ranked = each.beside() or [f"not ranked: {self._unranked(each)}"]
+        ranked = told_apart(each) or [f"not ranked: {self._unranked(each)}"]
         return "; ".join([f"with {slots} it {_loses(each.above)}", *ranked, *_all_the_same(each)])
 
     def _unranked(self, each: BudgetLine) -> str:
@@ -215,7 +221,7 @@ class MethodCard:
             "protocol": f"methods {VERSION}",
             "tier": self.preset,
             "setting": self.setting,
-            "shipped": sorted(self.lent),
+            "shipped": sorted(self.shipped),
             "dense": None if self.agreement is None else asdict(self.agreement) | {"agree": self.agreement.holds},
             "questions": {each.name: _line_json(each) for each in self.lines},
             "headline": self.headline(),
@@ -225,7 +231,7 @@ class MethodCard:
 
 def _all_the_same(each: BudgetLine) -> list[str]:
     """Say whom it beats although it costs less, and who beats it although they cost less."""
-    by_loss = sorted(each.uneven.values(), key=lambda one: -one.behind)
+    by_loss = sorted(each.uneven.values(), key=lambda one: one.gain.mean)
     beaten = [one.other for one in by_loss if one.standing == "above" and one.other not in each.cheaper]
     beating = [one.other for one in by_loss if one.standing == "below" and one.other in each.cheaper]
     told = [f"loses more than {named(beating)} at a higher cost"] if beating else []

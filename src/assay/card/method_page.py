@@ -1,14 +1,15 @@
-"""The page of a method's card, one file that needs no network: verdicts, loss against bytes held, each budget with the
-field beside it, the whole field as a table, the method's file and provenance."""
+"""The page of a method's card is one file that needs no network: verdicts, loss against bytes held, each budget with
+the field beside it, the whole field as a table, the method's file and provenance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from assay.card.charts import MINE, beside, number, sentence, standings
-from assay.card.judge import NAMED, Difference
+from assay.card.judge import Difference
 from assay.card.method_card import FORMATS, BudgetLine, MethodCard, above, differences, recall
 from assay.card.methods import DENSE, VERSION, Measured
+from assay.card.wording import NAMED
 from assay.metrics.intervals import Interval
 from assay.report.page import build_page
 from assay.report.section import Section, Value
@@ -17,10 +18,13 @@ from assay.report.style import MUTED
 LOSS, RECALLED = "nats per token above dense attention", "the same, of tokens that could be looked up"
 
 
-def page(card: MethodCard, files: Mapping[str, str]) -> str:
-    """Build the page; `files` are those that the method comes from."""
+LEFT_OUT = "left out: the share of attention that is not computed, as realised"
+
+
+def page(card: MethodCard, files: Mapping[str, str], notes: Sequence[str] = ()) -> str:
+    """Build the page; `files` are those that the method comes from, and `notes` say what was left out."""
     asked = f"What does a language model lose with {card.name}? Protocol {VERSION}; {card.setting}."
-    sections = [("Verdicts", asked, _verdicts(card))]
+    sections = [("Verdicts", asked, _verdicts(card, notes))]
     sections += [(each.name, sentence(told), _budget(card, each)) for each, told in
                  zip(card.lines, card.verdicts(), strict=True) if not each.mine.error]  # fmt: skip
     sections.append(("The field", "Every method beside it, at every budget.", _field(card)))
@@ -31,11 +35,12 @@ def page(card: MethodCard, files: Mapping[str, str]) -> str:
     return build_page(sections, behind, title=f"Card of {card.name}", files=files, cards=False)
 
 
-def _verdicts(card: MethodCard) -> Section:
+def _verdicts(card: MethodCard, notes: Sequence[str]) -> Section:
     made = Section("card")
-    for told in (card.headline(), *card.verdicts()):
+    for told in (card.headline(), *card.verdicts(), *card.comparable(), *notes):
         made.finding(sentence(told))
-    made.table("card", [card.row(each) for each in card.lines], formats=FORMATS, note="\n".join(card.legend()))
+    note = f"{card.legend()}; {LEFT_OUT}."
+    made.table("card", [card.row(each) for each in card.lines], formats=FORMATS, note=note)
     measured = [each.mine for each in card.lines if not each.mine.error]
     others = [one for own in card.field.values() for one in own if not one.error]
     points = [_point(card, one) for one in (*measured, *others)]
@@ -107,7 +112,8 @@ def _field(card: MethodCard) -> Section:
     for each in card.lines:
         for one in (each.mine, *card.field.get(each.mine.slots, ())):
             rows.append(_row(card, each, one))
-    note = "; ".join(card.legend())
+    told = f"difference: how much less (+) or more (-) {card.name} loses; p: of that, after Holm"
+    note = f"{card.legend()}; {LEFT_OUT}; {told}."
     made.table("field", rows, formats={**FORMATS, "p (Holm)": ".2g", "difference": "+.3f"}, note=note)
     return made
 
@@ -118,6 +124,6 @@ def _row(card: MethodCard, each: BudgetLine, one: Measured) -> dict[str, Value]:
     if one.error:
         return {**found, **dict.fromkeys(keys), "loss above dense": "no number"}
     told = each.differences.get(one.method) or each.uneven.get(one.method)
-    difference, p = (told.interval, told.p) if told else (None, None)
+    difference, p = (told.gain, told.p) if told else (None, None)
     values: tuple[Value, ...] = (above(one), recall(one), one.held / 1000, one.left_out, difference, p)
     return {**found, **dict(zip(keys, values, strict=True))}

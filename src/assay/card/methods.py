@@ -6,7 +6,7 @@ looked up by id, as they would be computed on the device that computed them. Whe
 computed here is what dense attention says, which is in both: its loss must be the same for every document.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from assay.api import Execution, Session, configure
 from assay.attention import attention
 from assay.attention.base import Prefix
-from assay.card.running import Show, obtained, stored
+from assay.card.running import ComputeSession, obtained, stored
 from assay.core import shipped
 from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run
@@ -31,6 +31,9 @@ VERSION = 1
 ONLINE, PREFIX = "methods", "methods-prefix"
 SHIPPED = "perplexity.methods"
 DENSE = "dense"
+MODEL, TINY = "smollm2-135m", "stories260K"
+"""The model that presets ask, and a second one for the page of methods: a Llama of 260K parameters, whose folder has to
+be in the data folder."""
 BASELINES = {ONLINE: ("streaming_llm", "h2o", "random_evict"), PREFIX: ("streaming_llm", "keydiff", "random_evict")}
 """The field where no records ship: computed here, beside the method."""
 AGREE = 1e-3
@@ -48,12 +51,15 @@ def field_of(preset: str) -> list[str]:
     return [label for word in words if (label := attention.parse(word).label) != DENSE]
 
 
-def study_of(preset: str, word: str, text: str | None = None) -> Study:
-    """Return the study that asks one method, and dense attention, on the preset's first text or on another."""
+def study_of(preset: str, word: str, text: str | None = None, model: str = MODEL) -> Study:
+    """Return the study that asks one method, and dense attention, on the preset's first text or on another; a preset of
+    probes has none."""
     given: dict[str, Any] = {
         "methods": [word],
-        "datasets": [text or studies["perplexity"].presets[preset]["datasets"][0]],
+        "datasets": [text] if text else list(studies["perplexity"].presets[preset]["datasets"][:1]),
     }
+    if model != MODEL:
+        given["model"] = model
     if not counts_in_cache(attention.parse(word)):
         given["positions"] = "absolute"
     return configure(studies["perplexity"], preset, given)
@@ -66,7 +72,7 @@ class Measured:
     method: str
     cell: Row
     dense: Row
-    lent: bool
+    ships: bool
     """Whether its records are shipped ones."""
 
     @property
@@ -126,7 +132,7 @@ class MethodRunner:
 
     preset: str
     execution: Execution
-    show: Show
+    compute: ComputeSession
     own: bool = False
     """Whether shipped records are left out and everything is computed here."""
     used: dict[str, Record] = field(default_factory=dict)
@@ -160,35 +166,44 @@ class MethodRunner:
 
     def measured(self, words: Sequence[str]) -> dict[str, list[Measured]]:
         """Return every method at its budgets, largest first; what neither ships nor is stored is computed."""
-        lent = {word: there for word in words if (there := self.ships(word))}
-        here = [run for word in words if word not in lent for run in self.runs(word)]
-        found = obtained(study_of(self.preset, words[0]), here, self.execution, self.show, {}) if here else {}
+        shipped_ones = {word: there for word in words if (there := self.ships(word))}
+        here = [run for word in words if word not in shipped_ones for run in self.runs(word)]
+        found = obtained(study_of(self.preset, words[0]), here, self.execution, self.compute, {}) if here else {}
         every: dict[str, Sequence[Record]] = {
-            word: lent.get(word) or [found[run.id] for run in self.runs(word)] for word in words
+            word: shipped_ones.get(word) or [found[run.id] for run in self.runs(word)] for word in words
         }
         self.used.update((record.run.id, record) for records in every.values() for record in records)
-        return {word: _measured(word, records, lent=word in lent) for word, records in every.items()}
+        return {word: _measured(word, records, ships=word in shipped_ones) for word, records in every.items()}
 
 
 def ship(folder: Path, *stores: Path) -> list[str]:
-    """Add the records of both presets that some stores have to those that ship in a folder, of every method and text
-    that is whole on one kind of device; return what is not. Unlike `assay card --ship` it reads records of devices that
-    are not here.
+    """Add the records of the presets that some stores have to those that ship in a folder, of every model, method and
+    text that is whole on one kind of device; return what is not. Unlike `assay card --ship` it reads records of devices
+    that are not here.
 
     python -c "from assay.card.methods import ship; print(ship('src/assay/shipped', 'STORE'))"
     """
     every = (each for out in stores for each in Store(out).records("perplexity") if each.status == "done")
     there = {each.run.id: each for each in (*shipped.records(SHIPPED, Path(folder)), *every)}
     kept, lacking = dict[str, Record](), []
-    for preset in (ONLINE, PREFIX):
-        for text in studies["perplexity"].presets[preset]["datasets"]:
-            for word in field_of(preset):
-                runs = make_plan(study_of(preset, word, text), {}, Numerics()).runs
-                found = _whole(runs, there)
-                kept |= {record.run.id: record for record in found}
-                lacking += [] if found else [f"{preset} {text} {word}"]
+    for preset, model, text, word in _asked():
+        runs = make_plan(study_of(preset, word, text, model), {}, Numerics()).runs
+        found = _whole(runs, there)
+        kept |= {record.run.id: record for record in found}
+        other = model if model != MODEL else None
+        lacking += [] if found else [" ".join(each for each in (other, preset, text, word) if each)]
     shipped.add(SHIPPED, Path(folder), kept.values())
     return lacking
+
+
+def _asked() -> Iterator[tuple[str, str, str | None, str]]:
+    """Yield every preset, model, text and method whose records may ship."""
+    for preset, given in studies["perplexity"].presets.items():
+        if preset not in (ONLINE, PREFIX) and not preset.startswith(f"{ONLINE}-"):
+            continue
+        for model in (MODEL, TINY):
+            for text in given["datasets"] or (None,):
+                yield from ((preset, model, text, word) for word in (DENSE, *field_of(preset)))
 
 
 def _whole(runs: Sequence[Run], there: Mapping[str, Record]) -> list[Record]:
@@ -204,8 +219,8 @@ def _numerics(records: Iterable[Record]) -> list[Numerics]:
     return list(dict.fromkeys(record.run.numerics for record in records))
 
 
-def _measured(word: str, records: Sequence[Record], *, lent: bool) -> list[Measured]:
+def _measured(word: str, records: Sequence[Record], *, ships: bool) -> list[Measured]:
     dense, *others = sorted(cells(records), key=lambda cell: -(budget_of(cell).slots or 1 << 40))
     if word == DENSE:
         return []
-    return [Measured(word, cell, dense, lent) for cell in others]
+    return [Measured(word, cell, dense, ships) for cell in others]

@@ -1,5 +1,5 @@
-"""The page of a card, one file that needs no network: verdicts, a profile of all questions, then each question with the
-field beside it, what the mixer costs here, the whole field as a table, the mixer's file and provenance."""
+"""The page of a card is one file that needs no network: verdicts, a profile of all questions, then each question with
+the field beside it, what the mixer costs here, the whole field as a table, the mixer's file and provenance."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -10,20 +10,30 @@ from typing import Any
 from assay.card.battery import LOST, Answer, Records, Trial, validation
 from assay.card.card import Card
 from assay.card.charts import MINE, beside, number, profile, sentence, standings
-from assay.card.judge import NAMED, Line, in_words, interval_of
-from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, VERSION
+from assay.card.judge import Line, interval_of
+from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, SLACK, VERSION
+from assay.card.wording import NAMED, in_words
 from assay.core.run import Record
 from assay.metrics.intervals import share
 from assay.report.page import build_page
 from assay.report.section import Section
 from assay.report.style import MUTED
 from assay.studies.icl.report import BYTES
+from assay.tasks import tasks
+
+COLUMNS = (
+    "rate: the learning rate that was chosen; edge: it is the lowest or highest of those tried: nothing is compared; "
+    f"rates that work: those of the grid that come within {SLACK:g} of the best after a third of the steps; twice the "
+    "training: the score after twice as many steps, where the goal was not reached; steps: of training; tasks: what is "
+    "trained, as `assay icl` spells it; verdict: what may be said of this mixer alone"
+)
+"""How to read what the page's table has beside that of the screen."""
 
 
-def page(card: Card, records: Records, files: Mapping[str, str]) -> str:
-    """Build the page; `files` are those that the mixer comes from."""
+def page(card: Card, records: Records, files: Mapping[str, str], notes: Sequence[str] = ()) -> str:
+    """Build the page; `files` are those that the mixer comes from, and `notes` say what was left out."""
     asked = f"What can {card.mixer} do, next to the field? Protocol {VERSION}, {card.tier.says}."
-    sections = [("Verdicts", asked, _verdicts(card))]
+    sections = [("Verdicts", asked, _verdicts(card, notes))]
     sections += [(each.answer.question.name, _asked(each), _question(card, each, records)) for each in card.lines]
     cost = "Tokens per second of one layer of width 64, forward and backward, and token by token."
     sections += [
@@ -48,11 +58,11 @@ def _asked(each: Line) -> str:
     return f"{goal.rstrip('.')}. {question.setting}; the task is {question.task}."
 
 
-def _verdicts(card: Card) -> Section:
+def _verdicts(card: Card, notes: Sequence[str]) -> Section:
     made = Section("card")
-    for told in (card.headline(), *card.verdicts()):
+    for told in (card.headline(), *card.verdicts(), *card.comparable(), *notes):
         made.finding(sentence(told))
-    note = "\n".join([*card.costs(), *card.comparable()])
+    note = f"{card.legend()}; {COLUMNS}."
     made.table("card", [card.row(each) | _more(each) for each in card.lines], lead=card.LEAD, note=note)
     rows = [row for each in card.lines for row in _shares(card, each)]
     caption = (
@@ -158,12 +168,9 @@ def _by_state(made: Section, each: Line, others: Sequence[Answer], named: Set[st
             bounds = {"y": whole.mean, "low": whole.low, "high": whole.high, "score": number(whole, ".3g")}
             points.append({**look, **bounds})
     if len(points) > 1:
-        x_title, marks, few = (
-            "bytes of state per sequence",
-            _references(each),
-            named if len(points) > 2 * NAMED else None,
-        )
-        chart = beside(points, x_title=x_title, y_title=_unit(each), log_x=True, references=marks, named=few)
+        few, marks = named if len(points) > 2 * NAMED else None, _references(each)
+        title = "bytes of state per sequence"
+        chart = beside(points, x_title=title, y_title=_unit(each), log_x=True, references=marks, named=few)
         made.chart(f"{_name(each)}_by_state", chart, caption="The score against the state that is carried.")
 
 
@@ -217,7 +224,10 @@ def _lengths(made: Section, each: Line, few: Sequence[Answer], records: Records)
         for run in _runs(answer, records):
             for length, value in sorted(run.metrics.get("by_length", {}).items(), key=lambda item: int(item[0])):
                 at.setdefault(int(length), []).append(value)
-    told = "Beyond the trained length, without more training; mixers with a table of positions are not asked."
+    versions = tasks.parse(each.answer.question.task).longer().values()
+    pairs = {pairs for task in versions if (pairs := getattr(task, "num_kv_pairs", 0))}
+    asked = f", asked for {max(pairs)} pairs" if pairs else ""  # fewer than are trained, which most mixers hold
+    told = f"Beyond the trained length, without more training{asked}; mixers with a table of positions are not asked."
     _drawn(made, "by_length", each, found, few, caption=told, x_title="tokens in the sequence", log_x=True)
 
 
@@ -239,10 +249,8 @@ def _cost(card: Card) -> Section:
     made = Section("card")
     for told in card.costs():
         made.finding(sentence(told))
-    for way, told in (
-        ("trained", "forward and backward, 8 sequences of 256"),
-        ("decoded", "one token after the other"),
-    ):
+    hows = {"trained": "forward and backward, 8 sequences of 256", "decoded": "one token after the other"}
+    for way, told in hows.items():
         found = {mixer: getattr(each, way) for mixer, each in card.speeds.items()}
         rows = [
             {"label": mixer, "colour": MINE if mixer == card.mixer else MUTED, "apart": True, "low": None, "y": value,

@@ -6,6 +6,7 @@ change of any number here makes other runs, so it raises VERSION: cards of two v
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -98,6 +99,14 @@ class Question:
         layers = self.model.get("num_layers", 2)
         return f"{layers} layer{'s'[: layers > 1]}, d={self.model.get('model_dim', 128)}, {self.steps:,} steps"
 
+    @cached_property
+    def work(self) -> int:
+        """How much a training step computes, to say which run takes longer: tokens times layers times width."""
+        from assay.tasks import tasks
+
+        tokens = self.batch * tasks.parse(self.task).shape().length
+        return int(tokens * self.model.get("num_layers", 2) * self.model.get("model_dim", 128))
+
     def loss(self, value: float) -> float:
         """Return a score as something to be small, whatever its direction."""
         return value if self.lower else -value
@@ -116,6 +125,12 @@ class Tier:
     """Where its records were made, and where it runs unless another is asked for."""
     backend: Literal["torch", "triton"] = "torch"
     """What computes recurrent mixers on that device; on another it is torch."""
+    more_seeds: Mapping[str, int] = field(default_factory=dict)
+    """Mixers that are scored with more seeds than others, as `--seeds` asks for, and with how many."""
+
+    def seeds_of(self, mixer: str) -> tuple[int, ...]:
+        """Return the seeds with which a mixer is scored."""
+        return tuple(range(self.more_seeds[mixer])) if mixer in self.more_seeds else self.seeds
 
     def question(self, name: str) -> Question:
         return next(question for question in self.questions if question.name == name)
@@ -251,6 +266,8 @@ STANDARD = Tier(
         replace(LANGUAGE, model={**WIDE, "model_dim": 256}, steps=600, every=200, eval_size=400, batch=32, rates=FINE),
     ),
 )
+DEFAULT = SMOKE.name
+"""The tier of a card that asks for none."""
 TIERS: Mapping[str, Tier] = {tier.name: tier for tier in (SMOKE, STANDARD)}
 ANCHORS = ("attention:conv=4", "delta_net")
 """Trained again on the user's machine: shipped records are compared only where these come out the same."""

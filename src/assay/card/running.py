@@ -1,4 +1,4 @@
-"""Turns trials of the battery into runs of the study icl, and computes those that are neither stored nor shipped."""
+"""A runner turns trials of the battery into runs of the study icl, and computes what is neither stored nor shipped."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,18 +29,18 @@ def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
     return replace(execution, backend=tier.backend if same else "torch")
 
 
-Show = Callable[[Session], Sequence[Record]]
-"""Is given each session before it is computed, and computes it."""
+ComputeSession = Callable[[Session], Sequence[Record]]
+"""Computes a session, and shows its progress."""
 
 
 def obtained(
-    study: Study, runs: Iterable[Run], execution: Execution, show: Show, there: Mapping[str, Record]
+    study: Study, runs: Iterable[Run], execution: Execution, compute: ComputeSession, there: Mapping[str, Record]
 ) -> dict[str, Record]:
     """Return the record of every run by its id: from `there`, the store, or computed now."""
     plan = Plan(study, tuple(dict.fromkeys(runs)))
     session = Session.of(plan, execution)
     session = replace(session, todo=[run for run in session.todo if run.id not in there])
-    here = {record.run.id: record for record in (*session.stored, *(show(session) if session.todo else ()))}
+    here = {record.run.id: record for record in (*session.stored, *(compute(session) if session.todo else ()))}
     found = {**here, **there}
     if lost := [run.label for run in plan.runs if run.id not in found]:
         raise UserError(f"the card has no number for {lost[0]}: it was not computed. Repeat the command to resume.")
@@ -58,34 +58,37 @@ def reader(tier: Tier) -> "Runner":
     """Return a runner that finds the records of a tier that ship, whatever devices this machine has."""
     there = shipped.records(f"card.{tier.name}")
     numerics = there[0].run.numerics if there else Numerics()
-    return Runner(tier, Execution(), show=lambda session: [], as_computed=numerics)
+    return Runner(tier, Execution(), compute=lambda session: [], as_computed=numerics)
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Computes the trials of a tier."""
+    """A runner finds or computes the records of a tier's trials."""
 
     tier: Tier
     execution: Execution
-    show: Show
+    compute: ComputeSession
     own: bool = False
     """Whether shipped records are left out and everything is trained here."""
     as_computed: Numerics | None = None
     """The numerics of runs computed elsewhere, whose ids are asked for; None: those of this machine."""
     _runs: dict[Trial, Run] = field(default_factory=dict)
-    lent: set[tuple[str, str]] = field(default_factory=set)
+    read_shipped: set[tuple[str, str]] = field(default_factory=set)
     """Mixers and questions whose records are shipped ones."""
     _ships: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __call__(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
-        runs = {trial: self.run_of(trial) for trial in trials}
+        longest_first = sorted(trials, key=self._work, reverse=True)  # so that no worker waits long for the last one
+        runs = {trial: self.run_of(trial) for trial in longest_first}
         # A mixer's answer comes whole from shipped records or from here: its seeds never from two machines.
-        lent = {
+        from_shipped = {
             trial for trial in trials if not self.own and (not trial.mixer or self.ships(trial.mixer, trial.question))
         }
-        there = {runs[trial].id: self.shipped[runs[trial].id] for trial in lent if runs[trial].id in self.shipped}
-        found = obtained(studies["icl"](), runs.values(), self.execution, self.show, there)
-        self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
+        there = {
+            runs[trial].id: self.shipped[runs[trial].id] for trial in from_shipped if runs[trial].id in self.shipped
+        }
+        found = obtained(studies["icl"](), runs.values(), self.execution, self.compute, there)
+        self.read_shipped.update((trial.mixer, trial.question) for trial in from_shipped if trial.mixer)
         return {trial: found[run.id] for trial, run in runs.items()}
 
     @cached_property
@@ -100,9 +103,9 @@ class Runner:
 
     def there(self, trials: Sequence[Trial]) -> dict[Trial, Record]:
         """Return the records that ship or are stored, each mixer's from one of the two, and compute nothing."""
-        lent = [trial for trial in trials if not trial.mixer or self.ships(trial.mixer, trial.question)]
-        found = self.only_shipped(lent)
-        self.lent.update((trial.mixer, trial.question) for trial in lent if trial.mixer)
+        from_shipped = [trial for trial in trials if not trial.mixer or self.ships(trial.mixer, trial.question)]
+        found = self.only_shipped(from_shipped)
+        self.read_shipped.update((trial.mixer, trial.question) for trial in from_shipped if trial.mixer)
         return found | self.stored([trial for trial in trials if trial not in found])
 
     def ships(self, mixer: str, question: str) -> bool:
@@ -153,6 +156,19 @@ class Runner:
             runs = make_plan(study, {}, self.numerics).runs
             self._runs[trial] = next(run for run in runs if (run.options["model"] is None) is not bool(trial.mixer))
         return self._runs[trial]
+
+    @property
+    def plain(self) -> "Runner":
+        """The same with as many seeds for every mixer as ship."""
+        return replace(self, tier=replace(self.tier, more_seeds={}), _ships={}) if self.tier.more_seeds else self
+
+    def _work(self, trial: Trial) -> int:
+        return self.tier.question(trial.question).work * trial.steps
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether runs that differ in rate and seed are trained as one program."""
+        return self.numerics.device == "cuda"
 
     @property
     def numerics(self) -> Numerics:

@@ -1,4 +1,4 @@
-"""Do the synthetic questions predict a language model? Rank correlations over the mixers whose records ship.
+"""Rank correlations over shipped mixers say whether the synthetic questions predict a language model.
 
 For every question but the language model: Spearman's rho of the mean score with how well text is predicted, all of its
 bytes and those that recall would tell (the sign is such that 1 is perfect), a permutation p, Holm over the rows of a

@@ -198,7 +198,9 @@ def demo(words: list[str]) -> int:
         codes.append(2)
     print("\n" + _summary(found))
     print("\nEach command above prints its tables. The page with all tables and charts:")
-    return max([*codes, report(["--out", args.out])])
+    codes.append(report(["--out", args.out]))
+    print("Next, with the README's mixer or your own in a file: assay card my_mixer.py")
+    return max(codes)
 
 
 def _keeping(sections: list[Section]) -> Callable[[Section, Path, str], None]:

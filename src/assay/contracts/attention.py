@@ -16,10 +16,12 @@ from assay.attention.checks import expect, numbers
 from assay.attention.lanes import Lane, attended, realised_density
 from assay.attention.layer import Layer
 from assay.attention.replay import initial_score_of
+from assay.contracts.shared import shared
 from assay.nn.random import stream
 
-TIME, LONG = 192, 320
-"""Three blocks of 64, where most methods have room with one of the budgets below; five, for those that need four."""
+BRIEF, TIME, LONG = 128, 192, 320
+"""Long enough for eviction, which goes token by token and knows no blocks; three blocks of 64, where most methods have
+room with one of the budgets below; five, for those that need four."""
 BUDGETS = (Budget(sparsity=0.2), Budget(sparsity=0.9), Budget(slots=48))
 LATER_LAYER, LAYERS = 8, 12
 """A layer index past those that some methods leave dense, and the number of layers."""
@@ -70,8 +72,9 @@ def recalls_queries_only_if_it_says_so(method: Method) -> None:
 
 def attends_to_itself(method: Method) -> None:
     """Every query attends to its own key, where the model lets it."""
-    for layer in (_layer(_time(method)), _layer(_time(method), masked=True)):
-        for budget, kept in _each(method, layer):
+    for masked in (False, True):
+        layer, masks = _masks(method, masked)
+        for budget, kept in masks:
             own = kept.diagonal(dim1=2, dim2=3)
             lost = int((~own & layer.visible.diagonal(dim1=1, dim2=2)[:, None]).sum())
             assert lost == 0, f"{budget}: {lost} queries do not see their own key"
@@ -79,16 +82,16 @@ def attends_to_itself(method: Method) -> None:
 
 def stays_inside_the_model_s_mask(method: Method) -> None:
     """No query attends to a key that the model hides: padding, a sliding window, the future."""
-    layer = _layer(_time(method), masked=True)
-    for budget, kept in _each(method, layer):
+    layer, masks = _masks(method, True)
+    for budget, kept in masks:
         beyond = int((kept & ~layer.visible[:, None]).sum())
         assert beyond == 0, f"{budget}: {beyond} keys are attended to that the model hides"
 
 
 def has_the_density_it_declares(method: Method) -> None:
     """The part of the keys really attended to is within 2 % of `expected_density`, where that is defined."""
-    layer = _layer(_time(method))
-    for budget, kept in _each(method, layer):
+    layer, masks = _masks(method, False)
+    for budget, kept in masks:
         expected = method.expected_density(layer.time, budget)
         real = realised_density(kept, layer).mean().item()
         close = expected is None or abs(real - expected) <= 0.02 * expected
@@ -103,9 +106,9 @@ def stays_within_its_budgets(method: Method) -> None:
     if not method.bounded:
         assert method.departure, "it is not bounded by its budget, and its row does not say so (`departure`)"
         return
-    layer = _layer(_time(method))
+    layer, masks = _masks(method, False)
     length = method.length(layer.time) if isinstance(method, Prefix) else layer.time
-    for budget, kept in _each(method, layer):
+    for budget, kept in masks:
         slots = budget.cache(length)
         every = [
             head_budgets(method, dataclasses.replace(layer, index=index), length, slots) for index in range(LAYERS)
@@ -179,7 +182,16 @@ def _kept(method: Method, budget: Budget, layer: Layer) -> Bool[Tensor, "rows he
     return attended([Lane(method, budget)], layer)
 
 
-def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows heads query key"]]]:
+Masks = list[tuple[Budget, Bool[Tensor, "rows heads query key"]]]
+
+
+@shared
+def _masks(method: Method, masked: bool) -> tuple[Layer, Masks]:
+    layer = _layer(_time(method), masked=masked)
+    return layer, _each(method, layer)
+
+
+def _each(method: Method, layer: Layer) -> Masks:
     """Return the masks for each budget, computed together."""
     budgets = _budgets(method, layer.time)
     rows = torch.arange(layer.rows).repeat(len(budgets))
@@ -188,8 +200,9 @@ def _each(method: Method, layer: Layer) -> list[tuple[Budget, Bool[Tensor, "rows
 
 
 def _time(method: Method) -> int:
-    """Choose the shorter length with room for the method: evictions are replayed token by token, so length is time."""
-    fitting = next((time for time in (TIME, LONG) if BUDGETS[0] in _budgets(method, time)), None)
+    """Choose the shortest length with room for the method: evictions are replayed token by token, so length is time."""
+    lengths = (BRIEF if isinstance(method, Evict) else TIME, LONG)
+    fitting = next((time for time in lengths if BUDGETS[0] in _budgets(method, time)), None)
     assert fitting, f"{BUDGETS[0]}, the largest budget that is tried, is too small for it at {LONG} tokens"
     return fitting
 

@@ -1,5 +1,6 @@
 """Every mixer keeps these promises: see assay.mixers.base."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from operator import itemgetter
@@ -8,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.contracts.shared import assert_close, assert_trains, training_reach
+from assay.contracts.shared import assert_close, assert_trains, shared, training_reach
 from assay.core.errors import UserError
 from assay.mixers.base import Mixer, MixerModule, State, state_scalars
 from assay.nn.random import initialised_from, stream
@@ -58,29 +59,24 @@ def reads_the_past(mixer: Mixer) -> None:
 def steps_as_it_runs_in_parallel(mixer: Mixer) -> None:
     """Token by token with the state gives what the parallel form gives, within 1e-5."""
     for length in _lengths(mixer):
-        module, x = _module(mixer, length), _sequences(3, length)
-        stepped, _ = _stepped(module, x)
-        y = module(x)
+        y = _module(mixer, length)(_sequences(3, length))
+        stepped, _ = _walked(mixer, length)
         assert_close(y, stepped, _rounding(y), f"the two forms, over {length} tokens,")
 
 
 def carries_the_state_it_declares(mixer: Mixer) -> None:
     """`state_size` is the number of scalars really in the state, after 1 token and after many."""
     lengths = _lengths(mixer)
-    module, unused = (_module(mixer, lengths[-1]) for _ in range(2))
-    x, state, seen = _sequences(2, lengths[-1]), module.init_state(2), 0
+    x, unused = _sequences(3, lengths[-1]), _module(mixer, lengths[-1])
+    stepped, states = _walked(mixer, lengths[-1])
     for length in (1, *lengths):
-        with torch.no_grad():
-            *others, token = x[:, seen:length].unbind(1)
-            for other in others:
-                _, state = module.step(other, state)
-            before = deepcopy(state)
-            y, state = module.step(token, state)
-            again, _ = unused.step(token, before)
-        seen = length
-        real, declared = state_scalars(state), mixer.state_size(D_MODEL, length)
+        before, real = states[length]
+        declared = mixer.state_size(D_MODEL, length)
         assert real == declared, f"after {length} tokens the state holds {real} scalars, state_size says {declared}"
-        assert torch.equal(y, again), f"after {length} tokens the module holds more of them than its state does"
+        with torch.no_grad():
+            again, _ = unused.step(x[:, length - 1], deepcopy(before))
+        same = torch.equal(stepped[:, length - 1], again)
+        assert same, f"after {length} tokens the module holds more of them than its state does"
 
 
 def trains_every_parameter(mixer: Mixer) -> None:
@@ -140,13 +136,23 @@ def _sequences(batch: int, length: int = SHORT, *, name: str = "one") -> Float[T
     return torch.randn(batch, LONG, D_MODEL, generator=stream(0, "contract", name))[:, :length].contiguous()
 
 
+@shared
+def _walked(mixer: Mixer, length: int) -> tuple[Float[Tensor, "batch time d_model"], dict[int, tuple[State, int]]]:
+    outputs, _, states = _stepped(_module(mixer, length), _sequences(3, length), (1, SHORT, length))
+    return outputs, states
+
+
 @torch.no_grad()
 def _stepped(
-    module: MixerModule, x: Float[Tensor, "batch time d_model"]
-) -> tuple[Float[Tensor, "batch time d_model"], State]:
-    state = module.init_state(len(x))
-    outputs = []
-    for token in x.unbind(1):
+    module: MixerModule, x: Float[Tensor, "batch time d_model"], marks: Sequence[int] = ()
+) -> tuple[Float[Tensor, "batch time d_model"], State, dict[int, tuple[State, int]]]:
+    """Return the outputs token by token and the last state; and for the tokens in `marks`, counted from 1, the state
+    before each and the scalars of the state after it."""
+    state, outputs, states = module.init_state(len(x)), [], {}
+    for count, token in enumerate(x.unbind(1), 1):
+        before = deepcopy(state) if count in marks else None
         y, state = module.step(token, state)
         outputs.append(y)
-    return torch.stack(outputs, dim=1), state
+        if count in marks:
+            states[count] = before, state_scalars(state)
+    return torch.stack(outputs, dim=1), state, states

@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +17,27 @@ from assay.core.convert import option_types
 from assay.core.plugin import Plugin, Registry
 from assay.core.run import canonical
 from assay.nn.random import stream
+
+P = TypeVar("P", bound=Plugin)
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+
+def shared(compute: Callable[Concatenate[P, Q], T]) -> Callable[Concatenate[P, Q], T]:
+    """The promises of one check share what this computes of their plug-in. An equal plug-in that is another object is
+    computed anew: its class may have been changed since."""
+    last: list[Any] = [None, {}]
+
+    @wraps(compute)
+    def call(plugin: P, /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        if last[0] is not plugin:
+            last[:] = plugin, {}
+        key = args, tuple(sorted(kwargs.items()))
+        if key not in last[1]:
+            last[1][key] = compute(plugin, *args, **kwargs)
+        return last[1][key]
+
+    return call
 
 
 def assert_close(one: Tensor, other: Tensor, tolerance: float, what: str) -> None:

@@ -139,6 +139,7 @@ def is_the_same_twice(coder: SparseCoder) -> None:
 def _module(coder: SparseCoder) -> CoderModule:
     if isinstance(coder, TrainedCoder):
         return _fresh([coder], [0])
+    coder.check(D_IN, D_CODE, BATCH)
     return coder.fit(_rows(1)[0].repeat(4, 1), D_CODE, seed=0)  # type: ignore[attr-defined]
 
 

@@ -1,7 +1,8 @@
 """Causal language models of the Hugging Face kind are found and loaded here.
 
 smollm2-135m                           needs no hub (data.smollm2)
-a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`
+a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`. A folder is looked for here,
+                                       then in the data folder (ASSAY_DATA) and in its models/
 a GGUF file                            llama.cpp's format, unpacked by transformers
 """
 
@@ -9,7 +10,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,7 @@ from torch import nn
 
 from assay.core.errors import UserError
 from assay.core.files import is_there, read_file
-from assay.data import hub, smollm2
+from assay.data import hub, places, smollm2
 from assay.data.packages import sha256
 from assay.data.quantised import check_quantised, hush, quantisation_of
 
@@ -96,7 +97,8 @@ def outline(name: str, *, revision: str | None = None) -> nn.Module:
 
 def check_not_gguf_folder(name: str) -> None:
     """Raise UserError for a folder whose weights are in GGUF files alone: each of them is a model."""
-    files = sorted(Path(name).iterdir()) if is_there(name, folder=True) else []
+    folder = placed(name)
+    files = sorted(Path(folder).iterdir()) if is_there(folder, folder=True) else []
     if (own := [path for path in files if path.suffix == GGUF]) and not any(path.suffix in WEIGHTS for path in files):
         raise UserError(f"cannot load the model '{name}': a GGUF file is a model, give the file itself, {own[0]}.")
 
@@ -131,7 +133,7 @@ def is_here(name: str, *, revision: str | None = None) -> bool:
     """Return whether its config can be read without fetching anything: from a folder or a cache."""
     if name in KNOWN_WITHOUT_THE_HUB:
         return smollm2.is_converted()
-    if is_there(name, folder=True) or is_gguf(name):
+    if is_there(placed(name), folder=True) or is_gguf(name):
         return True
     try:
         from huggingface_hub import try_to_load_from_cache
@@ -145,7 +147,7 @@ def may_slide(name: str) -> bool:
     """Return whether a model may have a sliding window: not where its config is here and names none."""
     if name in KNOWN_WITHOUT_THE_HUB:
         return False
-    config = Path(name) / "config.json"
+    config = Path(placed(name)) / "config.json"
     return not is_there(config) or re.search(rb'"sliding_window"\s*:\s*\d', read_file(config)) is not None
 
 
@@ -187,7 +189,17 @@ def where(name: str) -> str:
     """Return the folder, for models that come without the hub and for GGUF files."""
     if name in KNOWN_WITHOUT_THE_HUB:
         return str(KNOWN_WITHOUT_THE_HUB[name]())
-    return str(Path(name).parent) if is_gguf(name) else name
+    return str(Path(name).parent) if is_gguf(name) else placed(name)
+
+
+def placed(name: str) -> str:
+    """Return the folder of a model that is named by its place in the data folder; any other name as it is."""
+    if is_there(name, folder=True) or is_gguf(name):
+        return name
+    with suppress(UserError):  # that ASSAY_DATA names no folder is said where a text is looked for in it
+        config = places.found(f"{name}/config.json", f"models/{name}/config.json", remedy="")
+        return name if config is None else str(config.parent)
+    return name
 
 
 def is_gguf(name: str) -> bool:
@@ -205,7 +217,7 @@ def fingerprint(name: str) -> str | None:
     identifies one model."""
     if is_gguf(name):
         return sha256(Path(name))
-    folder = Path(name)
+    folder = Path(placed(name))
     if name in KNOWN_WITHOUT_THE_HUB or not is_there(folder, folder=True):
         return None
     found = hashlib.sha256()
@@ -233,7 +245,7 @@ def quiet(name: str) -> Iterator[None]:
                 f"cannot load the model '{name}': it comes with Python code of its own, which assay never runs. Choose "
                 "a model whose architecture is in transformers."
             ) from None
-        here = is_there(name, folder=True) or is_gguf(name)
+        here = is_there(placed(name), folder=True) or is_gguf(name)
         missing = "it" if here else "there is no such folder here, and the hub"
         raise UserError(
             f"cannot load the model '{name}': {missing} gave: {hub.reason(error)} "

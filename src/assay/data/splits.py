@@ -49,6 +49,11 @@ def documents_of(name: str) -> Documents:
     return split(text.load_corpus(name).documents, name)
 
 
+def is_here(name: str) -> bool:
+    """Whether a text can be read on this machine, without the hub."""
+    return name == NAME or name in text.CARRIED or text.file_of(name) is not None
+
+
 @cache
 def _shipped() -> Documents:
     return split(speeches(), NAME)

@@ -30,7 +30,10 @@ from assay.nn.attention import (
 )
 from assay.nn.axes import Memory, Token, Tokens
 from assay.nn.feature_maps import Taylor
+from assay.nn.fused import fused, taylor_kernels
 
+SQUARED = 4096
+"""Tokens up to which the kernels compute every weight; longer sequences are cut into chunks, which carry the state."""
 FLOOR = 1e-12
 """Added to the denominator, which is at least 1/2: the authors' constant."""
 
@@ -67,6 +70,10 @@ class TaylorMemory(MixerModule):
         self.heads, self.taylor = heads, Taylor(heads.key_dim)
 
     def forward(self, x: Tokens) -> Tokens:
+        if fused("taylor") and x.shape[1] <= SQUARED:
+            q, k, v = self.heads.split(x)
+            scale = self.heads.key_dim**-0.5
+            return self.heads.merge(taylor_kernels.taylor_attention(q * scale, k, v, floor=FLOOR))
         q, k, v = self._written(x)
         o = linear_attention(q, k, v, kernel=self.taylor.kernel, features=self.taylor)
         return self.heads.merge(divided(o, floor=FLOOR))

@@ -32,7 +32,7 @@ from assay.nn.axes import Read, Tokens
 from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
 from assay.nn.random import for_shapes_alone
-from assay.nn.recurrence import GeneralRecurrence
+from assay.nn.recurrence import DeltaRecurrence
 from assay.nn.scan import Keys, PerChannel, Values
 
 
@@ -48,7 +48,7 @@ class KDA(DeltaHeads):
         return ChannelDecayMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 
 
-class ChannelDecayMemory(GeneralRecurrence, MixerModule):
+class ChannelDecayMemory(DeltaRecurrence, MixerModule):
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
         super().__init__(heads)
         self.beta_max, keys, values = beta_max, heads.heads * heads.key_dim, heads.heads * heads.value_dim
@@ -64,9 +64,10 @@ class ChannelDecayMemory(GeneralRecurrence, MixerModule):
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
         beta, low = beside
-        beta, log_decay = self.beta_max * torch.sigmoid(beta.to(self.norm.weight.dtype)), self.decay(low)
-        written = rearrange(beta, "b t h -> b h t 1") * k
-        return q, written, v, -written, log_decay.exp() * k, log_decay
+        if fused("gates"):
+            return q, k, v, gate_kernels.per_head(beta, None, "sigmoid", scale=self.beta_max), self.decay(low)
+        beta = self.beta_max * torch.sigmoid(beta.to(self.norm.weight.dtype))
+        return q, k, v, rearrange(beta, "b t h -> b h t"), self.decay(low)
 
     def read(self, o: Read, x: Tokens) -> Tokens:
         return self.heads.out(self.norm.of_heads(o, self.gate(x), act="sigmoid"))

@@ -25,14 +25,15 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, logsigmoid, silu
+from torch.nn.functional import layer_norm, linear, logsigmoid, pad, silu
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
 from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim, with_ones
 from assay.nn.axes import Token, Tokens
-from assay.nn.convolution import short_convolution
+from assay.nn.convolution import ShortConvolution, short_convolution
+from assay.nn.fused import ALIGNED, VECTOR, Part, Plan, exponential_kernels, fused, head_kernels
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan
 
@@ -94,13 +95,50 @@ class ExponentialMemory(MixerModule):
             self.gates.bias = nn.Parameter(torch.cat([forget, 0.1 * torch.randn(heads)]))
 
     def forward(self, x: Tokens) -> Tokens:
+        if fused("exponential"):
+            return self._fused(x)
         u, z = self.up(x).chunk(2, dim=-1)
         convolved = self._after(self.convolution(u))
         q, k, v, log_f, log_i = self._written(convolved, u)
-        m = stabiliser(log_f, log_i)
-        shrunk = log_f + (torch.cat([torch.zeros_like(m[..., :1]), m[..., :-1]], dim=-1) - m)
+        m, shrunk = shrinking(log_f, log_i)
         o, _ = outer_scan(q, k * torch.exp(log_i - m)[..., None], v, shrunk)
         return self._read(o, m, convolved, z)
+
+    def _fused(self, x: Tokens) -> Tokens:
+        """Return the same by kernels. The block-diagonal maps are dense matrices here, which a GPU multiplies faster,
+        and the gates, which are linear in q, k and v, stand beside them."""
+        inner, size = self.heads * self.width, self.heads * 2
+        u, z = (linear(x, weight) for weight in self.up.weight.chunk(2))
+        convolved = u
+        if isinstance(self.convolution, ShortConvolution):
+            one = Plan((Part(0, 1, inner),), swish=True)
+            convolved, _ = head_kernels.heads(u, self.convolution.weight, self.convolution.bias, None, one)
+            convolved = rearrange(convolved, "b 1 t d -> b t d")
+        to_q, to_k, to_v = self._dense()
+        with torch.autocast(x.device.type, enabled=False):
+            of_q, of_k, of_v = self.gates.weight.split(inner, dim=1)
+            of_convolved, of_u = of_q @ to_q + of_k @ to_k, of_v @ to_v
+        empty = to_q.new_zeros(-size % ALIGNED, inner)
+        part = Part(0, self.heads, self.width)
+        projected = linear(convolved, torch.cat([to_q, to_k, of_convolved, empty]))
+        keys = Part(inner, self.heads, self.width, scale=self.width**-0.5)
+        q, k, gates = head_kernels.heads(projected, None, None, None, Plan((part, keys), swish=False))
+        projected = linear(u, torch.cat([to_v, of_u, empty]))
+        v, more = head_kernels.heads(projected, None, None, None, Plan((part,), swish=False))
+        gates = gates[..., :size].to(self.norm.dtype) + more[..., :size] + self.gates.bias
+        forget, log_i = rearrange(gates, "b t (two h) -> two b h t", two=2)
+        m, shrunk = shrinking(logsigmoid(forget), log_i)
+        k = (k * torch.exp(log_i - m)[..., None]).to(k.dtype)
+        o, _ = outer_scan(q, k, pad(with_ones(v), (0, -(self.width + 1) % VECTOR)), shrunk)
+        gains = rearrange(self.norm, "h 1 d -> (h d)")
+        return self.out(exponential_kernels.held(o, m, convolved, z, gains, self.skip))
+
+    def _dense(self) -> Float[Tensor, "three inner inner"]:
+        """Return the maps to queries, keys and values as matrices."""
+        count = self.blocks.shape[1]
+        eye = torch.eye(count, dtype=self.blocks.dtype, device=self.blocks.device)
+        spread = self.blocks[:, :, :, None, :] * eye[:, None, :, None]
+        return rearrange(spread, "three n o m i -> three (n o) (m i)")
 
     def init_state(self, batch: int) -> State:
         memory = self.skip.new_zeros(batch, self.heads, self.width, self.width + 1)
@@ -137,6 +175,12 @@ class ExponentialMemory(MixerModule):
         held = o[..., :-1] / (torch.maximum(o[..., -1:].abs(), torch.exp(-m)[..., None]) + 1e-6)
         normed = layer_norm(held.to(self.norm.dtype), (self.width,)) * self.norm
         return self.out((rearrange(normed, "b h t d -> b t (h d)") + self.skip * convolved) * silu(z))
+
+
+def shrinking(log_f: PerHead, log_i: PerHead) -> tuple[PerHead, PerHead]:
+    """Return m, and the log decay of what is kept divided by exp(m)."""
+    m = stabiliser(log_f, log_i)
+    return m, log_f + (torch.cat([torch.zeros_like(m[..., :1]), m[..., :-1]], dim=-1) - m)
 
 
 def stabiliser(log_f: PerHead, log_i: PerHead) -> PerHead:

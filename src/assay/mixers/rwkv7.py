@@ -25,12 +25,14 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
+from assay.nn.fused import ALIGNED, Part, Plan, fused, gate_kernels, head_kernels, replacement_kernels
+from assay.nn.norm import precision
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, general_loop, general_scan, unit
 
@@ -92,6 +94,8 @@ class ShiftedMemory(MixerModule):
             nn.init.orthogonal_(lora.up.weight, gain=0.1 * math.sqrt(max(1, wide)))
 
     def forward(self, x: Tokens) -> Tokens:
+        if fused("replacement"):
+            return self._fused(x)
         written, gate = self._written(x, pad(x, (0, 0, 1, -1)))
         o, _ = general_scan(*written)
         r, k, v, *_ = written
@@ -107,6 +111,33 @@ class ShiftedMemory(MixerModule):
         o, memory = general_loop(*written, state=memory)
         r, k, v, *_ = written
         return self._read(o, r, k, v, gate).squeeze(1), (x, memory)
+
+    def _fused(self, x: Tokens) -> Tokens:
+        """Return the same by kernels. Every shifted projection, W (x + (last - x) mu), is W (1 - mu) x + W mu last: one
+        product of both tokens makes all six."""
+        lows = (self.decay.down, self.rate.down, self.gate.down)
+        shifts = dict(zip(SHIFTS, self.shift, strict=True))
+        layers = zip((self.r, self.k, self.v, *lows), "rkvwag", strict=True)
+        own, before = zip(*((w.weight * (1 - shifts[i]), w.weight * shifts[i]) for w, i in layers), strict=True)
+        missing = -sum(low.out_features for low in lows) % ALIGNED
+        empty = self.shift.new_zeros(missing, 2 * x.shape[-1])
+        weight = torch.cat([torch.cat([torch.cat(own), torch.cat(before)], dim=1), empty])
+        x = x.to(precision(self.shift))
+        projected = linear(torch.cat([x, pad(x, (0, 0, 1, -1))], dim=-1), weight)
+        parts = tuple(Part(i * self.heads * self.width, self.heads, self.width) for i in range(3))
+        r, k, v, rest = head_kernels.heads(projected, None, None, None, Plan(parts, swish=False))
+        low_w, low_a, low_g, _ = rest.split([*(low.out_features for low in lows), missing], dim=-1)
+        logits = linear(self.decay.act(low_w), self.decay.up.weight)
+        log_decay = gate_kernels.per_channel(
+            logits, self.decay.up.bias, "sigmoid", heads=self.heads, scale=-math.exp(-0.5)
+        )
+        rates = linear(self.rate.act(low_a), self.rate.up.weight)
+        k, a, kappa = replacement_kernels.replaced(k, rates, self.rate.up.bias, self.removal, self.replacement)
+        o, _ = general_scan(r, k, v, a, kappa, log_decay)
+        gate = self.gate.up(self.gate.act(low_g))
+        norm, bonus = self.norm, rearrange(self.bonus, "h 1 d -> (h d)")
+        read = replacement_kernels.recalled(o, r, k, v, gate, norm.weight, norm.bias, bonus, eps=norm.eps)
+        return self.out(read)
 
     def _written(self, x: Tokens, last: Tokens) -> tuple[tuple[Tensor, ...], Inner]:
         """Return the arguments of the scan and the gate; `last` holds the token before each."""

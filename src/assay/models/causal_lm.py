@@ -29,7 +29,7 @@ from assay.attention.layer import Call, Layer
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.plugin import plugins_in
-from assay.data.language_model import WEIGHTS, check_context, check_loads, check_not_gguf_folder
+from assay.data.language_model import WEIGHTS, check_context, check_loads, check_not_gguf_folder, placed
 from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
@@ -42,7 +42,8 @@ def check_model(name: str, *, context: int, revision: str | None = None) -> None
     """Raise UserError for what would fail or mean nothing once the model is loaded: a folder without weights, a context
     that is longer than the model has positions for, and a quantised model whose package is missing."""
     check_not_gguf_folder(name)
-    if is_there(name, folder=True) and not any(path.suffix in WEIGHTS for path in Path(name).iterdir()):
+    folder = placed(name)
+    if is_there(folder, folder=True) and not any(path.suffix in WEIGHTS for path in Path(folder).iterdir()):
         raise UserError(f"cannot load the model '{name}': the folder has no file of weights ({', '.join(WEIGHTS)}).")
     check_context(name, context, option="--context-lengths", revision=revision)
     check_loads(name, revision=revision)

@@ -51,6 +51,8 @@ class Generated:
     prompt_seconds: float
     seconds: float
     """Of all tokens but the first, which reading the prompt gives."""
+    cpu_seconds: float
+    """The same in CPU time of this process: on a CPU, what others run beside it does not change it much."""
     kv_bytes: tuple[int, ...]
     """Keys and values held per sequence, by lane."""
     prompt_peak_bytes: int
@@ -94,12 +96,14 @@ def generate(
         start, _ = _clock(device)
         found = [likeliest(ids, math.lcm(*(lane.chunk for lane in lanes)))]
         between, prompt_peak = _clock(device)
+        before = time.process_time()
         while len(found) < tokens:
             found.append(likeliest(found[-1][:, None]))
         end, peak = _clock(device)
+        spent = time.process_time() - before
         sizes = tuple(held.bytes(number) for number in range(len(lanes)))
     every = rearrange(torch.stack(found, dim=1), "(lane prompt) t -> lane prompt t", lane=len(lanes))
-    return Generated(every, between - start, end - between, sizes, prompt_peak, peak)
+    return Generated(every, between - start, end - between, spent, sizes, prompt_peak, peak)
 
 
 def _read(body: nn.Module, held: Decoding, ids: Int[Tensor, "rows time"], *, whole: int = 1) -> Tensor:

@@ -8,33 +8,29 @@ written under.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile, to_left, to_right
+from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile, to_both
 from assay.nn.chunk_forward import LENGTHS
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
                      DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr, CARRIED: tl.constexpr,
                      DOT: tl.constexpr):  # fmt: skip
-    """du_j = sum_i ((q_i E_ij) . k_j) do_i, for one block of rows j; CARRIED adds (k_j e^(G_end - G_j)) dS."""
-    head, block_row, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
-    to = block_row * ROWS
-    chunk = to // CHUNK
+    """du_j = sum_i ((q_i E_ij) . k_j) do_i; CARRIED adds (k_j e^(G_end - G_j)) dS."""
+    head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
+    at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    q += head * time * dk
-    k += head * time * dk
-    d_o += head * time * dv
-    own = tl.where(below(ROWS, False), scores(q, k, g, to, to, time, dk, ROWS, DK, CHANNEL, DOT, True), 0.0)
-    found = tl.dot(tl.trans(own), columns(d_o, to, time, dv, v0, ROWS, BV), input_precision=DOT)
-    for at in range(to + ROWS, (chunk + 1) * CHUNK, ROWS):
-        found += tl.dot(tl.trans(scores(q, k, g, at, to, time, dk, ROWS, DK, CHANNEL, DOT, False)),
-                        columns(d_o, at, time, dv, v0, ROWS, BV), input_precision=DOT)  # fmt: skip
+    queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
+    keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
+    own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
+    slope = columns(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
+    found = tl.dot(tl.trans(own), slope, input_precision=DOT)
     if CARRIED:
-        end = sum_at(g, (chunk + 1) * CHUNK - 1, dk, DK, CHANNEL)
-        keys = tile(k, to, time, dk, ROWS, DK) * tl.exp(end - sums(g, to, dk, ROWS, DK, CHANNEL))
+        end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
+        keys *= tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
         after = columns(d_states + (head * (chunks + 1) + chunk + 1) * dk * dv, 0, dk, dv, v0, DK, BV)
         found += tl.dot(keys, after, input_precision=DOT)
-    put_columns(du + head * time * dv, found, to, time, dv, v0, ROWS, BV)
+    put_columns(du + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -69,32 +65,25 @@ def carry_back(q, k, g, erased, d_o, du, d_states, time, chunks, dk, dv, CHUNK: 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks, dk, dv, CHUNK: tl.constexpr,
-                   ROWS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
+                   LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                    DOT: tl.constexpr):  # fmt: skip
-    """dq, and dk as far as k is what u is written under, for one block of rows."""
-    head, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
-    chunk = at // CHUNK
+    """dq, and dk as far as k is what u is written under."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    q += head * time * dk
-    k += head * time * dk
+    keys_at = head * time * dk
     u += head * time * dv
     d_o += head * time * dv
     before = (head * (chunks + 1) + chunk) * dk * dv
-    own = sums(g, at, dk, ROWS, DK, CHANNEL)
-    end = sum_at(g, (chunk + 1) * CHUNK - 1, dk, DK, CHANNEL)
-    queries = tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, ROWS, DK, BV, DOT)
-    keys = tl.exp(end - own) * against_state(u, d_states + before + dk * dv, at, time, dk, dv, ROWS, DK, BV, DOT)
-    near = tl.where(below(ROWS, False), over_values(d_o, u, at, at, time, dv, ROWS, BV, DOT), 0.0)
-    queries += to_left(near, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
-    keys += to_right(near, q, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
-    for to in range(chunk * CHUNK, at, ROWS):
-        queries += to_left(over_values(d_o, u, at, to, time, dv, ROWS, BV, DOT), k, g, at, to, time, dk, ROWS, DK,
-                           CHANNEL, DOT, False)  # fmt: skip
-    for late in range(at + ROWS, (chunk + 1) * CHUNK, ROWS):
-        keys += to_right(over_values(d_o, u, late, at, time, dv, ROWS, BV, DOT), q, g, late, at, time, dk, ROWS, DK,
-                         CHANNEL, DOT, False)  # fmt: skip
-    put(dq + head * time * dk, queries, at, time, dk, ROWS, DK)
-    put(d_right + head * time * dk, keys, at, time, dk, ROWS, DK)
+    weights = tl.where(below(CHUNK, False), over_values(d_o, u, at, time, dv, CHUNK, BV, DOT), 0.0)
+    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
+    d_queries, d_keys = to_both(weights, queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    own = sums(g, at, dk, CHUNK, DK, CHANNEL)
+    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
+    d_queries += tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    d_keys += tl.exp(end - own) * against_state(u, d_states + before + dk * dv, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
+    put(d_right + keys_at, d_keys, at, time, dk, CHUNK, DK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -129,38 +118,28 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
 
 @triton.jit(do_not_specialize=LENGTHS)
 def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, chunks, dk, CHUNK: tl.constexpr,
-                       ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr,
+                       LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr,
                        JOINED: tl.constexpr):  # fmt: skip
-    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys and of b; one block of rows. JOINED writes
-    the sum of both keys' slopes to d_k instead."""
-    head, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS
-    chunk = at // CHUNK
+    """Through A_ij = b_i (k_i E_ij) . k_j, added to the slopes of both keys and of b. JOINED writes the sum of both
+    keys' slopes to d_k instead."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     k += head * time * dk
-    d_a += (head * chunks + chunk) * CHUNK * CHUNK
-    rows = at + tl.arange(0, ROWS)
+    strengths, keys_at = d_beta + head * time + rows, head * time * dk
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
-    left = to_left(pair(d_a, at, at, CHUNK, ROWS), k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
-    for to in range(chunk * CHUNK, at, ROWS):
-        left += to_left(pair(d_a, at, to, CHUNK, ROWS), k, g, at, to, time, dk, ROWS, DK, CHANNEL, DOT, False)
-    strength = tl.sum(left * tile(k, at, time, dk, ROWS, DK), axis=1)
-    tl.store(d_beta + head * time + rows, strength + tl.load(d_beta + head * time + rows, mask=rows < time, other=0.0),
-             mask=rows < time)  # fmt: skip
-    d_erasing += head * time * dk
-    left = b * left + tile(d_erasing, at, time, dk, ROWS, DK)
-    right = tile(d_right + head * time * dk, at, time, dk, ROWS, DK)
-    own = b * pair(d_a, at, at, CHUNK, ROWS)
-    right += to_right(own, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
-    for late in range(at + ROWS, (chunk + 1) * CHUNK, ROWS):
-        late_rows = late + tl.arange(0, ROWS)
-        late_b = tl.load(beta + head * time + late_rows, mask=late_rows < time, other=0.0).to(tl.float32)[:, None]
-        weights = late_b * pair(d_a, late, at, CHUNK, ROWS)
-        right += to_right(weights, k, g, late, at, time, dk, ROWS, DK, CHANNEL, DOT, False)
+    slope = tile(d_a + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    keys = tile(k, at, time, dk, CHUNK, DK)
+    left, right = to_both(slope, b * keys, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
+    tl.store(strengths, strength, mask=rows < time)
+    left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
+    right += tile(d_right + keys_at, at, time, dk, CHUNK, DK)
     if JOINED:
-        put(d_k + head * time * dk, left + right, at, time, dk, ROWS, DK)
+        put(d_k + keys_at, left + right, at, time, dk, CHUNK, DK)
     else:
-        put(d_erasing, left, at, time, dk, ROWS, DK)
-        put(d_right + head * time * dk, right, at, time, dk, ROWS, DK)
+        put(d_erasing + keys_at, left, at, time, dk, CHUNK, DK)
+        put(d_right + keys_at, right, at, time, dk, CHUNK, DK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -197,11 +176,11 @@ def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_
 
 
 @triton.jit
-def over_values(x, y, at, to, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
-    """Return x_i . y_j over all value channels, for the rows of two blocks."""
+def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
+    """Return x_i . y_j over all value channels, for the rows of a chunk."""
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     for v0 in range(0, dv, BV):
-        y_block = columns(y, to, time, dv, v0, ROWS, BV)
+        y_block = columns(y, at, time, dv, v0, ROWS, BV)
         found += tl.dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(y_block), input_precision=DOT)
     return found
 
@@ -215,10 +194,3 @@ def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.conste
         state = columns(states, 0, dk, dv, v0, DK, BV)
         found += tl.dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(state), input_precision=DOT)
     return found
-
-
-@triton.jit
-def pair(a, at, to, CHUNK: tl.constexpr, ROWS: tl.constexpr):
-    """Load the block of a chunk's matrix at the rows of `at` and the columns of `to`."""
-    i, j = at % CHUNK + tl.arange(0, ROWS), to % CHUNK + tl.arange(0, ROWS)
-    return tl.load(a + i[:, None] * CHUNK + j[None, :])

@@ -2,9 +2,11 @@
 """Blocks of rows are loaded, decayed and multiplied by these functions of the chunked recurrences' Triton kernels.
 
 With G_i the sum of log a over a chunk's tokens up to i, rows i and j <= i of a chunk meet as E_ij = exp(G_i - G_j). No
-exponent is positive: with a decay per channel a block of 16 rows meets the rows of an earlier block at a moment
-between the two, and rows of one block meet one by one. Tensors are contiguous (sequences x heads, time, channels); G
-has time padded to whole chunks.
+exponent is positive. With a decay per channel E is no factor of a product of two matrices, unless rows meet at a
+moment between the two: blocks are merged two by two, and every row of the late one meets every row of the early one
+at the seam s between them, e^(G_i - G_s) e^(G_s - G_j). A chunk of 64 rows takes 6 such products, each of all rows, of
+which the pairs that meet elsewhere are masked. Tensors are contiguous (sequences x heads, time, channels); G has time
+padded to whole chunks.
 """
 
 import triton
@@ -64,6 +66,14 @@ def sum_at(g, row, dk, DK: tl.constexpr, CHANNEL: tl.constexpr):
 
 
 @triton.jit
+def sums_before(g, at, dk, ROWS: tl.constexpr, DK: tl.constexpr):
+    """Load G of the rows before those of a chunk that begins at `at`: (ROWS, DK), 0 for the first."""
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, DK)
+    inside = (rows > 0)[:, None] & (columns < dk)[None, :]
+    return tl.load(g + (at + rows - 1)[:, None] * dk + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
 def below(rows: tl.constexpr, strict: tl.constexpr):
     """Return where j <= i, or j < i."""
     i, j = tl.arange(0, rows)[:, None], tl.arange(0, rows)[None, :]
@@ -71,67 +81,90 @@ def below(rows: tl.constexpr, strict: tl.constexpr):
 
 
 @triton.jit
-def scores(left, right, g, at, to, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
-           DOT: tl.constexpr, OWN: tl.constexpr):  # fmt: skip
-    """Return sum_d left_id E_ijd right_jd for the rows i of one block and j of it or of an earlier one."""
-    x, gx = tile(left, at, time, dk, ROWS, DK), sums(g, at, dk, ROWS, DK, CHANNEL)
-    if CHANNEL:
-        if OWN:
-            found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-            for j in range(ROWS):
-                y = tile(right, to + j, time, dk, 1, DK)
-                near = tl.sum(x * y * tl.exp(tl.minimum(gx - sum_at(g, to + j, dk, DK, CHANNEL), 0.0)), axis=1)
-                found = tl.where(tl.arange(0, ROWS)[None, :] == j, near[:, None], found)
-            return found
-        else:
-            seam = sum_at(g, at - 1, dk, DK, CHANNEL)
-            y = tile(right, to, time, dk, ROWS, DK) * tl.exp(seam - sums(g, to, dk, ROWS, DK, CHANNEL))
-            return tl.dot(x * tl.exp(gx - seam), tl.trans(y), input_precision=DOT)
-    else:
-        y, gy = tile(right, to, time, dk, ROWS, DK), sums(g, to, dk, ROWS, DK, CHANNEL)
-        return tl.dot(x, tl.trans(y), input_precision=DOT) * tl.exp(tl.minimum(gx - tl.trans(gy), 0.0))
+def to_seam(g, own, at, dk, level, ROWS: tl.constexpr, DK: tl.constexpr):
+    """Return e^-|G_i - G_s|, s the last row of the early half of i's block of 2^(level + 1) rows: `own` is G_i."""
+    start = (tl.arange(0, ROWS) >> (level + 1)) << (level + 1)
+    seam, columns = at + start + (1 << level) - 1, tl.arange(0, DK)
+    middle = tl.load(g + seam[:, None] * dk + columns[None, :], mask=(columns < dk)[None, :], other=0.0)
+    return tl.exp(-tl.abs(own - middle))
 
 
 @triton.jit
-def to_left(weights, right, g, at, to, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
-            DOT: tl.constexpr, OWN: tl.constexpr):  # fmt: skip
-    """Return sum_j weights_ij E_ij right_j for the rows i: the slope of `scores` in its left rows."""
-    gx = sums(g, at, dk, ROWS, DK, CHANNEL)
-    if CHANNEL:
-        if OWN:
-            found = tl.zeros((ROWS, DK), dtype=tl.float32)
-            for j in range(ROWS):
-                weight = tl.sum(tl.where(tl.arange(0, ROWS)[None, :] == j, weights, 0.0), axis=1)
-                y = tile(right, to + j, time, dk, 1, DK)
-                found += weight[:, None] * y * tl.exp(tl.minimum(gx - sum_at(g, to + j, dk, DK, CHANNEL), 0.0))
-            return found
-        else:
-            seam = sum_at(g, at - 1, dk, DK, CHANNEL)
-            y = tile(right, to, time, dk, ROWS, DK) * tl.exp(seam - sums(g, to, dk, ROWS, DK, CHANNEL))
-            return tl.exp(gx - seam) * tl.dot(weights, y, input_precision=DOT)
-    else:
-        y, gy = tile(right, to, time, dk, ROWS, DK), sums(g, to, dk, ROWS, DK, CHANNEL)
-        return tl.dot(weights * tl.exp(tl.minimum(gx - tl.trans(gy), 0.0)), y, input_precision=DOT)
+def halves(x, level, LATE: tl.constexpr, ROWS: tl.constexpr):
+    """Return x with zeros in the rows of early halves, or in those of late ones."""
+    late = ((tl.arange(0, ROWS) >> level) & 1) == (1 if LATE else 0)
+    return tl.where(late[:, None], x, 0.0)
 
 
 @triton.jit
-def to_right(weights, left, g, at, to, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
-             DOT: tl.constexpr, OWN: tl.constexpr):  # fmt: skip
-    """Return sum_i weights_ij E_ij left_i for the rows j of block `to`, i of `at`: the slope in the right rows."""
-    gy = sums(g, to, dk, ROWS, DK, CHANNEL)
-    if CHANNEL:
-        if OWN:
-            found = tl.zeros((ROWS, DK), dtype=tl.float32)
-            for i in range(ROWS):
-                weight = tl.sum(tl.where(tl.arange(0, ROWS)[:, None] == i, weights, 0.0), axis=0)
-                x = tile(left, at + i, time, dk, 1, DK)
-                found += weight[:, None] * x * tl.exp(tl.minimum(sum_at(g, at + i, dk, DK, CHANNEL) - gy, 0.0))
-            return found
-        else:
-            seam = sum_at(g, to + ROWS - 1, dk, DK, CHANNEL)
-            x = tile(left, at, time, dk, ROWS, DK) * tl.exp(sums(g, at, dk, ROWS, DK, CHANNEL) - seam)
-            return tl.exp(seam - gy) * tl.dot(tl.trans(weights), x, input_precision=DOT)
+def in_block(x, level, ROWS: tl.constexpr):
+    """Return x with zeros where row and column are not of one block of 2^(level + 1)."""
+    i, j = tl.arange(0, ROWS) >> (level + 1), tl.arange(0, ROWS) >> (level + 1)
+    return tl.where(i[:, None] == j[None, :], x, 0.0)
+
+
+@triton.jit
+def on_diagonal(x, ROWS: tl.constexpr):
+    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    return tl.sum(tl.where(i == j, x, 0.0), axis=1)[:, None]
+
+
+@triton.jit
+def merged_scores(x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                  BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_d x_id E_ijd y_jd for j <= i with a decay per channel, zeros elsewhere. BEFORE: x reads the state
+    before its own token, and j < i. `since` is G of what x reads, `own` that of y."""
+    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    if BEFORE:
+        found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     else:
-        x, gx = tile(left, at, time, dk, ROWS, DK), sums(g, at, dk, ROWS, DK, CHANNEL)
-        decayed = weights * tl.exp(tl.minimum(gx - tl.trans(gy), 0.0))
-        return tl.dot(tl.trans(decayed), x, input_precision=DOT)
+        found = tl.where(i == j, tl.sum(x * y, axis=1)[:, None], 0.0)
+    for level in range(LEVELS):
+        late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
+        early = halves(y * to_seam(g, own, at, dk, level, ROWS, DK), level, False, ROWS)
+        found += in_block(tl.dot(late, tl.trans(early), input_precision=DOT), level, ROWS)
+    return found
+
+
+@triton.jit
+def merged_slopes(weights, x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+                  BEFORE: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_j weights_ij E_ij y_j and sum_i weights_ij E_ij x_i: the slopes of `merged_scores` in x and in y. No
+    weight stands above the diagonal, or BEFORE on it."""
+    if BEFORE:
+        dx, dy = tl.zeros((ROWS, DK), dtype=tl.float32), tl.zeros((ROWS, DK), dtype=tl.float32)
+    else:
+        alone = on_diagonal(weights, ROWS)
+        dx, dy = alone * y, alone * x
+    for level in range(LEVELS):
+        met = in_block(weights, level, ROWS)
+        after, until = to_seam(g, since, at, dk, level, ROWS, DK), to_seam(g, own, at, dk, level, ROWS, DK)
+        early = halves(y * until, level, False, ROWS)
+        dx += halves(after * tl.dot(met, early, input_precision=DOT), level, True, ROWS)
+        late = halves(x * after, level, True, ROWS)
+        dy += halves(until * tl.dot(tl.trans(met), late, input_precision=DOT), level, False, ROWS)
+    return dx, dy
+
+
+@triton.jit
+def scores(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, CHANNEL: tl.constexpr,
+           DOT: tl.constexpr):  # fmt: skip
+    """Return sum_d x_id E_ijd y_jd for rows i and j <= i of a chunk; what stands above is no score."""
+    own = sums(g, at, dk, ROWS, DK, CHANNEL)
+    if CHANNEL:
+        return merged_scores(x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+    else:
+        return tl.dot(x, tl.trans(y), input_precision=DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+
+
+@triton.jit
+def to_both(weights, x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
+            CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """Return sum_j weights_ij E_ij y_j and sum_i weights_ij E_ij x_i: the slopes of `scores` in x and in y. No weight
+    stands above the diagonal."""
+    own = sums(g, at, dk, ROWS, DK, CHANNEL)
+    if CHANNEL:
+        return merged_slopes(weights, x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
+    else:
+        decayed = weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+        return tl.dot(decayed, y, input_precision=DOT), tl.dot(tl.trans(decayed), x, input_precision=DOT)

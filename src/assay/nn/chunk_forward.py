@@ -30,26 +30,17 @@ def cumulate(log_decay, g, time, chunks, dk, CHUNK: tl.constexpr, DK: tl.constex
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
+def overlaps(k, beta, g, a, time, chunks, dk, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
              CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere: one block of rows against one of columns."""
-    head, chunk, pair = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    blocks: tl.constexpr = CHUNK // ROWS
-    row, column = pair // blocks, pair % blocks
+    """A_ij = b_i (k_i E_ij) . k_j below the diagonal, zero elsewhere."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, rows = chunk * CHUNK, chunk * CHUNK + tl.arange(0, CHUNK)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    k += head * time * dk
-    a += (head * chunks + chunk) * CHUNK * CHUNK
-    found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-    at, to = chunk * CHUNK + row * ROWS, chunk * CHUNK + column * ROWS
-    if column < row:
-        found = scores(k, k, g, at, to, time, dk, ROWS, DK, CHANNEL, DOT, False)
-    if column == row:
-        own = scores(k, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True)
-        found = tl.where(below(ROWS, True), own, 0.0)
-    rows = at + tl.arange(0, ROWS)
-    found *= tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
-    i, j = row * ROWS + tl.arange(0, ROWS), column * ROWS + tl.arange(0, ROWS)
-    tl.store(a + i[:, None] * CHUNK + j[None, :], found)
+    keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
+    b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+    found = scores(b * keys, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    found = tl.where(below(CHUNK, True), found, 0.0)
+    put(a + (head * chunks + chunk) * CHUNK * CHUNK, found, 0, CHUNK, CHUNK, CHUNK, CHUNK)
 
 
 @triton.jit
@@ -157,22 +148,17 @@ def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr,
 
 
 @triton.jit(do_not_specialize=LENGTHS)
-def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, ROWS: tl.constexpr, DK: tl.constexpr,
+def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr,
             BV: tl.constexpr, CHANNEL: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j, for one block of rows."""
-    head, block_row, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
-    at = block_row * ROWS
-    chunk = at // CHUNK
+    """o_i = (q_i e^G_i) S + sum_j ((q_i E_ij) . k_j) u_j."""
+    head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
+    at = chunk * CHUNK
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    q += head * time * dk
-    k += head * time * dk
-    u += head * time * dv
-    since = tile(q, at, time, dk, ROWS, DK) * tl.exp(sums(g, at, dk, ROWS, DK, CHANNEL))
+    queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
+    keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
+    since = queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
     found = tl.dot(since, state, input_precision=DOT)
-    for to in range(chunk * CHUNK, at, ROWS):
-        found += tl.dot(scores(q, k, g, at, to, time, dk, ROWS, DK, CHANNEL, DOT, False),
-                        columns(u, to, time, dv, v0, ROWS, BV), input_precision=DOT)  # fmt: skip
-    own = tl.where(below(ROWS, False), scores(q, k, g, at, at, time, dk, ROWS, DK, CHANNEL, DOT, True), 0.0)
-    found += tl.dot(own, columns(u, at, time, dv, v0, ROWS, BV), input_precision=DOT)
-    put_columns(o + head * time * dv, found, at, time, dv, v0, ROWS, BV)
+    own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
+    found += tl.dot(own, columns(u + head * time * dv, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+    put_columns(o + head * time * dv, found, at, time, dv, v0, CHUNK, BV)

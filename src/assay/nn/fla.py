@@ -6,7 +6,7 @@
     delta                    chunk_delta_rule          delta_net
     delta, decay per head    chunk_gated_delta_rule    gated_delta_net, delta_product
 
-Chosen by `--backend fla`. Every other mixer (linear_attention, based, attention, gru, ...) runs as always, and so does
+Chosen by `--backend fla`. Every other mixer (kda, rwkv7, based, attention, gru, ...) runs as always, and so does
 `step`, which takes one token at a time. What a kernel cannot do is an error, never another kernel.
 
 Queries, keys and values go in as autocast has them, bf16 in training; decays, write strengths and states in float32.
@@ -27,6 +27,7 @@ from torch.nn.functional import pad
 from torch.torch_version import TorchVersion
 
 from assay.core.errors import UserError
+from assay.nn import scan
 from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 SMALLEST_HEAD = 16
@@ -53,10 +54,12 @@ def outer_scan(q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = 
 
 
 def delta_scan(
-    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerHead | None = None, *, state: Start = None,
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: Decay | None = None, *, state: Start = None,
     scale: float = 1.0,
 ) -> Scanned:  # fmt: skip
-    """Return what `scan.delta_loop` gives, to TF32 or bf16 precision."""
+    """Return what `scan.delta_loop` gives, to TF32 or bf16 precision; with a decay per channel as always."""
+    if log_decay is not None and log_decay.ndim == 4:
+        return scan.general_scan(*scan.as_general(q, k, v, beta, log_decay), state=state, scale=scale)
     if k.shape[-1] > LARGEST_DELTA_KEY:
         raise UserError(
             f"--backend fla: its delta rule takes keys of at most {LARGEST_DELTA_KEY} channels, here {k.shape[-1]}. "

@@ -3,6 +3,9 @@
     heads        convolution, SiLU, unit length or rotary positions of q, k and v    nn/head_kernels.py
     reading      RMSNorm of every head's output and the gate                         nn/reading_kernels.py
     state_space  all around Mamba-2's recurrence                                     nn/state_space_kernels.py
+    replacement  all around RWKV-7's recurrence                                      nn/replacement_kernels.py
+    exponential  all around the mLSTM's recurrence                                   nn/exponential_kernels.py
+    taylor       Based's attention, up to 4096 tokens                                nn/taylor_kernels.py
     gates        decays and strengths of writing                                     nn/gate_kernels.py
     projection   q, k, v and the layer's small projections as one product            nn/attention.py
 
@@ -14,14 +17,19 @@ from typing import Any, NamedTuple
 from assay.core.on_use import Later
 from assay.nn import scan
 
-gate_kernels: Any = Later("assay.nn.gate_kernels")  # Triton, which is on CUDA alone
+exponential_kernels: Any = Later("assay.nn.exponential_kernels")  # Triton, which is on CUDA alone
+gate_kernels: Any = Later("assay.nn.gate_kernels")
 head_kernels: Any = Later("assay.nn.head_kernels")
 reading_kernels: Any = Later("assay.nn.reading_kernels")
+replacement_kernels: Any = Later("assay.nn.replacement_kernels")
 state_space_kernels: Any = Later("assay.nn.state_space_kernels")
+taylor_kernels: Any = Later("assay.nn.taylor_kernels")
 
-FUSED = {"gates", "heads", "reading", "projection", "state_space"}
+FUSED = {"exponential", "gates", "heads", "reading", "projection", "replacement", "state_space", "taylor"}
 ALIGNED = 64
 """Channels of a joint projection are a multiple of this: rows of bf16 that begin in odd places slow a product down."""
+VECTOR = 16
+"""Channels of values that a scan loads fast are a multiple of this."""
 
 
 def fused(part: str) -> bool:

@@ -21,8 +21,6 @@ from assay.nn.scan import (
     Values,
     delta_loop,
     delta_scan,
-    general_loop,
-    general_scan,
     outer_loop,
     outer_scan,
 )
@@ -75,10 +73,6 @@ class OuterRecurrence(Recurrence):
 
 class DeltaRecurrence(Recurrence):
     scan, loop = staticmethod(delta_scan), staticmethod(delta_loop)
-
-
-class GeneralRecurrence(Recurrence):
-    scan, loop = staticmethod(general_scan), staticmethod(general_loop)
 
 
 class SelectiveDecay(nn.Module):

@@ -1,7 +1,7 @@
 """Recurrences with a matrix for a state are computed in chunks: products inside a chunk, a short loop over the chunks.
 
     outer   S_t = diag(a_t) S_{t-1} + k_t v_t^T                      (Yang et al. 2023; scalar a_t: Dao and Gu 2024)
-    delta   S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T    (Yang et al. 2024, 2025)
+    delta   S_t = (I - b_t k_t k_t^T) diag(a_t) S_{t-1} + b_t k_t v_t^T  (Yang et al. 2024, 2025; Kimi Team 2025)
     general S_t = diag(w_t) S_{t-1} + a_t (b_t^T S_{t-1}) + k_t v_t^T    (Peng et al. 2025; both of the above are cases)
             o_t = scale * S_t^T q_t
 
@@ -60,11 +60,12 @@ backend = "torch"  # or "fla": nn/fla.py. A plain global, for torch.compile cann
 
 
 def by_backend(scan: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that runs the scan as written here, or the function of its name in the backend's module."""
+    """Return a function that runs the scan as written here, or the function of its name in the backend's module, if it
+    has one."""
 
     @wraps(scan)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        chosen = scan if backend == "torch" else getattr(import_module(f"assay.nn.{backend}"), scan.__name__)
+        chosen = scan if backend == "torch" else getattr(import_module(f"assay.nn.{backend}"), scan.__name__, scan)
         return chosen(*args, **kwargs)
 
     return run
@@ -134,10 +135,12 @@ def decayed_sums(x: Values, log_decay: PerHead, *, chunk: int = CHUNK) -> Values
 
 @in_float32
 def delta_loop(
-    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerHead | None = None, *, state: Start = None,
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: Decay | None = None, *, state: Start = None,
     scale: float = 1.0,
 ) -> Scanned:  # fmt: skip
     """Decay S, read the value stored under k_t, and write the share b_t of its difference to v_t."""
+    if log_decay is not None and log_decay.ndim == 4:
+        return general_loop(*as_general(q, k, v, beta, log_decay), state=state, scale=scale)
     s = _zero_state(k, v) if state is None else state
     decay = torch.ones_like(beta) if log_decay is None else torch.exp(log_decay)
     outputs = []
@@ -152,7 +155,7 @@ def delta_loop(
 @by_backend
 @in_float32
 def delta_scan(
-    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerHead | None = None, *, state: Start = None,
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: Decay | None = None, *, state: Start = None,
     scale: float = 1.0, chunk: int = CHUNK,
 ) -> Scanned:  # fmt: skip
     """Return what `delta_loop` gives, computed chunk by chunk.
@@ -161,7 +164,11 @@ def delta_scan(
     chunk, with D_ij the decay from j to i and D_i0 the one from its start, the u solve a unit triangular system:
 
         u_i + b_i sum_{j<i} D_ij (k_i . k_j) u_j = b_i (v_i - D_i0 S_0^T k_i)
+
+    With a decay per channel it is computed as a case of the general recurrence.
     """
+    if log_decay is not None and log_decay.ndim == 4:
+        return general_scan(*as_general(q, k, v, beta, log_decay), state=state, scale=scale, chunk=chunk)
     time = v.shape[2]
     log_decay = torch.zeros_like(beta) if log_decay is None else log_decay
     q, k, v, beta, log_decay = in_chunks(scale * q, k, v, beta, log_decay, chunk=chunk)
@@ -195,6 +202,7 @@ def general_loop(
     return torch.stack(outputs, dim=2), s
 
 
+@by_backend
 @in_float32
 def general_scan(
     q: Keys, k: Keys, v: Values, a: Keys, b: Keys, log_decay: PerChannel, *, state: Start = None, scale: float = 1.0,
@@ -224,6 +232,12 @@ def general_scan(
     starts, state = carry(torch.matmul, transition, k_until @ v + a_until @ fresh, state)
     y = fresh + moved @ starts
     return in_time(qk @ v + qa @ y + (q * since_start) @ starts, time), state
+
+
+def as_general(q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: PerChannel) -> tuple[Tensor, ...]:
+    """Return the delta rule as a general recurrence, whose b reads the state before it decays."""
+    written = beta[..., None] * k
+    return q, written, v, -written, log_decay.exp() * k, log_decay
 
 
 def _zero_state(k: Keys, v: Values) -> MatrixState:

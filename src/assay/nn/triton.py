@@ -2,7 +2,8 @@
 
     recurrence                                   mixers it serves
     outer, decay per channel or per head         gated_linear_attn; retention, mamba2, mlstm, mesa
-    delta, with or without a decay               delta_net, gated_delta_net, delta_product
+    delta, without a decay or with either        delta_net, gated_delta_net, delta_product; kda
+    general (nn/general.py)                      rwkv7
 
 The kernels (nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
 length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models of a bank are
@@ -20,14 +21,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from assay.core.errors import UserError
 from assay.nn import chunk_backward, chunk_forward
+from assay.nn.chunk_sizes import check_keys, folded, products, room, ways
+from assay.nn.general import general_scan as general_scan
 from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
-
-BUSY = 128
-"""Programs that keep a GPU busy."""
-LARGEST_KEY = 128
-"""Channels of a key that a program can hold."""
 
 
 def outer_scan(
@@ -48,7 +45,7 @@ def delta_scan(
     k: Keys,
     v: Values,
     beta: PerHead,
-    log_decay: PerHead | None = None,
+    log_decay: PerHead | PerChannel | None = None,
     *,
     state: MatrixState | None = None,
     scale: float = 1.0,
@@ -61,18 +58,13 @@ def _run(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, state: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
-    if k.shape[-1] > LARGEST_KEY:
-        raise UserError(
-            f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
-            "choose more heads, or leave it out."
-        )
+    check_keys(k)
     batch, heads = v.shape[:2]
-    exact = q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    state = v.new_zeros(batch, heads, k.shape[-1], v.shape[-1], dtype=torch.float32) if state is None else state
+    state = room(k, v) if state is None else state
     q = q if scale == 1.0 else scale * q
     q, k, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (q, k, log_decay))
     with torch.autocast(v.device.type, enabled=False):
-        o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), "tf32x3" if exact else "tf32")  # type: ignore[no-untyped-call]
+        o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), products(q))  # type: ignore[no-untyped-call]
     return o, last
 
 
@@ -90,12 +82,13 @@ class _Scan(Function):
         *tensors, ctx.dot = inputs
         _, _, *kept = output
         ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
         ctx.has_beta = tensors[3] is not None
         ctx.save_for_backward(*(x for x in tensors[:5] if x is not None), *kept)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_o: Tensor, d_last: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, *saved = ctx.saved_tensors
         beta = saved.pop(0) if ctx.has_beta else None
         log_decay, *kept = saved
@@ -104,16 +97,7 @@ class _Scan(Function):
 
     @staticmethod
     def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Fold the models of a bank into the sequences."""
-
-        def folded(x: Any, dim: int | None) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            return x.flatten(0, 1)
-
-        found = _Scan.apply(*map(folded, inputs, dims))  # type: ignore[no-untyped-call]
-        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0,) * len(found)
+        return folded(_Scan, info.batch_size, dims, inputs)
 
 
 class _Chunks:
@@ -136,32 +120,34 @@ class _Chunks:
         self.channel, self.delta = log_decay.ndim == 4, beta is not None
         chunk = 16 if self.time <= 16 else 64
         self.chunks, self.chunk = triton.cdiv(self.time, chunk), chunk
-        self.rows = 16 if self.channel else chunk
         self.block = min(64, max(16, triton.next_power_of_2(self.dv)))
-        self.blocks = triton.cdiv(self.dv, self.block)
-        # From chunk to chunk a head's value channels go their own ways: few long sequences are cut finer there.
-        self.narrow = self.block
-        while self.narrow > 16 and self.heads * triton.cdiv(self.dv, self.narrow) < BUSY:
-            self.narrow //= 2
+        # Scores with a decay per channel are dear: one program has all value channels of a chunk.
+        self.wide = 2 * self.block if self.channel and self.dv > self.block else self.block
+        self.blocks = triton.cdiv(self.dv, self.wide)
+        self.narrow = ways(self.heads, self.dv, self.block)
         self.ways = triton.cdiv(self.dv, self.narrow)
         key = max(16, triton.next_power_of_2(self.dk))
         self.sizes = (self.time, self.chunks, self.dk, self.dv)
         self.shapes = {"CHUNK": chunk, "DK": key}
-        self.way = {"CHANNEL": self.channel, "DOT": dot}
+        # A program of one chunk has loops too short to fetch ahead in, which would take the room of other programs.
+        self.alone = {"num_stages": 1}
+        self.way: dict[str, Any] = {"CHANNEL": self.channel, "DOT": dot}
+        self.merged: dict[str, Any] = {"LEVELS": chunk.bit_length() - 1, **self.way, **self.alone}
+        if self.channel and chunk * key >= 4096:
+            self.merged["num_warps"] = 8  # five tiles of a chunk are held while blocks are merged
+        self.carried: dict[str, Any] = {**self.shapes, **self.way, "BV": self.narrow, "DELTA": self.delta}
+        self.carried["num_stages"] = 2 if self.narrow == self.block == 64 else 3
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
 
     def forward(self, state: Tensor) -> tuple[Tensor, ...]:
         g, u, fresh, erased, solved = self.prepared()
         states = self.empty(*self.shape[:2], self.chunks + 1, self.dk, self.dv)
         states[:, :, 0] = state
-        kinds = {**self.shapes, "BV": self.block, **self.way}
         written = fresh if self.delta else self.v
-        chunk_forward.carry[(self.heads, self.ways)](
-            self.k, written, g, erased, u, states, *self.sizes, DELTA=self.delta, **{**kinds, "BV": self.narrow}
-        )
+        chunk_forward.carry[(self.heads, self.ways)](self.k, written, g, erased, u, states, *self.sizes, **self.carried)
         o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
-        chunk_forward.outputs[(self.heads, self.chunks * self.chunk // self.rows, self.blocks)](
-            self.q, self.k, u, g, states, o, *self.sizes, ROWS=self.rows, **kinds
+        chunk_forward.outputs[(self.heads, self.chunks, self.blocks)](
+            self.q, self.k, u, g, states, o, *self.sizes, BV=self.wide, **self.shapes, **self.merged
         )
         kept = (g, states, u, fresh, erased, solved) if self.delta else (g, states)
         return (o, states[:, :, -1].clone(), *kept)
@@ -178,45 +164,43 @@ class _Chunks:
         if not self.delta:
             return g, self.v, self.v, self.k, self.k  # the last three are not read
         overlap, solved = (self.empty(*self.shape[:2], chunks, self.chunk, self.chunk) for _ in range(2))
-        blocks = self.chunk // self.rows
-        chunk_forward.overlaps[(self.heads, chunks, blocks * blocks)](
-            self.k, self.beta, g, overlap, time, chunks, dk, ROWS=self.rows, **self.shapes, **self.way
+        chunk_forward.overlaps[(self.heads, chunks)](
+            self.k, self.beta, g, overlap, time, chunks, dk, **self.shapes, **self.merged
         )
         chunk_forward.solve[(self.heads, chunks)](overlap, solved, self.chunk, num_warps=1)
         fresh, erased, u = self.empty(self.shape), self.empty(*self.shape[:3], dk), self.empty(self.shape)
         chunk_forward.unwritten[(self.heads, chunks)](
-            self.k, self.v, self.beta, g, solved, fresh, erased, *self.sizes, BV=self.block, **self.shapes, **self.way
-        )
+            self.k, self.v, self.beta, g, solved, fresh, erased, *self.sizes, BV=self.block, **self.shapes, **self.way,
+            **self.alone,
+        )  # fmt: skip
         return g, u, fresh, erased, solved
 
     def backward(
-        self, d_o: Tensor, d_last: Tensor, g: Tensor, states: Tensor, *kept: Tensor, decays: bool
+        self, d_o: Tensor | None, d_last: Tensor | None, g: Tensor, states: Tensor, *kept: Tensor, decays: bool
     ) -> tuple[Tensor | None, ...]:
         """Return the slopes of all inputs; that of the log decay, which needs a pass of its own, only if `decays`."""
-        d_o = d_o.contiguous()
+        d_o = torch.zeros_like(self.v) if d_o is None else d_o.contiguous()
         u, fresh, erased, solved = kept if self.delta else (self.v, self.v, self.k, self.k)
         d_states = torch.empty_like(states)
-        d_states[:, :, -1] = d_last
-        kinds = {**self.shapes, "BV": self.block, **self.way}
-        rows = self.chunks * self.chunk // self.rows
+        d_states[:, :, -1] = 0.0 if d_last is None else d_last
+        merged = {**self.shapes, **self.merged}
         # Slopes that no later kernel reads have the dtype of their inputs at once.
         du = self.empty(self.shape) if self.delta else torch.empty_like(self.v)
         if self.delta:
-            chunk_backward.slopes_of_writes[(self.heads, rows, self.blocks)](
-                self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=False, **kinds
+            chunk_backward.slopes_of_writes[(self.heads, self.chunks, self.blocks)](
+                self.q, self.k, g, d_o, du, d_states, *self.sizes, CARRIED=False, BV=self.wide, **merged
             )
         chunk_backward.carry_back[(self.heads, self.ways)](
-            self.q, self.k, g, erased, d_o, du, d_states, *self.sizes, DELTA=self.delta,
-            **{**kinds, "BV": self.narrow},
-        )  # fmt: skip
+            self.q, self.k, g, erased, d_o, du, d_states, *self.sizes, **self.carried
+        )
         if not self.delta:
-            chunk_backward.slopes_of_writes[(self.heads, rows, self.blocks)](
-                self.q, self.k, g, d_o, du, d_states, *self.sizes, ROWS=self.rows, CARRIED=True, **kinds
+            chunk_backward.slopes_of_writes[(self.heads, self.chunks, self.blocks)](
+                self.q, self.k, g, d_o, du, d_states, *self.sizes, CARRIED=True, BV=self.wide, **merged
             )
         dq = self.empty(self.q.shape) if decays else torch.empty_like(self.q)
         d_right = self.empty(self.k.shape) if decays or self.delta else torch.empty_like(self.k)
-        chunk_backward.slopes_of_keys[(self.heads, rows)](
-            self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, ROWS=self.rows, **kinds
+        chunk_backward.slopes_of_keys[(self.heads, self.chunks)](
+            self.q, self.k, u, g, states, d_states, d_o, dq, d_right, *self.sizes, BV=self.block, **merged
         )
         d_k = torch.empty_like(self.k) if decays or self.delta else d_right
         d_erasing, d_beta, d_v = d_right, None, du
@@ -229,7 +213,7 @@ class _Chunks:
         d_log, d_q = torch.empty_like(self.log_decay), torch.empty_like(self.q)
         chunk_backward.slopes_of_decay[(self.heads, self.chunks)](
             self.q, self.k, g, dq, d_erasing, d_right, states, d_states, d_log, d_q, d_k, *self.sizes, **self.shapes,
-            BV=self.block, CHANNEL=self.channel, DELTA=self.delta,
+            BV=self.block, CHANNEL=self.channel, DELTA=self.delta, **self.alone,
         )  # fmt: skip
         return d_q, d_k, d_v, d_beta, d_log, d_states[:, :, 0]
 
@@ -245,10 +229,10 @@ class _Chunks:
         d_a = torch.empty_like(solved)
         chunk_backward.slopes_of_solution[(self.heads, chunks)](
             self.v, self.k, self.beta, g, solved, fresh, erased, du, states, d_v, d_erasing, d_a, d_beta, *self.sizes,
-            BV=self.block, **self.shapes, **self.way,
+            BV=self.block, **self.shapes, **self.way, **self.alone,
         )  # fmt: skip
-        chunk_backward.slopes_of_overlaps[(self.heads, chunks * self.chunk // self.rows)](
+        chunk_backward.slopes_of_overlaps[(self.heads, chunks)](
             self.k, self.beta, g, d_a, d_erasing, d_right, d_beta, d_right if d_k is None else d_k, time, chunks, dk,
-            ROWS=self.rows, JOINED=d_k is not None, **self.shapes, **self.way,
+            JOINED=d_k is not None, **self.shapes, **self.merged,
         )  # fmt: skip
         return d_v, d_erasing, d_beta

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.core.on_use import Later
+from assay.report.charts import without_validation
 
 if TYPE_CHECKING:
     import altair as alt
@@ -67,6 +68,7 @@ def picture(pixels: np.ndarray, *, title: str = "", size: int = 180) -> "alt.Cha
     return placed.properties(width=size, height=height, **titled)
 
 
+@without_validation
 def pictures(named: Sequence[tuple[str, np.ndarray]], *, columns: int = 4, size: int = 180) -> "alt.VConcatChart":
     """Titled pictures in rows."""
     charts = [picture(pixels, title=title, size=size) for title, pixels in named]

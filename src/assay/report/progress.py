@@ -3,6 +3,7 @@
 Everything goes to standard error; standard output is for results.
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -59,14 +60,16 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
 
     [ 3/35  12 s] done expressivity self_attn seed=2  R2 0.89
     [ 3/35  42 s] 31 % of expressivity self_attn seed=3  loss 0.41
-    """
+
+    On a terminal, whose other stream goes elsewhere, lines are cut to its width; in a file they are whole."""
     done = 0
     start = said = time.monotonic()
 
     def tell(text: str) -> None:
         nonlocal said
         said = time.monotonic()
-        say(f"[{done:>{len(str(total))}}/{total} {said - start:5.0f} s] {text}")
+        line = f"[{done:>{len(str(total))}}/{total} {said - start:5.0f} s] {text}"
+        say(line[: shutil.get_terminal_size().columns - 1] if sys.stderr.isatty() else line)
 
     def watch(event: Event) -> None:
         nonlocal done

@@ -29,6 +29,7 @@ Batches are drawn anew, where they go through a fixed set many times. `no_keys`,
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Literal, assert_never
 
 import torch
@@ -148,7 +149,7 @@ class Mqar(Task):
         """Return each size at its own length."""
         if self.cells == "zoology":
             return tuple(map(self._cell, dict.fromkeys(TRAINED)))
-        return (self,) if self.min_kv_pairs is None else tuple(self.only(size) for size in self.sizes)
+        return (self,) if self.min_kv_pairs is None else _mixture(self)
 
     def scored_parts(self) -> tuple[Task, ...]:
         return tuple(map(self._cell, SCORED)) if self.cells == "zoology" else self.parts()
@@ -278,3 +279,9 @@ class Mqar(Task):
     def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
         """Return the newest value of each queried key."""
         return batch.inputs[:, 1 : 2 * self._pairs_written : 2].gather(1, self._newest(batch))
+
+
+@lru_cache(maxsize=256)
+def _mixture(task: Mqar) -> tuple[Mqar, ...]:
+    """Return each size of a mixture, made once: a plan asks for them at every point of its grid."""
+    return tuple(task.only(size) for size in task.sizes)

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.data.speeches import NAME
-from assay.data.splits import BLOCK, Documents, Split, documents_of
+from assay.data.splits import BLOCK, Documents, Split, documents_of, is_here
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens
 from assay.tasks.ngrams import BYTES, Model, count, last_equal, packed, widespread
@@ -61,10 +61,13 @@ class Text(Task):
     split: Split = "train"
     """Which documents windows are drawn from; studies score a model on the others by themselves."""
     sha256: str = ""
-    """The start of the hash of a text of one's own, found by itself: an edited text is another run."""
+    """The start of the hash of a text of one's own, found by itself: an edited text is another run. Where it is given,
+    the text need not be here until a window is drawn."""
 
     def __post_init__(self) -> None:
         self.require_positive("input_seq_len")
+        if self.sha256 and not is_here(self.corpus):
+            return  # records of it can be read by their ids; whoever draws a window is told what is missing
         try:
             documents = documents_of(self.corpus)
         except UserError as error:

@@ -27,6 +27,8 @@ from assay.train.recipe import Optimizer, Train, answer_losses
 
 Members = tuple[int, ...]
 """Models of a bank, by their place."""
+AT_ONCE = 2**14
+"""Tokens that a CPU answers at once: what lies between the layers of more does not fit its caches."""
 
 
 class Trainer:
@@ -144,6 +146,7 @@ class SingleTrainer(Trainer):
         device = next(model.parameters()).device
         super().__init__(task, train, seeds=[seed], device=device, graph=graph)
         self.model, self.recipe = model, optimizer
+        self.parameters = list(model.parameters())  # to walk over all modules takes a twentieth of a small step
         self.forward: Callable[..., Tensor] = torch.compile(model) if compile else model
         decaying, rest = (
             [p for name, p in model.named_parameters() if decays(model)[name] == wanted] for wanted in (True, False)
@@ -156,17 +159,22 @@ class SingleTrainer(Trainer):
         with self.autocast():
             answers = self.forward(drawn.inputs, drawn.positions)
         loss = answer_losses(part, answers, drawn).mean()
-        self.model.zero_grad(set_to_none=not self.graph)
+        if self.graph:
+            self.model.zero_grad(set_to_none=False)  # a replayed step adds to the gradients it was captured with
+        for parameter in () if self.graph else self.parameters:
+            parameter.grad = None
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip, foreach=True)
+        nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip, foreach=True)
         self.losses.copy_(loss.detach())
 
     @torch.no_grad()
     def answers(self, batches: Sequence[Batch]) -> Iterator[Tensor]:
         (batch,) = batches
         self.model.eval()
+        rows = len(batch.inputs) if self.device.type == "cuda" else max(1, AT_ONCE // batch.inputs.shape[1])
+        positions = () if batch.positions is None else (batch.positions.split(rows),)
         with self.autocast():
-            yield self.model(batch.inputs, batch.positions)
+            yield torch.cat([self.model(*some) for some in zip(batch.inputs.split(rows), *positions, strict=True)])
         self.model.train()
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Attention with a short convolution that sees the last 16 tokens alone.
+"""Attention with a short convolution that sees the last 16 tokens alone: the field's sliding_window:conv=4, renamed.
 
 o_t = sum_{t - 16 < s <= t} softmax_s(q_t . k_s / sqrt(d)) v_s
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from assay.card import method_card, method_page, methods, of_methods
+from assay.card import method_battery, method_card, method_page, methods
 from assay.core import shipped
 from assay.core.run import Numerics, Record
 from assay.studies.perplexity.perplexity import Perplexity
@@ -86,7 +86,7 @@ def shipped_from(toy: Path, cli: Cli, change: Callable[[Record], Record] = lambd
 def test_a_twin_is_level_with_its_model_and_the_field_is_not_computed_again(
     toy: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.command.card._check", lambda *words: None)  # no method may be another by name
+    monkeypatch.setattr("assay.command.card.check_promises", lambda *words: None)  # no method may be another by name
     shipped_from(toy, cli)
     Path("twin.py").write_text(TWIN)
     code, out, err = cli("card", "twin.py", *HERE)
@@ -97,7 +97,7 @@ def test_a_twin_is_level_with_its_model_and_the_field_is_not_computed_again(
     again, shown, told = cli("card", "twin.py", "--json", *HERE)
     assert again == 0 and "to run" not in told
     card = json.loads(shown)[0]
-    assert card == json.loads((toy / "results/card/twin.json").read_text())[0]
+    assert card == json.loads((toy / "results/card/twin.methods.json").read_text())[0]
     line = card["questions"]["k=8"]
     assert (
         line["differences"]["window"]["interval"]["mean"] == 0 and line["differences"]["window"]["standing"] == "level"
@@ -107,10 +107,10 @@ def test_a_twin_is_level_with_its_model_and_the_field_is_not_computed_again(
     assert line["rank"].endswith("of 5") and len(line["scores"]) == 24
     dense = line["loss_above_dense"]
     assert dense["low"] < dense["mean"] < dense["high"]
-    page = (toy / "results/card/twin.html").read_text()
+    page = (toy / "results/card/twin.methods.html").read_text()
     drawn = set(re.findall(r'data-name="(\w+)"', page))
     assert {"loss_by_bytes", "loss_k_24", "loss_k_8"} <= drawn and "class Twin(Window)" in page
-    assert "twin: k=24" in (toy / "results/card/twin.svg").read_text()
+    assert "twin: k=24" in (toy / "results/card/twin.methods.svg").read_text()
 
 
 def test_shipped_rows_are_not_ranked_where_dense_attention_differs(toy: Path, cli: Cli) -> None:
@@ -126,7 +126,7 @@ def test_shipped_rows_are_not_ranked_where_dense_attention_differs(toy: Path, cl
     card = json.loads(out)[0]
     assert not card["dense"]["agree"] and card["dense"]["gap"] == pytest.approx(0.002, rel=1e-3)
     assert all(line["rank"] == "" and not line["differences"] for line in card["questions"].values())
-    assert "not ranked against shipped records" in (toy / "results/card/loudest.html").read_text()
+    assert "Not ranked against shipped records" in (toy / "results/card/loudest.methods.html").read_text()
     assert "not ranked: shipped records are not comparable here" in card["verdicts"][0]
     assert card["headline"] == "In short: nothing of it can be compared"
 
@@ -153,12 +153,12 @@ def test_dense_attention_that_failed_agrees_with_nothing(monkeypatch: pytest.Mon
 
 
 def test_a_method_is_left_out_of_the_protocol_alone_whose_records_are_not_here() -> None:
-    def asked(mine: str, *away: str) -> of_methods.Asked:
+    def asked(mine: str, *away: str) -> method_battery.Asked:
         runner: Any = SimpleNamespace(missing=lambda words: [word for word in words if word in away])
-        return of_methods.Asked(runner, [mine], ["window", "tova"])
+        return method_battery.Asked(runner, [mine], ["window", "tova"])
 
     every = (asked("h2o", "window"), asked("finch"))
-    found = of_methods.MethodBattery(["h2o", "finch"], every, Path(), notes=["noted"]).of_what_is_there()
+    found = method_battery.MethodBattery(["h2o", "finch"], every, Path(), notes=["noted"]).of_what_is_there()
     assert [list(each.field) for each in found.asked] == [["tova"], ["window", "tova"]]
     assert found.notes == ["noted", "left out beside h2o, since their records are not all here: window"]
 
@@ -272,11 +272,11 @@ def test_without_shipped_records_baselines_are_computed_here(toy: Path, cli: Cli
     assert line["deviation"] == pytest.approx(stdev(line["scores"].values())) and line["freedom"] == 23
     assert card["headline"].startswith("In short, methods told better than it at equal cost: ")
     assert "k=16" in card["headline"] and not card["headline"].endswith(".")
-    assert "at equal cost: " in (toy / "results/card/observed.html").read_text()
-    one, two = (toy / "results/card/observed.json", toy / "other.json")
+    assert "at equal cost: " in (toy / "results/card/observed.methods.html").read_text()
+    one, two = (toy / "results/card/observed.methods.json", toy / "other.json")
     two.write_text(one.read_text())
     code, out, err = cli("card", "diff", str(one), str(two))
-    assert code == 0 and "level   k=16: +0.000" in out, err
+    assert code == 0 and f"are not told apart, +0.000 [+0.000, +0.000] for {two}, p 1" in out, err
 
 
 def test_a_budget_that_is_too_small_is_a_line_without_a_number(toy: Path, cli: Cli) -> None:

@@ -185,3 +185,28 @@ def test_a_context_without_room_for_a_probe_is_refused_before_anything_runs(cli,
     code, _, err = cli("perplexity", "--model", tiny, "--datasets", "--probes", "passkey", "--context-lengths", "64",
                        "--out", tmp_path, "--executor", "serial", "--device", "cpu")  # fmt: skip
     assert code == 2 and "passkey needs a context of at least" in err and "Traceback" not in err
+
+
+def test_without_decoding_the_likelihood_is_the_same_and_no_column_is_made_up(tiny, records, tmp_path):
+    asked = OPTIONS | {"probes": ("passkey",), "methods": ("window",), "probe_decode": False}
+    plain = assay.run("perplexity", model=str(tiny), out=tmp_path, executor="serial", device="cpu", **asked).records
+    assert len(plain) == 6 and not {r.run.id for r in plain} & {r.run.id for r in records}
+    for record in plain:
+        dataset = record.run.options["dataset"]
+        assert dataset["decode"] is False and "decoded" not in record.metrics["sums"]
+        (twin,) = [
+            other for other in records
+            if other.run.options == {**record.run.options, "dataset": {k: dataset[k] for k in dataset if k != "decode"}}
+        ]  # fmt: skip
+        for key in ("nll", "right", "tokens"):
+            assert record.metrics["sums"][key] == pytest.approx(twin.metrics["sums"][key], abs=1e-4)
+    (first, *_) = probe_lines(cells(plain), guessed_sweeps(cells(plain)))
+    assert "Decoded" not in first and first["Nats/token"].mean > 0
+
+
+def test_the_presets_of_probes_and_decoding_ask_the_field():
+    for name in ("methods", "methods-prefix"):
+        asked = Perplexity.presets[name]
+        probed, decoded = (Perplexity.presets[f"{name}-{kind}"] for kind in ("probes", "decode"))
+        assert probed["methods"] == decoded["methods"] == asked["methods"] and probed["budgets"] == asked["budgets"]
+        assert not probed["datasets"] and decoded["budgets"] == asked["budgets"][1:2] and decoded["generate"] > 1

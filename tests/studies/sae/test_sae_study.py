@@ -24,7 +24,9 @@ from assay.studies.sae.sae import Sae, parsed
 from assay.train import checkpoint
 from assay.train.coder_bank import CoderBank
 from assay.vectors import vectors
+from hurried import few_probe_steps
 
+pytestmark = pytest.mark.usefixtures("hasty")
 Cli = Callable[..., tuple[int, str, str]]
 PLACE = ["--device", "cpu", "--executor", "serial", "--quiet"]
 TINY = ["--coders", "lse_infomax", "topk:k=2", "topk:k=6", "pca", "--d_code", "8", "--epochs", "2", *PLACE]
@@ -84,6 +86,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("three")
     (folder / "small.yaml").write_text(SMALL)
     with pytest.MonkeyPatch.context() as patch:
+        few_probe_steps(patch)
         patch.chdir(folder)
         for verb in ("ablation", "benchmark", "dynamics"):
             words = ["--config", "small.yaml", "--output-dir", f"results/{verb}", *PLACE]

@@ -109,18 +109,19 @@ def test_a_coder_that_was_fitted_comes_back_if_it_is_linear(tmp_path: Path) -> N
 SMALL = ("sae", "--coders", "topk:k=4", "--epochs", "1", "--seeds", "0", "--lrs", "1e-3", "--device", "cpu", "--quiet")
 
 
-@pytest.mark.parametrize("executor", ["serial", "local"])
 def test_the_flag_reaches_the_workers_and_changes_no_id(
-    executor: str, cli: Callable[..., tuple[int, str, str]], tmp_path: Path, undrawn: None
+    cli: Callable[..., tuple[int, str, str]], tmp_path: Path, undrawn: None, hasty: None
 ) -> None:
     found = {}
-    for what in ("whole", "directions"):
-        code, _, err = cli(*SMALL, "--executor", executor, "--weights", what, "--out", tmp_path / what)
+    # What is not the default is asked of workers too.
+    for executor, what in (("serial", "whole"), ("serial", "directions"), ("local", "directions")):
+        out = tmp_path / executor / what
+        code, _, err = cli(*SMALL, "--executor", executor, "--weights", what, "--out", out)
         assert code == 0, err
-        (record,) = Store(tmp_path / what).records("sae")
-        found[what] = record.run.id, "W_enc" in weights(record)
-    assert found["whole"][0] == found["directions"][0]
-    assert found["whole"][1] and not found["directions"][1]
+        (record,) = Store(out).records("sae")
+        found[executor, what] = record.run.id, "W_enc" in weights(record)
+    assert len({id for id, _ in found.values()}) == 1
+    assert [whole for _, whole in found.values()] == [True, False, False]
 
 
 def test_a_sweep_says_what_it_stores_and_is_refused_where_the_disk_is_too_small(

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -31,7 +31,7 @@ class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
     def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
-        pool = _Pool(fn, self.slots(), self.gpus)
+        pool = _pool_of(fn, self.slots(), self.gpus)
         queue, again = iter(jobs), deque[tuple[Any, int]]()
 
         def take() -> tuple[Any, int] | None:
@@ -64,7 +64,37 @@ class Local(Executor):
                     for message in messages:
                         emit(job, message)
         finally:
-            pool.stop()
+            if pool.busy or not _keeping:  # also where a job is left behind: its worker is not free for another plan
+                pool.stop()
+
+
+_keeping = False
+_kept: "list[_Pool]" = []
+
+
+@contextmanager
+def kept_workers() -> Iterator[None]:
+    """Idle workers outlive their plan inside the block: the next plan finds them started, with everything imported.
+    They keep the environment in which they were started."""
+    global _keeping
+    before, _keeping = _keeping, True
+    try:
+        yield
+    finally:
+        _keeping = before
+        while _kept and not _keeping:
+            _kept.pop().stop()
+
+
+def _pool_of(fn: Work, count: int, gpus: tuple[int, ...]) -> "_Pool":
+    """Return the pool that an earlier plan left, if it does the same on the same devices, or a new one."""
+    for pool in _kept:
+        if not pool.stopped and (pool.fn, pool.count, pool.gpus) == (fn, count, gpus):
+            return pool
+    pool = _Pool(fn, count, gpus)
+    if _keeping:
+        _kept.append(pool)
+    return pool
 
 
 class _Worker:
@@ -128,6 +158,7 @@ class _Pool:
         self.idle: list[_Worker] = []
         self.busy: dict[_Worker, tuple[Any, int]] = {}
         self.slots: dict[_Worker, int] = {}
+        self.stopped = False
         self.guard = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -156,6 +187,9 @@ class _Pool:
         self._tell_guard(f"-{worker.process.pid}")
 
     def stop(self) -> None:
+        if self.stopped:
+            return
+        self.stopped = True
         for worker in self.slots:
             worker.stop()
             self._tell_guard(f"-{worker.process.pid}")

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from assay.core.grouping import grouped
 from assay.core.run import Record
@@ -118,6 +117,8 @@ def planted(P: int, loudness: Mapping[int, float]) -> Model:
 
 def _ranked(matrix: np.ndarray, apart: np.ndarray) -> Interval:
     """The rank correlation of two matrices over pairs, with its interval of leaving out a model at a time."""
+
+    from scipy.stats import rankdata  # here, since importing it takes a second that most claims need not wait
 
     def agreement(kept: np.ndarray) -> float:
         # Values that differ by rounding alone are one rank.

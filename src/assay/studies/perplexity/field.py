@@ -5,6 +5,9 @@ CAB in blocks of 8, SnapKV and what is built on it with a window of 16, LagKV in
 
     methods           online; 152, 72 and 32 slots of 512 tokens, which realise sparsities of .49, .74 and .88
     methods-prefix    128, 64 and 32 keys of a prefix of 256 tokens: half of it, a quarter, an eighth
+
+Each has two more for docs/methods.md, with the same methods: `methods-probes` scores the answers of three probes at the
+same budgets, `methods-decode` generates at the middle one; so do `methods-prefix-probes` and `methods-prefix-decode`.
 """
 
 from collections.abc import Mapping
@@ -35,8 +38,27 @@ MEASURED: Mapping[str, Any] = {
 }
 """One window of 24 documents each, which are the clusters. Every machine has the speeches; pydoc is another text under
 another Python."""
-FIELDS: Mapping[str, Mapping[str, Any]] = {
+ASKED: Mapping[str, Mapping[str, Any]] = {
     # Positions inside the cache are for streaming_llm and window alone: so StreamingLLM was published.
     "methods": {**MEASURED, "methods": ONLINE, "budgets": (152, 72, 32), "positions": "cache"},
     "methods-prefix": {**MEASURED, "methods": PREFIX, "budgets": (128, 64, 32), "protocol": "prefix"},
+}
+FIELDS: Mapping[str, Mapping[str, Any]] = {
+    **ASKED,
+    **{
+        # Five texts at each of five depths: as many clusters as an interval needs. Decoding each answer for each method
+        # would take most of the time.
+        f"{name}-probes": {
+            **asked,
+            "datasets": (),
+            "probes": ("passkey", "needle", "multi_key"),
+            "probe_decode": False,
+        }
+        for name, asked in ASKED.items()
+    },
+    **{
+        # The losses of its texts are runs of the preset itself, and are stored where that has run.
+        f"{name}-decode": {**asked, "datasets": (SPEECHES,), "budgets": asked["budgets"][1:2], "generate": 64}
+        for name, asked in ASKED.items()
+    },
 }

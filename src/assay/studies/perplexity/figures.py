@@ -13,7 +13,7 @@ from typing import Any
 from assay.attention.budget import Budget
 from assay.metrics.bootstrap import LEAST, ratio_difference_p
 from assay.metrics.intervals import Interval, letters
-from assay.report.charts import interval_lines
+from assay.report.charts import interval_lines, without_validation
 from assay.report.draw import filled
 from assay.report.section import GROUP
 from assay.studies.perplexity.claims import EQUAL
@@ -82,6 +82,7 @@ def figure_4(document: Mapping[str, Any], dataset: str) -> Any | None:
     return _lines(points, "perplexity", x_title="context length (tokens)", title=title, log_y=True)
 
 
+@without_validation
 def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
     """Perplexity against resident and read bytes, as realised; the Pareto front in grey."""
     import altair as alt

@@ -119,7 +119,13 @@ def _cost(found: Sequence[Generated], tokens: int) -> dict[str, float]:
         "prompt_peak_bytes": max(one.prompt_peak_bytes for one in found),
     }
     timed = (tokens - 1) * len(found)  # the first token comes of reading the prompt
-    return cost | ({"tokens_per_second": timed / max(seconds, 1e-9)} if timed else {})
+    if not timed:
+        return cost
+    busy = sum(one.cpu_seconds for one in found)
+    return cost | {
+        "tokens_per_second": timed / max(seconds, 1e-9),
+        "tokens_per_cpu_second": timed / max(busy, 1e-9),
+    }
 
 
 def report_generated(records: Sequence[Record], out: Report, *, name: str, sweeps: Sweeps) -> None:

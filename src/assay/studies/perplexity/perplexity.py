@@ -22,7 +22,7 @@ from assay.core.files import exists
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
-from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide
+from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide, placed
 from assay.models.causal_lm import check_model
 from assay.studies import studies
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
@@ -76,7 +76,8 @@ class Perplexity(Study):
     """Attention methods, such as h2o or streaming_llm:num_sink_tokens=8; none named: dense h2o cab_v4 streaming_llm
     window."""
     model: str = "TinyLlama/TinyLlama-1.1B-Chat-v1.0"
-    """A causal language model: its name on the hub, its folder, a GGUF file, or smollm2-135m, which needs no hub."""
+    """A causal language model: its name on the hub, its folder (looked for in ASSAY_DATA too), a GGUF file, or
+    smollm2-135m, which needs no hub."""
     revision: str | None = None
     """Revision of a model on the hub."""
     sparsity_levels: tuple[float, ...] = (0.0, 0.9)
@@ -116,6 +117,9 @@ class Perplexity(Study):
     """Depths of what a probe asks for: 0 is the start of the context, 1 its end."""
     probe_samples: int = 5
     """Texts of a probe at each depth."""
+    probe_decode: bool = True
+    """Decode answers too, with keys really evicted; otherwise only their likelihood is scored, in a fraction of the
+    time."""
     key_tokens: int = 0
     """Short context with which key tokens are found, those that a longer one makes likelier (LongPPL); their loss is
     then a column. 0: none."""
@@ -366,5 +370,5 @@ def _texts_of(run: Run) -> str:
 
 def _needs_hub(runs: Sequence[Run]) -> bool:
     models, texts = ({run.options[key]["name"] for run in runs} for key in ("model", "dataset"))
-    here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or exists(name)}
+    here = {name for name in models if name in KNOWN_WITHOUT_THE_HUB or exists(placed(name))}
     return bool(models - here or texts & text.HUB.keys())

@@ -98,7 +98,9 @@ def _line(cell: Row, dense: Row | None, floor: Row | None, sweeps: Sweeps) -> di
     return line | {"Kept": _kept(cell, dense, floor)}
 
 
-def _decoded(cell: Row) -> Interval | str:
+def _decoded(cell: Row) -> Interval | str | None:
+    if not cell.options["dataset"].get("decode", True):
+        return None
     if any(DECODED not in record.metrics["sums"] for record in cell.records):
         return "evicts nothing"
     (right,) = sums(cell, DECODED)

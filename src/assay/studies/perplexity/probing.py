@@ -40,7 +40,9 @@ def probe_cells(study: Any) -> Iterator[dict[str, Any]]:
     dense = Budget(sparsity=0.0)
     for probe in chosen(study.probes):
         drawn = {"depths": sorted(set(study.probe_depths)), "samples": study.probe_samples}
-        dataset = {"name": f"{PROBE}:{probe.label}", PROBE: probe, **drawn}
+        # Left out where answers are decoded, as they always were: records of before keep their ids.
+        scored_alone = {} if study.probe_decode else {"decode": False}
+        dataset = {"name": f"{PROBE}:{probe.label}", PROBE: probe, **drawn, **scored_alone}
         for context in sorted(set(study.context_lengths)):
             for method in study.chosen():
                 for budget in [dense] if method.name == "dense" else budgets:
@@ -56,6 +58,7 @@ def probe_spans(options: Mapping[str, Any], tokenizer: Any, *, context: int, see
     def encode(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
+    decode = options.get("decode", True) and not options["floor"]
     found, tail = list[Span](), 0
     for depth in options["depths"]:
         for _ in range(options["samples"]):
@@ -63,8 +66,6 @@ def probe_spans(options: Mapping[str, Any], tokenizer: Any, *, context: int, see
             sample = fitted(probe, encode, length=context, depth=depth, seed=own, floor=options["floor"])
             scored = torch.arange(context) >= context - sample.answer
             tokens, place = torch.tensor(sample.tokens), depth if probe.placed else None
-            found.append(
-                Span(len(found), tokens, 0, 0, 0, scored, answers=True, decode=not options["floor"], depth=place)
-            )
+            found.append(Span(len(found), tokens, 0, 0, 0, scored, answers=True, decode=decode, depth=place))
             tail = max(tail, sample.tail)
     return Spans(tuple(found), prefix=context - tail)

@@ -12,7 +12,7 @@ import torch
 
 from assay.core.on_use import Later
 from assay.metrics.intervals import share, student_t
-from assay.report.charts import interval_bars, interval_lines
+from assay.report.charts import interval_bars, interval_lines, without_validation
 from assay.report.images import diverging, picture, pictures, tiled
 from assay.report.rows import Row
 from assay.studies.sae.fitting import weights
@@ -22,13 +22,14 @@ Numbers = Mapping[str, Any]
 """One seed's entry in a JSON file."""
 
 
+@without_validation
 def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
     """Gradient against responsibility, at the energies and, beside it, at the input of the ReLU."""
     step = max(1, len(points["r"]) // most)
     panels = []
     for key, title in (("a", "at the energies a"), ("z", "at z, through the ReLU")):
         pairs = zip(points["r"][::step].tolist(), points[key][::step].tolist(), strict=True)
-        rows = [{"r": r, "g": g} for r, g in pairs]
+        rows = tuple({"r": r, "g": g} for r, g in pairs)  # a list is copied with every part of a chart
         top = max(row["r"] for row in rows)
         base = {"x": alt.X("r:Q", title="responsibility"), "y": alt.Y("g:Q", title="gradient")}
         dots = alt.Chart(alt.InlineData(values=rows)).mark_circle(size=9, opacity=0.4).encode(**base)
@@ -39,6 +40,7 @@ def theorem_chart(points: Mapping[str, torch.Tensor], most: int = 1500) -> Any:
     return alt.hconcat(*panels)
 
 
+@without_validation
 def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
     """Similarities of units, a panel for each configuration; dead and redundant units on scales of their own."""
     first: dict[str, np.ndarray] = {}
@@ -54,6 +56,7 @@ def ablation_chart(results: Sequence[Mapping[str, Any]]) -> Any:
     return alt.vconcat(matrices, alt.hconcat(*bars).resolve_scale(color="independent"))
 
 
+@without_validation
 def benchmark_chart(results: Mapping[str, Any]) -> Any:
     """Probe accuracy, reconstruction, active units and parameters, a panel each."""
     runs: Mapping[str, Sequence[Numbers]] = results["per_seed"]
@@ -73,6 +76,7 @@ def benchmark_chart(results: Mapping[str, Any]) -> Any:
     return alt.vconcat(*rows_of).resolve_scale(color="independent")
 
 
+@without_validation
 def loss_chart(results: Mapping[str, Any]) -> Any:
     """A panel per optimizer, a line per rate."""
     panels = []
@@ -87,6 +91,7 @@ def loss_chart(results: Mapping[str, Any]) -> Any:
         return alt.hconcat(*panels)
 
 
+@without_validation
 def convergence_chart(results: Mapping[str, Any]) -> Any:
     """A bar per optimizer and rate; the line is the number of units."""
     groups = [

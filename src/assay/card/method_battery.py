@@ -1,4 +1,4 @@
-"""The battery of attention methods, from the flags of a command: which budgets are asked, and who stands beside."""
+"""The battery of attention methods follows from the flags of a command: which budgets are asked, and who is beside."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,6 @@ from pathlib import Path
 from assay.api import Execution, Session
 from assay.attention import attention
 from assay.attention.base import Prefix
-from assay.card.asking import Wish, next_to
 from assay.card.method_card import MethodCard, line
 from assay.card.method_page import page
 from assay.card.methods import (
@@ -22,30 +21,33 @@ from assay.card.methods import (
     protocol_of,
     study_of,
 )
+from assay.card.request import Request, next_to
 from assay.core.convert import construct
 from assay.core.errors import UserError
 from assay.core.plan import Plan
 from assay.core.run import Record
 
 
-def battery_of(wish: Wish, mine: Sequence[str]) -> "MethodBattery":
-    if wish.tier:
-        raise UserError(f"--tier {wish.tier} is for mixers: attention methods have one battery. Leave it out.")
-    if wish.budget is not None:
+def battery_of(request: Request, mine: Sequence[str]) -> "MethodBattery":
+    if request.tier:
+        raise UserError(f"--tier {request.tier} is for mixers: attention methods have one battery. Leave it out.")
+    if request.budget is not None:
         raise UserError(
             "--budget is for mixers: all budgets of an attention method ride in one forward pass. Leave it out."
         )
+    if request.seeds is not None:
+        raise UserError("--seeds is for mixers: nothing is drawn where an attention method is asked. Leave it out.")
     if DENSE in mine:
         raise UserError("dense attention is what methods are compared with: give another one.")
-    execution = construct(Execution, dict(wish.placing), what="assay card")
+    execution = construct(Execution, dict(request.placing), what="assay card")
     asked, by_protocol = [], _by_protocol(mine)
-    _check_vs(wish, by_protocol)
+    _check_vs(request, by_protocol)
     for preset, words in by_protocol.items():
-        runner = MethodRunner(preset, execution, wish.show, own=wish.own)
-        beside = [word for word in _field(wish, runner) if word not in words]
+        runner = MethodRunner(preset, execution, request.compute, own=request.own)
+        beside = [word for word in _field(request, runner) if word not in words]
         asked.append(Asked(runner, words, beside))
     found = MethodBattery(mine, tuple(asked), execution.out)
-    return found.of_what_is_there() if wish.stored else found
+    return found.of_what_is_there() if request.stored else found
 
 
 def _by_protocol(words: Sequence[str]) -> dict[str, list[str]]:
@@ -61,20 +63,20 @@ def _fits(word: str, preset: str) -> bool:
     return preset == PREFIX or not isinstance(attention.parse(word), Prefix)
 
 
-def _check_vs(wish: Wish, by_protocol: Mapping[str, Sequence[str]]) -> None:
+def _check_vs(request: Request, by_protocol: Mapping[str, Sequence[str]]) -> None:
     """Raise UserError for a word of --vs that stands beside none of the methods that are asked."""
-    for word in wish.vs:
+    for word in request.vs:
         if not any(_fits(word, preset) for preset in by_protocol):
             mine = [each for words in by_protocol.values() for each in words]
             do = "does" if len(mine) == 1 else "do"
             raise UserError(f"{word} cuts down a prefix and {', '.join(mine)} {do} not: they are not compared.")
 
 
-def _field(wish: Wish, runner: MethodRunner) -> list[str]:
+def _field(request: Request, runner: MethodRunner) -> list[str]:
     """Return the methods beside: those asked for that this protocol can ask, or all whose records ship; where none do,
     or everything is to be computed here, a few baselines."""
-    if wish.vs:
-        return list(dict.fromkeys(attention.parse(word).label for word in wish.vs if _fits(word, runner.preset)))
+    if request.vs:
+        return list(dict.fromkeys(attention.parse(word).label for word in request.vs if _fits(word, runner.preset)))
     return runner.field() or [attention.parse(word).label for word in BASELINES[runner.preset]]
 
 
@@ -101,7 +103,7 @@ class MethodBattery:
         return [found[word] for word in self.mine]
 
     def page(self, card: MethodCard, files: Mapping[str, str]) -> str:
-        return page(card, files)
+        return page(card, files, self.notes)
 
     def records(self) -> list[Record]:
         return list({record.run.id: record for asked in self.asked for record in asked.runner.used.values()}.values())
@@ -157,7 +159,7 @@ def _cards(asked: Asked) -> list[MethodCard]:
             for one in own:
                 by_slots.setdefault(one.slots, []).append(one)
         lines = [
-            line(mine, [one for one in by_slots.get(mine.slots, ()) if not apart or one.lent is mine.lent])
+            line(mine, [one for one in by_slots.get(mine.slots, ()) if not apart or one.ships is mine.ships])
             for mine in measured[word]
         ]
         cards.append(MethodCard(word, asked.runner.preset, lines, by_slots, agreed, records))
@@ -166,5 +168,5 @@ def _cards(asked: Asked) -> list[MethodCard]:
 
 def _agreement(found: Sequence[Measured]) -> DenseAgreement | None:
     """Compare dense attention of here with the shipped one, where there are both."""
-    here, there = (next((one.dense for one in found if one.lent is lent), None) for lent in (False, True))
+    here, there = (next((one.dense for one in found if one.ships is ships), None) for ships in (False, True))
     return None if here is None or there is None else agreement(here, there)

@@ -1,19 +1,21 @@
-"""The battery of mixers, from the flags of a command: which questions are asked, and of which mixers beside."""
+"""The battery of mixers follows from the flags of a command: which questions are asked, and of which mixers beside."""
 
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from assay.card import protocol
-from assay.card.anchors import anchor_trials
-from assay.card.asking import Wish, next_to
+from assay.card.anchors import first_trials
 from assay.card.battery import Asked, Trial, answer, battery
 from assay.card.card import Card
 from assay.card.cost import Expected, expected, seconds
 from assay.card.making import made
 from assay.card.page import page
+from assay.card.protocol import Tier
+from assay.card.request import Request, next_to
 from assay.card.running import Runner, placed, reader
 from assay.core.errors import UserError
 from assay.core.estimate import duration
@@ -22,33 +24,51 @@ from assay.mixers import mixers
 from assay.train.device import activate, numerics_for
 
 
-def runner_of(wish: Wish) -> Runner:
-    tier = protocol.TIERS[wish.tier or "smoke"]
-    if wish.stored and wish.own:
+def runner_of(request: Request, mine: Sequence[str]) -> Runner:
+    """Return what finds or computes the records of a tier; `mine` are the mixers that `--seeds` is for."""
+    tier = _with_seeds(protocol.TIERS[request.tier or protocol.DEFAULT], request.seeds, mine)
+    if request.stored and request.own:
         raise UserError("--stored computes nothing, and --own-baselines computes the field: leave one of them out.")
     here = tier.device == "cpu" or numerics_for("auto").device == tier.device
-    if wish.stored and "device" not in wish.placing and not here:
+    if request.stored and "device" not in request.placing and not here:
         # Records of another kind of device can be read here, though none can be computed.
-        return replace(reader(tier), execution=placed(tier, {**wish.placing, "device": "auto"}))
-    return Runner(tier, placed(tier, wish.placing), wish.show, own=wish.own)
+        return replace(reader(tier), execution=placed(tier, {**request.placing, "device": "auto"}))
+    if not here and "device" not in request.placing:
+        raise UserError(
+            f"--tier {tier.name} trains on {tier.device}, which this machine does not have: --stored reads the records "
+            f"that ship, as in `assay card delta_net --tier {tier.name} --stored`; --device cpu trains here, for hours."
+        )
+    return Runner(tier, placed(tier, request.placing), request.compute, own=request.own)
 
 
-def field_of(wish: Wish, mine: Sequence[str], runner: Runner) -> dict[str, list[str]]:
+def _with_seeds(tier: Tier, seeds: int | None, mine: Sequence[str]) -> Tier:
+    """Return the tier with more seeds for some mixers."""
+    if seeds is None or seeds == len(tier.seeds):
+        return tier
+    if not len(tier.seeds) < seeds <= protocol.SCREENING_SEED:
+        least, most = len(tier.seeds), protocol.SCREENING_SEED
+        raise UserError(
+            f"--seeds {seeds}: the field has {least}, and rates are chosen with seed {most}; give {least} to {most}."
+        )
+    return replace(tier, more_seeds=dict.fromkeys(mine, seeds))
+
+
+def field_of(request: Request, mine: Sequence[str], runner: Runner) -> dict[str, list[str]]:
     """Return the mixers beside it, question by question: those asked for, or all whose records ship for this kind of
     device; where none do, the anchors, which are trained here."""
-    given = dict.fromkeys(mixers.parse(word).label for word in wish.vs)
+    given = dict.fromkeys(mixers.parse(word).label for word in request.vs)
     ships = {} if given or runner.own else runner.field()
     found = {q.name: given or ships.get(q.name) or protocol.ANCHORS for q in runner.tier.questions}
     return {name: [word for word in words if word not in mine] for name, words in found.items()}
 
 
-def battery_of(wish: Wish, mine: Sequence[str]) -> "MixerBattery":
-    runner = runner_of(wish)
+def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
+    runner = runner_of(request, mine)
     read = f"records of tier {runner.tier.name} are of a {runner.tier.device} device: nothing is timed here"
-    found = MixerBattery(mine, runner, field_of(wish, mine, runner), notes=[read] if runner.as_computed else [])
-    if wish.stored:
+    found = MixerBattery(mine, runner, field_of(request, mine, runner), notes=[read] if runner.as_computed else [])
+    if request.stored:
         found = found.of_what_is_there()
-    return found if wish.budget is None else found.within(wish.budget)
+    return found if request.budget is None else found.within(request.budget)
 
 
 @dataclass(frozen=True)
@@ -72,7 +92,7 @@ class MixerBattery:
         return cards
 
     def page(self, card: Card, files: Mapping[str, str]) -> str:
-        return page(card, self._found, files)
+        return page(card, self._found, files, self.notes)
 
     def records(self) -> list[Record]:
         return list(self._found.values())
@@ -93,6 +113,8 @@ class MixerBattery:
         out = [q.name for q in tier.questions if q not in kept]
         told = [f"left out, since their records are not all here: {', '.join(out)}"] if out else []
         beside = {q.name: [mixer for mixer in self.field[q.name] if whole(mixer, q.name)] for q in kept}
+        absent = dict.fromkeys(word for q in kept for word in self.field[q.name] if word not in chain(*beside.values()))
+        told += [f"not beside it, since their records are not here: {', '.join(absent)}"] if absent else []
         runner = replace(self.runner, tier=replace(tier, questions=kept))
         return replace(self, runner=runner, field=beside, notes=[*self.notes, *told])
 
@@ -112,12 +134,13 @@ class MixerBattery:
     def plan(self) -> list[str]:
         """Say what would be run: the rounds of every question, and about how long they take here."""
         tier, took, found = self.runner.tier, self._expected(), []
+        seeds = len(tier.seeds_of(self.mine[0]))
         for question in tier.questions:
             told, beside = took[question.name], self.field[question.name]
             ships = [word for word in beside if not self.runner.own and self.runner.ships(word, question.name)]
             trained = [word for word in beside if word not in ships]
             found.append(
-                f"{question.name}: {len(question.rates)} rates, then the winner with {len(tier.seeds)} seeds, "
+                f"{question.name}: {len(question.rates)} rates, then the winner with {seeds} seeds, "
                 f"{question.steps} steps; {_spell(told)}; {next_to('mixer', ships, trained, 'trained')}"
             )
         whole = Expected(*(sum(getattr(each, end) for each in took.values()) for end in ("least", "most")))
@@ -138,7 +161,7 @@ class MixerBattery:
         if not any(lacking.values()) and not anchors:
             return dict.fromkeys(lacking, Expected(0.0, 0.0))  # also where the device of the records is not here
         with activate(runner.numerics) as device:
-            at_once = 1 if device.type == "cuda" else runner.execution.workers or os.cpu_count() or 1
+            at_once = 1 if runner.trains_together else runner.execution.workers or os.cpu_count() or 1
             found = {
                 q.name: [expected(runner.tier, q, mixer, device, *state) for mixer, state in lacking[q.name].items()]
                 for q in runner.tier.questions
@@ -161,10 +184,12 @@ class MixerBattery:
         ]
         if {True, False} not in origins:
             return []
+        runner = runner.plain
+        tier = runner.tier
         asked = {q.name: [word for word in protocol.ANCHORS if runner.ships(word, q.name)] for q in tier.questions}
         found = battery(tier, asked, runner.only_shipped)
         told = {q.name: {word: answer(tier, q, word, found) for word in asked[q.name]} for q in tier.questions}
-        trials = anchor_trials(tier, told)
+        trials = first_trials(tier, told, together=runner.trains_together)
         there = runner.stored(trials)
         return [trial for trial in trials if trial not in there]
 

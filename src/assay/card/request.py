@@ -1,19 +1,19 @@
-"""What a command wants of a card, and what makes one: mixers and attention methods have a battery each behind this."""
+"""A request says what a command wants of a card; mixers and attention methods have a battery each that answers it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from assay.card.running import Show
+from assay.card.running import ComputeSession
 from assay.core.run import Record
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The flags of `assay card`."""
+class Request:
+    """A request has the flags of `assay card`."""
 
-    show: Show
+    compute: ComputeSession
     vs: Sequence[str] = ()
     """The field, as words; none: everything whose records ship."""
     own: bool = False
@@ -23,15 +23,21 @@ class Wish:
     budget: float | None = None
     """Seconds."""
     tier: str | None = None
+    seeds: int | None = None
+    """With how many seeds the plug-ins asked for are scored; None: as many as the field."""
     placing: Mapping[str, Any] = field(default_factory=dict)
     """Options of `Execution` that were given."""
 
 
-class Shown(Protocol):
-    """A card, of whatever kind."""
+class AnyCard(Protocol):
+    """A card is of a mixer or of an attention method."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def stem(self) -> str:
+        """Return the name of its files, without the ending."""
 
     @property
     def ranks(self) -> Mapping[str, str]:
@@ -56,7 +62,7 @@ class Battery(Protocol):
     def plan(self) -> list[str]:
         """Say what would be computed, and about how long it takes here."""
 
-    def made(self) -> Sequence[Shown]:
+    def made(self) -> Sequence[AnyCard]:
         """Compute what is missing, and return a card for each of the plug-ins."""
 
     def page(self, card: Any, files: Mapping[str, str]) -> str:

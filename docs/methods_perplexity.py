@@ -1,0 +1,250 @@
+"""Write docs/methods.md, the page of attention methods, from the records that ship and nothing else.
+
+python docs/methods_perplexity.py
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from masks_perplexity import between
+
+from assay.attention import attention
+from assay.card.method_card import above, recall
+from assay.card.methods import DENSE, MODEL, ONLINE, PREFIX, SHIPPED, TINY, Measured
+from assay.core import shipped
+from assay.core.run import Numerics, Record
+from assay.metrics.bootstrap import LEAST, ratio, ratio_difference
+from assay.metrics.intervals import Interval
+from assay.report.rows import Row
+from assay.report.text import with_interval
+from assay.studies.perplexity.cells import budget_of, cells, error, is_dense, sums
+from assay.studies.perplexity.field import ASKED
+from assay.studies.perplexity.field_claims import Told, field_claims, told
+from assay.studies.perplexity.generating import GENERATE
+from assay.studies.perplexity.probing import PROBE
+
+PAGE = Path(__file__).parent / "methods.md"
+TEXT = "speeches"
+PROTOCOLS = (ONLINE, PREFIX)
+TITLES = {MODEL: "SmolLM2-135M", TINY: "the Llama of 260K parameters (stories260K)"}
+NOTHING = "-"
+
+
+@cache
+def every() -> list[Record]:
+    """All records that ship, read once."""
+    return shipped.records(SHIPPED)
+
+
+def records_of(model: str, preset: str) -> list[Record]:
+    """The records of a model under a protocol that ship."""
+    prefix = preset == PREFIX
+    return [
+        record
+        for record in every()
+        if record.run.options["model"]["name"] == model and (record.run.options["protocol"] == "prefix") == prefix
+    ]
+
+
+def is_text(record: Record) -> bool:
+    options = record.run.options
+    return options["dataset"]["name"] == TEXT and GENERATE not in options
+
+
+def by_device(records: Sequence[Record]) -> list[list[Record]]:
+    """Records by the kind of device that computed them, most first: nothing is compared across kinds."""
+    kinds: dict[Numerics, list[Record]] = {}
+    for record in records:
+        kinds.setdefault(record.run.numerics, []).append(record)
+    return sorted(kinds.values(), key=len, reverse=True)
+
+
+def word_of(row: Row) -> str:
+    return attention.label_of(row.options["method"])
+
+
+@cache
+def measured(model: str, preset: str) -> dict[str, list[Measured]]:
+    """Every method with dense attention of the same device, budgets from the largest on; those alone that have all."""
+    found: dict[str, list[Measured]] = {}
+    budgets = ASKED[preset]["budgets"]
+    for some in by_device([record for record in records_of(model, preset) if is_text(record)]):
+        rows = [row for row in cells(some) if not error(row)]
+        dense = next((row for row in rows if is_dense(row)), None)
+        own: dict[str, list[Measured]] = {}
+        for row in rows if dense else ():
+            if not is_dense(row):
+                own.setdefault(word_of(row), []).append(Measured(word_of(row), row, dense, ships=True))
+        for word, several in own.items():
+            several.sort(key=lambda one: -one.slots)
+            if word not in found and tuple(one.slots for one in several) == tuple(budgets):
+                found[word] = several
+    return dict(sorted(found.items(), key=lambda pair: above(pair[1][-1]).mean))
+
+
+def speeds(model: str, preset: str) -> tuple[dict[str, str], str]:
+    """Tokens per second over those of dense attention on the same device, and what that device was. On a CPU, whose
+    cores others may use, seconds are those of the process."""
+    there = [record for record in records_of(model, preset) if GENERATE in record.run.options]
+    for some in by_device(there):
+        told = some[0].provenance
+        key = "tokens_per_second" if told.gpu else "tokens_per_cpu_second"
+        rates = {attention.label_of(r.run.options["method"]): r.cost.get(key) for r in some if not r.refusal}
+        refused = {attention.label_of(r.run.options["method"]): "evicts nothing" for r in some if r.refusal}
+        whole = rates.pop(DENSE, None)
+        slots = next((r.run.options["budget"]["slots"] for r in some if r.run.options["budget"]["slots"]), None)
+        if whole and slots:
+            per = "s" if told.gpu else "CPU second"
+            where = f"{told.gpu or told.cpu or told.machine}, dense {whole:.0f} tokens per {per}; budget of {slots}"
+            return {word: f"{rate / whole:.2f}x" for word, rate in rates.items() if rate} | refused, where
+    return {}, ""
+
+
+def each(own: Sequence[Measured], shown: Callable[[Measured], str]) -> str:
+    """A cell with a number for each budget."""
+    return " / ".join(shown(one) for one in own)
+
+
+def losses(model: str, preset: str) -> str:
+    """The table of losses, bytes and speed."""
+    found, (rates, where) = measured(model, preset), speeds(model, preset)
+    slots = ASKED[preset]["budgets"]
+    asked = "slots" if preset == ONLINE else "keys"
+    every = " / ".join(map(str, slots))
+    head = ["method", *(f"loss, {k} {asked}" for k in slots), f"recall, {every}", f"kB held, {every}", "tokens/s"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for word, own in found.items():
+        row = [f"`{word}`", *(with_interval(above(one), ".3f") for one in own)]
+        row += [each(own, _recall), each(own, lambda one: f"{one.held / 1000:,.0f}"), rates.get(word, NOTHING)]
+        lines.append(f"| {' | '.join(row)} |")
+    lacking = [word for word in words(preset) if word not in found]
+    notes = [f"Records of {', '.join(f'`{word}`' for word in lacking)} do not ship yet."] if lacking else []
+    notes += [
+        f"Tokens/s: over dense attention, one sequence at a time ({where})." if where else "Decoding: not measured."
+    ]
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
+def _recall(one: Measured) -> str:
+    found = recall(one)
+    return f"{found.mean:.2f}" if found else NOTHING
+
+
+def words(preset: str) -> list[str]:
+    return [label for word in ASKED[preset]["methods"] if (label := attention.parse(word).label) != DENSE]
+
+
+def probed(model: str, preset: str) -> dict[str, list[Row]]:
+    """The cells of each probe, of the kind of device that has most."""
+    found: dict[str, list[Row]] = {}
+    for some in by_device([record for record in records_of(model, preset) if PROBE in record.run.options["dataset"]]):
+        for row in cells(some):
+            name = str(row.options["dataset"]["name"]).removeprefix(f"{PROBE}:")
+            if not error(row):
+                found.setdefault(name, []).append(row)
+        return found
+    return found
+
+
+def right(row: Row) -> Interval:
+    """The share of the answer's tokens that are the likeliest."""
+    return ratio(*sums(row, "right", "tokens"))
+
+
+def does(dense: Row, floor: Row) -> bool:
+    """Return whether dense attention is told from the floor, by its loss and by the tokens that are right."""
+    top, bottom = sums(dense, "nll", "tokens", "right"), sums(floor, "nll", "tokens", "right")
+    gain = ratio_difference(*bottom[:2], *top[:2])
+    more = ratio_difference(top[2], top[1], bottom[2], bottom[1])
+    return gain.low is not None and more.low is not None and min(gain.low, more.low) > 0
+
+
+def probes(model: str, preset: str) -> str:
+    """The table of probes: the ceiling and the floor first, then the methods at their budgets."""
+    found = probed(model, preset)
+    if not found:
+        return "Probes: not measured."
+    floors = {name: next(row for row in own if row.options["dataset"]["floor"]) for name, own in found.items()}
+    dense = {name: next(r for r in own if is_dense(r) and r is not floors[name]) for name, own in found.items()}
+    done = [name for name in sorted(found) if does(dense[name], floors[name])]
+    undone = [name for name in sorted(found) if name not in done]
+    said = [f"{name} ({_of(dense[name])} right, floor {_of(floors[name])})" for name in undone]
+    notes = [f"Dense attention does not do {', '.join(said)}: nothing can be lost there."] if said else []
+    if not done:
+        return " ".join(notes)
+    slots = ASKED[preset]["budgets"]
+    head = ["method", *(f"{name}, {' / '.join(map(str, slots))}" for name in done)]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines.append(f"| dense (ceiling) | {' | '.join(_of(dense[name]) for name in done)} |")
+    lines.append(f"| dense, answer not in the text (floor) | {' | '.join(_of(floors[name]) for name in done)} |")
+    shares = {name: _shares(found[name]) for name in done}
+    order = sorted(words(preset), key=lambda word: -_mean([shares[name].get(word, {}) for name in done]))
+    for word in order:
+        row = [" / ".join(_shown(shares[name].get(word, {}).get(k)) for k in slots) for name in done]
+        lines.append(f"| `{word}` | {' | '.join(row)} |")
+    halves = [(i.high - i.low) / 2 for own in shares.values() for by in own.values() for i in by.values() if i.high]
+    notes.append(f"Half of a 95 % interval is at most {max(halves):.2f} ({LEAST} texts or more, bootstrap).")
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
+def _shares(rows: Sequence[Row]) -> dict[str, dict[int, Interval]]:
+    found: dict[str, dict[int, Interval]] = {}
+    for row in rows:
+        if not is_dense(row):
+            found.setdefault(word_of(row), {})[int(budget_of(row).slots or 0)] = right(row)
+    return found
+
+
+def _mean(several: Sequence[Mapping[int, Interval]]) -> float:
+    every = [interval.mean for by in several for interval in by.values()]
+    return sum(every) / len(every) if every else -1.0
+
+
+def _shown(interval: Interval | None) -> str:
+    return NOTHING if interval is None else f"{interval.mean:.2f}"
+
+
+def _of(row: Row) -> str:
+    return with_interval(right(row), ".2f")
+
+
+def findings() -> str:
+    """Every claim with its numbers, and what its verdict rests on."""
+    claims = [claim for model in TITLES for preset in PROTOCOLS for claim in field_claims(preset, model)]
+    records = [record for record in every() if is_text(record)]
+    found = told(records, claims)
+    count = sum(each.found is not None for one in found for each in one.judged)
+    lines = [_finding(one) for one in sorted(found, key=lambda one: one.verdict != "holds")]
+    note = f"Numbers are nats per token that the first loses more than the second; p is after Holm over all {count}."
+    return "\n".join([*lines, "", note])
+
+
+def _finding(one: Told) -> str:
+    numbers = [
+        f"k={each.check.rows['budget.slots']} {with_interval(each.found, '.3f')} (p {_small(p)})"
+        for each, p in zip(one.judged, one.p, strict=True)
+        if each.found is not None and p is not None
+    ]
+    n = {each.found.n for each in one.judged if each.found is not None}
+    said = f"{', '.join(numbers)}; n = {max(n)} documents" if n else one.judged[0].reason
+    return f"- **{one.verdict}**: {one.claim.claim} {said} ({one.claim.source})"
+
+
+def _small(p: float) -> str:
+    """A p value; far tails are a normal's, of which no digit is to be believed."""
+    return f"{p:.1g}" if p >= 1e-6 else "< 1e-6"
+
+
+def placed(page: str) -> str:
+    """The page with everything that is computed in its place."""
+    page = between(page, "findings", findings())
+    for model in TITLES:
+        for preset in PROTOCOLS:
+            page = between(page, f"{model} {preset}", losses(model, preset))
+            page = between(page, f"{model} {preset} probes", probes(model, preset))
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,148 @@
+"""The general recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: rwkv7's scan.
+
+The kernels are those of nn/general_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, products of
+TF32 with float32 sums, a bank's models as more sequences.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from assay.nn import chunk_forward, general_kernels
+from assay.nn.chunk_sizes import check_keys, folded, products, room, ways
+from assay.nn.scan import Keys, MatrixState, PerChannel, Values
+
+
+def general_scan(
+    q: Keys,
+    k: Keys,
+    v: Values,
+    a: Keys,
+    b: Keys,
+    log_decay: PerChannel,
+    *,
+    state: MatrixState | None = None,
+    scale: float = 1.0,
+) -> tuple[Values, MatrixState]:
+    """Return what `scan.general_loop` gives."""
+    check_keys(k)
+    batch, heads = v.shape[:2]
+    state = room(k, v) if state is None else state
+    q = q if scale == 1.0 else scale * q
+    q, k, a, b, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (q, k, a, b, log_decay))
+    with torch.autocast(v.device.type, enabled=False):
+        o, last, *_ = _General.apply(q, k, v, a, b, log_decay.float(), state.float(), products(q))  # type: ignore[no-untyped-call]
+    return o, last
+
+
+class _General(Function):
+    """(q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor, state: Tensor, dot: str
+    ) -> tuple[Tensor, ...]:
+        return _Chunks(q, k, v, a, b, dot).forward(log_decay.contiguous(), state)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.dot = inputs
+        _, _, *kept = output
+        ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
+        ctx.save_for_backward(*tensors[:5], *kept)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, a, b, *kept = ctx.saved_tensors
+        d_o = torch.zeros_like(v) if d_o is None else d_o.contiguous()
+        return (*_Chunks(q, k, v, a, b, ctx.dot).backward(d_o, d_last, *kept), None)
+
+    @staticmethod
+    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return folded(_General, info.batch_size, dims, inputs)
+
+
+class _Chunks:
+    """Sizes and launches of the kernels for one set of tensors; sequences x heads is a grid's first axis."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, dot: str) -> None:
+        self.q, self.k, self.v, self.a, self.b = (x.contiguous() for x in (q, k, v, a, b))
+        self.shape, dk, dv = v.shape, k.shape[-1], v.shape[-1]
+        self.heads, time = v.shape[0] * v.shape[1], v.shape[2]
+        chunk, key = 16 if time <= 16 else 64, max(16, triton.next_power_of_2(dk))
+        chunks = triton.cdiv(time, chunk)
+        self.chunks, self.sizes = chunks, (time, chunks, dk, dv)
+        self.block = min(64, max(16, triton.next_power_of_2(dv)))
+        self.narrow = ways(self.heads, dv, self.block)
+        self.kinds: dict[str, Any] = {"CHUNK": chunk, "DK": key, "DOT": dot}
+        # Kernels with scores hold up to ten tiles of a chunk, in a loop over levels; see nn/triton.py for the stages.
+        self.alone: dict[str, Any] = {**self.kinds, "BV": self.block, "num_stages": 1}
+        self.merged: dict[str, Any] = {
+            **self.alone, "LEVELS": chunk.bit_length() - 1, "num_warps": 8 if chunk * key >= 4096 else 4
+        }  # fmt: skip
+        # Few programs of few channels fetch the next chunk ahead; many fill a GPU by themselves, if they take no room.
+        self.carried: dict[str, Any] = {**self.kinds, "BV": self.narrow, "num_stages": 2 if self.narrow < 64 else 1}
+        self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
+        self.matrix = partial(self.empty, *self.shape[:2], chunks, chunk, chunk)
+
+    def forward(self, log_decay: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+        time, chunks, dk, dv = self.sizes
+        grid, chunk, key = (self.heads, chunks), self.kinds["CHUNK"], self.kinds["DK"]
+        g = self.empty(*self.shape[:2], chunks * chunk, dk)
+        chunk_forward.cumulate[grid](log_decay, g, time, chunks, dk, chunk, key)
+        ba, bk, solved, qk, qa = (self.matrix() for _ in range(5))
+        general_kernels.overlaps_general[grid](self.a, self.b, self.k, g, ba, bk, *self.sizes, **self.merged)
+        chunk_forward.solve[grid](ba, solved, chunk, num_warps=1)
+        fresh, moved, y = self.empty(self.shape), self.empty(self.k.shape), self.empty(self.shape)
+        general_kernels.unwritten_general[grid](self.b, self.v, g, bk, solved, fresh, moved, *self.sizes, **self.alone)
+        states = self.empty(*self.shape[:2], chunks + 1, dk, dv)
+        states[:, :, 0] = state
+        general_kernels.carry_general[(self.heads, triton.cdiv(dv, self.narrow))](
+            self.k, self.v, self.a, g, fresh, moved, y, states, *self.sizes, **self.carried
+        )
+        o = torch.empty(self.shape, device=self.v.device, dtype=self.v.dtype)
+        general_kernels.outputs_general[grid](
+            self.q, self.k, self.a, self.v, y, g, states, qk, qa, o, *self.sizes, **self.merged
+        )
+        return o, states[:, :, -1].clone(), g, states, y, moved, solved, bk, qk, qa
+
+    def backward(
+        self, d_o: Tensor, d_last: Tensor | None, g: Tensor, states: Tensor, y: Tensor, moved: Tensor, solved: Tensor,
+        bk: Tensor, qk: Tensor, qa: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Return the slopes of q, k, v, a, b, the log decay and the state before the first token."""
+        _, chunks, _, dv = self.sizes
+        grid = (self.heads, chunks)
+        d_states = torch.empty_like(states)
+        d_states[:, :, -1] = 0.0 if d_last is None else d_last
+        dy, dz, d_v = self.empty(self.shape), self.empty(self.shape), torch.empty_like(self.v)
+        general_kernels.carry_back_general[(self.heads, triton.cdiv(dv, self.narrow))](
+            self.q, self.a, g, qa, moved, d_o, dy, d_states, *self.sizes, **self.carried
+        )
+        general_kernels.slopes_of_values_general[(*grid, triton.cdiv(dv, self.block))](
+            self.k, g, solved, bk, qk, d_o, dy, d_states, dz, d_v, *self.sizes, **self.alone
+        )
+        dq, dk, da, db = (self.empty(self.k.shape) for _ in range(4))
+        general_kernels.slopes_of_queries_general[grid](
+            self.q, self.k, self.a, self.v, y, g, states, d_states, d_o, dq, dk, da, *self.sizes,
+            **self.merged,
+        )  # fmt: skip
+        general_kernels.slopes_of_readers_general[grid](
+            self.b, self.k, self.a, self.v, y, g, states, dz, db, dk, da, *self.sizes, **self.merged
+        )
+        d_log = self.empty(self.k.shape)
+        general_kernels.slopes_of_decay_general[grid](
+            self.q, self.k, self.a, self.b, dq, dk, da, db, states, d_states, d_log, *self.sizes, self.kinds["CHUNK"],
+            self.kinds["DK"], self.block,
+        )  # fmt: skip
+        given = zip((dq, dk, da, db), (self.q, self.k, self.a, self.b), strict=True)
+        dq, dk, da, db = (slope.to(x.dtype) for slope, x in given)
+        return dq, dk, d_v, da, db, d_log, d_states[:, :, 0]

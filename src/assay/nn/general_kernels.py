@@ -1,0 +1,229 @@
+"""Triton kernels of the general recurrence, forward and backward; nn/general.py drives them. A program has one chunk.
+
+With y_t = S_{t-1}^T b_t each token makes two writes, k_t v_t^T and a_t y_t^T. Inside a chunk, with G and E as in
+chunk_blocks.py, S the state before it, and B_ij = (b_i E_{i-1,j}) . a_j, C_ij = (b_i E_{i-1,j}) . k_j for j < i:
+
+    y        = T C v + moved S;   T = (I - B)^-1;   moved = T (b_i e^G_{i-1})
+    outputs    o_i = (q_i e^G_i) S + sum_{j<=i} ((q_i E_ij) . k_j) v_j + ((q_i E_ij) . a_j) y_j
+    carry      S <- e^G_end S + sum_j (k_j e^(G_end - G_j)) v_j^T + (a_j e^(G_end - G_j)) y_j^T
+
+Only `carry_general` and `carry_back_general` go from chunk to chunk. Backward, dz = T^T dy is the slope of (I - B) y.
+"""
+
+import triton
+import triton.language as tl
+
+from assay.nn.chunk_backward import against_state, over_values
+from assay.nn.chunk_blocks import (
+    below,
+    columns,
+    merged_scores,
+    merged_slopes,
+    put,
+    put_columns,
+    sum_at,
+    sums,
+    sums_before,
+    tile,
+)
+from assay.nn.chunk_forward import LENGTHS
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def overlaps_general(a, b, k, g, ba, bk, time, chunks, dk, dv, CHUNK: tl.constexpr, LEVELS: tl.constexpr,
+                     DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """-B, as `solve` takes it, and C: zeros on the diagonal and above."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
+    g += head * chunks * CHUNK * dk
+    readers, erased = tile(b + keys_at, at, time, dk, CHUNK, DK), tile(a + keys_at, at, time, dk, CHUNK, DK)
+    since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
+    found = -merged_scores(readers, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    put(ba + matrix, found, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
+    found = merged_scores(readers, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    put(bk + matrix, found, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def unwritten_general(b, v, g, bk, t, fresh, moved, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+                      BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """fresh = T C v, moved = T (b_i e^G_{i-1})."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at, matrix = chunk * CHUNK, head * time * dk, (head * chunks + chunk) * CHUNK * CHUNK
+    solved = tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    since = sums_before(g + head * chunks * CHUNK * dk, at, dk, CHUNK, DK)
+    readers = tile(b + keys_at, at, time, dk, CHUNK, DK) * tl.exp(since)
+    put(moved + keys_at, tl.dot(solved, readers, input_precision=DOT), at, time, dk, CHUNK, DK)
+    through = tl.dot(solved, tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK), input_precision=DOT)
+    for v0 in range(0, dv, BV):
+        values = columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
+        found = tl.dot(through, values, input_precision=DOT)
+        put_columns(fresh + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def carry_general(k, v, a, g, fresh, moved, y, states, time, chunks, dk, dv, CHUNK: tl.constexpr, DK: tl.constexpr,
+                  BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """From chunk to chunk: states[0] is given, states[n + 1] is the state after chunk n; y is written here."""
+    head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
+    g += head * chunks * CHUNK * dk
+    states += head * (chunks + 1) * dk * dv
+    keys_at, values_at = head * time * dk, head * time * dv
+    state = columns(states, 0, dk, dv, v0, DK, BV)
+    for chunk in range(chunks):
+        at = chunk * CHUNK
+        end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+        until = tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
+        stored = columns(fresh + values_at, at, time, dv, v0, CHUNK, BV)
+        stored += tl.dot(tile(moved + keys_at, at, time, dk, CHUNK, DK), state, input_precision=DOT)
+        put_columns(y + values_at, stored, at, time, dv, v0, CHUNK, BV)
+        keys = tile(k + keys_at, at, time, dk, CHUNK, DK) * until
+        erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * until
+        written = tl.dot(tl.trans(keys), columns(v + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+        written += tl.dot(tl.trans(erased), stored, input_precision=DOT)
+        state = tl.trans(tl.exp(end)) * state + written
+        put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def outputs_general(q, k, a, v, y, g, states, qk, qa, o, time, chunks, dk, dv, CHUNK: tl.constexpr,
+                    LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """o; the scores of queries with k and with a are kept for the backward pass."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
+    matrix = (head * chunks + chunk) * CHUNK * CHUNK
+    g += head * chunks * CHUNK * dk
+    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
+    own = sums(g, at, dk, CHUNK, DK, True)
+    with_keys = merged_scores(queries, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    put(qk + matrix, with_keys, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
+    with_erased = merged_scores(queries, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    put(qa + matrix, with_erased, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    queries *= tl.exp(own)
+    for v0 in range(0, dv, BV):
+        state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
+        found = tl.dot(queries, state, input_precision=DOT)
+        found += tl.dot(with_keys, columns(v + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+        found += tl.dot(with_erased, columns(y + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+        put_columns(o + values_at, found, at, time, dv, v0, CHUNK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def carry_back_general(q, a, g, qa, moved, d_o, dy, d_states, time, chunks, dk, dv, CHUNK: tl.constexpr,
+                       DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """From the last chunk to the first: d_states[chunks] is given, d_states[n] is that of the state before chunk n."""
+    head, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * BV
+    g += head * chunks * CHUNK * dk
+    d_states += head * (chunks + 1) * dk * dv
+    qa += head * chunks * CHUNK * CHUNK
+    keys_at, values_at = head * time * dk, head * time * dv
+    slope = columns(d_states + chunks * dk * dv, 0, dk, dv, v0, DK, BV)
+    for back in range(chunks):
+        chunk = chunks - 1 - back
+        at = chunk * CHUNK
+        end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+        own = sums(g, at, dk, CHUNK, DK, True)
+        pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
+        erased = tile(a + keys_at, at, time, dk, CHUNK, DK) * tl.exp(end - own)
+        read = tile(qa + chunk * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+        stored = tl.dot(tl.trans(read), pull, input_precision=DOT) + tl.dot(erased, slope, input_precision=DOT)
+        put_columns(dy + values_at, stored, at, time, dv, v0, CHUNK, BV)
+        queries = tile(q + keys_at, at, time, dk, CHUNK, DK) * tl.exp(own)
+        before = tl.dot(tl.trans(queries), pull, input_precision=DOT)
+        before += tl.dot(tl.trans(tile(moved + keys_at, at, time, dk, CHUNK, DK)), stored, input_precision=DOT)
+        slope = tl.trans(tl.exp(end)) * slope + before
+        put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes_of_values_general(k, g, t, bk, qk, d_o, dy, d_states, dz, d_v, time, chunks, dk, dv, CHUNK: tl.constexpr,
+                             DK: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
+    """dz = T^T dy, and dv through outputs, through y, and through the state after the chunk."""
+    head, chunk, v0 = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * BV
+    at, values_at, matrix = chunk * CHUNK, head * time * dv, (head * chunks + chunk) * CHUNK * CHUNK
+    g += head * chunks * CHUNK * dk
+    back = tl.trans(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK))
+    through = tl.dot(back, columns(dy + values_at, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+    put_columns(dz + values_at, through, at, time, dv, v0, CHUNK, BV)
+    found = tl.dot(tl.trans(tile(bk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), through, input_precision=DOT)
+    pull = columns(d_o + values_at, at, time, dv, v0, CHUNK, BV)
+    found += tl.dot(tl.trans(tile(qk + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK)), pull, input_precision=DOT)
+    end = sum_at(g, at + CHUNK - 1, dk, DK, True)
+    keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, True))
+    after = columns(d_states + (head * (chunks + 1) + chunk + 1) * dk * dv, 0, dk, dv, v0, DK, BV)
+    found += tl.dot(keys, after, input_precision=DOT)
+    put_columns(d_v + values_at, found, at, time, dv, v0, CHUNK, BV)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, d_a, time, chunks, dk, dv,
+                              CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                              DOT: tl.constexpr):  # fmt: skip
+    """dq, and the parts of the slopes of k and a through outputs and through the state after the chunk."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
+    before = (head * (chunks + 1) + chunk) * dk * dv
+    g += head * chunks * CHUNK * dk
+    d_o += values_at
+    queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
+    own = sums(g, at, dk, CHUNK, DK, True)
+    until, after = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own), d_states + before + dk * dv
+    weights = tl.where(below(CHUNK, False), over_values(d_o, v + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
+    d_queries, d_keys = merged_slopes(weights, queries, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
+    weights = tl.where(below(CHUNK, False), over_values(d_o, y + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
+    more, d_erased = merged_slopes(weights, queries, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
+    d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time, chunks, dk, dv, CHUNK: tl.constexpr,
+                              LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
+                              DOT: tl.constexpr):  # fmt: skip
+    """db, and what k and a get through y, added to their slopes."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at, values_at = chunk * CHUNK, head * time * dk, head * time * dv
+    g += head * chunks * CHUNK * dk
+    dz += values_at
+    readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
+    since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
+    weights = tl.where(below(CHUNK, True), over_values(dz, v + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
+    d_readers, d_keys = merged_slopes(weights, readers, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
+    weights = tl.where(below(CHUNK, True), over_values(dz, y + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
+    more, d_erased = merged_slopes(weights, readers, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
+    before = states + (head * (chunks + 1) + chunk) * dk * dv
+    d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_b + keys_at, d_readers, at, time, dk, CHUNK, DK)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def slopes_of_decay_general(q, k, a, b, dq, d_k, d_a, d_b, states, d_states, d_log, time, chunks, dk, dv,
+                            CHUNK: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr):  # fmt: skip
+    """G stands beside q, k and a as q e^G, k e^-G and a e^-G, and beside the next token's b as b e^G: its slope is
+    q dq - k dk - a da, and b db of the token after. A log decay gets the sum of those from its own token on, and what
+    the state after the chunk receives."""
+    head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at, keys_at = chunk * CHUNK, head * time * dk
+    slope = tile(q + keys_at, at, time, dk, CHUNK, DK) * tile(dq + keys_at, at, time, dk, CHUNK, DK)
+    slope -= tile(k + keys_at, at, time, dk, CHUNK, DK) * tile(d_k + keys_at, at, time, dk, CHUNK, DK)
+    slope -= tile(a + keys_at, at, time, dk, CHUNK, DK) * tile(d_a + keys_at, at, time, dk, CHUNK, DK)
+    reading = tile(b + keys_at, at, time, dk, CHUNK, DK) * tile(d_b + keys_at, at, time, dk, CHUNK, DK)
+    after = (head * (chunks + 1) + chunk + 1) * dk * dv
+    end = tl.zeros((DK,), dtype=tl.float32)
+    for v0 in range(0, dv, BV):
+        state = columns(states + after, 0, dk, dv, v0, DK, BV)
+        end += tl.sum(state * columns(d_states + after, 0, dk, dv, v0, DK, BV), axis=1)
+    found = tl.cumsum(slope + reading, axis=0, reverse=True) - reading + end[None, :]
+    put(d_log + keys_at, found, at, time, dk, CHUNK, DK)

@@ -1,0 +1,148 @@
+"""Claims about methods of eviction that the field's records decide (the presets `methods` and `methods-prefix`).
+
+Each says that one method loses less than another while it holds as many bytes, at each of three budgets. The difference
+is paired over documents (bootstrap), and told after Holm over all differences of a page.
+
+    told(records, field_claims("methods", "smollm2-135m"))[0].verdict     "holds"
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from assay.core.errors import UserError
+from assay.core.run import Record, canonical
+from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
+from assay.metrics.intervals import SIGNIFICANT, Interval, holm
+from assay.report.claims import Check, Claim, Judged, Verdict, by_identity, has_options, judge
+from assay.studies.perplexity.claims import CLUSTERS, EQUAL
+from assay.studies.perplexity.field import ASKED
+
+EXEMPT = "nothing is trained: the language model is there already"
+ONLINE, PREFIX = "methods", "methods-prefix"
+PUBLISHED = {
+    ONLINE: (
+        ("streaming_llm", "window", "Xiao et al. 2024, arXiv 2309.17453"),
+        ("h2o", "random_evict", "Zhang et al. 2023, arXiv 2306.14048"),
+        ("tova", "streaming_llm", "Oren et al. 2024, arXiv 2401.06104"),
+    ),
+    PREFIX: (
+        ("snapkv", "streaming_llm", "Li et al. 2024, arXiv 2404.14469"),
+        ("expected_attention", "snapkv", "Devoto et al. 2025, arXiv 2510.00636"),
+        ("keydiff", "random_evict", "Park et al. 2025, arXiv 2504.15364"),
+    ),
+}
+"""Which method loses less than which, and who says that it helps. The claim here is narrower than a paper: of one model
+and one text."""
+
+
+def field_claims(preset: str, model: str) -> list[Claim]:
+    """Return the claims about a model under one protocol."""
+    return [_claim(preset, model, method, than, source) for method, than, source in PUBLISHED[preset]]
+
+
+def _claim(preset: str, model: str, method: str, than: str, source: str) -> Claim:
+    prefix = {"protocol": "prefix"} if preset == PREFIX else {}
+    return Claim(
+        claim=f"{method} loses less than {than} while it holds as many bytes, at every budget ({model}, {preset}).",
+        source=source,
+        study="perplexity",
+        preset=preset,
+        options={"model": model},
+        exempt=EXEMPT,
+        checks=tuple(
+            Check(
+                what=f"nats per token that {method} loses more than {than} at k={slots}, over {CLUSTERS} documents",
+                measure=partial(more_loss, method=method, than=than),
+                rows={"budget.slots": slots, "model": model, **prefix},
+                at_most=0,
+            )
+            for slots in ASKED[preset]["budgets"]
+        ),
+    )
+
+
+def clusters_of(records: Sequence[Record], method: str) -> tuple[list[float], list[float]]:
+    """Return the losses and tokens of each document that a method was scored on, in order."""
+    found = sorted(
+        (number, nll, tokens)
+        for record in records
+        if has_options(record.run, {"method": method})
+        for number, nll, tokens in zip(
+            record.metrics["clusters"], *(record.metrics["sums"][key] for key in ("nll", "tokens")), strict=True
+        )
+    )
+    return [nll for _, nll, _ in found], [tokens for *_, tokens in found]
+
+
+def more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval:
+    """Return the nats per token that a method loses more than another. Raises UserError where they do not hold as many
+    bytes, to 2 %, or were not scored on all documents."""
+    one, other = clusters_of(records, method), clusters_of(records, than)
+    if len(one[0]) != CLUSTERS or len(other[0]) != CLUSTERS:
+        raise UserError(f"{method} and {than} were measured on {len(one[0])} and {len(other[0])} documents")
+    held = [_held(records, name) for name in (method, than)]
+    if max(held) > (1 + EQUAL) * min(held):
+        raise UserError(f"{method} and {than} hold {held[0]:,.0f} and {held[1]:,.0f} vectors: not as many")
+    return ratio_difference(*one, *other)
+
+
+def _held(records: Sequence[Record], method: str) -> float:
+    own = [record.metrics["usage"] for record in records if has_options(record.run, {"method": method})]
+    return float(sum(usage["vectors_stored"] for usage in own) / sum(usage["windows"] for usage in own))
+
+
+@dataclass(frozen=True)
+class Told:
+    """A claim, what the records say of each budget, and p of each after Holm over all differences of a page."""
+
+    claim: Claim
+    judged: Sequence[Judged]
+    p: Sequence[float | None]
+    """None where a difference could not be computed."""
+
+    @property
+    def verdict(self) -> str:
+        """`holds` where every difference lies below 0 with its interval, enough documents would find it again (80 %
+        power), and p stays below .05 after Holm; `does not hold` where that is so of a difference above 0."""
+        words = {
+            each.verdict.word if p is None or p < SIGNIFICANT else "undecided"
+            for each, p in zip(self.judged, self.p, strict=True)
+        }
+        if "no record" in words:
+            return "no record"
+        if "not reproduced" in words:
+            return "does not hold"
+        return "holds" if words == {"reproduced"} else "undecided"
+
+
+def told(records: Sequence[Record], claims: Sequence[Claim]) -> list[Told]:
+    """Judge all claims of a page together, from records of one text."""
+    every = [[_judged(check, records, claim) for check in claim.checks] for claim in claims]
+    p = holm({_key(each): _p(each) for judged in every for each in judged if each.found is not None})
+    return [
+        Told(claim, judged, [p.get(_key(each)) for each in judged]) for claim, judged in zip(claims, every, strict=True)
+    ]
+
+
+def _judged(check: Check, records: Sequence[Record], claim: Claim) -> Judged:
+    wanted = {"model": claim.options["model"], "protocol": ASKED[claim.preset or ONLINE].get("protocol", "online")}
+    own = [r for r in records if r.run.options["method"]["name"] in _names(check) and has_options(r.run, wanted)]
+    if not own:
+        return Judged(check, Verdict("no record"), None, reason="no record ships")
+    stored = by_identity(own)
+    return judge(check, [record.run for record in stored.values()], stored)
+
+
+def _names(check: Check) -> tuple[str, str]:
+    assert isinstance(check.measure, partial)
+    return check.measure.keywords["method"], check.measure.keywords["than"]
+
+
+def _key(judged: Judged) -> str:
+    return canonical([judged.check.what, judged.check.rows])
+
+
+def _p(judged: Judged) -> float:
+    method, than = _names(judged.check)
+    return ratio_difference_p(*clusters_of(judged.records, method), *clusters_of(judged.records, than))
