@@ -41,9 +41,14 @@ def made(cls, config):
         return cls(config).double().eval().requires_grad_(False)
 
 
+def own_llama():
+    return made(LlamaForCausalLM, LlamaConfig(**SIZES, **LLAMA))
+
+
 @pytest.fixture(scope="module")
 def llama():
-    return made(LlamaForCausalLM, LlamaConfig(**SIZES, **LLAMA))
+    """Shared, and the layout found of it as well: a test that changes its layers takes one of its own."""
+    return own_llama()
 
 
 def gpt2():
@@ -267,12 +272,13 @@ def test_the_model_is_put_back_on_leaving_and_by_an_error(llama):
     assert torch.equal(logits(llama, ids), plain)
 
 
-def test_an_attention_of_its_own_is_refused_with_and_without_logits(llama, monkeypatch):
+def test_an_attention_of_its_own_is_refused_with_and_without_logits():
     """The study runs the body alone."""
-    for layer in llama.model.layers:
-        monkeypatch.setattr(layer.self_attn, "forward", lambda hidden_states, **_: (hidden_states, None))
-    with sparse(llama, "window", slots=4):
-        for part in (llama, llama.model):
+    model = own_llama()
+    for layer in model.model.layers:
+        layer.self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
+    with sparse(model, "window", slots=4):
+        for part in (model, model.model):
             with pytest.raises(UserError, match="asked for attention"):
                 part(tokens(), use_cache=False)
 
