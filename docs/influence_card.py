@@ -9,7 +9,8 @@ from statistics import fmean
 from masks_perplexity import between
 
 from assay.card.battery import Answer, Records, Trial, answer, battery
-from assay.card.protocol import TIERS, Tier
+from assay.card.protocol import TIERS
+from assay.card.question import Tier
 from assay.card.running import reader
 from assay.metrics.ranks import spearman
 

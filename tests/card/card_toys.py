@@ -1,6 +1,6 @@
 """A tier that takes seconds, and a mixer in a file: a GRU under another name."""
 
-from assay.card.protocol import Question, Tier
+from assay.card.question import Question, Tier
 
 TINY = {"model_dim": 16, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
 TOY = Tier(

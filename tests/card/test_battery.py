@@ -9,7 +9,8 @@ import pytest
 
 from assay.api import Execution
 from assay.card.battery import Records, Trial, answer, battery, wanted
-from assay.card.protocol import SCREENING_SEED, TIERS, Question, Tier
+from assay.card.protocol import SCREENING_SEED, TIERS
+from assay.card.question import Question, Tier
 from assay.card.running import Runner
 from assay.core.run import Numerics, Record, Run
 

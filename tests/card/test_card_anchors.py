@@ -13,7 +13,7 @@ from assay.card import anchors, cost, protocol
 from assay.card.anchors import FIRST, Agreement, agreement, agreements
 from assay.card.battery import Answer, Records, Trial
 from assay.card.judge import LEVEL
-from assay.card.protocol import Question, Tier
+from assay.card.question import Question, Tier
 from assay.core import shipped
 from assay.core.run import Numerics, Record, Run
 from assay.core.store import Store

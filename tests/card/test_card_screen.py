@@ -12,7 +12,7 @@ from assay.card.card import Card
 from assay.card.charts import LETTER, LINE, _Plane
 from assay.card.cost import Speed
 from assay.card.judge import line
-from assay.card.protocol import Question, Tier
+from assay.card.question import Question, Tier
 
 QUESTION = Question("recall", "recalls 16 pairs", "mqar")
 TIER = Tier("smoke", "smoke: large differences only", (0, 1), (QUESTION,))

@@ -6,7 +6,7 @@ import pytest
 
 from assay.card.battery import Answer, Bounds
 from assay.card.judge import line, pooled
-from assay.card.protocol import Question
+from assay.card.question import Question
 from assay.card.wording import in_words
 
 QUESTION = Question("recall", "recalls", "mqar")

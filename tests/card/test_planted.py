@@ -10,7 +10,8 @@ from torch import Tensor
 
 from assay.card.battery import Answer, Bounds, answer, battery
 from assay.card.judge import line
-from assay.card.protocol import TIERS, Tier
+from assay.card.protocol import TIERS
+from assay.card.question import Tier
 from assay.card.running import reader
 from assay.card.wording import in_words
 from assay.command.plugin_files import plugins_of

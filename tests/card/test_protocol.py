@@ -1,6 +1,6 @@
 """The protocol's runs: layers have as many parameters whatever the mixer, stored ids hold, a GPU trains in banks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,8 @@ from card_toys import TOY, TWIN
 from assay.api import Execution
 from assay.card import cost, protocol
 from assay.card.battery import Answer, Trial, wanted
-from assay.card.protocol import FIELD, SMOKE, STANDARD, TIERS, TOLERANCE, Question, Tier
+from assay.card.protocol import FIELD, FULL, SCREENING, SMOKE, STANDARD, TIERS, TOLERANCE
+from assay.card.question import Question, Tier
 from assay.card.running import Runner
 from assay.core import shipped
 from assay.core.convert import construct
@@ -92,22 +93,42 @@ def short(question: Question) -> Question:
     return replace(question, model={**question.model, "model_dim": 16}, goal=None, **few)
 
 
-def test_the_standard_battery_runs_on_a_cpu_where_asked_to(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
+KNOWN = {question.task.partition(":")[0] for question in (*SMOKE.questions, *STANDARD.questions)}
+ADDED = [question for question in FULL.questions if question.task.partition(":")[0] not in KNOWN]
+
+
+@pytest.mark.parametrize(
+    ("tier", "asked", "matched"),
+    [
+        (STANDARD, STANDARD.questions, "fuzzy, compression, language"),
+        (FULL, ADDED, "noisy, memorization, hops, regression, stream"),
+    ],
+    ids=["standard", "full"],
+)
+def test_batteries_of_a_gpu_run_on_a_cpu_where_asked_to(
+    tier: Tier, asked: Sequence[Question], matched: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
     monkeypatch.setattr(cost, "LENGTH", 16)
     monkeypatch.setattr(cost, "REPEATS", 1)
-    tier = replace(STANDARD, seeds=(0,), questions=tuple(map(short, STANDARD.questions)))
-    monkeypatch.setattr(protocol, "TIERS", {"standard": tier})
+    tier = replace(tier, seeds=(0,), questions=tuple(map(short, asked)))
+    monkeypatch.setattr(protocol, "TIERS", {tier.name: tier})
     monkeypatch.chdir(tmp_path)
-    words = ("card", "base_conv", "--vs", "base_conv", "--tier", "standard", "--executor", "serial")
+    words = ("card", "base_conv", "--vs", "base_conv", "--tier", tier.name, "--executor", "serial")
     code, out, err = cli(*words, "--device", "cpu", "--own-baselines", "--ship", "made")
     assert code == 0, err
     assert all(f"\n{question.name} " in out for question in tier.questions), out
-    assert "within 2% of the field's (fuzzy, compression, language)" in " ".join(out.split())
-    there = shipped.records("card.standard", tmp_path / "made")
+    assert f"within 2% of the field's ({matched})" in " ".join(out.split())
+    there = shipped.records(f"card.{tier.name}", tmp_path / "made")
     assert {record.run.numerics.backend for record in there} == {"torch"}
     assert all(record.status == "done" for record in there)
+
+
+def test_every_question_of_full_can_be_planned_and_its_text_need_not_be_here() -> None:
+    runner = Runner(FULL, Execution(device="cpu"), compute=lambda session: [])
+    for question in FULL.questions:
+        first = wanted(FULL, question, "delta_net", {})[0]
+        assert runner.run_of(first).options["train"]["max_steps"] == question.steps // SCREENING
+    assert len({question.name for question in FULL.questions}) == len(FULL.questions) == 14
 
 
 def test_a_card_of_a_gpu_is_verified_where_there_is_none(

@@ -14,7 +14,8 @@ from assay.card import cost, protocol
 from assay.card.battery import Records, Trial
 from assay.card.card import Card
 from assay.card.making import made
-from assay.card.protocol import FIELD, SMOKE, TIERS, Tier
+from assay.card.protocol import FIELD, SMOKE, TIERS
+from assay.card.question import Tier
 from assay.card.running import Runner
 from assay.core.run import Numerics, Record, Run
 from assay.core.seeds import derive

@@ -15,6 +15,7 @@ from assay.tasks.fuzzy_recall import FuzzyRecall
 from assay.tasks.hybrid import Hybrid
 from assay.tasks.icll import Icll
 from assay.tasks.in_context_recall import InContextRecall
+from assay.tasks.markov import Markov
 from assay.tasks.memorization import Memorization
 from assay.tasks.mqar import Mqar
 from assay.tasks.multi_hop_recall import MultiHopRecall
@@ -47,6 +48,7 @@ VARIANTS = (
     Icll(num_states=2, num_symbols=4, num_strings=2, string_length=3, likely=0.5),
     SelectiveCopying(vocab_size=5, input_seq_len=7, num_tokens_to_copy=3),
     Memorization(vocab_size=5, input_seq_len=4, map_seed=3),
+    Markov(num_symbols=2, input_seq_len=5),
     Text(input_seq_len=1),
     Text(input_seq_len=7, split="test"),
     MultiHopRecall(vocab_size=3, num_nodes=2, max_hops=1, num_queries=1),

@@ -15,7 +15,7 @@ WORDS = [
     *("mqar:num_kv_pairs=128:input_seq_len=512:min_kv_pairs=4", "disjoint"),
     *(f"state_tracking:group={group}" for group in ("parity", "s3", "a5", "s5")),
     *("state_tracking:length=3..40", "in_context_recall", "noisy_recall", "fuzzy_recall"),
-    *("selective_copying", "compression", "memorization", "multi_hop_recall", "icll", "text"),
+    *("selective_copying", "compression", "memorization", "multi_hop_recall", "icll", "markov", "text"),
     *(f"regression:regression_type={kind}" for kind in ("linear", "quadratic", "sparse_linear", "noisy", "outlier")),
     *(f"boolean:boolean_type={kind}" for kind in ("dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity")),
     *(f"boolean:boolean_type={kind}" for kind in ("sparse_parity", "disjunction", "conjunction")),

@@ -28,6 +28,7 @@ SMALL = {
     "selective_copying": "selective_copying:vocab_size=6:input_seq_len=9:num_tokens_to_copy=3",
     "compression": "compression:vocab_size=5:input_seq_len=4",
     "icll": "icll:num_states=2:num_strings=2:string_length=3",
+    "markov": "markov:num_symbols=3:input_seq_len=8",
     "text": "text:input_seq_len=8",
     "memorization": "memorization:vocab_size=9:input_seq_len=8",
     "multi_hop_recall": "multi_hop_recall:vocab_size=8:num_nodes=4:max_hops=2:num_queries=2",

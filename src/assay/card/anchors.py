@@ -18,7 +18,8 @@ from typing import Any
 
 from assay.card.battery import Answer, Compute, Records, Trial, score
 from assay.card.judge import LEVEL, pooled
-from assay.card.protocol import ANCHORS, Question, Tier
+from assay.card.protocol import ANCHORS
+from assay.card.question import Question, Tier
 from assay.core.on_use import Later
 
 special: Any = Later("scipy.special")

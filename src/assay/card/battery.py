@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, SOLVED, TOLERANCE, Question, Tier
+from assay.card.protocol import KEPT, SCREENING, SCREENING_SEED, SLACK, TOLERANCE
+from assay.card.question import SOLVED, Question, Tier
 from assay.core.run import Record
 from assay.report.rows import number_at
 

@@ -9,7 +9,8 @@ from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import WIDTH, Speed
 from assay.card.judge import Line
-from assay.card.protocol import ANCHORS, DEFAULT, VERSION, Tier
+from assay.card.protocol import ANCHORS, DEFAULT, VERSION
+from assay.card.question import Tier
 from assay.card.request import plural
 from assay.card.wording import NAMED, headline, in_words, matching_of, named
 from assay.metrics.intervals import Interval
@@ -146,8 +147,8 @@ class Card:
         return screen(head, self.headline(), table, told=told, verdicts=self.verdicts(), width=width)
 
     def legend(self) -> str:
-        lower = [each.answer.question.name for each in self.lines if each.answer.question.lower]
-        less = f" ({', '.join(lower)}: bits per byte, less is better)" if lower else ""
+        lower = [q for each in self.lines if (q := each.answer.question).lower]
+        less = f" ({'; '.join(f'{q.name}: {q.unit}' for q in lower)}, less is better)" if lower else ""
         note = f"; {self.footnote}" if self.footnote else ""
         return (
             f"score: share of right answers{less}, mean over seeds with its 95 % interval; floor: a guess; "

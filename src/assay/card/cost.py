@@ -10,7 +10,8 @@ from torch import Tensor
 
 from assay.api import configure
 from assay.card.battery import Trial
-from assay.card.protocol import KEPT, SCREENING, Question, Tier
+from assay.card.protocol import KEPT, SCREENING
+from assay.card.question import Question, Tier
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.models.sequence import SequenceModule

@@ -14,9 +14,10 @@ from assay.card.card import Card
 from assay.card.cost import Expected, expected, seconds
 from assay.card.making import made
 from assay.card.page import page
-from assay.card.protocol import Tier
+from assay.card.question import Tier
 from assay.card.request import Request, next_to
 from assay.card.running import Runner, placed, reader
+from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.estimate import duration
 from assay.core.run import Record
@@ -34,9 +35,11 @@ def runner_of(request: Request, mine: Sequence[str]) -> Runner:
         # Records of another kind of device can be read here, though none can be computed.
         return replace(reader(tier), execution=placed(tier, {**request.placing, "device": "auto"}))
     if not here and "device" not in request.placing:
+        ships = f"--stored reads the records that ship, as in `assay card delta_net --tier {tier.name} --stored`"
+        way = ships if shipped.records(f"card.{tier.name}") else "none of its records ship"
         raise UserError(
-            f"--tier {tier.name} trains on {tier.device}, which this machine does not have: --stored reads the records "
-            f"that ship, as in `assay card delta_net --tier {tier.name} --stored`; --device cpu trains here, for hours."
+            f"--tier {tier.name} trains on {tier.device}, which this machine does not have: {way}; --device cpu trains "
+            "here, slowly."
         )
     return Runner(tier, placed(tier, request.placing), request.compute, own=request.own)
 

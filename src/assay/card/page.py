@@ -134,7 +134,8 @@ def _more(each: Line) -> dict[str, Any]:
 
 
 def _unit(each: Line) -> str:
-    return "bits per byte (less is better)" if each.answer.question.lower else "share of right answers"
+    question = each.answer.question
+    return f"{question.unit} (less is better)" if question.lower else question.unit
 
 
 def _references(each: Line) -> dict[str, float]:

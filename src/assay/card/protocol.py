@@ -1,14 +1,14 @@
 """The protocol says which questions a mixer is asked, at which sizes, for how long. docs/card.md has the sources.
 
-A question is a task of the study icl with a model and a recipe around it; only the mixer and the rate are left open. A
-change of any number here makes other runs, so it raises VERSION: cards of two versions are not compared.
+Of each question only the mixer and the rate are left open. A change of any number here makes other runs, so it raises
+VERSION: cards of two versions are not compared.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+
+from assay.card.question import Question, Tier
 
 VERSION = 4
 SCREENING_SEED = 100
@@ -22,119 +22,8 @@ SLACK = 0.1
 so close, the screening has told nothing, and every rate is trained in full."""
 STILL = 0.05
 """Twice the training has changed nothing where no seed gained more than this, and none came this near to the goal."""
-SOLVED = 0.99
-"""A run stops where its validation is this good: more training would add nothing to a share."""
-SQUARES = 16
-"""Parameters of a layer, in squares of its width: attention (4) beside a swiglu of four times the width (12). Every
-mixer of the field is smaller alone, so all are met by the width of the state mixer."""
 TOLERANCE = 0.02
 """Layers are matched where their parameters are within this share of the target."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """One line of the card."""
-
-    name: str
-    does: str
-    """What a model does that reaches the goal: `recalls 16 pairs`; without a goal what is measured: `bits per byte`."""
-    task: str
-    metric: tuple[str, ...] = ("accuracy",)
-    """Where the score stands in a run's metrics."""
-    watched: str = "accuracy"
-    """The number of a validation by which a rate is chosen."""
-    lower: bool = False
-    """Whether a smaller score is better. Otherwise it is a share, and a run that diverged scores 0."""
-    model: Mapping[str, Any] = field(default_factory=dict)
-    steps: int = 1500
-    batch: int = 8
-    """Sequences per step."""
-    eval_size: int = 400
-    every: int = 100
-    """Steps from one validation to the next."""
-    curriculum: float = 0.0
-    """Accuracy that opens the next larger size of a mixture; 0: all from the first step."""
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
-    weight_decay: float = 0.1
-    goal: float | None = 0.9
-    """From here on the question is answered, and longer training would say nothing new; None: it is a matter of more
-    or less, and no verdict is given but the order."""
-    lost: float = 0.0
-    """The score of a run that diverged: of knowing nothing."""
-    resolution: float = 0.025
-    """No two scores are told apart more finely: the standard error of a share of one half in 400 sequences."""
-    margin: float = 0.2
-    """How far a score may lie from a shipped one on another machine and count as the same."""
-
-    def options(self, mixer: str, *, rate: float, seed: int, steps: int) -> dict[str, Any]:
-        """Return the options of `assay icl` for one run."""
-        model = {**self.model, "seq_mixer": mixer}
-        if self.layer_params:
-            from assay.card.matching import matched
-
-            model["state_mixer"] = matched(self.task, model, self.layer_params)
-        return {
-            "task": self.task,
-            "model": model,
-            "train": {
-                "max_steps": steps,
-                "micro_batch_size": self.batch,
-                "validate_every": self.every,
-                "curriculum": self.curriculum,
-                "stop_at": 0.0 if self.lower else SOLVED,
-            },
-            "optimizer": {"lr": rate, "weight_decay": self.weight_decay},
-            "eval_size": self.eval_size,
-            "seeds": [seed],
-        }
-
-    @property
-    def layer_params(self) -> int:
-        """Parameters of each layer, which the width of the state mixer meets; 0: there is none, and nothing is met."""
-        return 0 if self.model.get("state_mixer", "none") == "none" else SQUARES * self.model["model_dim"] ** 2
-
-    @property
-    def setting(self) -> str:
-        """The model and its training, for a sentence: `1 layer, d=32, 1,500 steps`."""
-        layers = self.model.get("num_layers", 2)
-        return f"{layers} layer{'s'[: layers > 1]}, d={self.model.get('model_dim', 128)}, {self.steps:,} steps"
-
-    @cached_property
-    def work(self) -> int:
-        """How much a training step computes, to say which run takes longer: tokens times layers times width."""
-        from assay.tasks import tasks
-
-        tokens = self.batch * tasks.parse(self.task).shape().length
-        return int(tokens * self.model.get("num_layers", 2) * self.model.get("model_dim", 128))
-
-    def loss(self, value: float) -> float:
-        """Return a score as something to be small, whatever its direction."""
-        return value if self.lower else -value
-
-
-@dataclass(frozen=True)
-class Tier:
-    """A battery for one kind of machine."""
-
-    name: str
-    says: str
-    """What its differences are good for."""
-    seeds: tuple[int, ...]
-    questions: tuple[Question, ...]
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Where its records were made, and where it runs unless another is asked for."""
-    backend: Literal["torch", "triton"] = "torch"
-    """What computes recurrent mixers on that device; on another it is torch."""
-    more_seeds: Mapping[str, int] = field(default_factory=dict)
-    """Mixers that are scored with more seeds than others, as `--seeds` asks for, and with how many."""
-
-    def seeds_of(self, mixer: str) -> tuple[int, ...]:
-        """Return the seeds with which a mixer is scored."""
-        return tuple(range(self.more_seeds[mixer])) if mixer in self.more_seeds else self.seeds
-
-    def question(self, name: str) -> Question:
-        return next(question for question in self.questions if question.name == name)
-
 
 SMALL = {"model_dim": 32, "num_layers": 1, "state_mixer": "none", "positions": "auto", "tied": True}
 """One layer of memory, so that what is recalled went through the mixer's state."""
@@ -151,6 +40,7 @@ LANGUAGE = Question(
     metric=("bits_per_byte",),
     watched="bits_per_byte",
     lower=True,
+    unit="bits per byte",
     goal=None,
     lost=8.0,
     resolution=0.01,
@@ -266,9 +156,134 @@ STANDARD = Tier(
         replace(LANGUAGE, model={**WIDE, "model_dim": 256}, steps=600, every=200, eval_size=400, batch=32, rates=FINE),
     ),
 )
+MAD = Question(
+    name="noisy",
+    does="recalls values among noise",
+    task="noisy_recall:vocab_size=32:input_seq_len=128:noise_vocab_size=16:frac_noise=0.2",
+    model=WIDE,
+    steps=4000,
+    batch=128,
+    every=200,
+    eval_size=2000,
+    rates=FINE,
+)
+"""MAD's cells at its width and depth; `full` asks them all, in a fifth of its 20,000 steps of 128 sequences."""
+TRACKING = replace(STANDARD.question("parity"), steps=4000, batch=128, every=200, eval_size=2000)
+FULL = Tier(
+    name="full",
+    says="full",
+    seeds=STANDARD.seeds,
+    device="cuda",
+    backend="triton",
+    questions=(
+        replace(
+            WIDE_RECALL,
+            does="recalls 256 pairs",
+            task=(
+                "mqar:vocab_size=8192:input_seq_len=1024:num_kv_pairs=256:min_kv_pairs=4:power_a=1:filler=no_keys"
+                ":values=hidden"
+            ),
+            metric=("by_size", "256"),
+            model={**SMALL, "model_dim": 128},
+            steps=6000,
+            batch=16,
+            every=200,
+        ),
+        replace(
+            STANDARD.question("update"),
+            does="keeps the newest of 2 values of 64 keys",
+            task=(
+                "mqar:vocab_size=8192:input_seq_len=384:num_kv_pairs=64:min_kv_pairs=4:power_a=1:filler=no_keys"
+                ":values=hidden:updates=1"
+            ),
+            metric=("by_size", "64"),
+            model={**SMALL, "model_dim": 128},
+            steps=6000,
+            every=200,
+        ),
+        MAD,
+        replace(MAD, name="fuzzy", does=STANDARD.question("fuzzy").does, task=STANDARD.question("fuzzy").task),
+        replace(
+            MAD,
+            name="copy",
+            does="copies 16 tokens in order from among blanks",
+            task="selective_copying:vocab_size=16:input_seq_len=256:num_tokens_to_copy=16",
+        ),
+        replace(
+            MAD,
+            name="compression",
+            does=STANDARD.question("compression").does,
+            task=STANDARD.question("compression").task,
+        ),
+        replace(
+            MAD,
+            name="memorization",
+            does="knows the values of 127 keys by heart",
+            task="memorization:vocab_size=256:input_seq_len=32",
+        ),
+        replace(
+            MAD,
+            name="hops",
+            does="follows up to 4 edges of a cycle of 16",
+            task="multi_hop_recall:vocab_size=64:num_nodes=16:max_hops=4:num_queries=8",
+        ),
+        TRACKING,
+        *(
+            replace(
+                TRACKING,
+                name=group,
+                does=f"tracks the permutations of {things} over 40 tokens",
+                task=f"state_tracking:group={group}:length=40",
+                metric=("by_length", "40"),
+                model={**TRACKING.model, "model_dim": 128},
+            )
+            for group, things in (("s3", "three things"), ("s5", "five things"))
+        ),
+        replace(
+            MAD,
+            name="regression",
+            does="squared error of y = w.x in 20 dimensions, over 40 pairs",
+            task="regression:regression_type=linear:input_dim=20:input_seq_len=40",
+            metric=("mse",),
+            watched="mse",
+            lower=True,
+            unit="squared error over the variance",
+            goal=None,
+            lost=1.0,
+            resolution=0.005,
+            margin=0.05,
+        ),
+        replace(
+            MAD,
+            name="stream",
+            does="nats per symbol of a Markov chain that it sees in context alone",
+            task="markov:num_symbols=8:input_seq_len=256",
+            metric=("loss",),
+            watched="loss",
+            lower=True,
+            unit="nats per symbol",
+            goal=None,
+            lost=2.08,
+            resolution=0.005,
+            margin=0.02,
+        ),
+        replace(
+            LANGUAGE,
+            does="bits per byte of abstracts and Python source it was not trained on",
+            task="text:corpus=library:sha256=b8a37901ae6c68d0:input_seq_len=512",
+            model={**WIDE, "model_dim": 512, "num_layers": 5},
+            steps=4000,
+            every=500,
+            eval_size=1000,
+            batch=64,
+            rates=(3e-4, 1e-3, 3e-3),
+        ),
+    ),
+)
+"""Every question, at the sizes that were published; of the mixers beside it none ships yet."""
 DEFAULT = SMOKE.name
 """The tier of a card that asks for none."""
-TIERS: Mapping[str, Tier] = {tier.name: tier for tier in (SMOKE, STANDARD)}
+TIERS: Mapping[str, Tier] = {tier.name: tier for tier in (SMOKE, STANDARD, FULL)}
 ANCHORS = ("attention:conv=4", "delta_net")
 """Trained again on the user's machine: shipped records are compared only where these come out the same."""
 FAMILIES: Mapping[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from typing import Any
 from assay.api import Execution, Session, configure
 from assay.card import protocol
 from assay.card.battery import Trial, wanted
-from assay.card.protocol import Tier
+from assay.card.question import Tier
 from assay.core import shipped
 from assay.core.convert import construct
 from assay.core.errors import UserError

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.card.battery import answer, battery
-from assay.card.protocol import FAMILIES, Question
+from assay.card.protocol import FAMILIES
+from assay.card.question import Question
 from assay.card.running import Runner
 from assay.core.on_use import Later
 from assay.core.seeds import derive

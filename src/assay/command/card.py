@@ -126,7 +126,7 @@ def _validity(words: list[str]) -> int:
     from assay.card.validity import validities_of
 
     parser = Parser(prog="assay card validity", description=_validity.__doc__)
-    parser.add_argument("--tier", choices=list(TIERS), help="the records of one tier; default: of both")
+    parser.add_argument("--tier", choices=list(TIERS), help="the records of one tier; default: of all that ship")
     chosen = parser.parse_args(words).tier
     rows: list[dict[str, Value]] = [
         {"tier": tier.name, "question": each.question, "with": each.target, "rho": each.rho or "too few",
@@ -134,6 +134,7 @@ def _validity(words: list[str]) -> int:
          "without a family": "{:+.2f} to {:+.2f}".format(*each.without) if each.without else None}
         for tier in ([TIERS[chosen]] if chosen else TIERS.values())
         for each in validities_of(reader(tier))
+        if chosen or each.mixers
     ]  # fmt: skip
     print(render(Table("validity", tuple(rows), {"rho": "+.2f", "p (Holm)": ".2g"})))
     return 0

@@ -31,7 +31,7 @@ def parser_of(verb: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--tier",
         choices=list(TIERS),
-        help="how much mixers are asked: smoke (the default) on 2 cores, standard on a GPU",
+        help="how much mixers are asked: smoke (the default) on 2 cores, standard on a GPU, full on a GPU for hours",
     )
     parser.add_argument(
         "--own-baselines", action="store_true", help="compute the field here, whatever ships with assay"

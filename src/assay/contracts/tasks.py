@@ -78,12 +78,13 @@ def draws_each_sequence_alone(task: Task) -> None:
 
 
 def has_an_oracle_better_than_any_constant(task: Task) -> None:
-    """The oracle answers in the targets' shape, as references do unless they give log-probabilities, and better than
-    the best constant does; where none is known, the best reference does."""
+    """The oracle and the references answer in the targets' shape, or give log-probabilities, and the oracle is better
+    than the best constant; where none is known, the best reference is."""
     batch = _batch(task, 1024)
     answer, targets = task.oracle(batch), batch.targets
     if answer is not None:
-        assert answer.shape == targets.shape, f"the oracle gave {tuple(answer.shape)} for {tuple(targets.shape)}"
+        _assert_answers("the oracle", answer, targets.shape, task)
+        answer = _likeliest(answer, targets)
     for name, found in task.references(_batch(task, 4)).items():
         _assert_answers(name, found, targets[:4].shape, task)
     if answer is None:
@@ -113,7 +114,7 @@ def _answers(task: Task, batch: Batch) -> dict[str, Tensor]:
 
 
 def _assert_answers(name: str, found: Tensor, expected: torch.Size, task: Task) -> None:
-    """A reference gives answers, or the log-probability of every token."""
+    """What was given are answers, or the log-probability of every token."""
     outputs = task.shape().outputs
     if isinstance(outputs, Tokens) and found.shape == (*expected, outputs.vocab):
         total = found.double().exp().sum(-1)
@@ -124,12 +125,14 @@ def _assert_answers(name: str, found: Tensor, expected: torch.Size, task: Task) 
         assert found.shape == expected, f"{name} gave {tuple(found.shape)} for {tuple(expected)}"
 
 
+def _likeliest(given: Tensor, targets: Tensor) -> Tensor:
+    """Return answers as they are, and of log-probabilities the token with the largest."""
+    return given.argmax(-1) if given.ndim > targets.ndim else given
+
+
 def _assert_some_reference_beats_constants(task: Task) -> None:
     batch = _batch(task, 64)
-    found = {
-        name: given.argmax(-1) if given.ndim > batch.targets.ndim else given
-        for name, given in task.references(batch).items()
-    }
+    found = {name: _likeliest(given, batch.targets) for name, given in task.references(batch).items()}
     assert found, "it has neither an oracle nor a reference: return one from `references`"
     right = max((answers == batch.targets).double().mean().item() for answers in found.values())
     constant = batch.targets.flatten().bincount().max().item() / batch.targets.numel()

@@ -72,8 +72,9 @@ class Task(Plugin):
         return self
 
     def oracle(self, batch: Batch) -> Tensor | None:
-        """Return the best answer an observer of `batch.inputs` can give, in the shape of the targets: no row of any
-        table can beat it but by chance. None where it is not known, as for real text: there is no ceiling then."""
+        """Return the best answer an observer of `batch.inputs` can give, in the shape of the targets, or with an axis
+        more, the log-probabilities of every token: no row of any table can beat it but by chance. None where it is not
+        known, as for real text: there is no ceiling then."""
         raise NotImplementedError(f"{type(self).__name__}.oracle")
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
