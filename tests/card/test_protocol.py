@@ -131,6 +131,11 @@ def test_every_question_of_full_can_be_planned_and_its_text_need_not_be_here() -
     assert len({question.name for question in FULL.questions}) == len(FULL.questions) == 14
 
 
+def test_a_text_that_is_not_here_is_told_of_before_anything_is_trained(cli: Cli) -> None:
+    code, out, err = cli("card", "base_conv", "--tier", "full", "--device", "cpu")
+    assert (code, out) == (2, "") and "`assay data pull library` fetches it" in err
+
+
 def test_a_card_of_a_gpu_is_verified_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:

@@ -22,6 +22,8 @@ from assay.core.errors import UserError
 from assay.core.estimate import duration
 from assay.core.run import Record
 from assay.mixers import mixers
+from assay.nn.random import stream
+from assay.tasks import tasks
 from assay.train.device import activate, numerics_for
 
 
@@ -71,6 +73,9 @@ def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
     found = MixerBattery(mine, runner, field_of(request, mine, runner), notes=[read] if runner.as_computed else [])
     if request.stored:
         found = found.of_what_is_there()
+    else:
+        for question in runner.tier.questions:  # a text that is not here is told of now, not after hours of training
+            tasks.parse(question.task).sample(1, stream(0, "is it here?"))
     return found if request.budget is None else found.within(request.budget)
 
 
