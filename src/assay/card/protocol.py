@@ -103,6 +103,27 @@ SMOKE = Tier(
         replace(LANGUAGE, model={**TWO, "model_dim": 64}, steps=1200, every=400, eval_size=200, batch=2),
     ),
 )
+FUZZY = Question(
+    name="fuzzy",
+    does="recalls values of 1 to 3 tokens by keys of 1 to 3",
+    task="fuzzy_recall:vocab_size=16:input_seq_len=128:k_motif_size=3:v_motif_size=3",
+    model=WIDE,
+    steps=800,
+    batch=32,
+    eval_size=1000,
+    rates=FINE,
+)
+COMPRESSION = Question(
+    name="compression",
+    does="holds 31 tokens in one vector",
+    task="compression:vocab_size=16:input_seq_len=32",
+    model=WIDE,
+    steps=800,
+    batch=64,
+    eval_size=1000,
+    rates=FINE,
+)
+
 STANDARD = Tier(
     name="standard",
     says="standard",
@@ -122,26 +143,8 @@ STANDARD = Tier(
             metric=("by_size", "16"),
             batch=64,
         ),
-        Question(
-            name="fuzzy",
-            does="recalls values of 1 to 3 tokens by keys of 1 to 3",
-            task="fuzzy_recall:vocab_size=16:input_seq_len=128:k_motif_size=3:v_motif_size=3",
-            model=WIDE,
-            steps=800,
-            batch=32,
-            eval_size=1000,
-            rates=FINE,
-        ),
-        Question(
-            name="compression",
-            does="holds 31 tokens in one vector",
-            task="compression:vocab_size=16:input_seq_len=32",
-            model=WIDE,
-            steps=800,
-            batch=64,
-            eval_size=1000,
-            rates=FINE,
-        ),
+        FUZZY,
+        COMPRESSION,
         Question(
             name="parity",
             does="tracks parity over 256 tokens",
@@ -202,30 +205,27 @@ FULL = Tier(
             every=200,
         ),
         MAD,
-        replace(MAD, name="fuzzy", does=STANDARD.question("fuzzy").does, task=STANDARD.question("fuzzy").task),
-        replace(
-            MAD,
-            name="copy",
-            does="copies 16 tokens in order from among blanks",
-            task="selective_copying:vocab_size=16:input_seq_len=256:num_tokens_to_copy=16",
-        ),
-        replace(
-            MAD,
-            name="compression",
-            does=STANDARD.question("compression").does,
-            task=STANDARD.question("compression").task,
-        ),
-        replace(
-            MAD,
-            name="memorization",
-            does="knows the values of 127 keys by heart",
-            task="memorization:vocab_size=256:input_seq_len=32",
-        ),
-        replace(
-            MAD,
-            name="hops",
-            does="follows up to 4 edges of a cycle of 16",
-            task="multi_hop_recall:vocab_size=64:num_nodes=16:max_hops=4:num_queries=8",
+        *(
+            replace(MAD, name=name, does=does, task=task)
+            for name, does, task in (
+                ("fuzzy", FUZZY.does, FUZZY.task),
+                (
+                    "copy",
+                    "copies 16 tokens in order from among blanks",
+                    "selective_copying:vocab_size=16:input_seq_len=256:num_tokens_to_copy=16",
+                ),
+                ("compression", COMPRESSION.does, COMPRESSION.task),
+                (
+                    "memorization",
+                    "knows the values of 127 keys by heart",
+                    "memorization:vocab_size=256:input_seq_len=32",
+                ),
+                (
+                    "hops",
+                    "follows up to 4 edges of a cycle of 16",
+                    "multi_hop_recall:vocab_size=64:num_nodes=16:max_hops=4:num_queries=8",
+                ),
+            )
         ),
         TRACKING,
         *(

@@ -1,32 +1,33 @@
-"""A gated linear recurrence that never forgets: its gate is 1 for every token.
+"""Mamba-2 that never forgets: its decay is 1 for every token, whatever dt is.
 
-S_t = S_{t-1} + k_t v_t^T;   o_t = S_t^T q_t / sqrt(d_k)
+S_t = S_{t-1} + B_t (dt_t u_t)^T;   o_t = S_t^T C_t + D u_t
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.retention import FadingMemory, Retention
-from assay.nn.axes import Tokens
-from assay.nn.scan import Keys, Values
+from assay.mixers.mamba2 import Mamba2, StateSpace
+from assay.nn.recurrence import SelectiveDecay
 
 
-class LastingMemory(FadingMemory):
-    def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
-        q, k, v, log_decay = super().written(x, q, k, v, *beside)
-        return q, k, v, torch.zeros_like(log_decay)
+class NoForgetting(SelectiveDecay):
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__(d_model, heads)
+        del self.log_rate  # not learned: log a = -exp(A) dt is 0 for A of minus infinity
+        self.register_buffer("log_rate", torch.full((heads,), -math.inf))
 
 
 @mixers.register("no_decay")
 @dataclass(frozen=True, kw_only=True)
-class NoDecay(Retention):
-    """Retention whose heads keep everything."""
-
-    conv: int = 4
+class NoDecay(Mamba2):
+    """Mamba-2 whose heads keep everything."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        return LastingMemory(self.projections(d_model), d_model)
+        module = super().core(d_model, max_len)
+        assert isinstance(module, StateSpace)
+        module.decay = NoForgetting(d_model, module.heads)
+        return module
