@@ -112,3 +112,20 @@ def test_the_card_of_a_delta_rule_that_adds_says_that_it_does_not_update() -> No
         judged = line(adds, shipped_field(TIERS["standard"], name), Bounds(0.0625, 1.0))
         standing[name] = judged.differences["delta_net"].standing
     assert standing == {"update": "below", "recall": "level"}
+
+
+def test_the_card_of_a_state_space_model_without_decay_says_that_it_does_not_update() -> None:
+    """Scores of a card that was trained in full: it recalls as mamba2 does, and keeps new values worse."""
+    scores = {"update": ((0.767, 0.814), (0.800, 0.819)), "recall": ((0.984, 0.989), ())}
+    told, standing = {}, {}
+    for name, (first, longer) in scores.items():
+        question = TIERS["smoke"].question(name)
+        keeps = Answer(
+            "no_decay", question, dict(enumerate(first)), rate=0.01, at_edge=False, window=2,
+            longer=dict(enumerate(longer)),
+        )  # fmt: skip
+        judged = line(keeps, shipped_field(TIERS["smoke"], name), Bounds(0.0625, 1.0))
+        standing[name], told[name] = judged.differences["mamba2"].standing, in_words([judged])[0]
+    assert standing == {"update": "below", "recall": "level"}
+    assert told["update"].startswith("keeps the newest of 2 values of 4 keys with 0 of 2 seeds"), told["update"]
+    assert "nor with twice the training" in told["update"] and "; worse than mamba2" in told["update"]
