@@ -16,9 +16,8 @@ import torch
 
 import assay
 from assay.core.errors import UserError
-from assay.studies.modular import files, matrices
+from assay.studies.modular import compression, files, matrices
 from assay.studies.modular.files import SweepResults
-from assay.studies.modular.spec import compression
 
 P = 5
 

@@ -63,6 +63,9 @@ def compute_interaction_matrices(
     return {key: compute_interaction_matrix(model) for key, model in found}
 
 
+compute_interaction_matrices_from_state = compute_interaction_matrices
+
+
 def extract_remainder_matrix(
     int_mat_stack: Float[Array, "P inputs inputs"], remainder: int
 ) -> Float[Array, "inputs inputs"]:

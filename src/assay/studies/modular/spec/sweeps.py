@@ -1,7 +1,7 @@
-"""Compares models of different widths with the spec's functions, on sweeps of any widths and number of seeds.
+"""Trains and loads sweeps of any widths and number of seeds, under the spec's names.
 
+    save_sweep_results(run_sweep(P=64, dimensions=[8, 16, 32]), "sweep.pkl")
     models_state, val_acc, P = load_sweep_results("sweep.pkl")
-    tn_sim = load_or_compute_tn_similarity("sweep.pkl")          # also written to tn_similarity.npy beside it
 
 Models are keyed by width, or by (width, seed) where a sweep has several seeds; matrices have a row per model, in that
 order, and the sidecar of a matrix says which row is which.
@@ -19,33 +19,10 @@ import torch
 
 from assay.core.study import Context
 from assay.studies.modular.bilinear_bank import Recipe
-from assay.studies.modular.files import Key, State, SweepResults, collect, load, save_sweep_results
-from assay.studies.modular.matrices import (
-    load_or_compute_act_similarity,
-    load_or_compute_js_divergence,
-    load_or_compute_tn_similarity,
-)
+from assay.studies.modular.files import Key, State, SweepResults, collect, load
 from assay.studies.modular.records import WEIGHTS
-from assay.studies.modular.spec.frequency import (
-    compute_eigen_data,
-    compute_frequency_heatmap,
-    compute_interaction_matrices,
-)
 from assay.studies.modular.sweep import Sweep
 from assay.train.device import numerics_for
-
-__all__ = [
-    "SweepResults",
-    "compute_eigen_data",
-    "compute_frequency_heatmap",
-    "compute_interaction_matrices",
-    "load_or_compute_act_similarity",
-    "load_or_compute_js_divergence",
-    "load_or_compute_tn_similarity",
-    "load_sweep_results",
-    "run_sweep",
-    "save_sweep_results",
-]
 
 
 def run_sweep(
