@@ -9,6 +9,7 @@ import torch
 from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, student_t
+from assay.report.thinning import evenly
 from assay.studies.modular.bilinear import Model, constructive_model, init_model
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import jackknife, js_per_remainder, mean_over_pairs
@@ -134,6 +135,5 @@ def _perfect(records: Sequence[Record]) -> list[Weights] | None:
     found = [record for record in records if is_perfect(record)]
     if len(found) < 3:
         return None
-    count = min(MOST, len(found))
-    sweep = saved_sweep([found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)])
+    sweep = saved_sweep(evenly(found, MOST))
     return weights_of(sweep.models, sweep.P)

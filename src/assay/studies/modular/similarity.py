@@ -37,7 +37,6 @@ from assay.studies.modular.metrics.permutation import mantel
 from assay.studies.modular.metrics.tensor_similarity import Weights
 from assay.studies.modular.records import read_sweep
 
-SPEC = ("TN", "activation", "JS (bits)")
 NEIGHBOURS = 50
 """The largest k in the chart of neighbours."""
 NOTE = (
@@ -100,15 +99,13 @@ class Similarity(Reading):
 
     def _matrices(self, sweep: SweepResults) -> dict[str, Matrix]:
         """Load or compute the spec's three matrices over all models, cached beside a saved sweep."""
-        if not self.sweep.is_dir():
-            js = load_or_compute_js_divergence(self.sweep, n_evecs=self.n_evecs)
-            found = (
-                load_or_compute_tn_similarity(self.sweep),
-                load_or_compute_act_similarity(self.sweep),
-                js / (sweep.P * np.log(2)),
-            )
-            return dict(zip(SPEC, found, strict=True))
-        return spec_matrices(weights_of(sweep.models, sweep.P), self.n_evecs)
+        if self.sweep.is_dir():
+            return spec_matrices(weights_of(sweep.models, sweep.P), self.n_evecs)
+        return {
+            "TN": load_or_compute_tn_similarity(self.sweep),
+            "activation": load_or_compute_act_similarity(self.sweep),
+            "JS (bits)": load_or_compute_js_divergence(self.sweep, n_evecs=self.n_evecs) / (sweep.P * np.log(2)),
+        }
 
     def _rows(
         self, measure: Measure, sweep: SweepResults, some: SweepResults, whole: Mapping[str, Matrix]
