@@ -1,5 +1,6 @@
 """Three figures of a sweep: epochs until perfect, capacity of narrow models, and similarity of models."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -14,7 +15,6 @@ from assay.studies.modular.heatmaps import law_heatmap, width_heatmaps
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import bands, spec_matrices
 from assay.studies.modular.metrics.frequency_law import frequency_law
-from assay.studies.modular.metrics.survival import kaplan_meier
 from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
 from assay.studies.modular.records import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
@@ -48,11 +48,33 @@ def _curve(rows: Sequence[Row]) -> list[dict[str, Any]]:
     span = f"d {min(widths)}" if len(widths) == 1 else f"d {min(widths)}-{max(widths)}"
     arrived = [epoch for row in rows for epoch in row.values("epochs_to_perfect").values()]
     waiting = sum(len(row.seeds) for row in rows) - len(arrived)
-    steps = kaplan_meier(arrived, [float(allowed)] * waiting)
-    points = [{"epoch": s.time, "y": s.survival, "low": s.low, "high": s.high} for s in steps]
+    points = kaplan_meier(arrived, [float(allowed)] * waiting)
     if points[-1]["epoch"] != allowed:
         points.append(points[-1] | {"epoch": float(allowed)})
     return [{"series": span, **point} for point in points]
+
+
+def kaplan_meier(arrived: Sequence[float], censored: Sequence[float]) -> list[dict[str, Any]]:
+    """The share `y` that has not arrived from each `epoch` on, 0 and those of arrivals, where some runs never arrive
+    within the time allowed (Kaplan and Meier 1958); censored runs count as waiting until their last observation.
+
+        S(t) = prod over event times s <= t of (1 - events at s / still waiting at s)
+
+    The 95 % interval is Greenwood's on the scale of log(-log S), which stays between 0 and 1; where S is 1 or 0 it has
+    none."""
+    from scipy.stats import CensoredData, ecdf
+
+    curve = ecdf(CensoredData(uncensored=arrived, right=censored)).sf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy says where there is no interval
+        bounds = curve.confidence_interval(method="log-log")
+    columns = (curve.quantiles, curve.probabilities, bounds.low.probabilities, bounds.high.probabilities)
+    points: list[dict[str, Any]] = [{"epoch": 0.0, "y": 1.0, "low": None, "high": None}]
+    for epoch, y, low, high in zip(*(column.tolist() for column in columns), strict=True):
+        if epoch in arrived:
+            inner = 0 < y < 1
+            points.append({"epoch": epoch, "y": y, "low": low if inner else None, "high": high if inner else None})
+    return points
 
 
 def capacity(settings: Mapping[str, Sequence[Row]], out: Report, *, good: float) -> None:

@@ -151,7 +151,8 @@ def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:
         tried = _rest(S, off, a + step[:N], m + step[N], k + step[N + 1])
         gained = (rest**2).sum() - (tried**2).sum()
         if gained > 0:
-            a, m, k, rest, damping = a + step[:N], m + step[N], k + step[N + 1], tried, damping / 10
+            a, m, k, rest = a + step[:N], m + step[N], k + step[N + 1], tried
+            damping = max(damping / 10, 1e-12)  # below rounding the equations are singular: m can move into all a_i
         else:
             damping *= 10
         if damping > 1e9 or 0 <= gained <= 1e-8 * (rest**2).sum():
