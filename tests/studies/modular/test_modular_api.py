@@ -130,7 +130,7 @@ def test_a_sweep_is_trained_on_the_device_that_was_named(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(
-        "assay.studies.modular.spec.sweeps.numerics_for", lambda word: chosen.append(word) or Numerics()
+        "assay.studies.modular.spec.training.numerics_for", lambda word: chosen.append(word) or Numerics()
     )
     compression.run_sweep(P=7, dimensions=[2], device=torch.device("cuda:1"), **QUICK)
     compression.run_sweep(P=7, dimensions=[2], device="cuda:1", **QUICK)

@@ -30,14 +30,6 @@ class Bilinear(nn.Linear):
         left, right = super().forward(x).chunk(2, dim=-1)
         return left * right
 
-    @property
-    def w_l(self) -> Float[Tensor, "d_out d_in"]:
-        return self.weight.chunk(2)[0]
-
-    @property
-    def w_r(self) -> Float[Tensor, "d_out d_in"]:
-        return self.weight.chunk(2)[1]
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -70,11 +62,11 @@ class Model(nn.Module):
 
     @property
     def w_l(self) -> Float[Tensor, "d_hidden inputs"]:
-        return self.bi_linear.w_l
+        return self.bi_linear.weight.chunk(2)[0]
 
     @property
     def w_r(self) -> Float[Tensor, "d_hidden inputs"]:
-        return self.bi_linear.w_r
+        return self.bi_linear.weight.chunk(2)[1]
 
     @property
     def w_p(self) -> Float[Tensor, "P d_hidden"]:

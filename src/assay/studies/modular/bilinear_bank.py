@@ -208,18 +208,14 @@ class BilinearBank:
                 self.streaks[k] = self.streaks[k] + 1 if val_acc[k] == 1 else 0
             settled = [not self.recipe.anneal and self.streaks[k] >= self.recipe.settle for k in group.members]
             over = ~losses.isfinite() | (number == self.recipe.epochs)
-            finished += self._leave(group, torch.tensor(settled, device=over.device) | over)
+            leaving = torch.tensor(settled, device=over.device) | over
+            for place in leaving.nonzero()[:, 0].tolist():
+                finished.append(group.members[place])
+                group.write(place, self.models[group.members[place]])
+            if leaving.any():
+                group.keep(~leaving)
         self.groups = [group for group in self.groups if group.members]
         return Epoch(number, val_acc, loss, tuple(sorted(finished)))
-
-    def _leave(self, group: "_Group", leaving: Bool[Tensor, " models"]) -> list[int]:
-        gone = [place for place, leaves in enumerate(leaving.tolist()) if leaves]
-        for place in gone:
-            group.write(place, self.models[group.members[place]])
-        left = [group.members[place] for place in gone]
-        if gone:
-            group.keep(~leaving)
-        return left
 
 
 def fresh_models(P: int, widths: Sequence[int], seeds: Sequence[int]) -> list[Model]:

@@ -5,8 +5,8 @@ from assay.core.on_use import on_use
 _HOMES = {
     "files": ("SweepResults", "save_sweep_results"),
     "matrices": ("load_or_compute_act_similarity", "load_or_compute_js_divergence", "load_or_compute_tn_similarity"),
-    "spec.frequency": ("compute_eigen_data", "compute_frequency_heatmap", "compute_interaction_matrices"),
-    "spec.sweeps": ("load_sweep_results", "run_sweep"),
+    "spec.analysis": ("compute_eigen_data", "compute_frequency_heatmap", "compute_interaction_matrices"),
+    "spec.training": ("load_sweep_results", "run_sweep"),
 }
 
 __getattr__, __dir__ = on_use("assay.studies.modular", _HOMES)

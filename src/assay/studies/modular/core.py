@@ -12,22 +12,19 @@ _HOMES = {
     ),
     "metrics.spectra": ("JS_divergence",),
     "metrics.tensor_similarity": ("symmetric_inner", "symmetric_similarity"),
-    "spec.comparison": (
-        "compute_act_similarity_matrix", "compute_activation_similarity", "compute_all_logits",
-        "compute_average_js_divergence", "compute_js_divergence_matrix", "compute_tn_inner_product_matrix",
-        "compute_tn_similarity_matrix", "pairwise_cosine_similarity",
-    ),
-    "spec.frequency": (
-        "components_for_variance_threshold", "compute_all_frequency_heatmaps", "compute_effective_rank",
-        "compute_eigen_data", "compute_eigendecomposition", "compute_eigenvector_fft",
+    "spec.analysis": (
+        "components_for_variance_threshold", "compute_act_similarity_matrix", "compute_activation_similarity",
+        "compute_all_frequency_heatmaps", "compute_all_logits", "compute_average_js_divergence",
+        "compute_effective_rank", "compute_eigen_data", "compute_eigendecomposition", "compute_eigenvector_fft",
         "compute_frequency_distribution", "compute_frequency_heatmap", "compute_interaction_matrices",
         "compute_interaction_matrices_from_state", "compute_interaction_matrix", "compute_interaction_matrix_stack",
-        "cumulative_explained_variance", "entropy_effective_rank", "extract_remainder_matrix", "ratio_effective_rank",
+        "compute_js_divergence_matrix", "compute_tn_inner_product_matrix", "compute_tn_similarity_matrix",
+        "cumulative_explained_variance", "entropy_effective_rank", "extract_remainder_matrix",
+        "pairwise_cosine_similarity", "ratio_effective_rank",
     ),
-    "spec.sweeps": ("load_sweep_results",),
     "spec.training": (
         "compute_accuracy", "create_full_dataset", "create_labels", "create_train_val_split", "get_device",
-        "load_model_for_dim", "make_dataloaders", "train_model", "train_step",
+        "load_model_for_dim", "load_sweep_results", "make_dataloaders", "train_model", "train_step",
     ),
 }  # fmt: skip
 

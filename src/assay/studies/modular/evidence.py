@@ -108,7 +108,7 @@ def planted(P: int, loudness: Mapping[int, float]) -> Model:
     one, model = constructive_model(P), init_model(P, 4 * len(loudness))
     turned = [f * torch.arange(P) % P for f in loudness]
     with torch.no_grad():
-        sides = [side.unflatten(1, (2, P)) for side in (one.bi_linear.w_l, one.bi_linear.w_r)]
+        sides = [side.unflatten(1, (2, P)) for side in (one.w_l, one.w_r)]
         inputs = [torch.cat([side[..., turn].flatten(1) for turn in turned]) for side in sides]
         model.bi_linear.weight.copy_(torch.cat(inputs))
         readouts = [loud * one.projection.weight[turn] for loud, turn in zip(loudness.values(), turned, strict=True)]

@@ -1,20 +1,22 @@
-"""Three figures of a sweep: epochs until perfect, capacity of narrow models, and similarity of models."""
+"""Three figures of a sweep: epochs until perfect, capacity of narrow models, and similarity of models; and the heatmaps
+of the last, which `similarity` and `frequencies` draw too."""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from assay.core.study import Report
 from assay.metrics.intervals import share
-from assay.report.charts import interval_lines
+from assay.report.charts import heatmap, interval_lines
 from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
-from assay.studies.modular.files import width_of
-from assay.studies.modular.heatmaps import law_heatmap, width_heatmaps
+from assay.studies.modular.files import Key, width_of
 from assay.studies.modular.matrices import weights_of
-from assay.studies.modular.measures import bands, spec_matrices
-from assay.studies.modular.metrics.frequency_law import frequency_law
+from assay.studies.modular.measures import Matrix, bands, by_width, spec_matrices
+from assay.studies.modular.metrics.frequency_law import Kind, Law, frequency_law
 from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
 from assay.studies.modular.records import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
@@ -24,6 +26,7 @@ LINES = 6
 MAPPED = 64
 """Most models in a sweep's heatmaps; a larger sweep shows its first seed only."""
 CONSTRUCTED = 4
+GLOSS = {"TN": "TN (tensor network: the weights as one symmetric tensor)"}
 
 
 def survival(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
@@ -163,3 +166,45 @@ def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     models = weights_of(sweep.models, sweep.P)
     width_heatmaps(spec_matrices(models), list(sweep.models), out, suffix=suffix)
     law_heatmap(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
+
+
+def width_heatmaps(
+    matrices: Mapping[str, Matrix], keys: Sequence[Key], out: Report, *, order: str = "width", suffix: str = ""
+) -> None:
+    """Draw a heatmap per matrix: the mean over the pairs of models of two widths."""
+    for name, matrix in matrices.items():
+        cells = list(by_width(matrix, keys))
+        widths = sorted({cell["d"] for cell in cells})
+        shown = widths if order == "width" else _clustered(cells, widths, divergence=name.startswith("JS"))
+        chart = heatmap(
+            cells, x="d", y="d'", value="value", x_title="hidden width", y_title="hidden width", title=name,
+            x_order=shown, y_order=shown,
+        )  # fmt: skip
+        what = "divergence" if name.startswith("JS") else "similarity"
+        out.chart(
+            f"{name.partition(' ')[0].lower()}_by_width{suffix}",
+            chart,
+            caption=f"{GLOSS.get(name, name)} {what}: the mean over pairs of models of two widths, never of a model "
+            "with itself where a width has several.",
+        )
+
+
+def law_heatmap(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
+    """Draw p(f | r) of one model."""
+    cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
+    name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
+    chart = heatmap(
+        cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=f"p(f | r), {name}"
+    )
+    caption = f"The law of frequencies ({kind}) of the model of width {width_of(key)}, a row per remainder."
+    out.chart(f"frequencies_d{width_of(key)}{suffix}", chart, caption=caption)
+
+
+def _clustered(cells: Sequence[Mapping[str, Any]], widths: Sequence[int], *, divergence: bool) -> list[int]:
+    """Order widths as the leaves of an average-linkage tree."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    values = np.array([cell["value"] for cell in cells]).reshape(len(widths), len(widths))
+    apart = values if divergence else values.max() - values
+    condensed = ((apart + apart.T) / 2)[np.triu_indices(len(widths), k=1)]
+    return [widths[leaf] for leaf in leaves_list(linkage(np.maximum(condensed, 0), method="average"))]

@@ -18,8 +18,8 @@ from assay.nn.random import stream
 from assay.report.charts import interval_lines
 from assay.studies import studies
 from assay.studies.modular.bilinear_bank import fresh_models
+from assay.studies.modular.figures import width_heatmaps
 from assay.studies.modular.files import SweepResults, width_of
-from assay.studies.modular.heatmaps import width_heatmaps
 from assay.studies.modular.matrices import (
     load_or_compute_act_similarity,
     load_or_compute_js_divergence,
