@@ -225,7 +225,7 @@ def test_another_way_of_computing_is_another_matrix(tmp_path: Path, monkeypatch:
     made = counted(monkeypatch)
     files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     for version in (1, 1, 2):
-        monkeypatch.setattr("assay.studies.modular.cache.VERSION", version)
+        monkeypatch.setattr("assay.studies.modular.matrices.VERSION", version)
         compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
     assert len(made) == 2
 

@@ -19,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.core.convert import added, stated
 from assay.core.errors import UserError
 from assay.nn.random import initialised_from, stream
 from assay.studies.modular.bilinear import Model, init_model
@@ -49,10 +50,10 @@ class Recipe:
     test_share: float = 0.0
     """Share of the P^2 pairs to test on, taken from those that would validate. Nothing is chosen by them: training
     stops where validation is perfect, and so favours the validation pairs."""
-    settle: int = 1
+    settle: int = added(1)
     """Epochs in a row with every validation pair right before a model stops. With 1, the spec's, a model stops at its
     first lucky epoch, and its test pairs say when that was; with more they say what the width can do."""
-    anneal: float = 0.0
+    anneal: float = added(0.0)
     """Share of the epochs, the last ones, in which the rate falls to 0 in a straight line. At a constant rate a narrow
     model's answers differ from epoch to epoch; where the rate falls they settle, and no model stops early."""
 
@@ -75,9 +76,8 @@ class Recipe:
     def recipe(self) -> dict[str, Any]:
         """The training options that all widths and seeds share; `settle` and `anneal` are left out where they are the
         spec's, as they were before there were any."""
-        given = {f.name: getattr(self, f.name) for f in fields(Recipe)}
-        added = {f.name: f.default for f in fields(Recipe) if f.name in ("settle", "anneal")}
-        return {key: value for key, value in given.items() if key not in added or value != added[key]}
+        shared = {f.name for f in fields(Recipe)}
+        return {key: value for key, value in stated(self) if key in shared}
 
     def rates(self, epoch: int, steps: int) -> list[float]:
         """The rate at each step of an epoch; epochs are counted from 1."""

@@ -1,19 +1,19 @@
 """Measures from the weights of a sweep what the spec's key findings say of them (claims.py)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, student_t
+from assay.metrics.ranks import spearman
 from assay.report.thinning import evenly
-from assay.studies.modular.bilinear import Model, constructive_model, init_model
+from assay.studies.modular.bilinear import constructive_model
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import jackknife, js_per_remainder, mean_over_pairs
-from assay.studies.modular.metrics.distances import correlation, get_upper_triangular
+from assay.studies.modular.metrics.distances import get_upper_triangular
 from assay.studies.modular.metrics.frequency_law import Kind, dominant_frequencies, frequency_use
 from assay.studies.modular.metrics.permutation import Step, largest_step
 from assay.studies.modular.metrics.spectra import shares_of
@@ -83,7 +83,8 @@ def divergence_follows_overlap(records: Sequence[Record]) -> Interval | None:
     # Stretches of one circle of frequencies: near ones share nearly all, far ones few or none.
     starts = [place * len(pool) // SETS for place in range(SETS)]
     sets = [{pool[(start + i) % len(pool)]: rng.uniform(*LOUDNESS) for i in range(size)} for start in starts]
-    matrix = js_per_remainder("eigen")([planted(P, chosen) for chosen in sets])
+    # Equally loud frequencies would have equal eigenvalues, and any solver its own vectors for them.
+    matrix = js_per_remainder("eigen")([constructive_model(P, chosen) for chosen in sets])
     return _ranked(matrix, np.array([[size - len(one.keys() & other.keys()) for other in sets] for one in sets]))
 
 
@@ -102,29 +103,13 @@ def _use(model: Factors) -> np.ndarray:
     return found
 
 
-def planted(P: int, loudness: Mapping[int, float]) -> Model:
-    """A model that adds with these frequencies, each as loud as told: the four units of `constructive_model`, turned to
-    every frequency. Equally loud ones would have equal eigenvalues, and any solver its own vectors for them."""
-    one, model = constructive_model(P), init_model(P, 4 * len(loudness))
-    turned = [f * torch.arange(P) % P for f in loudness]
-    with torch.no_grad():
-        sides = [side.unflatten(1, (2, P)) for side in (one.w_l, one.w_r)]
-        inputs = [torch.cat([side[..., turn].flatten(1) for turn in turned]) for side in sides]
-        model.bi_linear.weight.copy_(torch.cat(inputs))
-        readouts = [loud * one.projection.weight[turn] for loud, turn in zip(loudness.values(), turned, strict=True)]
-        model.projection.weight.copy_(torch.cat(readouts, dim=1))
-    return model
-
-
 def _ranked(matrix: np.ndarray, apart: np.ndarray) -> Interval:
     """The rank correlation of two matrices over pairs, with its interval of leaving out a model at a time."""
-
-    from scipy.stats import rankdata  # here, since importing it takes a second that most claims need not wait
 
     def agreement(kept: np.ndarray) -> float:
         # Values that differ by rounding alone are one rank.
         one, other = (get_upper_triangular(of[np.ix_(kept, kept)]).round(6) for of in (matrix, apart))
-        return correlation(rankdata(one), rankdata(other))
+        return float(spearman(one, other))
 
     every = np.arange(len(matrix))
     return jackknife(agreement(every), [agreement(np.delete(every, i)) for i in every], n=len(every))

@@ -40,7 +40,7 @@ Probe = Callable[[Subject], dict[str, Any]]
 
 
 class HybridGenerator:
-    """Draws the synthetic world of the study: three contexts that hide global factors, and a lookup. Each sample is from
+    """Draws the synthetic world of the study: three contexts that hide global factors, and a lookup. A sample is from
     a named stream of the seed, so no encoder's data depend on what ran before. Subclass it to tweak a law, and give the
     subclass to `ExpressivityTester(cfg, generator=...)`."""
 
