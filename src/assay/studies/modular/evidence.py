@@ -1,6 +1,6 @@
 """Measures from the weights of a sweep what the spec's key findings say of them (claims.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from assay.studies.modular.metrics.frequency_law import Kind, dominant_frequenci
 from assay.studies.modular.metrics.permutation import Step, largest_step
 from assay.studies.modular.metrics.spectra import shares_of
 from assay.studies.modular.metrics.tensor_similarity import (
-    Factors,
     Weights,
     activation_similarity_matrix,
     symmetric_similarity_matrix,
@@ -55,21 +54,18 @@ def _step(records: Sequence[Record], permutations: int) -> Step:
 
 def alike_answers(records: Sequence[Record]) -> Interval | None:
     """The mean cosine of the logits over pairs of perfect models, with the interval of leaving out one at a time."""
-    models = _perfect(records)
-    if models is None:
-        return None
-    return replace(mean_over_pairs(activation_similarity_matrix(models)), n=seeds_of(records))
+    return _of_perfect(records, lambda models: mean_over_pairs(activation_similarity_matrix(models)))
 
 
 def divergence_follows_use(records: Sequence[Record], *, kind: Kind = "eigen") -> Interval | None:
     """The rank correlation, over pairs of perfect models, of the divergence with how differently they use frequencies:
     half the difference of the shares of the right answer's logit that each frequency gives."""
-    models = _perfect(records)
-    if models is None:
-        return None
-    shares = np.stack([_use(model) for model in models])
-    apart = np.abs(shares[:, None] - shares).sum(axis=-1) / 2
-    return replace(_ranked(js_per_remainder(kind)(models), apart), n=seeds_of(records))
+
+    def agreement(models: Sequence[Weights]) -> Interval:
+        shares = _use(models)
+        return _ranked(js_per_remainder(kind)(models), np.abs(shares[:, None] - shares).sum(axis=-1) / 2)
+
+    return _of_perfect(records, agreement)
 
 
 def divergence_follows_overlap(records: Sequence[Record]) -> Interval | None:
@@ -90,17 +86,12 @@ def divergence_follows_overlap(records: Sequence[Record]) -> Interval | None:
 
 def frequencies_used(records: Sequence[Record]) -> Interval | None:
     """How many frequencies give 90 % of the right answer's logit, on average over perfect models."""
-    models = _perfect(records)
-    if models is None:
-        return None
-    counts = dominant_frequencies(np.stack([_use(model) for model in models]))
-    return replace(student_t(counts.astype(float).tolist()), n=seeds_of(records))
+    return _of_perfect(records, lambda models: student_t(dominant_frequencies(_use(models)).astype(float).tolist()))
 
 
-def _use(model: Factors) -> np.ndarray:
-    """The shares of the right answer's logit that frequencies give; one that takes some away gives none."""
-    found: np.ndarray = shares_of(np.maximum(frequency_use(model), 0))
-    return found
+def _use(models: Sequence[Weights]) -> np.ndarray:
+    """The shares of the right answer's logit that frequencies give, by model; one that takes some away gives none."""
+    return np.stack([shares_of(np.maximum(frequency_use(model), 0)) for model in models])
 
 
 def _ranked(matrix: np.ndarray, apart: np.ndarray) -> Interval:
@@ -115,10 +106,10 @@ def _ranked(matrix: np.ndarray, apart: np.ndarray) -> Interval:
     return jackknife(agreement(every), [agreement(np.delete(every, i)) for i in every], n=len(every))
 
 
-def _perfect(records: Sequence[Record]) -> list[Weights] | None:
-    """Some of the perfect models, evenly chosen over widths and seeds; None where there are fewer than three."""
+def _of_perfect(records: Sequence[Record], measure: Callable[[Sequence[Weights]], Interval]) -> Interval | None:
+    """Measure some of the perfect models, evenly chosen over widths and seeds; None for fewer than three."""
     found = [record for record in records if is_perfect(record)]
     if len(found) < 3:
         return None
     sweep = saved_sweep(evenly(found, MOST))
-    return weights_of(sweep.models, sweep.P)
+    return replace(measure(weights_of(sweep.models, sweep.P)), n=seeds_of(records))

@@ -10,8 +10,7 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, get_args
@@ -39,20 +38,14 @@ LARGEST = 1 << 30
 
 
 def load_or_compute_tn_similarity(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
+    sweep_path: str | Path, cache_path: str | Path | None = None, device: Device = None, force_recompute: bool = False
 ) -> np.ndarray:
     """The cosine of all pairs of models as symmetric tensors, in [-1, 1]; cached in tn_similarity.npy."""
     return _matrix("tn_similarity", symmetric_similarity_matrix, sweep_path, cache_path, device, force_recompute)
 
 
 def load_or_compute_act_similarity(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
+    sweep_path: str | Path, cache_path: str | Path | None = None, device: Device = None, force_recompute: bool = False
 ) -> np.ndarray:
     """The mean cosine of all pairs' logits over all inputs, in [-1, 1]; cached in act_similarity.npy."""
     return _matrix("act_similarity", activation_similarity_matrix, sweep_path, cache_path, device, force_recompute)
@@ -70,9 +63,8 @@ def load_or_compute_js_divergence(
     js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
     if kind not in get_args(Kind):
         raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
-    options: dict[str, Any] = {"n_evecs": n_evecs, "kind": kind}
-    compute = partial(law_divergences, **options)
-    return _matrix("js_divergence", compute, sweep_path, cache_path, device, force_recompute, options)
+    given = (sweep_path, cache_path, device, force_recompute)
+    return _matrix("js_divergence", law_divergences, *given, n_evecs=n_evecs, kind=kind)
 
 
 def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:
@@ -91,20 +83,20 @@ def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None)
 
 def _matrix(
     name: str,
-    compute: Callable[[Sequence[Weights]], np.ndarray],
+    compute: Callable[..., np.ndarray],
     sweep_path: str | Path,
     cache_path: str | Path | None,
     device: Device,
     force: bool,
-    options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> np.ndarray:
     """Load a matrix over the models of a sweep from its cache, or compute and cache it."""
     sweep = load(sweep_path)
     path = Path(sweep_path).parent / f"{name}.npy" if cache_path is None else Path(cache_path)
     return cached(
         path.with_suffix(".npy"),
-        lambda: compute(weights_of(sweep.models, sweep.P, device)),
-        source={"name": name, "weights": sweep.sha256, "options": dict(options or {})},
+        lambda: compute(weights_of(sweep.models, sweep.P, device), **options),
+        source={"name": name, "weights": sweep.sha256, "options": options},
         about={"sweep": str(sweep_path), "rows": sweep.labels},
         force=force,
     )
@@ -130,20 +122,16 @@ def cached(
     sidecar = {"hash": key, "sha256": own, "source": dict(source), **about}
     try:
         write_file(path, buffer.getvalue())
-        write_file(_sidecar(path), (json.dumps(sidecar, indent=1) + "\n").encode())
+        write_file(Path(f"{path}.json"), (json.dumps(sidecar, indent=1) + "\n").encode())
     except OSError as error:  # the result is returned even where it cannot be cached
         warnings.warn(f"cannot keep {path}: {error.strerror}. The matrix is computed again next time", stacklevel=2)
     return array
 
 
-def _sidecar(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
-
-
 def _stored(path: Path, key: str) -> np.ndarray | None:
     """Load the cached array, or None if it is damaged or its hash differs."""
     try:
-        sidecar = json.loads(read_file(_sidecar(path), limit=64 * TEXT))
+        sidecar = json.loads(read_file(Path(f"{path}.json"), limit=64 * TEXT))
         if sidecar["hash"] != key:
             return None
         data = read_file(path, limit=LARGEST)

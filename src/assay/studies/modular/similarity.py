@@ -164,8 +164,7 @@ def agreement(distances: Mapping[str, Matrix], out: Report, *, permutations: int
                 f"overlap at k={k}": found["knn_overlap"][k - 1],
                 "by chance": found["knn_overlap_chance"][k - 1],
                 "beyond chance": found["knn_overlap_adjusted"][k - 1],
-                "trustworthiness": found["trustworthiness"][k - 1],
-                "continuity": found["continuity"][k - 1],
+                **{key: found[key][k - 1] for key in ("trustworthiness", "continuity")},
             }
         )
         lines += [
