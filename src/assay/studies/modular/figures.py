@@ -7,17 +7,23 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
 
 from assay.core.study import Report
 from assay.metrics.intervals import share
 from assay.report.charts import heatmap, interval_lines
 from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
+from assay.studies.modular.bilinear import addition_table
 from assay.studies.modular.files import Key, width_of
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import Matrix, bands, by_width, spec_matrices
 from assay.studies.modular.metrics.frequency_law import Kind, Law, frequency_law
-from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
+from assay.studies.modular.metrics.spectra import eigendecomposition
+from assay.studies.modular.metrics.tensor_similarity import Factors, hidden, weights
 from assay.studies.modular.records import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
 
@@ -151,6 +157,42 @@ def _truncated(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
                 # Beyond the form's own size nothing is cut.
                 found.setdefault(kind, {}).setdefault(width, []).append(float(curve[min(width, len(curve)) - 1]))
     return found
+
+
+@torch.no_grad()
+def truncated_to_units(model: Factors) -> Float[Tensor, " widths"]:
+    """The share of all P^2 pairs answered with 1, 2, ... d_hidden units left: those that move the logits most, with the
+    readout that best gives back the wide model's logits."""
+    plain, units = weights(model), hidden(model)
+    strength = units.norm(dim=0) * plain.w_p.norm(dim=0)
+    units = units[:, strength.argsort(descending=True)]
+    logits = hidden(model) @ plain.w_p.T
+    # Orthogonal directions of the first 1, 2, ... units: each adds its own part of the logits to the best fit.
+    basis = torch.linalg.qr(units).Q
+    target, kept = addition_table(plain.P)[2], torch.zeros_like(logits)
+    found = []
+    for direction in basis.unbind(dim=1):
+        kept += torch.outer(direction, direction @ logits)
+        found.append((kept.argmax(dim=1) == target).double().mean())
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def truncated_to_eigenvalues(model: Factors) -> Float[Tensor, " widths"]:
+    """The share of all P^2 pairs answered with the 2, 4, ... largest eigenvalues of each form left, the rank that 1, 2,
+    ... units allow. These forms need not share units, so that this is more than a model of that width can hold: a
+    bound, not a model."""
+    values, vectors = eigendecomposition(model)
+    P = len(values)
+    target, kept = addition_table(P)[2], values.new_zeros(P, P, P)
+    found = []
+    for k in range(values.shape[1]):
+        first, second = vectors[:, :P, k], vectors[:, P:, k]
+        kept += values[:, k, None, None] * (first[:, :, None] + second[:, None, :]).square_()
+        if k % 2:
+            logits = rearrange(kept, "r a b -> (a b) r")
+            found.append((logits.argmax(dim=1) == target).double().mean())
+    return torch.stack(found)
 
 
 def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
