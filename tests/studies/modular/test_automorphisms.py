@@ -44,7 +44,7 @@ def trained() -> Model:
     bank = BilinearBank(fresh_models(31, [8], [0]), [0], Recipe(epochs=100, batch=32, lr=1e-2, weight_decay=0.5))
     *_, last = bank.run()
     assert last.val_acc[0] > 0.9
-    return bank.model(0)
+    return bank.models[0]
 
 
 @pytest.mark.parametrize("P", [4, 5])

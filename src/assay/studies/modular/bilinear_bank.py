@@ -129,7 +129,7 @@ class Epoch:
 
 
 class BilinearBank:
-    """`run` trains; `model(k)` is the k-th model as it now is."""
+    """`run` trains; `models[k]` is the k-th model, trained once it has left the bank."""
 
     def __init__(
         self, models: Sequence[Model], seeds: Sequence[int], recipe: Recipe, device: str | torch.device = "cpu"
@@ -187,9 +187,6 @@ class BilinearBank:
                 tensors, row = rows[places[k]]
                 for mine, saved in zip(group.tensors, tensors, strict=True):
                     fill(mine[place], saved[row])
-
-    def model(self, k: int) -> Model:
-        return self.models[k]
 
     @torch.no_grad()
     def _epoch(self, number: int) -> Epoch:

@@ -183,7 +183,7 @@ def train_together(
             home = min(bank.going, key=lambda k: runs[k].options["d_hidden"])
             keeper.keep(runs[home], lambda: checkpoint(bank, courses))
         for k in epoch.finished:
-            yield outcome(courses[k], bank.model(k), bank.splits[runs[k].seed], together=len(runs))
+            yield outcome(courses[k], bank.models[k], bank.splits[runs[k].seed], together=len(runs))
 
 
 def checkpoint(bank: BilinearBank, courses: Sequence[Course]) -> Checkpoint:
