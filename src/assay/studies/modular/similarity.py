@@ -27,11 +27,7 @@ from assay.studies.modular.matrices import (
     weights_of,
 )
 from assay.studies.modular.measures import Matrix, Measure, groups, mean_over, measures, spec_matrices, summary, thinned
-from assay.studies.modular.metrics.distances import (
-    compare_metrics,
-    cosine_similarity_to_metric,
-    divergence_to_metric,
-)
+from assay.studies.modular.metrics.distances import compare_metrics, cosine_similarity_to_metric, divergence_to_metric
 from assay.studies.modular.metrics.frequency_law import phase_scrambled
 from assay.studies.modular.metrics.permutation import mantel
 from assay.studies.modular.metrics.tensor_similarity import Weights

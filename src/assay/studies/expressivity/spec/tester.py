@@ -117,10 +117,7 @@ class ExpressivityTester:
     def size(self, enc: Subject) -> dict[str, Any]:
         if isinstance(enc, Reference):
             return {}
-        return {
-            "enc_params": parameters(enc),
-            "flops_per_token": flops_per_token(enc, self.cfg.L, self.cfg.D_in),
-        }
+        return {"enc_params": parameters(enc), "flops_per_token": flops_per_token(enc, self.cfg.L, self.cfg.D_in)}
 
     def compression(self, enc: Subject) -> dict[str, Any]:
         """Held-out ridge R2 of the global factors, from random shares of the code and from its top components."""
