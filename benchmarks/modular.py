@@ -17,12 +17,12 @@ from measuring import main, verdict
 from torch import Tensor, nn
 
 from assay.core.run import Numerics
+from assay.studies.modular import core
 from assay.studies.modular.bilinear import Model, addition_table, one_hot
 from assay.studies.modular.bilinear_bank import BilinearBank, Recipe, fresh_models
 from assay.studies.modular.metrics.frequency_law import frequency_law
 from assay.studies.modular.metrics.spectra import js_divergence_matrix
 from assay.studies.modular.metrics.tensor_similarity import activation_similarity_matrix, symmetric_similarity_matrix
-from assay.studies.modular.spec import core
 from assay.train.device import activate
 
 P = 64
@@ -239,7 +239,7 @@ def js() -> bool:
 
 def sweep() -> bool:
     """Measure the wall time of a sweep on a GPU with all metrics: 64 widths, 5 seeds, 500 epochs at P = 64."""
-    from assay.studies.modular.spec.compression import run_sweep
+    from assay.studies.modular import run_sweep
 
     start = time.perf_counter()
     found = run_sweep(P=P, dimensions=WIDTHS, seeds=range(5), device="cuda")

@@ -96,10 +96,7 @@ class Activations(ModelOutputs):
         cuts = [len(tokens) - 2 * tenth, tenth, tenth]
         split = list(zip(rows.split([n * per for n in cuts]), kinds.split(cuts), strict=True))
         own = Preparation.of(split[0][0], self.longest)
-        usual = [own.usual(x) for x, _ in split]
-        train, validation, test = (
-            Part(own.prepare(x[here]), y.flatten()[here]) for (x, y), here in zip(split, usual, strict=True)
-        )
+        train, validation, test = (Part(own.prepare(x[usual := own.usual(x)]), y.flatten()[usual]) for x, y in split)
         batches = tokens[-tenth:][:SPLICED].split(self.batch)
         splice = Splice(shared_model(self.model).to(device), self.hook, batches, own)
         return Vectors(train, validation, test, splice=splice.loss_recovered, preparation=own)

@@ -112,11 +112,13 @@ class VectorData(Plugin):
 
 
 class Planted(VectorData):
-    """Rows made of few known atoms, drawn from streams of the seed `draw`; its options have d_in, atoms, rows too."""
+    """Rows made of few known atoms and noise, drawn from streams of the seed `draw`; its options have d_in, atoms, rows
+    and the deviation of the noise too."""
 
     d_in: int
     atoms: int
     rows: int
+    noise: float
     draw: int
 
     def shape(self) -> tuple[int, int]:
@@ -129,20 +131,25 @@ class Planted(VectorData):
     def load(self) -> Vectors:
         rng = stream(self.draw, self.name, "atoms")
         atoms = torch.nn.functional.normalize(torch.randn(self.atoms, self.d_in, generator=rng), dim=1)
+        sizes = {"train": self.rows, "validation": self.rows // 4, "test": self.rows // 4}
         train, validation, test = (
-            self.part(atoms, rows, stream(self.draw, self.name, name))
-            for name, rows in (("train", self.rows), ("validation", self.rows // 4), ("test", self.rows // 4))
+            self._part(atoms, rows, stream(self.draw, self.name, name)) for name, rows in sizes.items()
         )
         return Vectors(train, validation, test, dictionary=atoms, parents=self.parents)
+
+    def _part(self, atoms: Float[Tensor, "atoms d_in"], rows: int, rng: torch.Generator) -> Part:
+        fired = self.fired(rows, rng)
+        x = fired @ atoms + self.noise * torch.randn(rows, self.d_in, generator=rng)
+        return Part(x, fired=fired)
 
     @property
     def parents(self) -> tuple[int, ...] | None:
         """As in `Vectors`."""
         raise NotImplementedError(f"{type(self).__name__}.parents")
 
-    def part(self, atoms: Float[Tensor, "atoms d_in"], rows: int, rng: torch.Generator) -> Part:
-        """Draw so many rows."""
-        raise NotImplementedError(f"{type(self).__name__}.part")
+    def fired(self, rows: int, rng: torch.Generator) -> Float[Tensor, "rows atoms"]:
+        """Draw which atoms so many rows have, and how much of each."""
+        raise NotImplementedError(f"{type(self).__name__}.fired")
 
 
 @dataclass(frozen=True, kw_only=True)

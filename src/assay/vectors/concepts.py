@@ -22,7 +22,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.vectors import vectors
-from assay.vectors.base import Part, Planted
+from assay.vectors.base import Planted
 
 CONCEPT, CHILD, FREE = 0.2, 0.25, 0.05
 """Probabilities that a row has a concept, a child of a concept it has, and a free atom."""
@@ -64,10 +64,8 @@ class Concepts(Planted):
         of_children = [concept for concept in range(self.concepts) for _ in range(self.children)]
         return (*range(self.concepts), *of_children, *range(self.atoms - self.free, self.atoms))
 
-    def part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
+    def fired(self, rows: int, rng: torch.Generator) -> Tensor:
         chances = [CONCEPT] * self.concepts + [CHILD] * (self.concepts * self.children) + [FREE] * self.free
         draws = torch.rand(rows, self.atoms, generator=rng) < torch.tensor(chances)
         size = 1 - SPREAD + 2 * SPREAD * torch.rand(rows, self.atoms, generator=rng)
-        fired = (draws & draws[:, list(self.parents)]) * size
-        x = fired @ atoms + self.noise * torch.randn(rows, self.d_in, generator=rng)
-        return Part(x, fired=fired)
+        return (draws & draws[:, list(self.parents)]) * size

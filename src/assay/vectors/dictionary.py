@@ -16,7 +16,7 @@ from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.vectors import vectors
-from assay.vectors.base import Part, Planted
+from assay.vectors.base import Planted
 
 CHILDREN = 2
 
@@ -50,21 +50,17 @@ class Dictionary(Planted):
     def parents(self) -> tuple[int, ...] | None:
         return tuple(self._parents().tolist()) if self.hierarchy else None
 
-    def part(self, atoms: Tensor, rows: int, rng: torch.Generator) -> Part:
-        fired = self._fired(rows, rng) * (0.5 + torch.rand(rows, self.atoms, generator=rng))
-        x = fired @ atoms + self.noise * torch.randn(rows, self.d_in, generator=rng)
-        return Part(x, fired=fired)
-
-    def _fired(self, rows: int, rng: torch.Generator) -> Tensor:
+    def fired(self, rows: int, rng: torch.Generator) -> Tensor:
         draws = torch.rand(rows, self.atoms, generator=rng)
+        size = 0.5 + torch.rand(rows, self.atoms, generator=rng)
         if not self.hierarchy:
-            return (draws < self.active / self.atoms).float()
+            return (draws < self.active / self.atoms) * size
         parents = self._parents()
         is_parent = parents == torch.arange(self.atoms)
         # A parent with 2 children, each firing with probability 1/2, fires 2 atoms on average.
         share = self.active / (is_parent.sum() * (1 + CHILDREN / 2))
         fires = torch.where(is_parent, draws < share, draws < 0.5)
-        return (fires & fires[:, parents]).float()
+        return (fires & fires[:, parents]) * size
 
     def _parents(self) -> Tensor:
         """Return the parent of each atom of a hierarchy; a parent is its own."""

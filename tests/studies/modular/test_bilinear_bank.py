@@ -66,7 +66,7 @@ def test_a_bank_is_the_plain_loop_model_by_model(anneal: float) -> None:
     bank, history = trained([model.double() for model in models()], SEEDS, replace(RECIPE, anneal=anneal))
     for k, (model, seed) in enumerate(zip(models(), SEEDS, strict=True)):
         val_acc, losses = alone(model.double(), seed, anneal)
-        for mine, plain in zip(bank.model(k).parameters(), model.parameters(), strict=True):
+        for mine, plain in zip(bank.models[k].parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(mine, plain, rtol=0, atol=1e-9)
         assert [epoch.val_acc[k] for epoch in history] == val_acc
         assert [epoch.loss[k] for epoch in history] == pytest.approx(losses, abs=1e-9)
@@ -76,7 +76,7 @@ def test_a_bank_is_the_plain_loop_model_by_model(anneal: float) -> None:
 def test_any_subset_of_models_gives_the_same_bits(which: list[int]) -> None:
     (whole, _), (some, _) = trained(models(), SEEDS), trained(models(which), [SEEDS[k] for k in which])
     for place, k in enumerate(which):
-        for mine, other in zip(some.model(place).parameters(), whole.model(k).parameters(), strict=True):
+        for mine, other in zip(some.models[place].parameters(), whole.models[k].parameters(), strict=True):
             assert torch.equal(mine, other)
 
 
@@ -110,7 +110,7 @@ def test_a_model_stops_at_its_first_perfect_epoch_and_keeps_those_weights() -> N
     _, (only,) = trained([constructive_model(P)], [0], gentle)
     assert only.number == 1, "a bank without models is done"
     companion, _ = trained(models([4]), [1], gentle)
-    assert torch.equal(bank.model(2).w_p, companion.model(0).w_p), "who leaves takes nothing along"
+    assert torch.equal(bank.models[2].w_p, companion.models[0].w_p), "who leaves takes nothing along"
 
 
 def test_a_model_that_diverges_takes_no_other_with_it() -> None:
@@ -121,7 +121,7 @@ def test_a_model_that_diverges_takes_no_other_with_it() -> None:
     first = history[0]
     assert first.finished == (1,) and not torch.tensor(first.loss[1]).isfinite()
     for k in (0, 2, 3, 4, 5):
-        assert torch.equal(mixed.model(k).bi_linear.weight, calm.model(k).bi_linear.weight)
+        assert torch.equal(mixed.models[k].bi_linear.weight, calm.models[k].bi_linear.weight)
 
 
 def test_a_split_is_75_to_25_and_the_same_for_every_width() -> None:
@@ -155,7 +155,7 @@ def test_a_bank_learns_addition_and_stops() -> None:
     bank, history = trained(fresh_models(31, [32], [0]), [0], quick)
     assert history[0].val_acc[0] < 0.5 and history[-1].val_acc[0] == 1 and len(history) < 60
     a, b, target = addition_table(31)
-    assert (bank.model(0)(one_hot(a, b, 31)).argmax(dim=1) == target).double().mean() > 0.99
+    assert (bank.models[0](one_hot(a, b, 31)).argmax(dim=1) == target).double().mean() > 0.99
 
 
 def test_too_few_pairs_are_refused_in_words() -> None:
@@ -206,5 +206,5 @@ def test_a_falling_rate_is_resumed_to_the_same_bits() -> None:
     second = BilinearBank(fresh_models(P, [17], [0]), [0], recipe)
     second.restore(first.state(), [1])
     assert [epoch.number for epoch in second.run()] == [5, 6]
-    for mine, other in zip(second.model(0).parameters(), whole.model(1).parameters(), strict=True):
+    for mine, other in zip(second.models[0].parameters(), whole.models[1].parameters(), strict=True):
         assert torch.equal(mine, other)

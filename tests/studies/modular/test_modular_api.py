@@ -13,8 +13,8 @@ from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.core.store import Store
 from assay.studies import modular
+from assay.studies.modular import compression, core
 from assay.studies.modular.metrics.spectra import interaction_eigenvalues
-from assay.studies.modular.spec import compression, core
 
 QUICK = {"epochs": 3, "batch": 9}
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -129,7 +129,9 @@ def test_a_sweep_is_trained_on_the_device_that_was_named(monkeypatch: pytest.Mon
         return nullcontext()
 
     monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setattr(compression, "numerics_for", lambda word: chosen.append(word) or Numerics())
+    monkeypatch.setattr(
+        "assay.studies.modular.spec.training.numerics_for", lambda word: chosen.append(word) or Numerics()
+    )
     compression.run_sweep(P=7, dimensions=[2], device=torch.device("cuda:1"), **QUICK)
     compression.run_sweep(P=7, dimensions=[2], device="cuda:1", **QUICK)
     compression.run_sweep(P=7, dimensions=[2], device=torch.device("cpu"), **QUICK)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.studies.modular.cache import cached
+from assay.studies.modular.matrices import cached
 
 HARMS: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,

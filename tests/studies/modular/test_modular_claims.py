@@ -17,9 +17,8 @@ from assay.core.study import Context
 from assay.report.certificate import examined, varied
 from assay.report.claims import Claim, by_identity
 from assay.studies.modular import evidence
-from assay.studies.modular.bilinear import Model, answered
+from assay.studies.modular.bilinear import Model, answered, constructive_model
 from assay.studies.modular.claims import CLAIMS, all_perfect, half_perfect, share_perfect
-from assay.studies.modular.evidence import planted
 from assay.studies.modular.metrics.frequency_law import frequency_law, frequency_use, phase_scrambled
 from assay.studies.modular.sweep import Sweep
 
@@ -53,7 +52,7 @@ def test_the_page_says_what_the_shipped_records_say(script: Callable[[str], Modu
 
 
 def test_a_planted_model_adds_with_its_frequencies_alone() -> None:
-    model = planted(17, {2: 1.0, 5: 0.5})
+    model = constructive_model(17, {2: 1.0, 5: 0.5})
     assert answered(model).mean() == 1
     law = frequency_law(model, "power").mean(axis=0)
     assert set(np.flatnonzero(law > 1e-6)) == {2, 5} and law[2] > law[5]
@@ -63,7 +62,7 @@ def models_of(count: int, P: int = 31, size: int = 6) -> list[Model]:
     """Models that add with sets of frequencies, some alike and some not."""
     rng = np.random.default_rng(0)
     return [
-        planted(P, {(3 * place + i) % (P // 2) + 1: rng.uniform(0.5, 1.5) for i in range(size)})
+        constructive_model(P, {(3 * place + i) % (P // 2) + 1: rng.uniform(0.5, 1.5) for i in range(size)})
         for place in range(count)
     ]
 

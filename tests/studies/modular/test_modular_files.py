@@ -16,9 +16,8 @@ import torch
 
 import assay
 from assay.core.errors import UserError
-from assay.studies.modular import files, matrices
+from assay.studies.modular import compression, files, matrices
 from assay.studies.modular.files import SweepResults
-from assay.studies.modular.spec import compression
 
 P = 5
 
@@ -226,7 +225,7 @@ def test_another_way_of_computing_is_another_matrix(tmp_path: Path, monkeypatch:
     made = counted(monkeypatch)
     files.save_sweep_results(sweep(), tmp_path / "s.pkl")
     for version in (1, 1, 2):
-        monkeypatch.setattr("assay.studies.modular.cache.VERSION", version)
+        monkeypatch.setattr("assay.studies.modular.matrices.VERSION", version)
         compression.load_or_compute_tn_similarity(tmp_path / "s.pkl")
     assert len(made) == 2
 

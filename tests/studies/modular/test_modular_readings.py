@@ -11,11 +11,10 @@ import pytest
 
 from assay.core.errors import UserError
 from assay.metrics.intervals import Interval
-from assay.studies.modular import files, measures, similarity
+from assay.studies.modular import compression, files, measures, similarity
 from assay.studies.modular.bilinear import constructive_model
 from assay.studies.modular.frequencies import nearest_widths
 from assay.studies.modular.similarity import floors, scrambled, untrained
-from assay.studies.modular.spec import compression
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["--P", "7", "--batch", "9", "--epochs", "3", "--device", "cpu", "--executor", "serial", "--quiet"]

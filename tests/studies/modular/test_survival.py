@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from assay.core.errors import UserError
-from assay.studies.modular.metrics.survival import kaplan_meier
+from assay.studies.modular.figures import kaplan_meier
 
 
 def test_without_censoring_it_is_one_minus_the_distribution() -> None:
     times = [3.0, 1.0, 4.0, 1.0, 5.0]
     steps = kaplan_meier(times, [])
-    assert [(s.time, s.survival) for s in steps] == [
+    assert [(s["epoch"], s["y"]) for s in steps] == [
         (t, pytest.approx(np.mean([x > t for x in times]))) for t in (0, 1, 3, 4, 5)
     ]
 
@@ -21,19 +20,14 @@ def test_remission_times_of_freireich_1963() -> None:
     relapsed = [1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
     ends = list(zip(map(float, times), relapsed, strict=True))
     steps = kaplan_meier([t for t, here in ends if here], [t for t, here in ends if not here])
-    found = {s.time: round(s.survival, 4) for s in steps[1:]}
+    found = {s["epoch"]: round(s["y"], 4) for s in steps[1:]}
     assert found == {6: 0.8571, 7: 0.8067, 10: 0.7529, 13: 0.6902, 16: 0.6275, 22: 0.5378, 23: 0.4482}
     last = steps[-1]
-    assert (round(last.low or 0, 3), round(last.high or 0, 3)) == (0.188, 0.680)
+    assert (round(last["low"], 3), round(last["high"], 3)) == (0.188, 0.680)
 
 
 def test_those_who_never_arrive_keep_the_curve_up() -> None:
     steps = kaplan_meier([10.0], [50.0, 50.0, 50.0])
-    assert [s.survival for s in steps] == [1, 0.75] and 0 < (steps[1].low or 0) < 0.75 < (steps[1].high or 1) < 1
+    assert [s["y"] for s in steps] == [1, 0.75] and 0 < steps[1]["low"] < 0.75 < steps[1]["high"] < 1
     (only,) = kaplan_meier([], [5.0])
-    assert only.survival == 1 and only.low is None
-
-
-def test_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="at least one run"):
-        kaplan_meier([], [])
+    assert only["y"] == 1 and only["low"] is None

@@ -3,8 +3,8 @@
 import torch
 
 from assay.nn.random import initialised_from
+from assay.studies.modular import figures
 from assay.studies.modular.bilinear import Model, addition_table, constructive_model, init_model, one_hot
-from assay.studies.modular.metrics import truncation
 from assay.studies.modular.metrics.spectra import interaction_matrices
 from assay.studies.modular.metrics.tensor_similarity import hidden
 
@@ -22,7 +22,7 @@ def test_units_are_refitted_by_least_squares() -> None:
     given = model()
     units, logits = hidden(given), hidden(given) @ given.w_p.T.detach()
     order = (units.norm(dim=0) * given.w_p.norm(dim=0)).argsort(descending=True)
-    for d, found in enumerate(truncation.truncated_to_units(given).tolist(), start=1):
+    for d, found in enumerate(figures.truncated_to_units(given).tolist(), start=1):
         some = units[:, order[:d]]
         assert found == accuracy(some @ torch.linalg.lstsq(some, logits).solution, 7)
 
@@ -32,7 +32,7 @@ def test_forms_are_cut_to_their_largest_eigenvalues() -> None:
     a, b, _ = addition_table(7)
     x = one_hot(a, b, 7).double()
     values, vectors = torch.linalg.eigh(interaction_matrices(given))
-    for d, found in enumerate(truncation.truncated_to_eigenvalues(given).tolist(), start=1):
+    for d, found in enumerate(figures.truncated_to_eigenvalues(given).tolist(), start=1):
         cut = []
         for lam, v in zip(values, vectors, strict=True):
             top = lam.abs().argsort(descending=True)[: 2 * d]
@@ -43,5 +43,5 @@ def test_forms_are_cut_to_their_largest_eigenvalues() -> None:
 def test_nothing_is_lost_at_full_width_and_four_units_are_enough() -> None:
     given, four = model(), constructive_model(7)
     whole = accuracy(hidden(given) @ given.w_p.T.detach(), 7)
-    assert truncation.truncated_to_units(given)[-1] == truncation.truncated_to_eigenvalues(given)[-1] == whole
-    assert truncation.truncated_to_units(four)[-1] == 1 and truncation.truncated_to_eigenvalues(four)[1] == 1
+    assert figures.truncated_to_units(given)[-1] == figures.truncated_to_eigenvalues(given)[-1] == whole
+    assert figures.truncated_to_units(four)[-1] == 1 and figures.truncated_to_eigenvalues(four)[1] == 1

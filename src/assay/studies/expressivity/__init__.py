@@ -4,9 +4,8 @@ from assay.core.on_use import on_use
 
 _HOME = {
     "spec.config": ("Config",),
-    "spec.generator": ("HybridGenerator",),
     "spec.registration": ("F", "nn", "register"),
-    "spec.tester": ("ExpressivityTester",),
+    "spec.tester": ("ExpressivityTester", "HybridGenerator"),
 }
 
 __getattr__, __dir__ = on_use(__name__, _HOME)

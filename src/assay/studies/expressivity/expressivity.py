@@ -118,7 +118,7 @@ def build(model: dict[str, Any], cfg: Config) -> Any:
     encoder = encoders.load(model)
     with initialised_from(cfg.seed, "encoder"):
         if isinstance(encoder, ModuleEncoder):
-            return encoder.build_for(cfg)
+            return encoder.module_class(cfg)
         return encoder.build(cfg.L, cfg.D_in, cfg.D_z)
 
 

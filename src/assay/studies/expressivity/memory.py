@@ -6,6 +6,7 @@ from dataclasses import fields
 from functools import lru_cache
 
 import torch
+from torch import nn
 
 from assay.core.run import Run, canonical
 from assay.encoders import encoders
@@ -57,13 +58,7 @@ def _memory(text: str) -> Mapping[str, int]:
 
 def _encoder(model: Mapping[str, object], cfg: Config) -> dict[str, int]:
     """Count the encoder's weights, and those of the copy that is trained."""
-    if model["name"] in REFERENCES:
-        return {}
-    encoder = encoders.load(model)
-    if isinstance(encoder, ModuleEncoder):
-        return {}  # building a user's own class may do anything
-    module = built_for_shapes(lambda: encoder.build(cfg.L, cfg.D_in, cfg.D_z))
-    if module is None:
+    if (module := _built(model, cfg.L, cfg.D_in, cfg.D_z)) is None:
         return {}
     return {"the encoder's weights, gradients and optimizer state": (TRAINED + 4 * COPIES) * stored(module)}
 
@@ -71,10 +66,15 @@ def _encoder(model: Mapping[str, object], cfg: Config) -> dict[str, int]:
 @lru_cache(maxsize=4096)
 def _per_token(model: str, d_in: int, d_code: int) -> int:
     """Bytes per token in the encoder's largest operation: all sequences are one batch."""
-    options = json.loads(model)
-    if options["name"] in REFERENCES or isinstance(encoder := encoders.load(options), ModuleEncoder):
-        return 0
-    if (module := built_for_shapes(lambda: encoder.build(SHORT, d_in, d_code))) is None:
+    if (module := _built(json.loads(model), SHORT, d_in, d_code)) is None:
         return 0
     few, many = (passing(module, torch.empty(batch, SHORT, d_in, device="meta")) for batch in (64, 128))
     return (many - few) // (64 * SHORT)  # weights, which are in both, do not grow with the batch
+
+
+def _built(model: Mapping[str, object], *sizes: int) -> nn.Module | None:
+    """The encoder for its shapes alone; None for a reference, and for a user's own class: building it may do
+    anything."""
+    if model["name"] in REFERENCES or isinstance(encoder := encoders.load(model), ModuleEncoder):
+        return None
+    return built_for_shapes(lambda: encoder.build(*sizes))

@@ -30,14 +30,6 @@ class Bilinear(nn.Linear):
         left, right = super().forward(x).chunk(2, dim=-1)
         return left * right
 
-    @property
-    def w_l(self) -> Float[Tensor, "d_out d_in"]:
-        return self.weight.chunk(2)[0]
-
-    @property
-    def w_r(self) -> Float[Tensor, "d_out d_in"]:
-        return self.weight.chunk(2)[1]
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -70,11 +62,11 @@ class Model(nn.Module):
 
     @property
     def w_l(self) -> Float[Tensor, "d_hidden inputs"]:
-        return self.bi_linear.w_l
+        return self.bi_linear.weight.chunk(2)[0]
 
     @property
     def w_r(self) -> Float[Tensor, "d_hidden inputs"]:
-        return self.bi_linear.w_r
+        return self.bi_linear.weight.chunk(2)[1]
 
     @property
     def w_p(self) -> Float[Tensor, "P d_hidden"]:
@@ -151,21 +143,26 @@ def one_hot(a: Int[Tensor, " pairs"], b: Int[Tensor, " pairs"], P: int) -> Float
 
 
 @torch.no_grad()
-def constructive_model(P: int) -> Model:
+def constructive_model(P: int, loudness: Mapping[int, float] | None = None) -> Model:
     """Four units that solve addition mod P, by hand: with angles 2 pi a / P and 2 pi b / P,
 
         2 cos(a + b) = (cos a - sin b)(sin a + cos b) + (cos a + sin b)(cos b - sin a)
         2 sin(a + b) = (sin a + sin b)(cos a + cos b) + (sin a - sin b)(cos b - cos a)
 
-    and z_r = cos(a + b - r), largest where r = a + b, by 1 - cos(2 pi / P)."""
-    model = init_model(P, 4).double()
-    angle = 2 * math.pi * torch.arange(P, dtype=torch.float64) / P
-    c, s = angle.cos(), angle.sin()
-    left = [torch.cat(pair) for pair in ((c, -s), (c, s), (s, s), (s, -s))]
-    right = [torch.cat(pair) for pair in ((s, c), (-s, c), (c, c), (-c, c))]
+    and z_r = cos(a + b - r), largest where r = a + b, by 1 - cos(2 pi / P). Angles may be multiplied by other
+    frequencies than 1, with four units for each, and each as loud as told."""
+    loudness = {1: 1.0} if loudness is None else loudness
+    left, right, readouts = list[Tensor](), list[Tensor](), list[Tensor]()
+    for frequency, loud in loudness.items():
+        angle = 2 * math.pi * (frequency * torch.arange(P) % P).double() / P
+        c, s = angle.cos(), angle.sin()
+        left += [torch.cat(pair) for pair in ((c, -s), (c, s), (s, s), (s, -s))]
+        right += [torch.cat(pair) for pair in ((s, c), (-s, c), (c, c), (-c, c))]
+        readouts += [loud * wave.float() / 2 for wave in (c, c, s, s)]
+    model = init_model(P, len(left))
     model.bi_linear.weight.copy_(torch.stack([*left, *right]))
-    model.projection.weight.copy_(torch.stack([c, c, s, s], dim=1) / 2)
-    return model.float()
+    model.projection.weight.copy_(torch.stack(readouts, dim=1))
+    return model
 
 
 @torch.no_grad()

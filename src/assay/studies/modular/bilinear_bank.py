@@ -19,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.core.convert import added, stated
 from assay.core.errors import UserError
 from assay.nn.random import initialised_from, stream
 from assay.studies.modular.bilinear import Model, init_model
@@ -49,10 +50,10 @@ class Recipe:
     test_share: float = 0.0
     """Share of the P^2 pairs to test on, taken from those that would validate. Nothing is chosen by them: training
     stops where validation is perfect, and so favours the validation pairs."""
-    settle: int = 1
+    settle: int = added(1)
     """Epochs in a row with every validation pair right before a model stops. With 1, the spec's, a model stops at its
     first lucky epoch, and its test pairs say when that was; with more they say what the width can do."""
-    anneal: float = 0.0
+    anneal: float = added(0.0)
     """Share of the epochs, the last ones, in which the rate falls to 0 in a straight line. At a constant rate a narrow
     model's answers differ from epoch to epoch; where the rate falls they settle, and no model stops early."""
 
@@ -75,9 +76,8 @@ class Recipe:
     def recipe(self) -> dict[str, Any]:
         """The training options that all widths and seeds share; `settle` and `anneal` are left out where they are the
         spec's, as they were before there were any."""
-        given = {f.name: getattr(self, f.name) for f in fields(Recipe)}
-        added = {f.name: f.default for f in fields(Recipe) if f.name in ("settle", "anneal")}
-        return {key: value for key, value in given.items() if key not in added or value != added[key]}
+        shared = {f.name for f in fields(Recipe)}
+        return {key: value for key, value in stated(self) if key in shared}
 
     def rates(self, epoch: int, steps: int) -> list[float]:
         """The rate at each step of an epoch; epochs are counted from 1."""
@@ -129,7 +129,7 @@ class Epoch:
 
 
 class BilinearBank:
-    """`run` trains; `model(k)` is the k-th model as it now is."""
+    """`run` trains; `models[k]` is the k-th model, trained once it has left the bank."""
 
     def __init__(
         self, models: Sequence[Model], seeds: Sequence[int], recipe: Recipe, device: str | torch.device = "cpu"
@@ -188,9 +188,6 @@ class BilinearBank:
                 for mine, saved in zip(group.tensors, tensors, strict=True):
                     fill(mine[place], saved[row])
 
-    def model(self, k: int) -> Model:
-        return self.models[k]
-
     @torch.no_grad()
     def _epoch(self, number: int) -> Epoch:
         going = sorted({self.seeds[k] for group in self.groups for k in group.members})
@@ -208,18 +205,14 @@ class BilinearBank:
                 self.streaks[k] = self.streaks[k] + 1 if val_acc[k] == 1 else 0
             settled = [not self.recipe.anneal and self.streaks[k] >= self.recipe.settle for k in group.members]
             over = ~losses.isfinite() | (number == self.recipe.epochs)
-            finished += self._leave(group, torch.tensor(settled, device=over.device) | over)
+            leaving = torch.tensor(settled, device=over.device) | over
+            for place in leaving.nonzero()[:, 0].tolist():
+                finished.append(group.members[place])
+                group.write(place, self.models[group.members[place]])
+            if leaving.any():
+                group.keep(~leaving)
         self.groups = [group for group in self.groups if group.members]
         return Epoch(number, val_acc, loss, tuple(sorted(finished)))
-
-    def _leave(self, group: "_Group", leaving: Bool[Tensor, " models"]) -> list[int]:
-        gone = [place for place, leaves in enumerate(leaving.tolist()) if leaves]
-        for place in gone:
-            group.write(place, self.models[group.members[place]])
-        left = [group.members[place] for place in gone]
-        if gone:
-            group.keep(~leaving)
-        return left
 
 
 def fresh_models(P: int, widths: Sequence[int], seeds: Sequence[int]) -> list[Model]:

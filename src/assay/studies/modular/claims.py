@@ -11,10 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from assay.core.on_use import Later
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, wilson
 from assay.report.claims import Certificate, Check, Claim
 
+evidence: Any = Later("assay.studies.modular.evidence")  # torch, which only a number that is asked for needs
+thresholds: Any = Later("assay.studies.modular.thresholds")
 WIDE = 10
 """The width from which on models are perfect, by the spec."""
 
@@ -22,48 +25,30 @@ WIDE = 10
 def share_perfect(records: Sequence[Record], *, widths: Sequence[int] = ()) -> Interval:
     """The share of the runs of these widths (by default, of 10 or more) that answer every test pair at the end, with
     Wilson's interval."""
-    from assay.studies.modular.thresholds import is_perfect, seeds_of
-
     asked = [r for r in records if (d := r.run.options["d_hidden"]) in widths or (not widths and d >= WIDE)]
-    return replace(wilson(sum(map(is_perfect, asked)), len(asked)), n=seeds_of(records))
+    return replace(wilson(sum(map(thresholds.is_perfect, asked)), len(asked)), n=thresholds.seeds_of(records))
 
 
 def all_perfect(records: Sequence[Record]) -> Interval | None:
     """The narrowest width from which on every run of every width is perfect; None where one of the widest is not."""
-    from assay.studies.modular.thresholds import from_here_on, is_perfect, seeds_of
-
     every: dict[int, bool] = {}
     for record in records:
         width = record.run.options["d_hidden"]
-        every[width] = every.get(width, True) and is_perfect(record)
-    found = from_here_on(every)
-    return None if found is None else Interval(float(found), None, None, seeds_of(records))
+        every[width] = every.get(width, True) and thresholds.is_perfect(record)
+    found = thresholds.from_here_on(every)
+    return None if found is None else Interval(float(found), None, None, thresholds.seeds_of(records))
 
 
 def half_perfect(records: Sequence[Record]) -> Interval:
     """The width at which half of the runs are perfect, by a logistic fit, with its interval over resampled seeds."""
-    from assay.studies.modular.thresholds import half_pass, is_perfect, seeds_of
-
     passed: dict[int, dict[int, bool]] = {}
     for record in records:
-        passed.setdefault(record.run.options["d_hidden"], {})[record.run.seed] = is_perfect(record)
-    found = half_pass(passed)
-    return Interval(found.width, found.low, found.high, seeds_of(records))
+        passed.setdefault(record.run.options["d_hidden"], {})[record.run.seed] = thresholds.is_perfect(record)
+    found = thresholds.half_pass(passed)
+    return Interval(found.width, found.low, found.high, thresholds.seeds_of(records))
 
 
 Measure = Callable[[Sequence[Record]], Interval | None]
-
-
-def _measured(name: str, **options: Any) -> Measure:
-    """A measure of evidence.py, which needs torch: it is imported where a number is asked for."""
-
-    def measure(records: Sequence[Record]) -> Interval | None:
-        from assay.studies.modular import evidence
-
-        found: Interval | None = getattr(evidence, name)(records, **options)
-        return found
-
-    return measure
 
 
 def _width(P: int) -> tuple[Check, ...]:
@@ -104,10 +89,7 @@ P64 = {"P": 64}
 EPOCHS = 400
 """Of 10 runs with d = 10 none was perfect after 200 epochs, and 3 after 400: too few to say that training is over."""
 WIDTHS = (8, 10, 12, 14, 16, 24)
-ASKED: Mapping[str, Any] = {
-    "study": "modular.sweep",
-    "preset": "findings",
-}
+ASKED: Mapping[str, Any] = {"study": "modular.sweep", "preset": "findings"}
 MANY: Mapping[str, Any] = {"dimensions": WIDTHS, "seeds": tuple(range(10, 20))}
 """Fewer widths and more seeds than the preset has, to tell how many runs of one width are perfect."""
 PRIMES: tuple[tuple[int, Mapping[str, Any], Mapping[str, Any]], ...] = (
@@ -115,32 +97,11 @@ PRIMES: tuple[tuple[int, Mapping[str, Any], Mapping[str, Any]], ...] = (
     (113, {}, {}),
 )
 """Remainders, what their recipe has other than the preset's, and the grid that it was chosen from."""
-BLOCKS = Check(
-    what=(
-        "largest step of TN similarity between blocks of widths (mean within eight widths and within the next eight, "
-        "less the mean across), P = 64"
-    ),
-    measure=_measured("blocks"),
-    rows=P64,
-    at_least=0.1,
-)
-ANSWERS = Check(
-    what="mean cosine of the logits of two perfect models, P = 64",
-    measure=_measured("alike_answers"),
-    rows=P64,
-    at_least=0.8,
-)
-USE = Check(
-    what="JS against unlike use of frequencies, rank correlation over pairs of perfect models, P = 64",
-    measure=_measured("divergence_follows_use"),
-    rows=P64,
-    at_least=0.8,
-)
-POWER = replace(
-    USE,
-    what=USE.what.replace("JS", "JS of power"),
-    measure=_measured("divergence_follows_use", kind="power"),
-)
+
+
+def _of_models(what: str, measure: Measure, **limit: Any) -> Check:
+    """A number that is measured from the weights of models at P = 64."""
+    return Check(what=f"{what}, P = 64", measure=measure, rows=P64, **limit)
 
 
 def _of_weights(claim: str, number: Check, *more: Check, source: str = SPEC) -> Claim:
@@ -171,33 +132,47 @@ CLAIMS = {
     },
     "modular-blocks": _of_weights(
         "TN similarity shows clear block structure based on bottleneck size.",
-        BLOCKS,
-        Check(
-            what="how often permuted widths have so large a step, P = 64",
-            measure=_measured("blocks_by_chance"),
-            rows=P64,
+        _of_models(
+            "largest step of TN similarity between blocks of widths (mean within eight widths and within the next "
+            "eight, less the mean across)",
+            lambda records: evidence.blocks(records),
+            at_least=0.1,
+        ),
+        _of_models(
+            "how often permuted widths have so large a step",
+            lambda records: evidence.blocks_by_chance(records),
             at_most=0.05,
         ),
     ),
     "modular-answers": _of_weights(
-        "Activation similarity is high across all models that achieve perfect accuracy.", ANSWERS
+        "Activation similarity is high across all models that achieve perfect accuracy.",
+        _of_models(
+            "mean cosine of the logits of two perfect models",
+            lambda records: evidence.alike_answers(records),
+            at_least=0.8,
+        ),
     ),
     "modular-frequencies": _of_weights(
         "JS divergence reveals which models use similar frequency structures.",
-        USE,
-        Check(
-            what=(
-                "JS against the number of frequencies that two models do not share, rank correlation over pairs of "
-                "models built by hand, of as many frequencies as perfect models use, P = 64"
-            ),
-            measure=_measured("divergence_follows_overlap"),
-            rows=P64,
+        _of_models(
+            "JS against unlike use of frequencies, rank correlation over pairs of perfect models",
+            lambda records: evidence.divergence_follows_use(records),
+            at_least=0.8,
+        ),
+        _of_models(
+            "JS against the number of frequencies that two models do not share, rank correlation over pairs of models "
+            "built by hand, of as many frequencies as perfect models use",
+            lambda records: evidence.divergence_follows_overlap(records),
             at_least=0.8,
         ),
     ),
     "modular-power": _of_weights(
         "Of perfect models, JS divergence of the power of whole forms tells which use similar frequencies.",
-        POWER,
+        _of_models(
+            "JS of power against unlike use of frequencies, rank correlation over pairs of perfect models",
+            lambda records: evidence.divergence_follows_use(records, kind="power"),
+            at_least=0.8,
+        ),
         source="not published: the spec's fourth key finding, asked of a law that sees all frequencies",
     ),
 }

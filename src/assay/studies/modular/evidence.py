@@ -1,23 +1,23 @@
 """Measures from the weights of a sweep what the spec's key findings say of them (claims.py)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.metrics.intervals import Interval, student_t
-from assay.studies.modular.bilinear import Model, constructive_model, init_model
+from assay.metrics.ranks import spearman
+from assay.report.thinning import evenly
+from assay.studies.modular.bilinear import constructive_model
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.measures import jackknife, js_per_remainder, mean_over_pairs
-from assay.studies.modular.metrics.distances import correlation, get_upper_triangular
+from assay.studies.modular.metrics.distances import get_upper_triangular
 from assay.studies.modular.metrics.frequency_law import Kind, dominant_frequencies, frequency_use
 from assay.studies.modular.metrics.permutation import Step, largest_step
 from assay.studies.modular.metrics.spectra import shares_of
 from assay.studies.modular.metrics.tensor_similarity import (
-    Factors,
     Weights,
     activation_similarity_matrix,
     symmetric_similarity_matrix,
@@ -54,21 +54,18 @@ def _step(records: Sequence[Record], permutations: int) -> Step:
 
 def alike_answers(records: Sequence[Record]) -> Interval | None:
     """The mean cosine of the logits over pairs of perfect models, with the interval of leaving out one at a time."""
-    models = _perfect(records)
-    if models is None:
-        return None
-    return replace(mean_over_pairs(activation_similarity_matrix(models)), n=seeds_of(records))
+    return _of_perfect(records, lambda models: mean_over_pairs(activation_similarity_matrix(models)))
 
 
 def divergence_follows_use(records: Sequence[Record], *, kind: Kind = "eigen") -> Interval | None:
     """The rank correlation, over pairs of perfect models, of the divergence with how differently they use frequencies:
     half the difference of the shares of the right answer's logit that each frequency gives."""
-    models = _perfect(records)
-    if models is None:
-        return None
-    shares = np.stack([_use(model) for model in models])
-    apart = np.abs(shares[:, None] - shares).sum(axis=-1) / 2
-    return replace(_ranked(js_per_remainder(kind)(models), apart), n=seeds_of(records))
+
+    def agreement(models: Sequence[Weights]) -> Interval:
+        shares = _use(models)
+        return _ranked(js_per_remainder(kind)(models), np.abs(shares[:, None] - shares).sum(axis=-1) / 2)
+
+    return _of_perfect(records, agreement)
 
 
 def divergence_follows_overlap(records: Sequence[Record]) -> Interval | None:
@@ -82,58 +79,37 @@ def divergence_follows_overlap(records: Sequence[Record]) -> Interval | None:
     # Stretches of one circle of frequencies: near ones share nearly all, far ones few or none.
     starts = [place * len(pool) // SETS for place in range(SETS)]
     sets = [{pool[(start + i) % len(pool)]: rng.uniform(*LOUDNESS) for i in range(size)} for start in starts]
-    matrix = js_per_remainder("eigen")([planted(P, chosen) for chosen in sets])
+    # Equally loud frequencies would have equal eigenvalues, and any solver its own vectors for them.
+    matrix = js_per_remainder("eigen")([constructive_model(P, chosen) for chosen in sets])
     return _ranked(matrix, np.array([[size - len(one.keys() & other.keys()) for other in sets] for one in sets]))
 
 
 def frequencies_used(records: Sequence[Record]) -> Interval | None:
     """How many frequencies give 90 % of the right answer's logit, on average over perfect models."""
-    models = _perfect(records)
-    if models is None:
-        return None
-    counts = dominant_frequencies(np.stack([_use(model) for model in models]))
-    return replace(student_t(counts.astype(float).tolist()), n=seeds_of(records))
+    return _of_perfect(records, lambda models: student_t(dominant_frequencies(_use(models)).astype(float).tolist()))
 
 
-def _use(model: Factors) -> np.ndarray:
-    """The shares of the right answer's logit that frequencies give; one that takes some away gives none."""
-    found: np.ndarray = shares_of(np.maximum(frequency_use(model), 0))
-    return found
-
-
-def planted(P: int, loudness: Mapping[int, float]) -> Model:
-    """A model that adds with these frequencies, each as loud as told: the four units of `constructive_model`, turned to
-    every frequency. Equally loud ones would have equal eigenvalues, and any solver its own vectors for them."""
-    one, model = constructive_model(P), init_model(P, 4 * len(loudness))
-    turned = [f * torch.arange(P) % P for f in loudness]
-    with torch.no_grad():
-        sides = [side.unflatten(1, (2, P)) for side in (one.bi_linear.w_l, one.bi_linear.w_r)]
-        inputs = [torch.cat([side[..., turn].flatten(1) for turn in turned]) for side in sides]
-        model.bi_linear.weight.copy_(torch.cat(inputs))
-        readouts = [loud * one.projection.weight[turn] for loud, turn in zip(loudness.values(), turned, strict=True)]
-        model.projection.weight.copy_(torch.cat(readouts, dim=1))
-    return model
+def _use(models: Sequence[Weights]) -> np.ndarray:
+    """The shares of the right answer's logit that frequencies give, by model; one that takes some away gives none."""
+    return np.stack([shares_of(np.maximum(frequency_use(model), 0)) for model in models])
 
 
 def _ranked(matrix: np.ndarray, apart: np.ndarray) -> Interval:
     """The rank correlation of two matrices over pairs, with its interval of leaving out a model at a time."""
 
-    from scipy.stats import rankdata  # here, since importing it takes a second that most claims need not wait
-
     def agreement(kept: np.ndarray) -> float:
         # Values that differ by rounding alone are one rank.
         one, other = (get_upper_triangular(of[np.ix_(kept, kept)]).round(6) for of in (matrix, apart))
-        return correlation(rankdata(one), rankdata(other))
+        return float(spearman(one, other))
 
     every = np.arange(len(matrix))
     return jackknife(agreement(every), [agreement(np.delete(every, i)) for i in every], n=len(every))
 
 
-def _perfect(records: Sequence[Record]) -> list[Weights] | None:
-    """Some of the perfect models, evenly chosen over widths and seeds; None where there are fewer than three."""
+def _of_perfect(records: Sequence[Record], measure: Callable[[Sequence[Weights]], Interval]) -> Interval | None:
+    """Measure some of the perfect models, evenly chosen over widths and seeds; None for fewer than three."""
     found = [record for record in records if is_perfect(record)]
     if len(found) < 3:
         return None
-    count = min(MOST, len(found))
-    sweep = saved_sweep([found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)])
-    return weights_of(sweep.models, sweep.P)
+    sweep = saved_sweep(evenly(found, MOST))
+    return replace(measure(weights_of(sweep.models, sweep.P)), n=seeds_of(records))

@@ -1,21 +1,29 @@
-"""Three figures of a sweep: epochs until perfect, capacity of narrow models, and similarity of models."""
+"""Three figures of a sweep: epochs until perfect, capacity of narrow models, and similarity of models; and the heatmaps
+of the last, which `similarity` and `frequencies` draw too."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
 from assay.core.study import Report
 from assay.metrics.intervals import share
-from assay.report.charts import interval_lines
+from assay.report.charts import heatmap, interval_lines
 from assay.report.rows import Row
 from assay.report.thinning import SETTINGS, evenly, of_all
-from assay.studies.modular.files import width_of
-from assay.studies.modular.heatmaps import law_heatmap, width_heatmaps
+from assay.studies.modular.bilinear import addition_table
+from assay.studies.modular.files import Key, width_of
 from assay.studies.modular.matrices import weights_of
-from assay.studies.modular.measures import bands, spec_matrices
-from assay.studies.modular.metrics.frequency_law import frequency_law
-from assay.studies.modular.metrics.survival import kaplan_meier
-from assay.studies.modular.metrics.truncation import truncated_to_eigenvalues, truncated_to_units
+from assay.studies.modular.measures import Matrix, bands, by_width, spec_matrices
+from assay.studies.modular.metrics.frequency_law import Kind, Law, frequency_law
+from assay.studies.modular.metrics.spectra import eigendecomposition
+from assay.studies.modular.metrics.tensor_similarity import Factors, hidden, weights
 from assay.studies.modular.records import saved_model, saved_sweep
 from assay.studies.modular.thresholds import from_here_on
 
@@ -24,6 +32,7 @@ LINES = 6
 MAPPED = 64
 """Most models in a sweep's heatmaps; a larger sweep shows its first seed only."""
 CONSTRUCTED = 4
+GLOSS = {"TN": "TN (tensor network: the weights as one symmetric tensor)"}
 
 
 def survival(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
@@ -48,11 +57,33 @@ def _curve(rows: Sequence[Row]) -> list[dict[str, Any]]:
     span = f"d {min(widths)}" if len(widths) == 1 else f"d {min(widths)}-{max(widths)}"
     arrived = [epoch for row in rows for epoch in row.values("epochs_to_perfect").values()]
     waiting = sum(len(row.seeds) for row in rows) - len(arrived)
-    steps = kaplan_meier(arrived, [float(allowed)] * waiting)
-    points = [{"epoch": s.time, "y": s.survival, "low": s.low, "high": s.high} for s in steps]
+    points = kaplan_meier(arrived, [float(allowed)] * waiting)
     if points[-1]["epoch"] != allowed:
         points.append(points[-1] | {"epoch": float(allowed)})
     return [{"series": span, **point} for point in points]
+
+
+def kaplan_meier(arrived: Sequence[float], censored: Sequence[float]) -> list[dict[str, Any]]:
+    """The share `y` that has not arrived from each `epoch` on, 0 and those of arrivals, where some runs never arrive
+    within the time allowed (Kaplan and Meier 1958); censored runs count as waiting until their last observation.
+
+        S(t) = prod over event times s <= t of (1 - events at s / still waiting at s)
+
+    The 95 % interval is Greenwood's on the scale of log(-log S), which stays between 0 and 1; where S is 1 or 0 it has
+    none."""
+    from scipy.stats import CensoredData, ecdf
+
+    curve = ecdf(CensoredData(uncensored=arrived, right=censored)).sf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # scipy says where there is no interval
+        bounds = curve.confidence_interval(method="log-log")
+    columns = (curve.quantiles, curve.probabilities, bounds.low.probabilities, bounds.high.probabilities)
+    points: list[dict[str, Any]] = [{"epoch": 0.0, "y": 1.0, "low": None, "high": None}]
+    for epoch, y, low, high in zip(*(column.tolist() for column in columns), strict=True):
+        if epoch in arrived:
+            inner = 0 < y < 1
+            points.append({"epoch": epoch, "y": y, "low": low if inner else None, "high": high if inner else None})
+    return points
 
 
 def capacity(settings: Mapping[str, Sequence[Row]], out: Report, *, good: float) -> None:
@@ -128,6 +159,42 @@ def _truncated(rows: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
     return found
 
 
+@torch.no_grad()
+def truncated_to_units(model: Factors) -> Float[Tensor, " widths"]:
+    """The share of all P^2 pairs answered with 1, 2, ... d_hidden units left: those that move the logits most, with the
+    readout that best gives back the wide model's logits."""
+    plain, units = weights(model), hidden(model)
+    strength = units.norm(dim=0) * plain.w_p.norm(dim=0)
+    units = units[:, strength.argsort(descending=True)]
+    logits = hidden(model) @ plain.w_p.T
+    # Orthogonal directions of the first 1, 2, ... units: each adds its own part of the logits to the best fit.
+    basis = torch.linalg.qr(units).Q
+    target, kept = addition_table(plain.P)[2], torch.zeros_like(logits)
+    found = []
+    for direction in basis.unbind(dim=1):
+        kept += torch.outer(direction, direction @ logits)
+        found.append((kept.argmax(dim=1) == target).double().mean())
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def truncated_to_eigenvalues(model: Factors) -> Float[Tensor, " widths"]:
+    """The share of all P^2 pairs answered with the 2, 4, ... largest eigenvalues of each form left, the rank that 1, 2,
+    ... units allow. These forms need not share units, so that this is more than a model of that width can hold: a
+    bound, not a model."""
+    values, vectors = eigendecomposition(model)
+    P = len(values)
+    target, kept = addition_table(P)[2], values.new_zeros(P, P, P)
+    found = []
+    for k in range(values.shape[1]):
+        first, second = vectors[:, :P, k], vectors[:, P:, k]
+        kept += values[:, k, None, None] * (first[:, :, None] + second[:, None, :]).square_()
+        if k % 2:
+            logits = rearrange(kept, "r a b -> (a b) r")
+            found.append((logits.argmax(dim=1) == target).double().mean())
+    return torch.stack(found)
+
+
 def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     """Draw the spec's three heatmaps, and the frequencies of the widest model; `assay modular similarity` has more."""
     records = [record for row in rows for record in row.finished]
@@ -141,3 +208,45 @@ def maps(rows: Sequence[Row], out: Report, *, suffix: str = "") -> None:
     models = weights_of(sweep.models, sweep.P)
     width_heatmaps(spec_matrices(models), list(sweep.models), out, suffix=suffix)
     law_heatmap(list(sweep.models)[-1], frequency_law(models[-1]), out, suffix=suffix)
+
+
+def width_heatmaps(
+    matrices: Mapping[str, Matrix], keys: Sequence[Key], out: Report, *, order: str = "width", suffix: str = ""
+) -> None:
+    """Draw a heatmap per matrix: the mean over the pairs of models of two widths."""
+    for name, matrix in matrices.items():
+        cells = list(by_width(matrix, keys))
+        widths = sorted({cell["d"] for cell in cells})
+        shown = widths if order == "width" else _clustered(cells, widths, divergence=name.startswith("JS"))
+        chart = heatmap(
+            cells, x="d", y="d'", value="value", x_title="hidden width", y_title="hidden width", title=name,
+            x_order=shown, y_order=shown,
+        )  # fmt: skip
+        what = "divergence" if name.startswith("JS") else "similarity"
+        out.chart(
+            f"{name.partition(' ')[0].lower()}_by_width{suffix}",
+            chart,
+            caption=f"{GLOSS.get(name, name)} {what}: the mean over pairs of models of two widths, never of a model "
+            "with itself where a width has several.",
+        )
+
+
+def law_heatmap(key: Key, law: Law, out: Report, *, kind: Kind = "eigen", suffix: str = "") -> None:
+    """Draw p(f | r) of one model."""
+    cells = [{"f": f, "r": r, "p(f | r)": p} for r, row in enumerate(law) for f, p in enumerate(row)]
+    name = f"d={key}" if isinstance(key, int) else f"d={key[0]}, seed {key[1]}"
+    chart = heatmap(
+        cells, x="f", y="r", value="p(f | r)", x_title="frequency", y_title="remainder", title=f"p(f | r), {name}"
+    )
+    caption = f"The law of frequencies ({kind}) of the model of width {width_of(key)}, a row per remainder."
+    out.chart(f"frequencies_d{width_of(key)}{suffix}", chart, caption=caption)
+
+
+def _clustered(cells: Sequence[Mapping[str, Any]], widths: Sequence[int], *, divergence: bool) -> list[int]:
+    """Order widths as the leaves of an average-linkage tree."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    values = np.array([cell["value"] for cell in cells]).reshape(len(widths), len(widths))
+    apart = values if divergence else values.max() - values
+    condensed = ((apart + apart.T) / 2)[np.triu_indices(len(widths), k=1)]
+    return [widths[leaf] for leaf in leaves_list(linkage(np.maximum(condensed, 0), method="average"))]

@@ -104,9 +104,10 @@ def _keyed(P: int, found: Sequence[tuple[int, int, float, State]], recipe: Mappi
     """Key models by width, and by seed too where there are several."""
     seeds = {seed for _, seed, _, _ in found}
     several = len(seeds) > 1
-    keys: list[Key] = [(width, seed) if several else width for width, seed, _, _ in found]
-    models = {key: state for key, (_, _, _, state) in zip(keys, found, strict=True)}
-    accuracies = {key: accuracy for key, (_, _, accuracy, _) in zip(keys, found, strict=True)}
+    models, accuracies = dict[Key, State](), dict[Key, float]()
+    for width, seed, accuracy, state in found:
+        key = (width, seed) if several else width
+        models[key], accuracies[key] = state, accuracy
     return SweepResults(P, models, accuracies, dict(recipe), None if several else next(iter(seeds), None))
 
 

@@ -16,8 +16,8 @@ from assay.core.study import Reading, Report
 from assay.metrics.intervals import student_t
 from assay.report.charts import interval_lines
 from assay.studies import studies
+from assay.studies.modular.figures import law_heatmap
 from assay.studies.modular.files import Key, SweepResults, width_of
-from assay.studies.modular.heatmaps import law_heatmap
 from assay.studies.modular.matrices import weights_of
 from assay.studies.modular.metrics.frequency_law import Kind, Law, dominant_frequencies, frequency_law
 from assay.studies.modular.metrics.spectra import (

@@ -1,15 +1,27 @@
-"""The spec's three matrices over the models of a saved sweep, each cached beside the sweep."""
+"""The spec's three matrices over the models of a saved sweep, each cached beside the sweep.
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+A matrix is `X.npy`, and beside it `X.npy.json` says what the rows are. This sidecar holds the hash of the weights and
+options that the array was computed from, and the sha256 of the array's own file. Where either does not match, or a file
+is damaged or missing, the array is computed again. Both files are written by rename, the sidecar last. The sidecar is
+not `X.json`, which may be a sweep's manifest.
+"""
+
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from assay.core.errors import UserError
-from assay.studies.modular.cache import cached
+from assay.core.files import DAMAGE, TEXT, read_file
+from assay.core.run import canonical
+from assay.core.store import write_file
 from assay.studies.modular.files import NAMES, Key, State, load
 from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
 from assay.studies.modular.metrics.tensor_similarity import (
@@ -19,23 +31,21 @@ from assay.studies.modular.metrics.tensor_similarity import (
 )
 
 Device = str | torch.device | None
+VERSION = 1
+"""Part of every hash: raise it when the same weights and options give other numbers."""
+LARGEST = 1 << 30
+"""Most bytes of an array's file; a larger one is computed again."""
 
 
 def load_or_compute_tn_similarity(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
+    sweep_path: str | Path, cache_path: str | Path | None = None, device: Device = None, force_recompute: bool = False
 ) -> np.ndarray:
     """The cosine of all pairs of models as symmetric tensors, in [-1, 1]; cached in tn_similarity.npy."""
     return _matrix("tn_similarity", symmetric_similarity_matrix, sweep_path, cache_path, device, force_recompute)
 
 
 def load_or_compute_act_similarity(
-    sweep_path: str | Path,
-    cache_path: str | Path | None = None,
-    device: Device = None,
-    force_recompute: bool = False,
+    sweep_path: str | Path, cache_path: str | Path | None = None, device: Device = None, force_recompute: bool = False
 ) -> np.ndarray:
     """The mean cosine of all pairs' logits over all inputs, in [-1, 1]; cached in act_similarity.npy."""
     return _matrix("act_similarity", activation_similarity_matrix, sweep_path, cache_path, device, force_recompute)
@@ -53,9 +63,8 @@ def load_or_compute_js_divergence(
     js_divergence.npy. `kind` chooses the law: the spec's, or one that no eigensolver can turn."""
     if kind not in get_args(Kind):
         raise UserError(f"kind={kind!r}: the laws are {', '.join(get_args(Kind))}.")
-    options: dict[str, Any] = {"n_evecs": n_evecs, "kind": kind}
-    compute = partial(law_divergences, **options)
-    return _matrix("js_divergence", compute, sweep_path, cache_path, device, force_recompute, options)
+    given = (sweep_path, cache_path, device, force_recompute)
+    return _matrix("js_divergence", law_divergences, *given, n_evecs=n_evecs, kind=kind)
 
 
 def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None) -> list[Weights]:
@@ -74,20 +83,61 @@ def weights_of(models_state: Mapping[Key, State], P: int, device: Device = None)
 
 def _matrix(
     name: str,
-    compute: Callable[[Sequence[Weights]], np.ndarray],
+    compute: Callable[..., np.ndarray],
     sweep_path: str | Path,
     cache_path: str | Path | None,
     device: Device,
     force: bool,
-    options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> np.ndarray:
     """Load a matrix over the models of a sweep from its cache, or compute and cache it."""
     sweep = load(sweep_path)
     path = Path(sweep_path).parent / f"{name}.npy" if cache_path is None else Path(cache_path)
     return cached(
         path.with_suffix(".npy"),
-        lambda: compute(weights_of(sweep.models, sweep.P, device)),
-        source={"name": name, "weights": sweep.sha256, "options": dict(options or {})},
+        lambda: compute(weights_of(sweep.models, sweep.P, device), **options),
+        source={"name": name, "weights": sweep.sha256, "options": options},
         about={"sweep": str(sweep_path), "rows": sweep.labels},
         force=force,
     )
+
+
+def cached(
+    path: Path,
+    compute: Callable[[], np.ndarray],
+    *,
+    source: Mapping[str, Any],
+    about: Mapping[str, Any],
+    force: bool = False,
+) -> np.ndarray:
+    """Load the array at `path` if its hash matches; else compute it, and write it there if possible. `about` is for
+    readers of the sidecar."""
+    key = hashlib.sha256(canonical({"version": VERSION, **source}).encode()).hexdigest()
+    if not force and (found := _stored(path, key)) is not None:
+        return found
+    array = compute()
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    own = hashlib.sha256(buffer.getvalue()).hexdigest()
+    sidecar = {"hash": key, "sha256": own, "source": dict(source), **about}
+    try:
+        write_file(path, buffer.getvalue())
+        write_file(Path(f"{path}.json"), (json.dumps(sidecar, indent=1) + "\n").encode())
+    except OSError as error:  # the result is returned even where it cannot be cached
+        warnings.warn(f"cannot keep {path}: {error.strerror}. The matrix is computed again next time", stacklevel=2)
+    return array
+
+
+def _stored(path: Path, key: str) -> np.ndarray | None:
+    """Load the cached array, or None if it is damaged or its hash differs."""
+    try:
+        sidecar = json.loads(read_file(Path(f"{path}.json"), limit=64 * TEXT))
+        if sidecar["hash"] != key:
+            return None
+        data = read_file(path, limit=LARGEST)
+        if sidecar["sha256"] != hashlib.sha256(data).hexdigest():
+            return None
+        found: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        return found
+    except (*DAMAGE, SyntaxError, TokenError):
+        return None

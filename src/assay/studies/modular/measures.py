@@ -15,6 +15,7 @@ from jaxtyping import Float
 from assay.core.errors import UserError
 from assay.core.grouping import grouped
 from assay.metrics.intervals import Interval
+from assay.report.thinning import evenly
 from assay.studies.modular.files import Key, SweepResults, width_of
 from assay.studies.modular.metrics.automorphisms import automorphism_similarity_matrix
 from assay.studies.modular.metrics.frequency_law import Kind, law_divergences
@@ -176,5 +177,5 @@ def thinned(sweep: SweepResults, most: int) -> SweepResults:
         raise UserError(
             f"--most {most}: three widths can be compared, and there are {each} models of each: {3 * each}."
         )
-    chosen = {widths[round(i * (len(widths) - 1) / (count - 1))] for i in range(count)}
+    chosen = evenly(widths, count)
     return sweep.only(key for key in sweep.models if width_of(key) in chosen)

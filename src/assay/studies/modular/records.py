@@ -38,12 +38,7 @@ def saved_sweep(records: Sequence[Record]) -> SweepResults:
         raise UserError(f"--save holds one setting, and there are {len(settings)}: leave the grid out. All are stored.")
     options = done[0].run.options
     models = [
-        (
-            record.run.options["d_hidden"],
-            record.run.seed,
-            record.metrics["val_acc"],
-            saved_tensors(record, WEIGHTS),
-        )
+        (record.run.options["d_hidden"], record.run.seed, record.metrics["val_acc"], saved_tensors(record, WEIGHTS))
         for record in done
     ]
     return collect(options["P"], models, recipe_of(options).recipe())

@@ -1,20 +1,28 @@
 """The sweep's tables and charts: columns and charts as data, drawn from rows and their weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
+
+from torch import Tensor
 
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.metrics.intervals import share, wilson
 from assay.report.charts import interval_lines
 from assay.report.draw import Column, filled, lines, per_setting, table
-from assay.report.rows import Row, by_setting, rows
+from assay.report.rows import Row, by_setting, rows, seeds_of
+from assay.report.text import number
+from assay.studies.modular.bilinear import addition_table, answered, constructive_model
+from assay.studies.modular.bilinear_bank import PairSplit
 from assay.studies.modular.figures import capacity, maps, survival
-from assay.studies.modular.findings import say
 from assay.studies.modular.measures import GOOD
-from assay.studies.modular.references import pairs_of, references
+from assay.studies.modular.records import recipe_of
 from assay.studies.modular.thresholds import from_here_on, half_pass
+
+SAID = 3
+"""Most settings that have a sentence each."""
 
 PARTS = (8, 4, 2, 1)
 """A chart each: perfect within an eighth of the allowed epochs, a quarter, ..."""
@@ -67,7 +75,10 @@ def report(records: Sequence[Record], out: Report) -> None:
     settings = {where: sorted(own, key=width) for where, own in by_setting(found).items()}
     found = [row for own in settings.values() for row in own]
     thresholds = [_thresholds(own) for own in settings.values()]
-    say(list(settings.values()), thresholds, out)
+    for own, line in list(zip(settings.values(), thresholds, strict=True))[:SAID]:
+        out.finding(_sentence(own, line), chart="perfect_by_width")
+    if len(settings) > SAID:
+        out.finding(f"{len(settings) - SAID} more settings are in the table of smallest widths.")
     table(out, "modular_sweep", found, COLUMNS, note=NOTE)
     floors = [
         {"setting": setting(own[0]), **line}
@@ -77,10 +88,17 @@ def report(records: Sequence[Record], out: Report) -> None:
     formats = dict.fromkeys(("val acc", "test acc", "full table"), ".4f")
     out.table("references", filled(floors), formats=formats, note=REFERENCES)
     out.table("smallest_width", thresholds, lead=[key for key in thresholds[0] if key not in LATER], note=SMALLEST)
-    _against_width(found, out, "val_acc", "validation accuracy", validated, bounded=True)
+    against_width = partial(lines, out, found=found, series=setting, x_title="hidden width")
+    against_width(
+        "val_acc_by_width", points=lambda row: [(width(row), validated(row))], bounded=True,
+        y_title="validation accuracy", caption="Validation accuracy against the hidden width.",
+    )  # fmt: skip
     _perfect(found, out)
     capacity({setting(own[0]): own for own in settings.values()}, out, good=GOOD)
-    _against_width(found, out, "effective_rank", "effective rank", lambda row: row.values("effective_rank"))
+    against_width(
+        "effective_rank_by_width", points=lambda row: [(width(row), row.values("effective_rank"))],
+        y_title="effective rank", caption="Effective rank against the hidden width.",
+    )  # fmt: skip
     for suffix, own in per_setting(found, out):
         survival(own, out, suffix=suffix)
         maps(own, out, suffix=suffix)
@@ -114,7 +132,7 @@ def passed(row: Row, metric: str, least: float) -> dict[int, bool]:
 
 def _thresholds(own: Sequence[Row]) -> dict[str, Any]:
     """Find the width from which on models generalise, and the number of pairs that this was seen on."""
-    train, val, test = pairs_of(own[0].options)
+    train, val, test = recipe_of(own[0].options).sizes(own[0].options["P"])
     good = {width(row): passed(row, "val_acc", GOOD) for row in own}
     done = {width(row): passed(row, "epochs_to_perfect", 0.0) for row in own}
     means = {width(row): fmean(validated(row).values()) >= GOOD for row in own}
@@ -130,20 +148,61 @@ def _thresholds(own: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _against_width(
-    found: Sequence[Row],
-    out: Report,
-    metric: str,
-    title: str,
-    values: Callable[[Row], Mapping[int, float]],
-    *,
-    bounded: bool = False,
-) -> None:
-    lines(
-        out, f"{metric}_by_width", found, lambda row: [(width(row), values(row))], series=setting, bounded=bounded,
-        x_title="hidden width", y_title=title,
-        caption=f"{title.capitalize()} against the hidden width.",
-    )  # fmt: skip
+def _sentence(own: Sequence[Row], found: Mapping[str, Any]) -> str:
+    """Say from which width on models of a setting generalise, in these runs."""
+    options, widths = own[0].options, [width(row) for row in own]
+    where = found["setting"] if "P=" in found["setting"] else f"P={options['P']}, {found['setting']}"
+    every, some, mean = found["every seed perfect"], found["some seed perfect"], found[f"mean >= {GOOD:g}"]
+    head = f"In these runs ({where}, at most {options['epochs']} epochs, {seeds_of(own)})"
+    if every is not None:
+        n = min(row.n for row in own if width(row) >= every)
+        sure = f" ({n}/{n} [{number(wilson(n, n).low)}, 1.00])" if n > 1 else ""
+        seen = f"every seed of width {every} and wider{sure} answers every validation pair"
+    elif some is not None:
+        seen = (
+            f"some seed of width {some} and of every wider one answers every validation pair, but not every seed does"
+        )
+    else:
+        seen = f"no width from {min(widths)} to {max(widths)} answers every validation pair from there on"
+    half = f"; half of the runs do from width {found['half perfect']} on" if some is not None and own[0].n > 1 else ""
+    reached = "no width reaches" if mean is None else f"width {mean} and wider reach"
+    lost = sum(row.diverged for row in own)
+    gone = f"; {lost} run{'s' * (lost > 1)} diverged and count as not there" if lost else ""
+    return f"{head} {seen}{half}; {reached} a mean validation accuracy of {GOOD:g}{gone}."
+
+
+def references(options: Mapping[str, Any], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Score two floors and a ceiling, in the columns of the sweep's table: on the validation and test pairs of every
+    seed, since each has its own split, and on all P^2."""
+    P, recipe = options["P"], recipe_of(options)
+    splits = [PairSplit.of(P, seed, recipe) for seed in seeds]
+    by_hand = answered(constructive_model(P))
+    kinds = {
+        "one answer": [_one_answer(P, split) for split in splits],
+        "training pairs by heart": [_one_answer(P, split).index_fill(0, split.train, 1) for split in splits],
+        "four units by hand": [by_hand for _ in splits],
+    }
+    return [{"model": kind, **_scores(right, splits)} for kind, right in kinds.items()]
+
+
+def _one_answer(P: int, split: PairSplit) -> Tensor:
+    """1 where the answer that fewest training pairs have is right: each has P pairs in all, so it is the most common of
+    the others."""
+    answers = addition_table(P)[2]
+    return (answers == answers[split.train].bincount(minlength=P).argmin()).double()
+
+
+def _scores(right: Sequence[Tensor], splits: Sequence[PairSplit]) -> dict[str, Any]:
+    tested = bool(len(splits[0].test))
+    val, test = (
+        [float(own[getattr(split, part)].mean()) for own, split in zip(right, splits, strict=True)]
+        for part in ("val", "test")
+    )
+    return {
+        "val acc": share(val),
+        "test acc": share(test) if tested else None,
+        "full table": share([float(own.mean()) for own in right]),
+    }
 
 
 def _perfect(found: Sequence[Row], out: Report) -> None:

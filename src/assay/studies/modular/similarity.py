@@ -18,8 +18,8 @@ from assay.nn.random import stream
 from assay.report.charts import interval_lines
 from assay.studies import studies
 from assay.studies.modular.bilinear_bank import fresh_models
+from assay.studies.modular.figures import width_heatmaps
 from assay.studies.modular.files import SweepResults, width_of
-from assay.studies.modular.heatmaps import width_heatmaps
 from assay.studies.modular.matrices import (
     load_or_compute_act_similarity,
     load_or_compute_js_divergence,
@@ -27,17 +27,12 @@ from assay.studies.modular.matrices import (
     weights_of,
 )
 from assay.studies.modular.measures import Matrix, Measure, groups, mean_over, measures, spec_matrices, summary, thinned
-from assay.studies.modular.metrics.distances import (
-    compare_metrics,
-    cosine_similarity_to_metric,
-    divergence_to_metric,
-)
+from assay.studies.modular.metrics.distances import compare_metrics, cosine_similarity_to_metric, divergence_to_metric
 from assay.studies.modular.metrics.frequency_law import phase_scrambled
 from assay.studies.modular.metrics.permutation import mantel
 from assay.studies.modular.metrics.tensor_similarity import Weights
 from assay.studies.modular.records import read_sweep
 
-SPEC = ("TN", "activation", "JS (bits)")
 NEIGHBOURS = 50
 """The largest k in the chart of neighbours."""
 NOTE = (
@@ -100,15 +95,13 @@ class Similarity(Reading):
 
     def _matrices(self, sweep: SweepResults) -> dict[str, Matrix]:
         """Load or compute the spec's three matrices over all models, cached beside a saved sweep."""
-        if not self.sweep.is_dir():
-            js = load_or_compute_js_divergence(self.sweep, n_evecs=self.n_evecs)
-            found = (
-                load_or_compute_tn_similarity(self.sweep),
-                load_or_compute_act_similarity(self.sweep),
-                js / (sweep.P * np.log(2)),
-            )
-            return dict(zip(SPEC, found, strict=True))
-        return spec_matrices(weights_of(sweep.models, sweep.P), self.n_evecs)
+        if self.sweep.is_dir():
+            return spec_matrices(weights_of(sweep.models, sweep.P), self.n_evecs)
+        return {
+            "TN": load_or_compute_tn_similarity(self.sweep),
+            "activation": load_or_compute_act_similarity(self.sweep),
+            "JS (bits)": load_or_compute_js_divergence(self.sweep, n_evecs=self.n_evecs) / (sweep.P * np.log(2)),
+        }
 
     def _rows(
         self, measure: Measure, sweep: SweepResults, some: SweepResults, whole: Mapping[str, Matrix]
@@ -167,8 +160,7 @@ def agreement(distances: Mapping[str, Matrix], out: Report, *, permutations: int
                 f"overlap at k={k}": found["knn_overlap"][k - 1],
                 "by chance": found["knn_overlap_chance"][k - 1],
                 "beyond chance": found["knn_overlap_adjusted"][k - 1],
-                "trustworthiness": found["trustworthiness"][k - 1],
-                "continuity": found["continuity"][k - 1],
+                **{key: found[key][k - 1] for key in ("trustworthiness", "continuity")},
             }
         )
         lines += [

@@ -118,7 +118,9 @@ class Sweep(Recipe, Study):
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
         with activate(ctx.numerics) as device:
-            yield from train(runs, ctx, device)
+            # Runs with a checkpoint of the same epoch resume together.
+            for some, saved in unfinished(runs, ctx, whole=False):
+                yield from train_together(some, ctx, device, saved)
 
     def promised(self) -> Sequence[Path]:
         return () if self.save is None else (self.save,)
@@ -147,12 +149,6 @@ class Course:
         self.losses.append(epoch.loss[k])
         self.seconds += seconds / len(epoch.val_acc)
         self.cpu_seconds += cpu_seconds / len(epoch.val_acc)
-
-
-def train(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    """Train the runs of one cohort; those with a checkpoint of the same epoch resume together."""
-    for some, saved in unfinished(runs, ctx, whole=False):
-        yield from train_together(some, ctx, device, saved)
 
 
 def train_together(
@@ -187,7 +183,7 @@ def train_together(
             home = min(bank.going, key=lambda k: runs[k].options["d_hidden"])
             keeper.keep(runs[home], lambda: checkpoint(bank, courses))
         for k in epoch.finished:
-            yield outcome(courses[k], bank.model(k), bank.splits[runs[k].seed], together=len(runs))
+            yield outcome(courses[k], bank.models[k], bank.splits[runs[k].seed], together=len(runs))
 
 
 def checkpoint(bank: BilinearBank, courses: Sequence[Course]) -> Checkpoint:

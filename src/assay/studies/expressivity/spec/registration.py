@@ -31,10 +31,7 @@ class ModuleEncoder(Encoder):
         values = min(4, d_in // 3)
         features = d_in - keys - values
         keys, features = keys + features % 2, features - features % 2
-        return self.build_for(Config(L=length, K_keys=keys, V_dim=values, F_feat=features, D_z=d_code))
-
-    def build_for(self, cfg: Config) -> nn.Module:
-        return self.module_class(cfg)
+        return self.module_class(Config(L=length, K_keys=keys, V_dim=values, F_feat=features, D_z=d_code))
 
 
 @dataclass(frozen=True, kw_only=True)

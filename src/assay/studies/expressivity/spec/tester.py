@@ -13,7 +13,7 @@ class WithNorm(ExpressivityTester):
 import copy
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -27,16 +27,46 @@ from assay.metrics.size import flops_per_token, parameters
 from assay.nn.random import initialised_from, stream
 from assay.studies.expressivity.references import Reference
 from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config
-from assay.studies.expressivity.spec.generator import CONTEXTS, HybridGenerator, to_device
 from assay.tasks.base import Batch, Task
 from assay.train.adamw import FusedAdamW
 from assay.train.head import head_r2
 
 SHARES = (1.0, 0.75, 0.5, 0.25)
 NCE_BLOCK = 1024
+CONTEXTS: tuple[Literal[0, 1, 2], ...] = (0, 1, 2)
 
 Subject = nn.Module | Reference
 Probe = Callable[[Subject], dict[str, Any]]
+
+
+class HybridGenerator:
+    """Draws the synthetic world of the study: three contexts that hide global factors, and a lookup. A sample is from
+    a named stream of the seed, so no encoder's data depend on what ran before. Subclass it to tweak a law, and give the
+    subclass to `ExpressivityTester(cfg, generator=...)`."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg = cfg
+        self.contexts: tuple[Task, ...] = tuple(cfg.context(context, seed=cfg.seed) for context in CONTEXTS)
+        self.retrieval: Task = cfg.lookup()
+
+    def features(self, batch: int, context: int = 0, *, part: str = "sample") -> Batch:
+        """Sequences whose targets are the global factors."""
+        return self._draw(self.contexts[context], batch, f"context{context}", part)
+
+    def lookups(self, batch: int, *, part: str = "sample") -> Batch:
+        """Sequences whose target is the value at the queried key."""
+        return self._draw(self.retrieval, batch, "retrieval", part)
+
+    def stream(self, *names: str) -> torch.Generator:
+        # Always on the CPU, so that a score does not depend on the device's generator.
+        return stream(self.cfg.seed, "data", *names)
+
+    def _draw(self, task: Task, batch: int, *names: str) -> Batch:
+        return to_device(task.sample(batch, self.stream(*names)), self.cfg.torch_device)
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    return Batch(batch.inputs.to(device), batch.targets.to(device))
 
 
 class PooledModule(nn.Module):
@@ -87,10 +117,7 @@ class ExpressivityTester:
     def size(self, enc: Subject) -> dict[str, Any]:
         if isinstance(enc, Reference):
             return {}
-        return {
-            "enc_params": parameters(enc),
-            "flops_per_token": flops_per_token(enc, self.cfg.L, self.cfg.D_in),
-        }
+        return {"enc_params": parameters(enc), "flops_per_token": flops_per_token(enc, self.cfg.L, self.cfg.D_in)}
 
     def compression(self, enc: Subject) -> dict[str, Any]:
         """Held-out ridge R2 of the global factors, from random shares of the code and from its top components."""

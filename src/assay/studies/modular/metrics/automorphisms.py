@@ -21,52 +21,48 @@ from einops import rearrange
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from assay.studies.modular.metrics.tensor_similarity import Entries, Factors, Matrix, Weights, cosines, weights
+from assay.studies.modular.metrics.tensor_similarity import Factors, Matrix, Weights, cosines, weights
 
 TOGETHER = 16
-"""Models per block of pairs: some 2 MB each at P = 64 over reachable entries, 7 over all."""
+"""Models per block of pairs: some 2 MB each at P = 64."""
 
 
 @torch.no_grad()
-def automorphism_similarity_matrix(models: Sequence[Factors], *, entries: Entries = "reachable") -> Matrix:
-    """The largest `symmetric_similarity` of one model with the images of the other, of all pairs."""
+def automorphism_similarity_matrix(models: Sequence[Factors]) -> Matrix:
+    """The largest `symmetric_similarity` of one model with the images of the other, over reachable entries, of all
+    pairs."""
     plain = [weights(model) for model in models]
     found = np.zeros((len(plain), len(plain)))
     blocks = [range(start, min(start + TOGETHER, len(plain))) for start in range(0, len(plain), TOGETHER)]
     for i, rows in enumerate(blocks):
-        one = torch.stack([layout(plain[k], entries) for k in rows])
+        one = torch.stack([layout(plain[k]) for k in rows])
         for columns in blocks[i:]:
-            other = one if columns is rows else torch.stack([layout(plain[k], entries) for k in columns])
+            other = one if columns is rows else torch.stack([layout(plain[k]) for k in columns])
             best = _largest(one, other).cpu().numpy()
             found[np.ix_(rows, columns)] = best
             found[np.ix_(columns, rows)] = best.T
-    norms = [float(layout(w, entries).norm()) for w in plain]
+    norms = [float(layout(w).norm()) for w in plain]
     np.fill_diagonal(found, np.square(norms))
     return cosines((found + found.T) / 2)
 
 
 @torch.no_grad()
-def layout(model: Weights, entries: Entries) -> Float[Tensor, "P P channels"]:
-    """The entries of the forms B_r, so placed that shifting a by s and b by t rolls the first two axes by s and t.
+def layout(model: Weights) -> Float[Tensor, "P P channels"]:
+    """The entries of the forms B_r that an input reaches, so placed that shifting a by s and b by t rolls the first two
+    axes by s and t. Of the aa and bb blocks that is the diagonal.
 
-        ab block   [a, b, c]        r = a + b + c         counted twice, as it is in a symmetric form
-        aa block   [a, c, e]        a' = a + e, r = a + c      moving r by s + t and a by s moves c by t
-        bb block   [c, b, e]        b' = b + e, r = b + c
+        ab block      [a, b, c]    r = a + b + c    counted twice, as it is in a symmetric form
+        aa diagonal   [a, c]       r = a + c        moving r by s + t and a by s moves c by t
+        bb diagonal   [c, b]       r = b + c
 
-    All indices are multiplied by k with a, b and r; of the aa and bb blocks inputs reach e = 0 alone."""
+    All indices are multiplied by k with a, b and r."""
     (la, lb), (ra, rb) = (part.T.split(model.P) for part in (model.w_l, model.w_r))
     n = torch.arange(model.P, device=model.w_p.device)
     i, j, k = n[:, None, None], n[None, :, None], n[None, None, :]
-    ab = math.sqrt(2) * _form(la, ra, lb, rb, model.w_p)[i, j, (i + j + k) % model.P]
-    e = k if entries == "all" else k[..., :1]
-    aa, bb = (_form(x, y, x, y, model.w_p)[i, (i + e) % model.P, (i + j) % model.P] for x, y in ((la, ra), (lb, rb)))
-    return torch.cat([ab, aa, rearrange(bb, "b c e -> c b e")], dim=2)
-
-
-def _form(l1: Tensor, r1: Tensor, l2: Tensor, r2: Tensor, w_p: Tensor) -> Float[Tensor, "P P P"]:
-    """A block of the symmetric forms: 1/2 sum_h (l r^T + r l^T)[x, y] w_p[r]; the last axis is r."""
-    pairs = l1[:, None] * r2 + r1[:, None] * l2
-    return pairs @ w_p.T / 2
+    ab = (la[:, None] * rb + ra[:, None] * lb) @ model.w_p.T / math.sqrt(2)
+    aa, bb = (left * right @ model.w_p.T for left, right in ((la, ra), (lb, rb)))
+    r = (i + j) % model.P
+    return torch.cat([ab[i, j, (i + j + k) % model.P], aa[i, r], bb[j, r]], dim=2)
 
 
 def _largest(
@@ -85,14 +81,12 @@ def _largest(
 
 def _images(spectrum: Complex[Tensor, "P P channels models"]) -> Iterator[Complex[Tensor, "P half channels models"]]:
     """Spectra under all multipliers and the swap: where positions are multiplied by k, frequencies are divided by it.
-    The swap exchanges the first two axes, and the aa channels with the bb channels. Shifts are left to the correlation.
+    The swap exchanges the first two axes, and the aa channel with the bb channel. Shifts are left to the correlation.
     """
-    P, channels = spectrum.shape[0], spectrum.shape[2]
-    side = (channels - P) // 2
-    n = torch.arange(P, device=spectrum.device)
+    P = len(spectrum)
+    n, aa, bb = torch.arange(P + 2, device=spectrum.device).split([P, 1, 1])
     for k in (k for k in range(1, P) if math.gcd(k, P) == 1):
         times, over = k * n % P, pow(k, -1, P) * n % P
-        aa, bb = (start + (times if side == P else n[:1]) for start in (P, P + side))
         f, g = over[:, None, None], over[None, : P // 2 + 1, None]
         yield spectrum[f, g, torch.cat([times, aa, bb])]
         yield spectrum[g, f, torch.cat([times, bb, aa])]

@@ -185,8 +185,7 @@ def correlation(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) 
 
 def _worst_penalty(N: int, k: int) -> int:
     """The penalty of one point whose false neighbours are the farthest of all."""
-    strangers = min(k, N - 1 - k)
-    return sum(N - 1 - place - k for place in range(strangers))
+    return sum(N - 1 - place - k for place in range(min(k, N - 1 - k)))
 
 
 def _common(D1: Distances, D2: Distances, k: int) -> Int[np.ndarray, " N"]:

@@ -68,24 +68,21 @@ def contrast(
     assert (labels[member] == _numbered(groups)).all(), "a unit lies in one group"
     upper = np.triu_indices(len(matrix), k=1)
     counted = (member[:, None] != member)[upper]
-    rest = beyond_strengths(matrix)[upper]
+    values, rest = (of[upper][counted] for of in (matrix, beyond_strengths(matrix)))
 
-    def sides(of_unit: Any) -> tuple[Any, Any]:
+    def inside(of_unit: Any) -> Any:
         of_model = of_unit[member]
-        same = (of_model[:, None] == of_model)[upper]
-        return same & counted, ~same & counted
+        return (of_model[:, None] == of_model)[upper][counted]
 
-    def apart(of_unit: Any) -> float:
-        inside, outside = sides(of_unit)
-        return float(rest[inside].mean() - rest[outside].mean()) if inside.any() and outside.any() else 0.0
+    def apart(same: Any) -> float:
+        return float(rest[same].mean() - rest[~same].mean())
 
-    inside, outside = sides(labels)
-    if not inside.any() or not outside.any():
+    same = inside(labels)
+    if not same.any() or same.all():  # and so in every permutation: as many pairs of units are of one group
         return None
-    found = apart(labels)
-    p = _p(found, [apart(rng.permutation(labels)) for _ in range(permutations)])
-    values = matrix[upper]
-    return Contrast(float(values[inside].mean()), float(values[outside].mean()), found, p)
+    found = apart(same)
+    p = _p(found, [apart(inside(rng.permutation(labels))) for _ in range(permutations)])
+    return Contrast(float(values[same].mean()), float(values[~same].mean()), found, p)
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,8 @@ def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:
         tried = _rest(S, off, a + step[:N], m + step[N], k + step[N + 1])
         gained = (rest**2).sum() - (tried**2).sum()
         if gained > 0:
-            a, m, k, rest, damping = a + step[:N], m + step[N], k + step[N + 1], tried, damping / 10
+            a, m, k, rest = a + step[:N], m + step[N], k + step[N + 1], tried
+            damping = max(damping / 10, 1e-12)  # below rounding the equations are singular: m can move into all a_i
         else:
             damping *= 10
         if damping > 1e9 or 0 <= gained <= 1e-8 * (rest**2).sum():

@@ -114,7 +114,9 @@ def activation_similarity_matrix(models: Sequence[Factors], *, dtype: torch.dtyp
     """The cosine of the logits, averaged over all P^2 inputs, of all pairs: rows are normalised once, and one product
     has every pair."""
     plain = [weights(model, dtype) for model in models]
-    total = _gram(logits.mul_(_inverse_norms(logits)) for logits in _logits(plain))
+    total = _gram(
+        logits.mul_(logits.norm(dim=-1, keepdim=True).add_(EPSILON).reciprocal_()) for logits in _logits(plain)
+    )
     found = np.clip(total / plain[0].P ** 2, -1, 1)
     np.fill_diagonal(found, 1)
     return found
@@ -208,10 +210,6 @@ def _logits(models: Sequence[Weights]) -> Iterator[Float[Tensor, "models rows P"
             units = rearrange(_hidden(model, slice(start, start + size)), "a b d -> (a b) d")
             torch.mm(units, model.w_p.T, out=own[:rows])
         yield room
-
-
-def _inverse_norms(logits: Float[Tensor, "models rows P"]) -> Float[Tensor, "models rows 1"]:
-    return logits.norm(dim=-1, keepdim=True).add_(EPSILON).reciprocal_()
 
 
 def _gram(parts: Iterable[Float[Tensor, "models rows P"]]) -> Matrix:
