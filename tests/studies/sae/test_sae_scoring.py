@@ -13,7 +13,7 @@ from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import fitting, scoring, training
-from assay.studies.sae.clock import Spent, Trained
+from assay.studies.sae.fitting import Spent, Trained
 from assay.studies.sae.scoring import score, together
 from assay.vectors import vectors
 from assay.vectors.base import Part, Vectors

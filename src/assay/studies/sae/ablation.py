@@ -18,9 +18,9 @@ from assay.report.sentences import Measure, compared
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
 from assay.studies.sae.findings import epochs
-from assay.studies.sae.fitting import weights
 from assay.studies.sae.spec import metrics as spec
 from assay.studies.sae.verb import Comparison
+from assay.studies.sae.weights import weights
 
 METRICS = (
     "dead_units", "dead_units_pct", "redundancy_score", "weight_redundancy", "responsibility_entropy",

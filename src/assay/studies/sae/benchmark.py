@@ -20,8 +20,8 @@ from assay.report.sentences import Measure, compared
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
 from assay.studies.sae.findings import FVU, epochs
-from assay.studies.sae.fitting import weights
 from assay.studies.sae.verb import Comparison
+from assay.studies.sae.weights import weights
 
 METRICS = (
     "linear_probe_accuracy", "l0_sparsity", "l0_density", "reconstruction_mse", "normalized_reconstruction_mse",

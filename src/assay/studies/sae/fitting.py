@@ -1,7 +1,10 @@
-"""Reads the settings of runs, loads the data they share, and scores trained coders, for `assay sae` and its verbs."""
+"""Reads the settings of runs, loads the data they share, and scores trained coders, for `assay sae` and its verbs.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+Models that are trained or scored together share the time it took."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -11,13 +14,12 @@ from assay.core.convert import construct, option_types
 from assay.core.run import Run, canonical
 from assay.core.study import Outcome
 from assay.sparse_coders.base import CoderModule, SparseCoder, TrainedCoder
-from assay.studies.sae.clock import Trained, stopwatch
 from assay.studies.sae.scoring import codes, score
-from assay.studies.sae.weights import WEIGHTS, encoded, saved_module, weights
+from assay.studies.sae.weights import WEIGHTS, encoded, saved_module
 from assay.train.coder_bank import Recipe
 from assay.vectors.base import VectorData, Vectors
 
-__all__ = ["WEIGHTS", "saved_module", "weights"]
+__all__ = ["saved_module"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,44 @@ def _loaded(spec_text: str, content: str | None, device: str) -> Vectors:
 def load(data: VectorData, device: torch.device) -> Vectors:
     """Load data to the device; the last set is cached until its files change, since cohorts share it."""
     return _loaded(data.label, data.fingerprint(), device.type)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Wall and processor time."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
+
+    def share(self, among: int) -> "Spent":
+        return Spent(self.seconds / among, self.cpu_seconds / among)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The time a model's training took, and notes for its record's cost."""
+
+    spent: Spent
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def cost(self, scoring: Spent) -> dict[str, Any]:
+        """The cost of a scored run; without its own `seconds` a bank's first run would be charged for all."""
+        return {**vars(self.spent + scoring), **self.notes}
+
+
+def stopwatch() -> Callable[[], Spent]:
+    """Return a function that returns the time since it was last called, or made."""
+    last = time.perf_counter(), time.process_time()
+
+    def lap() -> Spent:
+        nonlocal last
+        before, last = last, (time.perf_counter(), time.process_time())
+        return Spent(last[0] - before[0], last[1] - before[1])
+
+    return lap
 
 
 def outcomes(

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.metrics import sparsity
+from assay.metrics import erasure, sparsity
+from assay.metrics.absorption import absorption, families
 from assay.metrics.logistic import Probe, choose, fit_all_as_scikit_learn, fit_paths
 from assay.nn import infomax
 from assay.sparse_coders.base import CoderModule
-from assay.studies.sae.concepts import concept_scores
 from assay.studies.sae.spec import metrics as spec
 from assay.vectors.base import Part, Vectors
 
@@ -27,6 +27,10 @@ SPECS_PROBE = 2**26
 TOGETHER = 2**27
 """Most numbers of codes of models that are scored together; they are held twice, in float64 too."""
 KS = (1, 2, 5)
+ERASED = (2, 5, 20)
+"""Units that are switched off at a time, of planted concepts."""
+PERTURBED = 2_000
+"""Most training rows for the probes of inputs that TPP perturbs."""
 
 
 def together(data: Vectors, d_code: int) -> int:
@@ -208,7 +212,27 @@ def _read(frozen: Frozen) -> Mapping[str, float]:
 
 
 def _concepts(frozen: Frozen) -> Mapping[str, Any]:
-    return concept_scores(frozen.module, frozen.decoder, (frozen.z, frozen.z_test), frozen.data)
+    """Score the code where atoms are planted: the true L0, and, where some atoms imply others, what became of those
+    concepts: absorption, k-sparse probing, targeted probe perturbation and spurious correlation removal."""
+    data, train, test, W = frozen.data, frozen.data.train, frozen.data.test, frozen.decoder.W
+    if data.dictionary is None or train.fired is None or test.fired is None:
+        return {}
+    found: dict[str, Any] = {"true_l0": float((test.fired > 0).sum(dim=1).double().mean())}
+    if data.parents is None:
+        return found
+    own = absorption(
+        frozen.module.directions()[0], frozen.z_test, frozen.decoder, test.x, data.dictionary, test.fired, data.parents
+    )
+    found |= {"absorption": own.rate, "concept_f1": own.f1}
+    concepts = list(families(data.parents))
+    fitted = erasure.Coded(train.x, frozen.z, train.fired[:, concepts] > 0)
+    judged = erasure.Coded(test.x, frozen.z_test, test.fired[:, concepts] > 0)
+    perturbed = erasure.targeted_perturbation(fitted.first(PERTURBED), judged, W, ERASED)
+    removed = erasure.spurious_removal(fitted, judged, W, ERASED)
+    sparse = sparsity.k_sparse_of_concepts((fitted.code, fitted.has), (judged.code, judged.has), KS)
+    found |= {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}
+    found |= {f"tpp_{count}": score for count, score in perturbed.items()}
+    return found | {f"scr_{count}": score for count, score in removed.items()}
 
 
 SCORES: Mapping[str, Callable[[Frozen], Mapping[str, Any]]] = {

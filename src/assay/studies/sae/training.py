@@ -18,8 +18,7 @@ from assay.data.row_stream import RowStream
 from assay.metrics import sparsity
 from assay.sparse_coders.base import FittedCoder, TrainedCoder
 from assay.studies.sae import fitting
-from assay.studies.sae.clock import Spent, Trained, stopwatch
-from assay.studies.sae.fitting import Setting, bank_key
+from assay.studies.sae.fitting import Setting, Spent, Trained, bank_key, stopwatch
 from assay.studies.sae.scoring import codes, together
 from assay.studies.sae.spec import metrics as spec
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished

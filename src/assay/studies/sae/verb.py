@@ -17,7 +17,7 @@ from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.charts import FIGURES, spec_checkpoints
 from assay.studies.sae.config import Config, load_config
-from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in, missing_data
+from assay.studies.sae.sae import check_sizes, coder_run, look_in, missing_data
 from assay.vectors.base import VectorData
 from assay.vectors.mnist import Mnist
 
@@ -94,8 +94,8 @@ class FromConfig(Study):
         config = self.loaded
         recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
         rate = config.lr if lr is None else lr
-        coded = Coded(self.vectors, self.vectors.fingerprint(self.searched))
-        return coder_run(coded, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
+        data = {"data": self.vectors, "content": self.vectors.fingerprint(self.searched)}
+        return coder_run(data, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
 
 
 def _of_windows(folder: Path) -> bool:

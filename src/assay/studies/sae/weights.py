@@ -8,20 +8,17 @@ only the units' directions, in half precision: a quarter of that for a coder wit
 stability over seeds, but not for an export. It is no part of a run's id: what is measured is the same.
 """
 
-import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from assay.core.convert import convert
 from assay.core.errors import UserError
-from assay.core.run import Record, Run, canonical
+from assay.core.run import Record
 from assay.nn.preparation import Preparation
-from assay.nn.shapes import built_for_shapes
 from assay.sparse_coders.base import CoderModule, FittedModule, SparseCoder, TrainedCoder
 from assay.train.artifacts import file_parts, saved_tensors
 from assay.vectors.base import VectorData
@@ -61,21 +58,6 @@ def _kept(module: CoderModule, usage: Tensor, preparation: Preparation | None) -
 def _usual_directions(state: dict[str, Tensor]) -> Tensor | None:
     """The directions of most coders, which are stored anyway: rows of the decoder, or of the encoder without one."""
     return state.get("W_dec", state.get("W_enc"))
-
-
-def stored_bytes(runs: Sequence[Run], kept: Kept) -> int:
-    """Estimate what the weights of runs take in the store, from shapes; runs of data of unknown width count nothing."""
-    sizes = Counter(canonical([run.options[key] for key in ("data", "coder", "d_code")]) for run in runs)
-    return sum(count * _stored_bytes(kept, *json.loads(size)) for size, count in sizes.items())
-
-
-def _stored_bytes(kept: Kept, data: Mapping[str, Any], coder_options: Mapping[str, Any], d_code: int) -> int:
-    d_in = convert(VectorData, data, what="option 'data'").width() or 0
-    coder = convert(SparseCoder, coder_options, what="option 'coder'")
-    if kept == "directions" or not isinstance(coder, TrainedCoder):
-        return (2 if kept == "directions" else 4) * d_in * d_code
-    module = built_for_shapes(lambda: coder.build(1, d_in, d_code))
-    return 0 if module is None else sum(value.nbytes for value in module.state_dict().values())
 
 
 def weights(record: Record) -> dict[str, Tensor]:
