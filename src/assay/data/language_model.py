@@ -10,7 +10,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,7 +57,8 @@ def load_model(
     wanted = DTYPES.get(dtype, torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32)
     if quantisation_of(load_config(name, revision=revision)):
         return _quantised(name, wanted, device, revision)
-    with quiet(name), without_bars(name):
+    # The bar that is drawn while a GGUF file is unpacked is kept off the terminal.
+    with quiet(name), redirect_stderr(io.StringIO()) if is_gguf(name) else nullcontext():
         model = transformers().AutoModelForCausalLM.from_pretrained(
             where(name), dtype=wanted, revision=revision, **packed(name), **NO_CODE
         )
@@ -117,16 +118,6 @@ def _unpacked_config(name: str, content: str | None) -> Any:
     """Read the config of a GGUF file once: the vocabulary is read with it, which takes ten seconds."""
     with quiet(name):
         return transformers().AutoConfig.from_pretrained(where(name), **packed(name), **NO_CODE)
-
-
-@contextmanager
-def without_bars(name: str) -> Iterator[None]:
-    """Keep the bar off the terminal that is drawn while a GGUF file is unpacked."""
-    if not is_gguf(name):
-        yield
-        return
-    with redirect_stderr(io.StringIO()):
-        yield
 
 
 def is_here(name: str, *, revision: str | None = None) -> bool:
@@ -197,9 +188,14 @@ def placed(name: str) -> str:
     if is_there(name, folder=True) or is_gguf(name):
         return name
     with suppress(UserError):  # that ASSAY_DATA names no folder is said where a text is looked for in it
-        config = places.found(f"{name}/config.json", f"models/{name}/config.json", remedy="")
-        return name if config is None else str(config.parent)
+        return model_folder(name) or name
     return name
+
+
+def model_folder(name: str, folder: Path | None = None, *, remedy: str = "") -> str | None:
+    """Find a model's folder inside a data folder."""
+    config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=remedy)
+    return None if config is None else str(config.parent)
 
 
 def is_gguf(name: str) -> bool:

@@ -48,8 +48,7 @@ def no_text(name: str) -> str:
 
 def model_folder(name: str, folder: Path | None = None) -> str | None:
     """Find a model's folder inside a data folder."""
-    config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=REMEDY)
-    return None if config is None else str(config.parent)
+    return language_model.model_folder(name, folder, remedy=REMEDY)
 
 
 def find_model(name: str) -> str:

@@ -49,6 +49,7 @@ KEPT = {
 }
 """Texts that claims name and that people keep in a data folder, known where they are absent too: what they are."""
 REMEDY = "Set ASSAY_DATA to the folder that has it."
+INSTEAD = " Without the hub: a text file or folder, or `pydoc` (assay perplexity --quick-test --offline)."
 HEADING = re.compile(r"(?m)(?:\A|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) = [^=\n]+ = *(?=\n *\n|\n*\Z)")
 """Matches the title of an article, alone between empty lines; sections have two signs or more on each side."""
 LINES = re.compile(r"\r\n|\r|\n")
@@ -162,7 +163,7 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
     try:
         import datasets
     except ImportError:
-        raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
+        raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{INSTEAD}") from None
     try:
         with hub.silent():
             rows = datasets.load_dataset(**(HUB.get(name) or _anywhere(name)))
@@ -171,7 +172,7 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
             else:
                 yield from (text for row in islice(rows, limit) if (text := _column(row, name).strip()))
     except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{_instead()}") from None
+        raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{INSTEAD}") from None
 
 
 def _anywhere(name: str) -> dict[str, Any]:
@@ -185,10 +186,6 @@ def _column(row: dict[str, Any], name: str) -> str:
     if not isinstance(found, str):
         raise ValueError(f"its rows have no column `text`, only {', '.join(row)}")
     return found
-
-
-def _instead() -> str:
-    return " Without the hub: a text file or folder, or `pydoc` (assay perplexity --quick-test --offline)."
 
 
 def _files(path: Path) -> list[Path]:

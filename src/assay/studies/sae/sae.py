@@ -145,7 +145,7 @@ def coder_run(data: Mapping[str, Any], coder: SparseCoder, *, seed: int, d_code:
     """Make a run of the study `sae`, for any of its verbs. `data` has the hash of its files as `content`: two files of
     one name are two data sets. A coder that is fitted at once has no rate and no recipe."""
     fitted = isinstance(coder, FittedCoder)
-    trained = {"lr": None if fitted else lr, "recipe": None if fitted else recipe}
+    trained: dict[str, Any] = {"lr": None if fitted else lr, "recipe": None if fitted else recipe}
     return _study().cell(seed=seed, **data, coder=coder, d_code=d_code, **trained)
 
 
