@@ -166,19 +166,16 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
         raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{INSTEAD}") from None
     try:
         with hub.silent():
-            rows = datasets.load_dataset(**(HUB.get(name) or _anywhere(name)))
+            # One of the hub's own names is a stream: `owner/name`, perhaps with `/config`.
+            owner, dataset, config = (*name.split("/"), None, None)[:3]
+            stream = {"path": f"{owner}/{dataset}", "name": config, "split": "train", "streaming": True}
+            rows = datasets.load_dataset(**HUB.get(name, stream))
             if name.startswith("wikitext-"):  # not a stream: rows are lines, and articles are counted later
                 yield from articles("".join(row["text"] for row in rows))
             else:
                 yield from (text for row in islice(rows, limit) if (text := _column(row, name).strip()))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{INSTEAD}") from None
-
-
-def _anywhere(name: str) -> dict[str, Any]:
-    """The arguments for a data set of the hub by its own name, as a stream."""
-    owner, dataset, *config = name.split("/")
-    return {"path": f"{owner}/{dataset}", "name": config[0] if config else None, "split": "train", "streaming": True}
 
 
 def _column(row: dict[str, Any], name: str) -> str:

@@ -23,7 +23,7 @@ from assay.core.study import Reading, Report
 from assay.report.files import drawn
 from assay.studies import studies
 from assay.studies.sae.charts import FIGURES, feature_grid, theorem_chart
-from assay.studies.sae.theorem import measured
+from assay.studies.sae.gradients import measured
 
 FILES = {
     "2": ("ablation/ablation_results.json", ("fig2_ablation",)),

@@ -17,6 +17,7 @@ threshold, so they are saved as jumprelu. A coder without a decoder is `standard
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from assay.core.files import write_files
 from assay.core.store import disk_errors
 from assay.metrics.sparsity import RidgeDecoder
 from assay.nn.preparation import Preparation
-from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule, FittedModule
+from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule, FittedModule, TrainedCoder
 from assay.sparse_coders.batch_cut import BatchCut
 from assay.sparse_coders.gated import Gated
 from assay.sparse_coders.gated import Module as GatedModule
@@ -104,20 +105,16 @@ def _exported(module: CoderModule, decoder: RidgeDecoder | None) -> tuple[str, d
     else:
         tensors |= {"W_dec": decoder.W, "b_dec": decoder.b}
     match module:
-        case LseModule():
-            if module.activation != "relu":
-                raise UserError(f"SAELens has no '{module.activation}' units: only relu is exported.")
-            if module.scale == "unit_norm":
-                tensors["W_enc"] = torch.nn.functional.normalize(module.W_enc[0], dim=1).T
-            return "standard", tensors, {}
-        case FittedModule():
-            if not module.rectified:
-                raise UserError(
-                    "SAELens has no signed codes, which pca and fast_ica give: export fast_ica:rectified=true, which "
-                    "has a unit for each sign."
-                )
-            return "standard", tensors, {}
-        case ReluModule():
+        case LseModule() if module.activation != "relu":
+            raise UserError(f"SAELens has no '{module.activation}' units: only relu is exported.")
+        case FittedModule() if not module.rectified:
+            raise UserError(
+                "SAELens has no signed codes, which pca and fast_ica give: export fast_ica:rectified=true, which has a "
+                "unit for each sign."
+            )
+        case LseModule() if module.scale == "unit_norm":
+            return "standard", {**tensors, "W_enc": torch.nn.functional.normalize(module.W_enc[0], dim=1).T}, {}
+        case LseModule() | FittedModule() | ReluModule():
             return "standard", tensors, {}
         case TopKModule():
             return "topk", tensors, {"k": int(module.k[0]), "rescale_acts_by_decoder_norm": False}
@@ -205,14 +202,11 @@ def _scale(module: DecoderModule, found: Folder) -> None:
 
 def _fresh(found: Folder) -> DecoderModule:
     sizes = 1, found.d_in, found.d_sae
-    match found.architecture:
-        case "standard":
-            made: CoderModule = ReluL1(form="norm_weighted" if found.subtracts else "spec").build(*sizes)
-        case "topk":
-            made = TopK(k=found.k).build(*sizes)
-        case "gated":
-            made = Gated().build(*sizes)
-        case _:
-            made = JumpReLU().build(*sizes)
+    coders: dict[str, Callable[[], TrainedCoder]] = {
+        "standard": lambda: ReluL1(form="norm_weighted" if found.subtracts else "spec"),
+        "topk": lambda: TopK(k=found.k),
+        "gated": Gated,
+    }
+    made = coders.get(found.architecture, JumpReLU)().build(*sizes)
     assert isinstance(made, DecoderModule)
     return made

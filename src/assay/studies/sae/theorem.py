@@ -11,21 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import safetensors.torch
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.study import Context, Outcome, Report, Study
-from assay.nn.random import initialised_from, stream
 from assay.report.files import drawn
 from assay.studies import studies
 from assay.studies.sae.charts import theorem_chart
-from assay.studies.sae.spec.losses import lse_loss
-from assay.studies.sae.spec.model import Encoder
+from assay.studies.sae.gradients import measured
 from assay.train.artifacts import saved_tensors
 from assay.train.device import activate
 
@@ -108,33 +102,3 @@ def _sentence(records: Sequence[Record]) -> str:
         f"{at:.10f} at the energies and by {through:.4f} at z; {off:.0%} of the responsibility lies on units that are "
         f"off{' (worst seed each)' * (len(records) > 1)}."
     )
-
-
-def measured(
-    options: Mapping[str, Any], seed: int, device: torch.device
-) -> tuple[dict[str, float], dict[str, Float[Tensor, " points"]]]:
-    """Compare gradients of the loss with responsibilities, for an untrained encoder on Gaussian rows."""
-    with initialised_from(seed, "init"):
-        encoder = Encoder(options["input_dim"], options["hidden_dim"], options["activation"]).double().to(device)
-    x = torch.randn(options["batch_size"], options["input_dim"], generator=stream(seed, "data"), dtype=torch.float64)
-    a, z = encoder(x.to(device))
-    loss, r = lse_loss(a)
-    to_a, to_z = torch.autograd.grad(loss, [a, z])
-    single = a.detach().float().requires_grad_(True)
-    loss32, r32 = lse_loss(single)
-    (to_single,) = torch.autograd.grad(loss32, single)
-    a, r, r32 = a.detach(), r.detach(), r32.detach()
-    metrics = {
-        "correlation_a": _correlation(to_a, r),
-        "largest_error_a": float((to_a - r).abs().max()),
-        "correlation_z": _correlation(to_z, r),
-        "largest_error_z": float((to_z - r).abs().max()),
-        "largest_error_float32": float((to_single - r32).abs().max()),
-        "responsibility_off": float((r * (a == 0)).sum() / r.sum()),
-    }
-    points = {"r": r, "a": to_a, "z": to_z}
-    return metrics, {name: value.detach().flatten().cpu().contiguous() for name, value in points.items()}
-
-
-def _correlation(a: Tensor, b: Tensor) -> float:
-    return float(np.corrcoef(a.detach().flatten().cpu().numpy(), b.detach().flatten().cpu().numpy())[0, 1])
