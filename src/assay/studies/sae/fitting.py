@@ -4,11 +4,14 @@ Models that are trained or scored together share the time it took."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Self
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
 from assay.core.convert import construct, option_types
 from assay.core.run import Run, canonical
@@ -20,6 +23,9 @@ from assay.train.coder_bank import Recipe
 from assay.vectors.base import VectorData, Vectors
 
 __all__ = ["saved_module"]
+
+Spent = Float[np.ndarray, "2"]
+"""Wall and processor time, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -71,40 +77,14 @@ def load(data: VectorData, device: torch.device) -> Vectors:
     return _loaded(data.label, data.fingerprint(), device.type)
 
 
-@dataclass(frozen=True)
-class Spent:
-    """Wall and processor time."""
-
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(self.seconds + other.seconds, self.cpu_seconds + other.cpu_seconds)
-
-    def share(self, among: int) -> "Spent":
-        return Spent(self.seconds / among, self.cpu_seconds / among)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The time a model's training took, and notes for its record's cost."""
-
-    spent: Spent
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-    def cost(self, scoring: Spent) -> dict[str, Any]:
-        """The cost of a scored run; without its own `seconds` a bank's first run would be charged for all."""
-        return {**vars(self.spent + scoring), **self.notes}
-
-
 def stopwatch() -> Callable[[], Spent]:
     """Return a function that returns the time since it was last called, or made."""
-    last = time.perf_counter(), time.process_time()
+    last = np.array([time.perf_counter(), time.process_time()])
 
     def lap() -> Spent:
         nonlocal last
-        before, last = last, (time.perf_counter(), time.process_time())
-        return Spent(last[0] - before[0], last[1] - before[1])
+        before, last = last, np.array([time.perf_counter(), time.process_time()])
+        return last - before
 
     return lap
 
@@ -114,19 +94,27 @@ def outcomes(
     modules: Sequence[CoderModule],
     data: Vectors,
     histories: Sequence[Mapping[str, Any]],
-    trained: Trained,
+    spent: Spent,
+    notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Outcome]:
-    """Score models together and yield their outcomes; those that diverged have no score."""
+    """Score models together and yield their outcomes; those that diverged have no score. `spent` is what training took
+    of each, and `notes` are for the cost of its record."""
     lap = stopwatch()
     sound = [all(value.isfinite().all() for value in module.state_dict().values()) for module in modules]
     scores = score([module for module, is_sound in zip(modules, sound, strict=True) if is_sound], data)
-    fitting = lap().share(len(runs))
+    spent = spent + lap() / len(runs)
+
+    def cost(scoring: Spent) -> dict[str, Any]:
+        """Without `seconds` of its own a bank's first run would be charged for all."""
+        seconds, cpu_seconds = (spent + scoring).tolist()
+        return {"seconds": seconds, "cpu_seconds": cpu_seconds, **notes}
+
     for run, module, history, is_sound in zip(runs, modules, histories, sound, strict=True):
         lap()  # leaves out the time the caller spent on the last outcome
         if not is_sound:
-            yield Outcome(run, {"history": history}, trained.cost(fitting), diverged="the weights")
+            yield Outcome(run, {"history": history}, cost(np.zeros(2)), diverged="the weights")
             continue
         metrics = next(scores) | {"history": history}
         usage = torch.softmax(-codes(module, data.test.x), dim=1).mean(dim=0)
         kept = {WEIGHTS: encoded(module, usage, data.preparation)}
-        yield Outcome(run, metrics, trained.cost(fitting + lap()), kept)
+        yield Outcome(run, metrics, cost(lap()), kept)
