@@ -74,8 +74,7 @@ class Benchmark(Comparison):
             if sentence := compared(found, measure, of="model", runs=epochs(found)):
                 out.finding(sentence, chart="fig3_benchmark")
         table(out, "benchmark", found, [*COLUMNS, *last], note=NOTE)
-        files = {"json": "benchmark_results.json", "figure": "fig3_benchmark"}
-        self.write(out, found, self.results(found), **files, caption=FIGURE)
+        self.write(out, found, self.results(found), figure="fig3_benchmark", caption=FIGURE)
 
     def results(self, found: Sequence[Row]) -> dict[str, Any]:
         """The spec's benchmark_results.json; `std` is over seeds, with n - 1."""

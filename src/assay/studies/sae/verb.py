@@ -124,9 +124,9 @@ class Comparison(FromConfig):
         }
         return [Row(found, names={title: name}, label=name) for name, found in own.items() if found]
 
-    def write(self, out: Report, found: Sequence[Row], results: Any, *, json: str, figure: str, caption: str) -> None:
+    def write(self, out: Report, found: Sequence[Row], results: Any, *, figure: str, caption: str) -> None:
         """Write the spec's JSON file, its figure, drawn from that file, and its checkpoints."""
-        out.file(self.output_dir / json, as_json(results))
+        out.file(self.output_dir / f"{self.name.rpartition('.')[2]}_results.json", as_json(results))
         self.figure(out, figure, FIGURES[figure](results), caption=caption)
         for path, data in spec_checkpoints(self.output_dir / "checkpoints", found):
             out.file(path, data)
