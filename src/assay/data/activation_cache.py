@@ -7,6 +7,7 @@ first element. Hooks are always taken off again.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,12 @@ def outputs(model: nn.Module, names: Sequence[str], *args: Any, **kwargs: Any) -
     """Return the outputs of the named modules, from one forward pass that ends when the last of them has run."""
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            seen[name] = (output[0] if isinstance(output, tuple) else output).detach()
-            if len(seen) == len(names):
-                raise _Seen
+    def keep(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        seen[name] = (output[0] if isinstance(output, tuple) else output).detach()
+        if len(seen) == len(names):
+            raise _Seen
 
-        return hook
-
-    handles = [module_at(model, name).register_forward_hook(keep(name)) for name in names]
+    handles = [module_at(model, name).register_forward_hook(partial(keep, name)) for name in names]
     try:
         model(*args, **kwargs)
     except _Seen:

@@ -14,13 +14,12 @@ from assay.core.run import Record
 from assay.core.study import Report
 from assay.data.splice import CLEARLY
 from assay.metrics import sparsity
-from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, Points, lines, numbered, per_setting, table
 from assay.report.images import pictures, tiled
 from assay.report.rows import Row, by_setting
 from assay.report.sentences import groups
 from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
-from assay.studies.sae.findings import FVU, say
+from assay.studies.sae.findings import FVU, less, say
 from assay.studies.sae.planted import planted, planted_tables
 from assay.studies.sae.weights import WEIGHTS, weights
 
@@ -136,29 +135,23 @@ def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:
     reference = {row.where: row for row in reached if row.label == REFERENCE}
     ranks = {series: group for own in by_setting(reached).values() for series, group in groups(own, FVU).items()}
     uneven = len({row.n for row in reached}) > 1
+
+    def minus(measure: Column) -> Column:
+        title, is_fvu = f"{measure.title} - {REFERENCE}", measure.title == "FVU"
+        return less(title, str(measure.value), measure.format, lambda row: reference.get(row.where), lead=is_fvu)
+
     columns = (
         Column("L0", lambda row: row.setting["L0"], "g", lead=True),
         Column("coder", lambda row: row.label, lead=True),
         Column("lr", rate_shown, lead=True),
         Column("n", lambda row: row.n if uneven else None),
-        *(column for measure in MEASURES for column in (_ranked(measure, ranks), _minus(measure, reference))),
+        *(column for measure in MEASURES for column in (_ranked(measure, ranks), minus(measure))),
     )
     table(out, name, reached, columns, note=EQUAL)
 
 
 def _ranked(measure: Column, ranks: Mapping[str, str]) -> Column:
     return replace(measure, group=lambda row: ranks.get(row.series)) if measure.title == "FVU" else measure
-
-
-def _minus(measure: Column, reference: Mapping[str, Row]) -> Column:
-    """The paired difference from the reference at the same L0."""
-
-    def difference(row: Row) -> Interval | None:
-        own = reference[row.where].values(str(measure.value)) if row.where in reference else {}
-        values = row.values(str(measure.value)) if row.label != REFERENCE else {}
-        return paired_difference(values, own) if values.keys() & own.keys() else None
-
-    return Column(f"{measure.title} - {REFERENCE}", difference, measure.format, lead=measure.title == "FVU")
 
 
 def _level(metric: str) -> Callable[[Row], Points]:

@@ -20,7 +20,12 @@ from assay.data.places import FOLDER, HUB, folders, is_hub
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import FittedCoder, SparseCoder
 from assay.studies import studies
+from assay.studies.sae.fitting import Setting, cohort_key
+from assay.studies.sae.memory import memory, stored_bytes
 from assay.studies.sae.presets import DEMO, PRESETS
+from assay.studies.sae.report import report
+from assay.studies.sae.training import train_and_score
+from assay.studies.sae.weights import keep
 from assay.train.coder_bank import CoderRecipe, Recipe, StepRecipe
 from assay.train.device import activate
 from assay.vectors import vectors
@@ -96,15 +101,11 @@ class Sae(Study):
         return StepRecipe(steps=steps, batch=self.batch, warmup=self.warmup, decay=self.decay)
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        from assay.studies.sae.weights import keep
-
         keep(self.weights)
         look_in(self.data_dir, self.data)
         self.data.locate()
 
     def disk(self, runs: Sequence[Run]) -> int:
-        from assay.studies.sae.memory import stored_bytes
-
         return stored_bytes(runs, self.weights)
 
     less_disk: ClassVar[str] = "`--weights directions` stores a quarter, without what an export needs."
@@ -116,25 +117,17 @@ class Sae(Study):
         return missing_data(runs, self.data_dir)
 
     def memory(self, run: Run) -> Mapping[str, int]:
-        from assay.studies.sae.memory import memory
-
         return memory(run)
 
     def cohort(self, run: Run) -> Hashable:
         """Train levels, rates and seeds of one kind of coder together; on a stream, all kinds and modules."""
-        from assay.studies.sae.fitting import cohort_key
-
         return cohort_key(run)
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:
-        from assay.studies.sae.training import train_and_score
-
         with activate(ctx.numerics) as device:
             yield from train_and_score(runs, ctx, device)
 
     def report(self, records: Sequence[Record], out: Report) -> None:
-        from assay.studies.sae.report import report
-
         report(records, out)
 
 
@@ -151,8 +144,6 @@ def coder_run(data: Mapping[str, Any], coder: SparseCoder, *, seed: int, d_code:
 
 def check_sizes(runs: Sequence[Run], folder: Path | None) -> None:
     """Raise where a coder, recipe or model cannot handle the data's sizes, as far as they are known before loading."""
-    from assay.studies.sae.fitting import Setting
-
     for data in _data_of(runs):
         if folder is not None:
             folders(folder, remedy=data.remedy)  # is it there?

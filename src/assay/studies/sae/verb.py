@@ -18,6 +18,7 @@ from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.charts import FIGURES, spec_checkpoints
 from assay.studies.sae.config import Config, load_config
 from assay.studies.sae.sae import check_sizes, coder_run, look_in, missing_data
+from assay.studies.sae.weights import keep
 from assay.vectors.base import VectorData
 from assay.vectors.mnist import Mnist
 
@@ -68,8 +69,6 @@ class FromConfig(Study):
         return None if _of_windows(named) else named
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        from assay.studies.sae.weights import keep
-
         keep("whole")  # figures and checkpoints are made of them
         look_in(self.searched, self.vectors)
         self.vectors.locate()
