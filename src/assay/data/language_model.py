@@ -4,12 +4,17 @@ smollm2-135m                           needs no hub (data.smollm2)
 a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`. A folder is looked for here,
                                        then in the data folder (ASSAY_DATA) and in its models/
 a GGUF file                            llama.cpp's format, unpacked by transformers
+
+A quantised model runs as its config says (`quantization_config`), by the package that quantised it, which no extra of
+assay installs.
 """
 
 import hashlib
+import importlib.util
 import io
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -24,12 +29,23 @@ from assay.core.errors import UserError
 from assay.core.files import is_there, read_file
 from assay.data import hub, places, smollm2
 from assay.data.packages import sha256
-from assay.data.quantised import check_quantised, hush, quantisation_of
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
 GGUF = ".gguf"
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+PACKAGES: Mapping[str, Sequence[str]] = {
+    "bitsandbytes": ("bitsandbytes",),
+    "torchao": ("torchao",),
+    "gptq": ("gptqmodel", "optimum"),
+    "awq": ("gptqmodel",),
+    "compressed-tensors": ("compressed-tensors",),
+    "quanto": ("optimum-quanto",),
+    "hqq": ("hqq",),
+}
+"""What loads the weights of a method; of others transformers says what is missing."""
+MODULES = {"optimum-quanto": "optimum.quanto"}
+"""Import names that are not the package's with underscores."""
 NO_CODE = {"trust_remote_code": False}
 """Passed at every loading: otherwise transformers asks on the terminal, and `yes |` would run a model's own code."""
 
@@ -73,7 +89,8 @@ def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revisi
     """Load a quantised model as it is, on its device at once: packed weights cannot be moved by every method."""
     check_loads(name, revision=revision)
     placed = {"device_map": {"": str(device)}, "output_loading_info": True}
-    hush()
+    # bitsandbytes logs a line for each product of a float32 model, whose inputs it rounds to 16 bit.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     model, told = _loaded("AutoModelForCausalLM", name, dtype=dtype, revision=revision, **placed)
     if missing := sorted(told["missing_keys"]):
         raise UserError(
@@ -83,10 +100,37 @@ def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revisi
     return model.eval()
 
 
+def quantisation_of(config: Any) -> str | None:
+    """Return the method by which a model is quantised, None where it is not."""
+    told = getattr(config, "quantization_config", None)
+    told = told if told is None or isinstance(told, Mapping) else told.to_dict()
+    if not told:
+        return None
+    if told.get("load_in_4bit") or told.get("load_in_8bit"):
+        return "bitsandbytes"  # its first configs named no method
+    method = told.get("quant_method", "no method")
+    return str(getattr(method, "value", method))  # a config object has an Enum
+
+
 def check_loads(name: str, *, revision: str | None = None) -> None:
-    """Raise UserError where a model is quantised by a method that is unknown here, or whose package is missing."""
-    if method := quantisation_of(load_config(name, revision=revision)):
-        check_quantised(name, method)
+    """Raise UserError where a model is quantised by a method that transformers does not know, which it would leave out
+    without a word, or whose packages are missing."""
+    if not (method := quantisation_of(load_config(name, revision=revision))):
+        return
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+    known = {word.removesuffix("_4bit").removesuffix("_8bit") for word in AUTO_QUANTIZER_MAPPING}
+    if method not in known:
+        raise UserError(f"the model '{name}' is quantised with '{method}', which this transformers does not know.")
+    if missing := [package for package in PACKAGES.get(method, ()) if not _is_installed(package)]:
+        raise UserError(f"the model '{name}' is quantised with {method}: pip install {' '.join(missing)}.")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(MODULES.get(package, package.replace("-", "_"))) is not None
+    except ModuleNotFoundError:  # the package that holds it is not there
+        return False
 
 
 def outline(name: str, *, revision: str | None = None) -> nn.Module:

