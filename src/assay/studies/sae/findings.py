@@ -1,8 +1,8 @@
 """Says which coder leaves least unexplained at equally many active units, and what few units tell."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
+from assay.core.grouping import grouped
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column
@@ -20,11 +20,11 @@ def say(reached: Sequence[Sequence[Row]], planted: Sequence[Row], levels: Sequen
     if planted and (sentence := compared(planted, FOUND, of="coder", runs="each coder at the true L0")):
         out.finding(sentence)
     contests = {
-        f"{place} {target:g}": list(rivals)
+        f"{place} {target:g}": rivals
         for place, own in enumerate(reached)
-        for target, rivals in groupby(own, key=lambda row: row.setting["L0"])
+        for target, rivals in grouped(own, lambda row: row.setting["L0"]).items()
+        if len(rivals) > 1
     }
-    contests = {key: rivals for key, rivals in contests.items() if len(rivals) > 1}
     targets = sorted({rivals[0].setting["L0"] for rivals in contests.values()})
     if not contests:
         out.finding(_alone(levels))

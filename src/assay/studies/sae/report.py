@@ -3,7 +3,7 @@
 A row is a coder at one level (studies.sae.curves). The levels of a coder make a curve over active units, and curves are
 compared where they have equally many."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import fmean
@@ -136,22 +136,19 @@ def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:
     ranks = {series: group for own in by_setting(reached).values() for series, group in groups(own, FVU).items()}
     uneven = len({row.n for row in reached}) > 1
 
-    def minus(measure: Column) -> Column:
+    def compared(measure: Column) -> tuple[Column, Column]:
         title, is_fvu = f"{measure.title} - {REFERENCE}", measure.title == "FVU"
-        return less(title, str(measure.value), measure.format, lambda row: reference.get(row.where), lead=is_fvu)
+        own = replace(measure, group=lambda row: ranks.get(row.series)) if is_fvu else measure
+        return own, less(title, str(measure.value), measure.format, lambda row: reference.get(row.where), lead=is_fvu)
 
     columns = (
         Column("L0", lambda row: row.setting["L0"], "g", lead=True),
         Column("coder", lambda row: row.label, lead=True),
         Column("lr", rate_shown, lead=True),
         Column("n", lambda row: row.n if uneven else None),
-        *(column for measure in MEASURES for column in (_ranked(measure, ranks), minus(measure))),
+        *(column for measure in MEASURES for column in compared(measure)),
     )
     table(out, name, reached, columns, note=EQUAL)
-
-
-def _ranked(measure: Column, ranks: Mapping[str, str]) -> Column:
-    return replace(measure, group=lambda row: ranks.get(row.series)) if measure.title == "FVU" else measure
 
 
 def _level(metric: str) -> Callable[[Row], Points]:

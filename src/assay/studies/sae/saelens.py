@@ -169,7 +169,11 @@ def load_saelens(folder: str | Path, *, scaling_factor: float | None = None) -> 
         module.r_mag[0].copy_(found.tensor("r_mag"))
         module.b_mag[0].copy_(found.tensor("b_mag"))
     if isinstance(module, JumpModule):
-        module.log_threshold[0].copy_(_threshold(found).double().clamp_min(1e-30).log())
+        threshold = found.tensor("topk_threshold" if found.architecture in BATCH_CUT else "threshold")
+        if found.architecture in BATCH_CUT and found.by_norm:
+            # It is compared with activations times norms, and those shrink as W_dec / factor does.
+            threshold = threshold / found.factor
+        module.log_threshold[0].copy_(threshold.expand(found.d_sae).double().clamp_min(1e-30).log())
     _scale(module, found)
     if not found.subtracts and not (isinstance(module, ReluModule) and module.form == "spec"):
         # Ours subtracts b_dec from the input; W b_dec in the biases undoes it.
@@ -178,13 +182,6 @@ def load_saelens(folder: str | Path, *, scaling_factor: float | None = None) -> 
         if isinstance(module, GatedModule):
             module.b_mag[0].copy_(module.b_mag[0].double() + module.r_mag[0].double().exp() * undone)
     return module
-
-
-def _threshold(found: Folder) -> Tensor:
-    if found.architecture not in BATCH_CUT:
-        return found.tensor("threshold")
-    # Of what is compared with it: with by_norm, activations times norms, and those shrink as W_dec / factor does.
-    return found.tensor("topk_threshold").expand(found.d_sae) / (found.factor if found.by_norm else 1.0)
 
 
 def _scale(module: DecoderModule, found: Folder) -> None:
