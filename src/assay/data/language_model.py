@@ -74,15 +74,11 @@ def load_model(
     if quantisation_of(load_config(name, revision=revision)):
         return _quantised(name, wanted, device, revision)
     # The bar that is drawn while a GGUF file is unpacked is kept off the terminal.
-    with redirect_stderr(io.StringIO()) if is_gguf(name) else nullcontext():
-        model: nn.Module = _loaded("AutoModelForCausalLM", name, dtype=wanted, revision=revision)
+    with quiet(name), redirect_stderr(io.StringIO()) if is_gguf(name) else nullcontext():
+        model = transformers().AutoModelForCausalLM.from_pretrained(
+            where(name), dtype=wanted, revision=revision, **packed(name), **NO_CODE
+        )
     return model.to(device).eval()
-
-
-def _loaded(kind: str, name: str, **options: Any) -> Any:
-    """What transformers loads for a name; of a GGUF file, the folder and the file in it are given."""
-    with quiet(name):
-        return getattr(transformers(), kind).from_pretrained(where(name), **options, **packed(name), **NO_CODE)
 
 
 def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revision: str | None) -> nn.Module:
@@ -91,7 +87,10 @@ def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revisi
     placed = {"device_map": {"": str(device)}, "output_loading_info": True}
     # bitsandbytes logs a line for each product of a float32 model, whose inputs it rounds to 16 bit.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    model, told = _loaded("AutoModelForCausalLM", name, dtype=dtype, revision=revision, **placed)
+    with quiet(name):
+        model, told = transformers().AutoModelForCausalLM.from_pretrained(
+            where(name), dtype=dtype, revision=revision, **placed, **packed(name), **NO_CODE
+        )
     if missing := sorted(told["missing_keys"]):
         raise UserError(
             f"the model '{name}' lacks {len(missing)} of its weights, such as {missing[0]}: it was not written by the "
@@ -154,13 +153,15 @@ def load_config(name: str, *, revision: str | None = None) -> Any:
     check_not_gguf_folder(name)
     if is_gguf(name):
         return deepcopy(_unpacked_config(name, fingerprint(name)))
-    return _loaded("AutoConfig", name, revision=revision)
+    with quiet(name):
+        return transformers().AutoConfig.from_pretrained(where(name), revision=revision, **NO_CODE)
 
 
 @lru_cache(maxsize=4)
 def _unpacked_config(name: str, content: str | None) -> Any:
     """Read the config of a GGUF file once: the vocabulary is read with it, which takes ten seconds."""
-    return _loaded("AutoConfig", name)
+    with quiet(name):
+        return transformers().AutoConfig.from_pretrained(where(name), **packed(name), **NO_CODE)
 
 
 def is_here(name: str, *, revision: str | None = None) -> bool:
@@ -215,7 +216,8 @@ def sizes(name: str, content: str | None, revision: str | None = None) -> Sizes:
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> Any:
-    return _loaded("AutoTokenizer", name, revision=revision)
+    with quiet(name):
+        return transformers().AutoTokenizer.from_pretrained(where(name), revision=revision, **packed(name), **NO_CODE)
 
 
 def where(name: str) -> str:
