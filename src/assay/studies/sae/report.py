@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.data.splice import CLEARLY
@@ -164,15 +165,13 @@ def _active(row: Row) -> dict[int, float]:
 def _features(found: Sequence[Row], out: Report, name: str) -> None:
     """Draws each curve's units where the data are images: those of its middle level and first seed."""
     grids: list[tuple[str, np.ndarray]] = []
-    for curve in dict.fromkeys(row.label for row in found):
-        levels = [row for row in found if row.label == curve and row.finished]
-        levels = [row for row in levels if WEIGHTS in row.finished[0].artifacts]
-        if levels and len(grids) < MOST_GRIDS:
-            row = levels[len(levels) // 2]
-            directions = weights(row.finished[0])["directions"].float().numpy()[:SHOWN_UNITS]
-            side = round(directions.shape[1] ** 0.5)
-            if side * side == directions.shape[1] and row.options["data"]["name"] in IMAGES:
-                grids.append((row.names["coder"], tiled(directions.reshape(-1, side, side), 8)))
+    shown = [row for row in found if row.finished and row.options["data"]["name"] in IMAGES]
+    kept = [row for row in shown if WEIGHTS in row.finished[0].artifacts]
+    for levels in list(grouped(kept, lambda row: row.label).values())[:MOST_GRIDS]:
+        row = levels[len(levels) // 2]
+        directions = weights(row.finished[0])["directions"].float().numpy()[:SHOWN_UNITS]
+        side = round(directions.shape[1] ** 0.5)
+        grids.append((row.names["coder"], tiled(directions.reshape(-1, side, side), 8)))
     if grids:
         caption = "What units stand for: rows of the decoder, or of the encoder where there is none; each on its scale."
         out.chart(name, pictures(grids, columns=3, size=200), caption=caption)

@@ -72,7 +72,10 @@ def saved_module(record: Record) -> CoderModule:
     kept = weights(record)
     coder = convert(SparseCoder, record.run.options["coder"], what="option 'coder'")
     if "W_enc" not in kept:
-        raise UserError(f"run {record.run.id} keeps no coder that can be loaded: {_remedy(coder)}.")
+        remedy = f"{coder.name} is no linear map of a row. Fit it again (`fit` of its plug-in)"
+        if isinstance(coder, TrainedCoder):
+            remedy = "only its units' directions. Remove it (`assay rm ID`) and repeat it with --weights whole"
+        raise UserError(f"run {record.run.id} keeps no coder that can be loaded: {remedy}.")
     units, inputs = kept["W_enc"].shape
     if isinstance(coder, TrainedCoder):
         module = coder.build(1, inputs, units)
@@ -81,12 +84,6 @@ def saved_module(record: Record) -> CoderModule:
         module = FittedModule(kept["W_enc"], kept["b_enc"], rectified=bool(getattr(coder, "rectified", False)))
     module.preparation = _preparation(record, kept)
     return module
-
-
-def _remedy(coder: SparseCoder) -> str:
-    if isinstance(coder, TrainedCoder):
-        return "only its units' directions. Remove it (`assay rm ID`) and repeat it with --weights whole"
-    return f"{coder.name} is no linear map of a row. Fit it again (`fit` of its plug-in)"
 
 
 def _preparation(record: Record, kept: dict[str, Tensor]) -> Preparation | None:
