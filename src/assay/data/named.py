@@ -15,7 +15,6 @@ from assay.core.files import exists, is_there, read_file, reason
 from assay.data import language_model, places, text
 
 REMEDY = "Give a file or folder, as a path or relative to --data_dir (or the environment variable ASSAY_DATA)."
-KINDS = ("lower-case start", "capital start", "continuation", "number", "other")
 
 
 def text_path(name: str, folder: Path | None = None) -> Path | None:
@@ -48,8 +47,7 @@ def no_text(name: str) -> str:
 
 def model_folder(name: str, folder: Path | None = None) -> str | None:
     """Find a model's folder inside a data folder."""
-    config = places.found(f"{name}/config.json", f"models/{name}/config.json", folder=folder, remedy=REMEDY)
-    return None if config is None else str(config.parent)
+    return language_model.model_folder(name, folder, remedy=REMEDY)
 
 
 def find_model(name: str) -> str:
@@ -102,7 +100,8 @@ def content_hash(model: nn.Module) -> str:
 
 
 def token_kinds(name: str) -> Int[Tensor, " vocabulary"]:
-    """Classify each token of the vocabulary by how it is written."""
+    """Classify each token of the vocabulary by how it is written: 0 begins a word in lower case, 1 with a capital, 2
+    goes on with one, 3 is a number, 4 anything else."""
     tokenizer = shared_tokenizer(name)
     size = max(len(tokenizer), int(tokenizer.vocab_size))
     return torch.tensor([_kind(str(tokenizer.convert_ids_to_tokens(i) or "")) for i in range(size)])

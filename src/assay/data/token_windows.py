@@ -121,7 +121,8 @@ def _tokenise(documents: Iterator[str], tokenizer: Any, limit: int, ids: Path, e
     temporary = ids.with_name(f".{ids.name}.part")
     with temporary.open("wb") as file:
         pieces = _pieces(documents)
-        while count < limit and (some := list(islice(pieces, _pieces_for(limit - count)))):
+        # No more of a large text is tokenised than is asked for.
+        while count < limit and (some := list(islice(pieces, min(AT_ONCE, 1 + 4 * (limit - count) // PIECE)))):
             found = tokenizer([text for text, _ in some], add_special_tokens=False, verbose=False)["input_ids"]
             for own, (_, is_last) in zip(found, some, strict=True):
                 row = [*own, *(closing if is_last else ())][: limit - count]
@@ -135,11 +136,6 @@ def _tokenise(documents: Iterator[str], tokenizer: Any, limit: int, ids: Path, e
         places.append(count)
     temporary.replace(ids)
     write_file(ends, np.asarray(places, dtype=np.int64).tobytes())
-
-
-def _pieces_for(tokens: int) -> int:
-    """Pieces that hold about so many tokens: no more of a large text is tokenised than is asked for."""
-    return min(AT_ONCE, 1 + 4 * tokens // PIECE)
 
 
 def _pieces(documents: Iterator[str]) -> Iterator[tuple[str, bool]]:

@@ -36,12 +36,8 @@ def parse(text: str, *, what: str) -> Any:
         raise UserError(f"{what}{place}: neither YAML nor JSON: {problem}.") from None
     except RecursionError:
         raise UserError(f"{what}: it is nested too deeply, or contains itself by an alias.") from None
-    except (
-        ValueError,
-        OverflowError,
-        TypeError,
-        KeyError,
-    ) as error:  # a date such as 2001-99-99, a number of 5,000 digits
+    # A date such as 2001-99-99, a number of 5,000 digits.
+    except (ValueError, OverflowError, TypeError, KeyError) as error:
         raise UserError(f"{what}: a value is no date, number or text: {reason(error)}.") from None
 
 

@@ -4,8 +4,9 @@ Two things scored on the same clusters are compared on the same draws, so that w
 """
 
 import math
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, wraps
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,47 +17,41 @@ from assay.metrics.intervals import Interval
 
 LEAST = 20
 """With fewer clusters there is no interval."""
-DRAWS = 4000
-Sums = tuple[float, ...]
-"""One number per cluster."""
+DRAWS, LEVEL = 4000, 0.95
+Result = TypeVar("Result")
 
 
 @cache
-def draws(clusters: int, *, seed: int = 0) -> Float[Tensor, "draws clusters"]:
+def draws(clusters: int) -> Float[Tensor, "draws clusters"]:
     """Return how often each cluster comes up in each draw of as many clusters."""
-    rng = torch.Generator().manual_seed(derive(seed, "bootstrap", clusters))
+    rng = torch.Generator().manual_seed(derive(0, "bootstrap", clusters))
     chosen = torch.randint(clusters, (DRAWS, clusters), generator=rng)
     return torch.zeros(DRAWS, clusters, dtype=torch.float64).scatter_add_(
         1, chosen, torch.ones(DRAWS, clusters, dtype=torch.float64)
     )
 
 
-def ratio(total: Sequence[float], count: Sequence[float], level: float = 0.95) -> Interval:
+def _once(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Cache by the sums' values, one per cluster: tables, charts and files ask for the same intervals."""
+    known = lru_cache(maxsize=4096)(function)
+    return wraps(function)(lambda *sums: known(*map(tuple, sums)))
+
+
+def ratio(total: Sequence[float], count: Sequence[float]) -> Interval:
     """Return sum(total) / sum(count) over clusters, such as the loss per token."""
-    return ratio_difference(total, count, [0.0] * len(total), [1.0] * len(total), level=level)
+    return ratio_difference(total, count, [0.0] * len(total), [1.0] * len(total))
 
 
+@_once
 def ratio_difference(
-    total: Sequence[float],
-    count: Sequence[float],
-    other_total: Sequence[float],
-    other_count: Sequence[float],
-    *,
-    level: float = 0.95,
+    total: Sequence[float], count: Sequence[float], other_total: Sequence[float], other_count: Sequence[float]
 ) -> Interval:
     """Return the first ratio less the second, over the same clusters."""
-    return _difference(tuple(total), tuple(count), tuple(other_total), tuple(other_count), level)
-
-
-@lru_cache(maxsize=4096)
-def _difference(total: Sums, count: Sums, other_total: Sums, other_count: Sums, level: float) -> Interval:
-    """Cached: tables, charts and files ask for the same intervals."""
     sums = [torch.tensor(values, dtype=torch.float64) for values in (total, count, other_total, other_count)]
     mean = (sums[0].sum() / sums[1].sum() - sums[2].sum() / sums[3].sum()).item()
     if len(total) < LEAST:
         return Interval(mean, None, None, len(total))
-    found = _drawn_differences(sums)
-    low, high = quantiles(found, (1 - level) / 2, (1 + level) / 2)
+    low, high = quantiles(_drawn_differences(sums), (1 - LEVEL) / 2, (1 + LEVEL) / 2)
     return Interval(mean, low, high, len(total))
 
 
@@ -67,6 +62,7 @@ def quantiles(values: Float[Tensor, " draws"], *levels: float) -> list[float]:
     return np.quantile(values.numpy(), torch.tensor(levels).double().numpy()).tolist()
 
 
+@_once
 def ratio_difference_p(
     total: Sequence[float], count: Sequence[float], other_total: Sequence[float], other_count: Sequence[float]
 ) -> float:
@@ -74,11 +70,6 @@ def ratio_difference_p(
     none is, the normal tail at the draws' spread gives it, since Holm over many pairs needs a number above 0."""
     if len(total) < LEAST:
         return 1.0
-    return _difference_p(tuple(total), tuple(count), tuple(other_total), tuple(other_count))
-
-
-@lru_cache(maxsize=4096)
-def _difference_p(total: Sums, count: Sums, other_total: Sums, other_count: Sums) -> float:
     found = _drawn_differences([torch.tensor(v, dtype=torch.float64) for v in (total, count, other_total, other_count)])
     spread, n = found.std().item(), len(found)
     if spread == 0:  # every cluster has the same difference: p of as many signs that agree by chance

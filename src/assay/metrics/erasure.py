@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from assay.metrics.sparsity import Code, Directions, Rows, newton
+from assay.metrics.sparsity import Code, Directions, Rows, even, newton
 
 PerRow = Float[Tensor, "fits n"]
 Probes = Float[Tensor, "fits width"]
@@ -49,11 +49,11 @@ class Coded:
 def targeted_perturbation(train: Coded, test: Coded, W: Directions, counts: Sequence[int]) -> dict[int, float]:
     """Return TPP by the number of units that are switched off."""
     labels = train.has.mT.double()
-    share = _even(labels)
+    share = even(labels)
     probes = _probes(train.x, labels, share)
     effects = _differences(train.code, labels, share).clamp_min(0) * (probes[:, :-1] @ W.double().mT)
     judged = test.has.mT.double()
-    weigh = _even(judged)
+    weigh = even(judged)
     whole = _accuracy(probes, test.x, judged, weigh)
     own = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
 
@@ -93,13 +93,13 @@ def _debiased(train: Coded, test: Coded, W: Directions, counts: Sequence[int]) -
     if any(len(rows.has.unique(dim=0)) < 4 for rows in (train, test)):
         return 0.0, []
     kept, spurious = train.has.mT.double()[:, None]
-    fair = _even(kept, spurious)
+    fair = even(kept, spurious)
     clean, blamed = (_probes(train.x, labels, fair) for labels in (kept, spurious))
     agree = (kept == spurious)[0]
-    misled = _probes(train.x[agree], kept[:, agree], _even(kept[:, agree]))
+    misled = _probes(train.x[agree], kept[:, agree], even(kept[:, agree]))
     effects = (_differences(train.code, spurious, fair) * (blamed[:, :-1] @ W.double().mT)).abs()
     judged, companion = test.has.mT.double()[:, None]
-    weigh = _even(judged, companion)
+    weigh = even(judged, companion)
 
     def right(probe: Tensor, x: Tensor) -> float:
         return float(_accuracy(probe, x, judged, weigh))
@@ -107,15 +107,6 @@ def _debiased(train: Coded, test: Coded, W: Directions, counts: Sequence[int]) -
     start = right(misled, test.x)
     erased = [_erased(test, W, effects, count)[0] for count in counts]
     return right(clean, test.x) - start, [right(misled, x) - start for x in erased]
-
-
-def _even(labels: PerRow, other: PerRow | None = None) -> PerRow:
-    """Return weights that sum to 1, the same for rows with and without the concept, and, of two concepts, for each of
-    the four combinations."""
-    sides = [labels, 1 - labels]
-    if other is not None:
-        sides = [side * also for side in sides for also in (other, 1 - other)]
-    return torch.stack([side / side.sum(dim=1, keepdim=True).clamp_min(1) for side in sides]).mean(dim=0)
 
 
 def _probes(x: Rows, labels: PerRow, share: PerRow) -> Probes:

@@ -5,7 +5,7 @@ shared seeds, Holm for many comparisons at once, and letters for a table: two ro
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from random import Random
@@ -106,16 +106,13 @@ def bootstrap_difference(a: Mapping[int, float | None], b: Mapping[int, float | 
     pairs = [(a[seed], b[seed]) for seed in seeds]
     if (mean := _mean_difference(pairs)) is None:
         raise UserError(f"no value to compare among seeds {seeds}")
-    draws = product(pairs, repeat=len(pairs)) if len(pairs) <= EVERY_DRAW else _drawn(pairs)
+    rng = Random(derive(0, "bootstrap", len(pairs)))
+    some = (rng.choices(pairs, k=len(pairs)) for _ in range(DRAWS))
+    draws = product(pairs, repeat=len(pairs)) if len(pairs) <= EVERY_DRAW else some
     found = sorted(value for value in map(_mean_difference, draws) if value is not None)
     low, high = (found[round((len(found) - 1) * share)] for share in (1 - UPPER, UPPER))
     beyond = min(sum(value <= 0 for value in found), sum(value >= 0 for value in found))
     return Interval(mean, low, high, len(pairs)), min(1.0, max(2 * beyond / len(found), 2.0 ** (1 - len(pairs))))
-
-
-def _drawn(pairs: Sequence[K]) -> Iterator[list[K]]:
-    rng = Random(derive(0, "bootstrap", len(pairs)))
-    return (rng.choices(pairs, k=len(pairs)) for _ in range(DRAWS))
 
 
 def _mean_difference(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:

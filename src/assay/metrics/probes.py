@@ -133,8 +133,11 @@ def ridge_chosen(split: Split) -> RidgeFit:
     z, y = (split.z_test.double() - moments.centre) * moments.gain, split.y_test.double() - moments.intercept
     gram, cross, power = z.mT @ z / len(z), z.mT @ y / len(z), _power(y)
     if len(gram) <= WIDE:
-        errors = _held_out(moments, gram, cross, power)
-        return _reader(moments, _first_factored(moments, errors.argsort(stable=True).tolist()))
+        order = _held_out(moments, gram, cross, power).argsort(stable=True).tolist()
+        tried = (_factored(moments.gram, moments.cross, PENALTIES[place]) for place in order)
+        best = next((solution for solution in tried if solution is not None), None)
+        assert best is not None, NO_FACTOR
+        return _reader(moments, best)
 
     def held_out(found: _Solution) -> Tensor:
         return power - 2 * (found.weights * cross).sum() + (found.weights * (gram @ found.weights)).sum()
@@ -154,13 +157,6 @@ def _held_out(
     explained = (own * (axes.mT @ cross)).sum(dim=1)
     spent = (axes.mT @ gram @ axes) * (own @ own.mT)
     return power - 2 * gains @ explained + ((gains @ spent) * gains).sum(dim=1)
-
-
-def _first_factored(moments: _Moments, places: Iterable[int]) -> _Solution:
-    found = (_factored(moments.gram, moments.cross, PENALTIES[place]) for place in places)
-    best = next((solution for solution in found if solution is not None), None)
-    assert best is not None, NO_FACTOR
-    return best
 
 
 def _reader(moments: _Moments, found: _Solution) -> RidgeFit:

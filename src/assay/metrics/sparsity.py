@@ -94,7 +94,7 @@ def k_sparse_of_concepts(
     is_it, is_it_test = is_it[told].double(), is_it_test[told].double()
     if not len(is_it):
         return {}
-    share, share_test = _balanced(is_it), _balanced(is_it_test)
+    share, share_test = even(is_it), even(is_it_test)
     wide = z.double()
     means = is_it @ wide / is_it.sum(dim=1, keepdim=True)
     others = (1 - is_it) @ wide / (1 - is_it).sum(dim=1, keepdim=True)
@@ -114,10 +114,13 @@ def _picked(z: Code, units: Int[Tensor, "classes k"]) -> Float[Tensor, "classes 
     return torch.cat([chosen, torch.ones_like(chosen[..., :1])], dim=2)
 
 
-def _balanced(is_it: Float[Tensor, "classes n"]) -> Float[Tensor, "classes n"]:
-    """Return weights that sum to 1, half of it on each side."""
-    ones, zeros = is_it / is_it.sum(dim=1, keepdim=True), (1 - is_it) / (1 - is_it).sum(dim=1, keepdim=True)
-    return (ones + zeros) / 2
+def even(labels: Float[Tensor, "fits n"], other: Float[Tensor, "fits n"] | None = None) -> Float[Tensor, "fits n"]:
+    """Return weights that sum to 1, the same for rows with and without the concept, and, of two concepts, for each of
+    the four combinations."""
+    sides = [labels, 1 - labels]
+    if other is not None:
+        sides = [side * also for side in sides for also in (other, 1 - other)]
+    return torch.stack([side / side.sum(dim=1, keepdim=True).clamp_min(1) for side in sides]).mean(dim=0)
 
 
 def newton(

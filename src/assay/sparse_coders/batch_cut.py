@@ -23,15 +23,7 @@ class BatchCut(RevivingModule):
     threshold: Tensor
 
     def __init__(
-        self,
-        models: int,
-        d_in: int,
-        d_code: int,
-        *,
-        threshold_rate: float,
-        auxk: float,
-        dead_after: int,
-        k: Tensor,
+        self, models: int, d_in: int, d_code: int, *, threshold_rate: float, auxk: float, dead_after: int, k: Tensor
     ) -> None:
         super().__init__(models, d_in, d_code, auxk=auxk, dead_after=dead_after)
         self.threshold_rate, self.most = threshold_rate, int(k.max())

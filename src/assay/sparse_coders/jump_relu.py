@@ -23,36 +23,21 @@ from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import Codes, DecoderModule, Rows, Terms, TrainedCoder, steady
 
 
-class Step(torch.autograd.Function):
-    """1[z > t], with no gradient to z."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> Tensor:
-        ctx.save_for_backward(z, t)
-        ctx.width = width
-        return (z > t).to(z.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *above: Any) -> tuple[None, Tensor, None]:
-        z, t = ctx.saved_tensors
-        near = ((z - t).abs() < ctx.width / 2).to(z.dtype)
-        return None, -(near / ctx.width * above[0]).sum(dim=1, keepdim=True), None
-
-
 class Jump(torch.autograd.Function):
-    """z 1[z > t], with the gradient of an open gate to z."""
+    """z 1[z > t], with the gradient of an open gate to z; and 1[z > t], with none."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> Tensor:
+    def forward(ctx: Any, z: Tensor, t: Tensor, width: float) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(z, t)
         ctx.width = width
-        return z * (z > t)
+        return z * (z > t), (z > t).to(z.dtype)
 
     @staticmethod
     def backward(ctx: Any, *above: Any) -> tuple[Tensor, Tensor, None]:
-        z, t = ctx.saved_tensors
+        (z, t), (to_a, to_fired) = ctx.saved_tensors, above
         near = ((z - t).abs() < ctx.width / 2).to(z.dtype)
-        return (z > t) * above[0], -(t / ctx.width * near * above[0]).sum(dim=1, keepdim=True), None
+        to_t = (t / ctx.width * near * to_a).sum(dim=1, keepdim=True)
+        return (z > t) * to_a, -to_t - (near / ctx.width * to_fired).sum(dim=1, keepdim=True), None
 
 
 class Module(DecoderModule):
@@ -78,8 +63,7 @@ class Module(DecoderModule):
 
     def loss(self, x: Rows) -> Terms:
         z, t = self.preactivations(x), self.threshold[:, None]
-        a: Tensor = Jump.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
-        fired: Tensor = Step.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
+        a, fired = Jump.apply(z, t, self.bandwidth)  # type: ignore[no-untyped-call]
         mse = self.reconstruction_error(x, self.decode(a))
         active = fired.sum(dim=2).mean(dim=1)
         return {"total": mse + self.l0 * active, "mse": mse, "l0": active}

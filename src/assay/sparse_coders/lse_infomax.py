@@ -11,6 +11,7 @@ As in the spec. LSE is a sum over the batch, as its code has it, where the paper
 `decorrelation` are ours, and off by default.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -26,6 +27,7 @@ from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import Codes, Directions, EncoderModule, Rows, Terms, TrainedCoder, project, steady
 
 Activation = Literal["relu", "identity", "softplus"]
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": relu, "softplus": softplus, "identity": lambda z: z}
 SHRINKAGE = 0.1
 """Share of the identity in the correlation matrix whose determinant is taken."""
 WEIGHTS = ("lambda_lse", "lambda_var", "lambda_tc")
@@ -67,14 +69,7 @@ class Module(EncoderModule):
         return normalize(self.W_enc, dim=2) if self.scale == "unit_norm" else self.W_enc
 
     def encode(self, x: Rows) -> Codes:
-        z = self.preactivations(x)
-        match self.activation:
-            case "relu":
-                return relu(z)
-            case "softplus":
-                return softplus(z)
-            case "identity":
-                return z
+        return ACTIVATIONS[self.activation](self.preactivations(x))
 
     def loss(self, x: Rows) -> Terms:
         a = self.encode(x)
@@ -104,7 +99,7 @@ class Module(EncoderModule):
         W = rearrange(rows, "(g m) k d -> g (m k) d", g=groups)
         bias = rearrange(self.b_enc, "(g m) k -> g (m k) 1", g=groups)
         z = rearrange(torch.baddbmm(bias, W, x.mT), "g (m k) b -> (g m) k b", k=self.d_code)
-        a = relu(z) if self.activation == "relu" else z
+        a = ACTIVATIONS[self.activation](z)
         g, terms = self._activation_gradient(a, batch)
         if self.activation == "relu":
             g.mul_(z > 0)

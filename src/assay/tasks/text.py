@@ -3,7 +3,7 @@
     T h e   s t a t e   o f  ->  h, e,  , s, t, a, t, e,  , o, f, ...      every place is scored, in bits per byte
 
 Windows of L + 1 bytes begin anywhere inside a document, all places being equally likely; shorter documents are left
-out. `corpus` is the speeches that come with assay (assay.data.speeches), or a text file or a folder of the user's: the
+out. `corpus` is the speeches that come with assay (assay.data.text), or a text file or a folder of the user's: the
 files are documents, a single one is cut into blocks of 8,192 bytes. Documents are split by their hashes, a tenth to
 validate with and a tenth to be tested on (assay.data.splits): models and plain predictors are scored on documents that
 training never saw.
@@ -32,8 +32,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.errors import UserError
-from assay.data.speeches import NAME
 from assay.data.splits import BLOCK, Documents, Split, documents_of, is_here
+from assay.data.text import SPEECHES
 from assay.tasks import tasks
 from assay.tasks.base import Batch, Task, TaskShape, Tokens
 from assay.tasks.ngrams import BYTES, Model, count, last_equal, packed, widespread
@@ -55,7 +55,7 @@ class Text(Task):
     loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
     bytes_of_text: ClassVar[bool] = True
 
-    corpus: str = NAME
+    corpus: str = SPEECHES
     """`speeches`, a text file, or a folder of .txt files."""
     input_seq_len: int = 256
     split: Split = "train"
@@ -77,7 +77,7 @@ class Text(Task):
             f"input_seq_len={self.input_seq_len} is too long for corpus={self.corpus}: every split needs a document of "
             f"more bytes. Use input_seq_len={documents.longest - 1} or less, or another text.",
         )
-        found = "" if self.corpus == NAME else documents.sha256[:DIGITS]
+        found = "" if self.corpus == SPEECHES else documents.sha256[:DIGITS]
         self.require(
             self.sha256 in ("", found),
             f"corpus={self.corpus} is another text than the one with sha256={self.sha256}. Leave sha256 out to run "

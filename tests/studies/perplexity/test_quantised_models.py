@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from assay.core.errors import UserError
-from assay.data.language_model import fingerprint, load_model
-from assay.data.quantised import PACKAGES, quantisation_of
+from assay.data.language_model import PACKAGES, fingerprint, load_model, quantisation_of
 from assay.models.causal_lm import sparse
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -144,7 +143,7 @@ def test_a_checkpoint_that_was_not_written_by_its_method_is_refused(quantised: C
 def test_a_package_that_transformers_asks_for_is_one_line(
     quantised: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.data.quantised.PACKAGES", {})
+    monkeypatch.setattr("assay.data.language_model.PACKAGES", {})
     with pytest.raises(UserError, match=r"cannot load the model '.*': .*pip install optimum-quanto") as seen:
         load_model(str(quantised(quant_method="quanto", weights="int8")))
     assert "\n" not in str(seen.value)

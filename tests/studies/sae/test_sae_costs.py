@@ -7,7 +7,7 @@ import pytest
 
 from assay.core.run import Run
 from assay.core.worker import Job, execute
-from assay.studies.sae import clock, fitting
+from assay.studies.sae import fitting
 from assay.studies.sae.sae import Sae, parsed
 from assay.train.coder_bank import CoderBank
 
@@ -41,7 +41,7 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
             hand.now += 1
             yield found
 
-    monkeypatch.setattr(clock, "time", hand)
+    monkeypatch.setattr(fitting, "time", hand)
     monkeypatch.setattr(fitting, "load", slow_load)
     monkeypatch.setattr(CoderBank, "run", slow_run)
     monkeypatch.setattr(fitting, "score", slow_score)

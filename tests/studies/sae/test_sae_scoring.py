@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,6 @@ from assay.nn.random import stream
 from assay.sparse_coders import sparse_coders
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import fitting, scoring, training
-from assay.studies.sae.clock import Spent, Trained
 from assay.studies.sae.scoring import score, together
 from assay.vectors import vectors
 from assay.vectors.base import Part, Vectors
@@ -62,7 +62,7 @@ def test_a_model_that_diverged_takes_nobodys_scores(digits: Vectors) -> None:
     runs = [Run("sae", {}, seed, {}) for seed in range(3)]
     expected = [found["fvu"] for found in score(models, digits)]
     next(models[1].parameters()).data[0, 0] = torch.nan
-    found = [*fitting.outcomes(runs, models, digits, [{"loss": [float(k)]} for k in range(3)], Trained(Spent()))]
+    found = [*fitting.outcomes(runs, models, digits, [{"loss": [float(k)]} for k in range(3)], np.zeros(2))]
     assert [outcome.diverged for outcome in found] == [False, "the weights", False]
     assert [outcome.run.seed for outcome in found] == [0, 1, 2]
     assert [outcome.metrics["history"] for outcome in found] == [{"loss": [0.0]}, {"loss": [1.0]}, {"loss": [2.0]}]

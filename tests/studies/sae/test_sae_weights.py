@@ -16,8 +16,9 @@ from assay.nn.preparation import Preparation
 from assay.nn.random import stream
 from assay.sparse_coders.base import CoderModule
 from assay.studies.sae import load_saelens, save_saelens
+from assay.studies.sae.memory import stored_bytes
 from assay.studies.sae.sae import Sae, parsed
-from assay.studies.sae.weights import WEIGHTS, encoded, keep, saved_module, stored_bytes, weights
+from assay.studies.sae.weights import WEIGHTS, encoded, keep, saved_module, weights
 from assay.train.artifacts import AT_ONCE, file_parts
 from assay.vectors import vectors
 

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.draw import Column, table
-from assay.report.rows import Row
 from assay.report.sentences import Measure, compared
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
 from assay.studies.sae.findings import epochs
-from assay.studies.sae.fitting import weights
 from assay.studies.sae.spec import metrics as spec
 from assay.studies.sae.verb import Comparison
+from assay.studies.sae.weights import weights
 
 METRICS = (
     "dead_units", "dead_units_pct", "redundancy_score", "weight_redundancy", "responsibility_entropy",
@@ -70,15 +69,12 @@ class Ablation(Comparison):
         for measure in (REDUNDANCY, DEAD):
             out.finding(compared(found, measure, of="configuration", runs=epochs(found)), chart="fig2_ablation")
         table(out, "ablation", found, COLUMNS, note=NOTE)
-        files = {"json": "ablation_results.json", "figure": "fig2_ablation"}
-        self.write(out, found, self.results(found), **files, caption=FIGURE)
-
-    def results(self, found: Sequence[Row]) -> list[dict[str, Any]]:
-        """The spec's ablation_results.json."""
-        return [_result(row.label, record) for row in found for record in row.records]
+        results = [_result(row.label, record) for row in found for record in row.records]
+        self.write(out, found, results, figure="fig2_ablation", caption=FIGURE)
 
 
 def _result(name: str, record: Record) -> dict[str, Any]:
+    """An entry of the spec's ablation_results.json."""
     kept = weights(record)
     return {
         "config_name": name,

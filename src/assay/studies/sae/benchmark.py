@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 
 from assay.core.run import Record
 from assay.core.study import Report
-from assay.metrics.intervals import Interval, paired_difference
 from assay.report.draw import Column, table
 from assay.report.rows import Row
 from assay.report.sentences import Measure, compared
 from assay.sparse_coders.base import SparseCoder
 from assay.studies import studies
-from assay.studies.sae.findings import FVU, epochs
-from assay.studies.sae.fitting import weights
+from assay.studies.sae.findings import FVU, epochs, less
 from assay.studies.sae.verb import Comparison
+from assay.studies.sae.weights import weights
 
 METRICS = (
     "linear_probe_accuracy", "l0_sparsity", "l0_density", "reconstruction_mse", "normalized_reconstruction_mse",
@@ -60,13 +59,8 @@ class Benchmark(Comparison):
 
     def report(self, records: Sequence[Record], out: Report) -> None:
         found = self.rows(records, "model")
-        reference = found[0].values(PROBE)
-
-        def beyond_first(row: Row) -> Interval | None:
-            return paired_difference(row.values(PROBE), reference) if row is not found[0] and reference else None
-
         last = [
-            Column("probe - first", beyond_first, ".4f", always=True, lead=True),
+            less("probe - first", PROBE, ".4f", lambda row: found[0], always=True, lead=True),
             Column("params", lambda row: int(row.first["params"]), lead=True),
             Column("with decoder", _with_decoder, lead=True),
         ]
@@ -74,8 +68,7 @@ class Benchmark(Comparison):
             if sentence := compared(found, measure, of="model", runs=epochs(found)):
                 out.finding(sentence, chart="fig3_benchmark")
         table(out, "benchmark", found, [*COLUMNS, *last], note=NOTE)
-        files = {"json": "benchmark_results.json", "figure": "fig3_benchmark"}
-        self.write(out, found, self.results(found), **files, caption=FIGURE)
+        self.write(out, found, self.results(found), figure="fig3_benchmark", caption=FIGURE)
 
     def results(self, found: Sequence[Row]) -> dict[str, Any]:
         """The spec's benchmark_results.json; `std` is over seeds, with n - 1."""

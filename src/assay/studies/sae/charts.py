@@ -15,7 +15,7 @@ from assay.metrics.intervals import share, student_t
 from assay.report.charts import interval_bars, interval_lines, without_validation
 from assay.report.images import diverging, picture, pictures, tiled
 from assay.report.rows import Row
-from assay.studies.sae.fitting import weights
+from assay.studies.sae.weights import weights
 
 alt: Any = Later("altair")
 Numbers = Mapping[str, Any]

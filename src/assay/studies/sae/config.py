@@ -104,18 +104,17 @@ class Config:
     def models(self) -> dict[str, SparseCoder]:
         """`type: encoder` (encoder_lse_infomax), `type: sae` (standard_sae) with its l1_weight, or the word of any
         sparse coder, such as topk:k=8."""
-        found: dict[str, SparseCoder] = {}
-        for given in self._entries("models"):
-            kind = str(given.get("type", "encoder"))
-            match kind:
-                case "encoder" | "encoder_lse_infomax":
-                    found[str(given["name"])] = self.encoder()
-                case "sae" | "standard_sae":
-                    l1 = convert(float, given.get("l1_weight", 0.01), what=f"{self.where}: l1_weight")
-                    found[str(given["name"])] = ReluL1(l1=l1, form="spec")
-                case _:
-                    found[str(given["name"])] = SparseCoder.registry.parse(kind)
-        return found
+        return {str(given["name"]): self._model(given) for given in self._entries("models")}
+
+    def _model(self, given: Mapping[str, Any]) -> SparseCoder:
+        match kind := str(given.get("type", "encoder")):
+            case "encoder" | "encoder_lse_infomax":
+                return self.encoder()
+            case "sae" | "standard_sae":
+                l1 = convert(float, given.get("l1_weight", 0.01), what=f"{self.where}: l1_weight")
+                return ReluL1(l1=l1, form="spec")
+            case _:
+                return SparseCoder.registry.parse(kind)
 
     def _entries(self, section: str) -> Sequence[Mapping[str, Any]]:
         entries = self.sections.get(section)

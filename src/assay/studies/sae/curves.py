@@ -78,18 +78,13 @@ def rate_shown(row: Row) -> str | None:
 def beside_every_recipe(found: Sequence[Row]) -> list[Row]:
     """Repeats the coders fitted at once in every setting of trained coders that they do not contradict: they have no
     recipe, and are compared with all."""
-    trained = [row for row in found if is_trained(row)] or found
-    settings = {row.where: row.setting for row in trained}
-    return [
-        replace(row, setting=setting)
-        for where, setting in settings.items()
-        for row in found
-        if row.where == where or (not is_trained(row) and _agree(row.setting, setting))
-    ]
+    settings = {row.where: row.setting for row in [row for row in found if is_trained(row)] or found}
 
+    def belongs(row: Row, where: str, setting: Mapping[str, Any]) -> bool:
+        agrees = all(value in (None, setting[key]) for key, value in row.setting.items())
+        return row.where == where or (not is_trained(row) and agrees)
 
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(value in (None, other[key]) for key, value in one.items())
+    return [replace(row, setting=own) for where, own in settings.items() for row in found if belongs(row, where, own)]
 
 
 def _label(spec: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
 
+from assay.core.grouping import grouped
 from assay.core.run import Record, Run
 from assay.core.study import Report
 from assay.metrics.intervals import Interval, share, student_t
@@ -85,11 +86,10 @@ class Dynamics(FromConfig):
 
     def results(self, records: Sequence[Record]) -> dict[str, Any]:
         """The spec's dynamics_results.json."""
-        sweep = []
+        done = sorted((r for r in records if r.status == "done"), key=lambda record: record.run.seed)
+        found, sweep = grouped(done, _axes_of), []
         for units, optimizer, rate in self.axes():
-            mine = [r for r in records if r.status == "done" and _is(r, optimizer, rate, units)]
-            if mine:
-                runs = [_run(record) for record in sorted(mine, key=lambda record: record.run.seed)]
+            if runs := [_run(record) for record in found.get((units, optimizer, rate), ())]:
                 entry = {"optimizer": optimizer, "lr": rate, "runs": runs, "summary": _summary(runs)}
                 sweep.append({"hidden_dim": units, **entry} if self.hidden_dims else entry)
         return {"sweep": sweep, "config": dict(self.loaded.sections)}
@@ -136,9 +136,9 @@ def _pooled(runs: Sequence[dict[str, Any]], key: str) -> Interval | None:
     return (share if key == "probe_accuracy" else student_t)(values) if values else None
 
 
-def _is(record: Record, optimizer: str, rate: float, units: int) -> bool:
+def _axes_of(record: Record) -> tuple[int, str, float]:
     options = record.run.options
-    return (options["recipe"]["optimizer"], options["lr"], options["d_code"]) == (optimizer, rate, units)
+    return options["d_code"], options["recipe"]["optimizer"], options["lr"]
 
 
 def _run(record: Record) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Says which coder leaves least unexplained at equally many active units, and what few units tell."""
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
 
+from assay.core.grouping import grouped
 from assay.core.study import Report
+from assay.metrics.intervals import Interval, paired_difference
+from assay.report.draw import Column
 from assay.report.rows import Row
 from assay.report.sentences import Measure, across, compared
 
@@ -18,11 +20,11 @@ def say(reached: Sequence[Sequence[Row]], planted: Sequence[Row], levels: Sequen
     if planted and (sentence := compared(planted, FOUND, of="coder", runs="each coder at the true L0")):
         out.finding(sentence)
     contests = {
-        f"{place} {target:g}": list(rivals)
+        f"{place} {target:g}": rivals
         for place, own in enumerate(reached)
-        for target, rivals in groupby(own, key=lambda row: row.setting["L0"])
+        for target, rivals in grouped(own, lambda row: row.setting["L0"]).items()
+        if len(rivals) > 1
     }
-    contests = {key: rivals for key, rivals in contests.items() if len(rivals) > 1}
     targets = sorted({rivals[0].setting["L0"] for rivals in contests.values()})
     if not contests:
         out.finding(_alone(levels))
@@ -32,6 +34,19 @@ def say(reached: Sequence[Sequence[Row]], planted: Sequence[Row], levels: Sequen
         runs = f"each coder at {span} active units"
         if sentence := across(contests, measure, of="coder", over="comparisons", runs=runs):
             out.finding(sentence, chart=chart if len(reached) == 1 else f"{chart}_1")
+
+
+def less(
+    title: str, metric: str, form: str, reference: Callable[[Row], Row | None], *, always: bool = False, lead: bool
+) -> Column:
+    """A column of the paired difference from a reference of each row; blank beside the reference itself."""
+
+    def difference(row: Row) -> Interval | None:
+        other = reference(row)
+        own, their = row.values(metric), other.values(metric) if other and other.label != row.label else {}
+        return paired_difference(own, their) if own.keys() & their.keys() else None
+
+    return Column(title, difference, form, always=always, lead=lead)
 
 
 def _alone(levels: Sequence[Row]) -> str:

@@ -1,23 +1,31 @@
-"""Reads the settings of runs, loads the data they share, and scores trained coders, for `assay sae` and its verbs."""
+"""Reads the settings of runs, loads the data they share, and scores trained coders, for `assay sae` and its verbs.
 
-from collections.abc import Iterator, Mapping, Sequence
+Models that are trained or scored together share the time it took."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Self
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
 from assay.core.convert import construct, option_types
 from assay.core.run import Run, canonical
 from assay.core.study import Outcome
 from assay.sparse_coders.base import CoderModule, SparseCoder, TrainedCoder
-from assay.studies.sae.clock import Trained, stopwatch
 from assay.studies.sae.scoring import codes, score
-from assay.studies.sae.weights import WEIGHTS, encoded, saved_module, weights
+from assay.studies.sae.weights import WEIGHTS, encoded, saved_module
 from assay.train.coder_bank import Recipe
 from assay.vectors.base import VectorData, Vectors
 
-__all__ = ["WEIGHTS", "saved_module", "weights"]
+__all__ = ["saved_module"]
+
+Spent = Float[np.ndarray, "2"]
+"""Wall and processor time, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +77,44 @@ def load(data: VectorData, device: torch.device) -> Vectors:
     return _loaded(data.label, data.fingerprint(), device.type)
 
 
+def stopwatch() -> Callable[[], Spent]:
+    """Return a function that returns the time since it was last called, or made."""
+    last = np.array([time.perf_counter(), time.process_time()])
+
+    def lap() -> Spent:
+        nonlocal last
+        before, last = last, np.array([time.perf_counter(), time.process_time()])
+        return last - before
+
+    return lap
+
+
 def outcomes(
     runs: Sequence[Run],
     modules: Sequence[CoderModule],
     data: Vectors,
     histories: Sequence[Mapping[str, Any]],
-    trained: Trained,
+    spent: Spent,
+    notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Outcome]:
-    """Score models together and yield their outcomes; those that diverged have no score."""
+    """Score models together and yield their outcomes; those that diverged have no score. `spent` is what training took
+    of each, and `notes` are for the cost of its record."""
     lap = stopwatch()
     sound = [all(value.isfinite().all() for value in module.state_dict().values()) for module in modules]
     scores = score([module for module, is_sound in zip(modules, sound, strict=True) if is_sound], data)
-    fitting = lap().share(len(runs))
+    spent = spent + lap() / len(runs)
+
+    def cost(scoring: Spent) -> dict[str, Any]:
+        """Without `seconds` of its own a bank's first run would be charged for all."""
+        seconds, cpu_seconds = (spent + scoring).tolist()
+        return {"seconds": seconds, "cpu_seconds": cpu_seconds, **notes}
+
     for run, module, history, is_sound in zip(runs, modules, histories, sound, strict=True):
         lap()  # leaves out the time the caller spent on the last outcome
         if not is_sound:
-            yield Outcome(run, {"history": history}, trained.cost(fitting), diverged="the weights")
+            yield Outcome(run, {"history": history}, cost(np.zeros(2)), diverged="the weights")
             continue
         metrics = next(scores) | {"history": history}
         usage = torch.softmax(-codes(module, data.test.x), dim=1).mean(dim=0)
         kept = {WEIGHTS: encoded(module, usage, data.preparation)}
-        yield Outcome(run, metrics, trained.cost(fitting + lap()), kept)
+        yield Outcome(run, metrics, cost(lap()), kept)

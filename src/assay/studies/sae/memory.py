@@ -1,14 +1,17 @@
-"""Estimates the peak memory of a run of `sae` from the sizes of its data and its code."""
+"""Estimates, from the sizes of its data and its code, the peak memory of a run of `sae` and what it stores."""
 
-import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from assay.core.convert import convert
-from assay.core.run import Run, canonical
+from torch import nn
+
+from assay.core.run import Run
 from assay.nn.shapes import built_for_shapes
 from assay.sparse_coders.base import SparseCoder, TrainedCoder
+from assay.studies.sae.fitting import Setting
 from assay.studies.sae.scoring import FITTED_ON
+from assay.studies.sae.weights import Kept
 from assay.train.memory import TRAINED, stored
 from assay.vectors.base import VectorData
 
@@ -17,27 +20,39 @@ PER_UNIT = 4
 
 
 def memory(run: Run) -> Mapping[str, int]:
-    recipe = run.options["recipe"] or {"batch": 0}
-    return _memory(canonical([run.options["data"], run.options["coder"], run.options["d_code"], recipe["batch"]]))
+    setting = Setting.of(run)
+    return _memory(setting.data, setting.coder, setting.d_code, setting.recipe.batch if setting.recipe else 0)
 
 
 @lru_cache(maxsize=4096)
-def _memory(text: str) -> Mapping[str, int]:
+def _memory(data: VectorData, coder: SparseCoder, d_code: int, batch: int) -> Mapping[str, int]:
     """Count the data, the coder, and the larger of training and scoring, which take turns."""
-    data_options, coder_options, d_code, batch = json.loads(text)
-    data = convert(VectorData, data_options, what="option 'data'")
     rows, d_in = data.shape() or (0, 0)
     scored = min(rows, max(1, FITTED_ON // d_code))
     trained = {"a step": 4 * batch * (PER_UNIT * d_code + 2 * d_in)}
     # In float32, and again in float64; and the Gram matrix, with a penalty, its factor and the inverse of that.
     judged = {"the code of the training rows": (4 + 8) * scored * d_code, "a decoder of the code": 32 * d_code**2}
     largest = max(trained, judged, key=lambda need: sum(need.values()))
-    return {"the data": data.memory(), **_coder(coder_options, d_in, d_code), **largest}
+    weights = {"weights": 4 * d_in * d_code}
+    if isinstance(coder, TrainedCoder):
+        module = _shapes(coder, d_in, d_code)
+        weights = {"weights, gradients and optimizer state": TRAINED * stored(module)} if module else {}
+    return {"the data": data.memory(), **weights, **largest}
 
 
-def _coder(options: Mapping[str, object], d_in: int, d_code: int) -> dict[str, int]:
-    coder = convert(SparseCoder, options, what="option 'coder'")
-    if not isinstance(coder, TrainedCoder):
-        return {"weights": 4 * d_in * d_code}
-    module = built_for_shapes(lambda: coder.build(1, d_in, d_code))
-    return {} if module is None else {"weights, gradients and optimizer state": TRAINED * stored(module)}
+def stored_bytes(runs: Sequence[Run], kept: Kept) -> int:
+    """Estimate what the weights of runs take in the store, from shapes; runs of data of unknown width count nothing."""
+    sizes = Counter((setting.data, setting.coder, setting.d_code) for setting in map(Setting.of, runs))
+    return sum(count * _stored_bytes(kept, *size) for size, count in sizes.items())
+
+
+def _stored_bytes(kept: Kept, data: VectorData, coder: SparseCoder, d_code: int) -> int:
+    d_in = data.width() or 0
+    if kept == "directions" or not isinstance(coder, TrainedCoder):
+        return (2 if kept == "directions" else 4) * d_in * d_code
+    module = _shapes(coder, d_in, d_code)
+    return sum(value.nbytes for value in module.state_dict().values()) if module else 0
+
+
+def _shapes(coder: TrainedCoder, d_in: int, d_code: int) -> nn.Module | None:
+    return built_for_shapes(lambda: coder.build(1, d_in, d_code))

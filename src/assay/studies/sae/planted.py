@@ -23,6 +23,7 @@ from assay.report.draw import Column, filled, spread_of, table
 from assay.report.rows import Row
 from assay.report.tuning import leave_one_out
 from assay.studies.sae.curves import MISSED, at_l0, beside_every_recipe, chosen, l0, rate_shown
+from assay.studies.sae.findings import less
 
 EPOCHS = "recipe.epochs"
 FOUND = "atoms_found"
@@ -167,13 +168,11 @@ def _line(label: str, own: Found) -> dict[str, Any]:
 
 def _few_units(floors: Mapping[str, Row]) -> tuple[Column, ...]:
     """The accuracies from one and from five units, each with its paired difference from the untrained features."""
-
-    def less_floor(metric: str) -> Column:
-        def difference(row: Row) -> Interval | None:
-            own, floor = row.values(metric), floors[row.where].values(metric)
-            return paired_difference(own, floor) if row.label != FLOOR and own.keys() & floor.keys() else None
-
-        return Column(f"{TITLES[metric]} - {FLOOR}", difference, ".3f")
-
-    measures = [(Column(title, metric, ".3f", share=True), less_floor(metric)) for metric, title in TITLES.items()]
+    measures = [
+        (
+            Column(title, metric, ".3f", share=True),
+            less(f"{title} - {FLOOR}", metric, ".3f", lambda row: floors[row.where], lead=False),
+        )
+        for metric, title in TITLES.items()
+    ]
     return (Column("L0", "l0", ".1f"), *(column for pair in measures for column in pair))

@@ -3,20 +3,26 @@
 A row is a coder at one level (studies.sae.curves). The levels of a coder make a curve over active units, and curves are
 compared where they have equally many."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
+from statistics import fmean
 
+import numpy as np
+
+from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.data.splice import CLEARLY
-from assay.metrics.intervals import Interval, paired_difference
+from assay.metrics import sparsity
 from assay.report.draw import Column, Points, lines, numbered, per_setting, table
+from assay.report.images import pictures, tiled
 from assay.report.rows import Row, by_setting
 from assay.report.sentences import groups
 from assay.studies.sae.curves import TARGETS, WIDEST, at_equal_l0, beside_every_recipe, chosen, l0, rate_shown
-from assay.studies.sae.findings import FVU, say
+from assay.studies.sae.findings import FVU, less, say
 from assay.studies.sae.planted import planted, planted_tables
-from assay.studies.sae.units import features, stability
+from assay.studies.sae.weights import WEIGHTS, weights
 
 NOTE = (
     "All on test rows. L0: active units of a row, by firing. FVU: "
@@ -33,6 +39,24 @@ EQUAL = (
     "other seeds; *: some seed's is at the edge of the rates tried. Differences are paired over seeds; coders of "
     "one L0 that share a letter are not told apart by FVU (paired t, Holm); a is the best group."
 )
+MATCHED = 1024
+"""Most units that are matched: the time grows with their cube."""
+PAIRED = 10
+"""Most seeds that are compared, each with each."""
+IMAGES = ("digits", "mnist")
+MOST_GRIDS, SHOWN_UNITS = 6, 64
+
+
+def _stability(row: Row) -> float | None:
+    """Averages the matched |cosine| of two seeds' units over pairs of the first seeds. There is no interval, since
+    pairs share seeds."""
+    kept = [record for record in row.finished if WEIGHTS in record.artifacts]
+    some = kept[: 2 if int(row.options["d_code"]) > MATCHED else PAIRED]
+    directions = [weights(record)["directions"].float() for record in some]
+    found = [sparsity.stability(one, other, most=MATCHED) for one, other in combinations(directions, 2)]
+    return fmean(found) if found else None
+
+
 COLUMNS = (
     Column("lr", rate_shown, "g", always=True, lead=True),
     Column("n", lambda row: len(row.finished), always=True, note="n: seeds with a score."),
@@ -63,7 +87,7 @@ COLUMNS = (
            note="KL own, KL: of the next token's distribution with the reconstruction from the model's own, in nats, "
            "by the coder's own decoder and by the ridge decoder."),
     Column("KL", "kl", ".3f"),
-    Column("stability", stability, ".3f",
+    Column("stability", _stability, ".3f",
            note="stability: one-to-one matched |cosine| of the units of two seeds; with more than 1,024 units, of "
            "1,024 evenly spaced ones of the first seed with any of the second."),
     Column("params", lambda row: row.first.get("params"), always=True),
@@ -104,7 +128,7 @@ def report(records: Sequence[Record], out: Report) -> None:
                 bounded=True, log_x=True, x_title="active units (L0)", y_title=title,
                 caption=f"{title.capitalize()} against active units, each level at its rate in the table.",
             )  # fmt: skip
-        features(own, out, f"features{suffix}")
+        _features(own, out, f"features{suffix}")
 
 
 def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:
@@ -112,29 +136,20 @@ def _equal_l0(reached: Sequence[Row], out: Report, name: str) -> None:
     reference = {row.where: row for row in reached if row.label == REFERENCE}
     ranks = {series: group for own in by_setting(reached).values() for series, group in groups(own, FVU).items()}
     uneven = len({row.n for row in reached}) > 1
+
+    def compared(measure: Column) -> tuple[Column, Column]:
+        title, is_fvu = f"{measure.title} - {REFERENCE}", measure.title == "FVU"
+        own = replace(measure, group=lambda row: ranks.get(row.series)) if is_fvu else measure
+        return own, less(title, str(measure.value), measure.format, lambda row: reference.get(row.where), lead=is_fvu)
+
     columns = (
         Column("L0", lambda row: row.setting["L0"], "g", lead=True),
         Column("coder", lambda row: row.label, lead=True),
         Column("lr", rate_shown, lead=True),
         Column("n", lambda row: row.n if uneven else None),
-        *(column for measure in MEASURES for column in (_ranked(measure, ranks), _minus(measure, reference))),
+        *(column for measure in MEASURES for column in compared(measure)),
     )
     table(out, name, reached, columns, note=EQUAL)
-
-
-def _ranked(measure: Column, ranks: Mapping[str, str]) -> Column:
-    return replace(measure, group=lambda row: ranks.get(row.series)) if measure.title == "FVU" else measure
-
-
-def _minus(measure: Column, reference: Mapping[str, Row]) -> Column:
-    """The paired difference from the reference at the same L0."""
-
-    def difference(row: Row) -> Interval | None:
-        own = reference[row.where].values(str(measure.value)) if row.where in reference else {}
-        values = row.values(str(measure.value)) if row.label != REFERENCE else {}
-        return paired_difference(values, own) if values.keys() & own.keys() else None
-
-    return Column(f"{measure.title} - {REFERENCE}", difference, measure.format, lead=measure.title == "FVU")
 
 
 def _level(metric: str) -> Callable[[Row], Points]:
@@ -145,3 +160,18 @@ def _level(metric: str) -> Callable[[Row], Points]:
 def _active(row: Row) -> dict[int, float]:
     """The L0 of each seed where it is positive, for a logarithmic axis."""
     return {seed: active for seed, active in row.values("l0").items() if active > 0}
+
+
+def _features(found: Sequence[Row], out: Report, name: str) -> None:
+    """Draws each curve's units where the data are images: those of its middle level and first seed."""
+    grids: list[tuple[str, np.ndarray]] = []
+    shown = [row for row in found if row.finished and row.options["data"]["name"] in IMAGES]
+    kept = [row for row in shown if WEIGHTS in row.finished[0].artifacts]
+    for levels in list(grouped(kept, lambda row: row.label).values())[:MOST_GRIDS]:
+        row = levels[len(levels) // 2]
+        directions = weights(row.finished[0])["directions"].float().numpy()[:SHOWN_UNITS]
+        side = round(directions.shape[1] ** 0.5)
+        grids.append((row.names["coder"], tiled(directions.reshape(-1, side, side), 8)))
+    if grids:
+        caption = "What units stand for: rows of the decoder, or of the encoder where there is none; each on its scale."
+        out.chart(name, pictures(grids, columns=3, size=200), caption=caption)

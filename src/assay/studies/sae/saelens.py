@@ -17,6 +17,7 @@ threshold, so they are saved as jumprelu. A coder without a decoder is `standard
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from assay.core.files import write_files
 from assay.core.store import disk_errors
 from assay.metrics.sparsity import RidgeDecoder
 from assay.nn.preparation import Preparation
-from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule, FittedModule
+from assay.sparse_coders.base import CoderModule, DecoderModule, EncoderModule, FittedModule, TrainedCoder
 from assay.sparse_coders.batch_cut import BatchCut
 from assay.sparse_coders.gated import Gated
 from assay.sparse_coders.gated import Module as GatedModule
@@ -104,20 +105,16 @@ def _exported(module: CoderModule, decoder: RidgeDecoder | None) -> tuple[str, d
     else:
         tensors |= {"W_dec": decoder.W, "b_dec": decoder.b}
     match module:
-        case LseModule():
-            if module.activation != "relu":
-                raise UserError(f"SAELens has no '{module.activation}' units: only relu is exported.")
-            if module.scale == "unit_norm":
-                tensors["W_enc"] = torch.nn.functional.normalize(module.W_enc[0], dim=1).T
-            return "standard", tensors, {}
-        case FittedModule():
-            if not module.rectified:
-                raise UserError(
-                    "SAELens has no signed codes, which pca and fast_ica give: export fast_ica:rectified=true, which "
-                    "has a unit for each sign."
-                )
-            return "standard", tensors, {}
-        case ReluModule():
+        case LseModule() if module.activation != "relu":
+            raise UserError(f"SAELens has no '{module.activation}' units: only relu is exported.")
+        case FittedModule() if not module.rectified:
+            raise UserError(
+                "SAELens has no signed codes, which pca and fast_ica give: export fast_ica:rectified=true, which has a "
+                "unit for each sign."
+            )
+        case LseModule() if module.scale == "unit_norm":
+            return "standard", {**tensors, "W_enc": torch.nn.functional.normalize(module.W_enc[0], dim=1).T}, {}
+        case LseModule() | FittedModule() | ReluModule():
             return "standard", tensors, {}
         case TopKModule():
             return "topk", tensors, {"k": int(module.k[0]), "rescale_acts_by_decoder_norm": False}
@@ -172,7 +169,11 @@ def load_saelens(folder: str | Path, *, scaling_factor: float | None = None) -> 
         module.r_mag[0].copy_(found.tensor("r_mag"))
         module.b_mag[0].copy_(found.tensor("b_mag"))
     if isinstance(module, JumpModule):
-        module.log_threshold[0].copy_(_threshold(found).double().clamp_min(1e-30).log())
+        threshold = found.tensor("topk_threshold" if found.architecture in BATCH_CUT else "threshold")
+        if found.architecture in BATCH_CUT and found.by_norm:
+            # It is compared with activations times norms, and those shrink as W_dec / factor does.
+            threshold = threshold / found.factor
+        module.log_threshold[0].copy_(threshold.expand(found.d_sae).double().clamp_min(1e-30).log())
     _scale(module, found)
     if not found.subtracts and not (isinstance(module, ReluModule) and module.form == "spec"):
         # Ours subtracts b_dec from the input; W b_dec in the biases undoes it.
@@ -181,13 +182,6 @@ def load_saelens(folder: str | Path, *, scaling_factor: float | None = None) -> 
         if isinstance(module, GatedModule):
             module.b_mag[0].copy_(module.b_mag[0].double() + module.r_mag[0].double().exp() * undone)
     return module
-
-
-def _threshold(found: Folder) -> Tensor:
-    if found.architecture not in BATCH_CUT:
-        return found.tensor("threshold")
-    # Of what is compared with it: with by_norm, activations times norms, and those shrink as W_dec / factor does.
-    return found.tensor("topk_threshold").expand(found.d_sae) / (found.factor if found.by_norm else 1.0)
 
 
 def _scale(module: DecoderModule, found: Folder) -> None:
@@ -205,14 +199,11 @@ def _scale(module: DecoderModule, found: Folder) -> None:
 
 def _fresh(found: Folder) -> DecoderModule:
     sizes = 1, found.d_in, found.d_sae
-    match found.architecture:
-        case "standard":
-            made: CoderModule = ReluL1(form="norm_weighted" if found.subtracts else "spec").build(*sizes)
-        case "topk":
-            made = TopK(k=found.k).build(*sizes)
-        case "gated":
-            made = Gated().build(*sizes)
-        case _:
-            made = JumpReLU().build(*sizes)
+    coders: dict[str, Callable[[], TrainedCoder]] = {
+        "standard": lambda: ReluL1(form="norm_weighted" if found.subtracts else "spec"),
+        "topk": lambda: TopK(k=found.k),
+        "gated": Gated,
+    }
+    made = coders.get(found.architecture, JumpReLU)().build(*sizes)
     assert isinstance(made, DecoderModule)
     return made

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.metrics import sparsity
+from assay.metrics import erasure, sparsity
+from assay.metrics.absorption import absorption, families
 from assay.metrics.logistic import Probe, choose, fit_all_as_scikit_learn, fit_paths
 from assay.nn import infomax
 from assay.sparse_coders.base import CoderModule
-from assay.studies.sae.concepts import concept_scores
 from assay.studies.sae.spec import metrics as spec
 from assay.vectors.base import Part, Vectors
 
@@ -27,6 +27,10 @@ SPECS_PROBE = 2**26
 TOGETHER = 2**27
 """Most numbers of codes of models that are scored together; they are held twice, in float64 too."""
 KS = (1, 2, 5)
+ERASED = (2, 5, 20)
+"""Units that are switched off at a time, of planted concepts."""
+PERTURBED = 2_000
+"""Most training rows for the probes of inputs that TPP perturbs."""
 
 
 def together(data: Vectors, d_code: int) -> int:
@@ -51,9 +55,7 @@ def score(modules: Sequence[CoderModule], data: Vectors) -> Iterator[dict[str, A
     train, validation, test = (_first(part, rows) for part in (data.train, data.validation, data.test))
     data = replace(data, train=train, validation=validation, test=test)
     z = [codes(module, data.train.x) for module in modules]
-    return (
-        _scores(module, own, readers, data) for module, own, readers in zip(modules, z, _fitted(z, data), strict=True)
-    )
+    return (_scores(*own, data) for own in zip(modules, z, *_fitted(z, data), strict=True))
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ class Frozen:
     z_validation: Float[Tensor, "m d_code"]
     z_test: Float[Tensor, "k d_code"]
     decoder: sparsity.RidgeDecoder
-    readers: "_Readers"
+    path: Sequence[Probe]
+    """A logistic probe per penalty, where there are labels, and validation rows to choose by."""
+    specs: Probe | None
+    """The spec's probe, where there are labels."""
 
     def own(self, z: Float[Tensor, "n d_code"]) -> Float[Tensor, "n d_in"] | None:
         """The reconstruction by the coder's own decoder, if it has one."""
@@ -74,15 +79,14 @@ class Frozen:
 
 
 @torch.no_grad()
-def _scores(module: CoderModule, z: Tensor, readers: "_Readers", data: Vectors) -> dict[str, Any]:
+def _scores(
+    module: CoderModule, z: Tensor, path: Sequence[Probe], specs: Probe | None, data: Vectors
+) -> dict[str, Any]:
     z_validation, z_test = (codes(module, part.x) for part in (data.validation, data.test))
     chosen_on = (z_validation, data.validation.x) if len(data.validation) else None
     decoder = sparsity.ridge_decoder(z, data.train.x, chosen_on=chosen_on)
-    frozen = Frozen(module, data, z, z_validation, z_test, decoder, readers)
-    found: dict[str, Any] = {}
-    for named in SCORES.values():
-        found |= named(frozen)
-    return found
+    frozen = Frozen(module, data, z, z_validation, z_test, decoder, path, specs)
+    return {name: value for measured in SCORES for name, value in measured(frozen).items()}
 
 
 def _reconstruction(frozen: Frozen) -> dict[str, Any]:
@@ -161,27 +165,18 @@ def _of_the_spec(frozen: Frozen) -> dict[str, Any]:
     }
 
 
-class _Readers(NamedTuple):
-    """Logistic probes of one model, where there are labels."""
-
-    path: Sequence[Probe] = ()
-    """A probe per penalty, where there are validation rows to choose by."""
-    specs: Probe | None = None
-
-
-def _fitted(z: Sequence[Tensor], data: Vectors) -> list[_Readers]:
-    """Fit the probes of all models on their codes of the training rows, together."""
-    labels, nobody = data.train.labels, [_Readers()] * len(z)
+def _fitted(z: Sequence[Tensor], data: Vectors) -> tuple[Sequence[Sequence[Probe]], Sequence[Probe | None]]:
+    """Fit the probes of all models on their codes of the training rows, together: `path` and `specs` of each."""
+    labels, rows = data.train.labels, _probed(z[0])
+    paths: Sequence[Sequence[Probe]] = [()] * len(z)
+    specs: Sequence[Probe | None] = [None] * len(z)
     if labels is None or data.test.labels is None:
-        return nobody
-    rows, found = _probed(z[0]), nobody
+        return paths, specs
     if len(data.validation) and data.validation.labels is not None:
         paths = fit_paths(torch.stack([code[:rows] for code in z]), labels[:rows])
-        found = [_Readers(path) for path in paths]
     if z[0].numel() <= SPECS_PROBE:
-        probes = fit_all_as_scikit_learn(torch.stack([*z]), labels)
-        found = [readers._replace(specs=probe) for readers, probe in zip(found, probes, strict=True)]
-    return found
+        specs = fit_all_as_scikit_learn(torch.stack([*z]), labels)
+    return paths, specs
 
 
 def _probed(z: Tensor) -> int:
@@ -190,33 +185,48 @@ def _probed(z: Tensor) -> int:
 
 def _read(frozen: Frozen) -> Mapping[str, float]:
     """Score the linear probes: with the spec's penalty, with one chosen on validation, and on k units alone."""
-    readers, z, z_validation, z_test = frozen.readers, frozen.z, frozen.z_validation, frozen.z_test
+    z, z_validation, z_test = frozen.z, frozen.z_validation, frozen.z_test
     fitted, chosen, judged = frozen.data.train, frozen.data.validation, frozen.data.test
     if fitted.labels is None or judged.labels is None:
         return {}
     found: dict[str, float] = {}
-    if readers.path and chosen.labels is not None:
-        probe = choose(readers.path, z_validation, chosen.labels)
+    if frozen.path and chosen.labels is not None:
+        probe = choose(frozen.path, z_validation, chosen.labels)
         found["probe_accuracy"] = probe.accuracy(z_test, judged.labels)
         found["probe_C"] = probe.C
         found["validation_probe_accuracy"] = probe.accuracy(z_validation, chosen.labels)
-    if readers.specs:
-        found["linear_probe_accuracy"] = readers.specs.accuracy(z_test, judged.labels)
+    if frozen.specs:
+        found["linear_probe_accuracy"] = frozen.specs.accuracy(z_test, judged.labels)
     rows = _probed(z)
     sparse = sparsity.k_sparse_accuracy((z[:rows], fitted.labels[:rows]), (z_test, judged.labels), KS)
     return found | {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}
 
 
 def _concepts(frozen: Frozen) -> Mapping[str, Any]:
-    return concept_scores(frozen.module, frozen.decoder, (frozen.z, frozen.z_test), frozen.data)
+    """Score the code where atoms are planted: the true L0, and, where some atoms imply others, what became of those
+    concepts: absorption, k-sparse probing, targeted probe perturbation and spurious correlation removal."""
+    data, train, test, W = frozen.data, frozen.data.train, frozen.data.test, frozen.decoder.W
+    if data.dictionary is None or train.fired is None or test.fired is None:
+        return {}
+    found: dict[str, Any] = {"true_l0": float((test.fired > 0).sum(dim=1).double().mean())}
+    if data.parents is None:
+        return found
+    own = absorption(
+        frozen.module.directions()[0], frozen.z_test, frozen.decoder, test.x, data.dictionary, test.fired, data.parents
+    )
+    found |= {"absorption": own.rate, "concept_f1": own.f1}
+    concepts = list(families(data.parents))
+    fitted = erasure.Coded(train.x, frozen.z, train.fired[:, concepts] > 0)
+    judged = erasure.Coded(test.x, frozen.z_test, test.fired[:, concepts] > 0)
+    perturbed = erasure.targeted_perturbation(fitted.first(PERTURBED), judged, W, ERASED)
+    removed = erasure.spurious_removal(fitted, judged, W, ERASED)
+    sparse = sparsity.k_sparse_of_concepts((fitted.code, fitted.has), (judged.code, judged.has), KS)
+    found |= {f"probe_{k}_units": accuracy for k, accuracy in sparse.items()}
+    found |= {f"tpp_{count}": score for count, score in perturbed.items()}
+    return found | {f"scr_{count}": score for count, score in removed.items()}
 
 
-SCORES: Mapping[str, Callable[[Frozen], Mapping[str, Any]]] = {
-    "reconstruction": _reconstruction,
-    "spec": _of_the_spec,
-    "probes": _read,
-    "splice": _spliced,
-    "dictionary": _recovered,
-    "concepts": _concepts,
-}
+SCORES: tuple[Callable[[Frozen], Mapping[str, Any]], ...] = (
+    _reconstruction, _of_the_spec, _read, _spliced, _recovered, _concepts,
+)  # fmt: skip
 """What is measured of a frozen coder: each gives metrics by name, or none where the data do not have what it needs."""

@@ -24,6 +24,7 @@ from assay.train.artifacts import saved_tensors
 from assay.train.device import activate
 
 POINTS = "points.safetensors"
+SIZES = ("batch_size", "input_dim", "hidden_dim")
 ROWS = (("at the energies a", "a"), ("at z, through the ReLU", "z"))
 NOTE = (
     "correlation and largest error of gradient against responsibility, in float64. The identity is that of log-sum-exp "
@@ -49,21 +50,19 @@ class Theorem(Study):
     """The figure: .pdf, .png or .svg."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "input_dim", "hidden_dim"):
+        for name in SIZES:
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} {getattr(self, name)}: 1 or more.")
         if self.output.suffix not in (".pdf", ".png", ".svg"):
             raise UserError(f"--output {self.output}: a figure ends in .pdf, .png or .svg.")
 
     def plan(self) -> list[Run]:
-        sizes: dict[str, Any] = {
-            key: getattr(self, key) for key in ("batch_size", "input_dim", "hidden_dim", "activation")
-        }
-        return [self.cell(seed=seed, **sizes) for seed in self.seeds]
+        sizes: dict[str, Any] = {key: getattr(self, key) for key in (*SIZES, "activation")}
+        return self.cells(self.seeds, **sizes)
 
     def memory(self, run: Run) -> Mapping[str, int]:
         """Count, in float64, the encoder with its gradient, the rows, and what autograd keeps of their codes."""
-        rows, inputs, units = (run.options[key] for key in ("batch_size", "input_dim", "hidden_dim"))
+        rows, inputs, units = (run.options[key] for key in SIZES)
         return {"the encoder": 16 * units * inputs, "the rows and their codes": 8 * rows * (inputs + 10 * units)}
 
     def execute(self, runs: Sequence[Run], ctx: Context) -> Iterator[Outcome]:

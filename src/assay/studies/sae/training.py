@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 
 from assay.core.run import Run
@@ -18,8 +19,7 @@ from assay.data.row_stream import RowStream
 from assay.metrics import sparsity
 from assay.sparse_coders.base import FittedCoder, TrainedCoder
 from assay.studies.sae import fitting
-from assay.studies.sae.clock import Spent, Trained, stopwatch
-from assay.studies.sae.fitting import Setting, bank_key
+from assay.studies.sae.fitting import Setting, Spent, bank_key, stopwatch
 from assay.studies.sae.scoring import codes, together
 from assay.studies.sae.spec import metrics as spec
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
@@ -76,14 +76,14 @@ def _append(history: dict[str, Any], **values: float) -> None:
 def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
     lap = stopwatch()
     data = {source: fitting.load(source, device) for source in {Setting.of(run).data for run in runs}}
-    loading = lap().share(len(runs))
+    loading = lap() / len(runs)
     if isinstance(Setting.of(runs[0]).coder, FittedCoder):
         for run in runs:
             setting, lap = Setting.of(run), stopwatch()
             own = data[setting.data]
             setting.coder.check(own.d_in, setting.d_code, len(own.train))
             module = setting.coder.fit(own.train.x, setting.d_code, run.seed)  # type: ignore[attr-defined]
-            yield from fitting.outcomes([run], [module], own, [{}], Trained(lap() + loading))
+            yield from fitting.outcomes([run], [module], own, [{}], lap() + loading)
         return
     for some, saved in unfinished(runs, ctx, whole=True):
         yield from _train(some, ctx, data, loading, saved)
@@ -92,7 +92,7 @@ def train_and_score(runs: Sequence[Run], ctx: Context, device: torch.device) -> 
 def _train(
     runs: Sequence[Run], ctx: Context, data: Mapping[VectorData, Vectors], loading: Spent, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
-    first, lap, spent, done = Setting.of(runs[0]), stopwatch(), Spent(), 0
+    first, lap, spent, done = Setting.of(runs[0]), stopwatch(), np.zeros(2), 0
     recipe, source = first.recipe, _stream(first, data)
     assert recipe is not None
     rows = len(next(iter(data.values())).train) if source is None else first.data.buffer  # type: ignore[attr-defined]
@@ -102,13 +102,13 @@ def _train(
         for member, state in zip(fresh, saved.state["banks"], strict=True):
             member.bank.restore(state)
             member.histories = [dict(saved.runs[run.id]) for run in member.runs]
-        spent, done = Spent(*map(float, saved.state["spent"])), saved.done
+        spent, done = np.array(saved.state["spent"], dtype=float), saved.done
 
     def checkpoint() -> Checkpoint:
         told = {
             run.id: history for member in members for run, history in zip(member.runs, member.histories, strict=True)
         }
-        state = {"banks": [member.bank.state() for member in members], "spent": [spent.seconds, spent.cpu_seconds]}
+        state = {"banks": [member.bank.state() for member in members], "spent": spent.tolist()}
         return Checkpoint(done, state, {run.id: told[run.id] for run in runs})
 
     members, keeper = resumed(saved, lambda: _members(runs, data, source), take_up), Keeper(ctx)
@@ -120,18 +120,18 @@ def _train(
                 source.fill(done)
             finished = [next(own) for own in epochs]
         done += 1
-        spent += lap()
+        spent = spent + lap()
         _follow(members, finished, passes, recipe)
         if done % max(1, passes // MESSAGES) == 0:
             _tell(ctx, members, finished, passes, _speed(source, done, spent))
         if done < passes:
             keeper.keep(runs[-1], checkpoint)
-    training = (spent + lap()).share(len(runs))
-    notes = {"train_seconds": training.seconds, "train_cpu_seconds": training.cpu_seconds}
-    notes |= {"trained_together": len(runs)}
+    training = (spent + lap()) / len(runs)
+    seconds, cpu_seconds = training.tolist()
+    notes = {"train_seconds": seconds, "train_cpu_seconds": cpu_seconds, "trained_together": len(runs)}
     if source is not None:
         notes |= {**source.read(passes), **_speed(source, done, spent)}
-    yield from _scored(members, Trained(training + loading, notes))
+    yield from _scored(members, training + loading, notes)
 
 
 @contextmanager
@@ -196,10 +196,11 @@ def _tell(
 
 def _speed(source: RowStream | None, done: int, spent: Spent) -> dict[str, float]:
     """Tokens that the language model read per second of training, all coders included."""
-    return {} if source is None or not spent.seconds else {"tokens_per_s": done * source.tokens / spent.seconds}
+    seconds = float(spent[0])
+    return {} if source is None or not seconds else {"tokens_per_s": done * source.tokens / seconds}
 
 
-def _scored(members: list[Member], trained: Trained) -> Iterator[Outcome]:
+def _scored(members: list[Member], spent: Spent, notes: Mapping[str, Any]) -> Iterator[Outcome]:
     while members:
         member = members.pop(0)
         models = [member.bank.model(place) for place in range(len(member.runs))]
@@ -207,4 +208,5 @@ def _scored(members: list[Member], trained: Trained) -> Iterator[Outcome]:
         size = together(member.data, models[0].d_code)
         for begins in range(0, len(models), size):
             some = slice(begins, begins + size)
-            yield from fitting.outcomes(member.runs[some], models[some], member.data, member.histories[some], trained)
+            scored = member.runs[some], models[some], member.data, member.histories[some]
+            yield from fitting.outcomes(*scored, spent, notes)

@@ -17,7 +17,8 @@ from assay.report.rows import Row
 from assay.sparse_coders.base import SparseCoder
 from assay.studies.sae.charts import FIGURES, spec_checkpoints
 from assay.studies.sae.config import Config, load_config
-from assay.studies.sae.sae import Coded, check_sizes, coder_run, look_in, missing_data
+from assay.studies.sae.sae import check_sizes, coder_run, look_in, missing_data
+from assay.studies.sae.weights import keep
 from assay.vectors.base import VectorData
 from assay.vectors.mnist import Mnist
 
@@ -68,8 +69,6 @@ class FromConfig(Study):
         return None if _of_windows(named) else named
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        from assay.studies.sae.weights import keep
-
         keep("whole")  # figures and checkpoints are made of them
         look_in(self.searched, self.vectors)
         self.vectors.locate()
@@ -94,8 +93,8 @@ class FromConfig(Study):
         config = self.loaded
         recipe = config.recipe(epochs=self.epochs, optimizer=optimizer)
         rate = config.lr if lr is None else lr
-        coded = Coded(self.vectors, self.vectors.fingerprint(self.searched))
-        return coder_run(coded, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
+        data = {"data": self.vectors, "content": self.vectors.fingerprint(self.searched)}
+        return coder_run(data, coder, seed=seed, d_code=units or config.hidden_dim, lr=rate, recipe=recipe)
 
 
 def _of_windows(folder: Path) -> bool:
@@ -124,9 +123,9 @@ class Comparison(FromConfig):
         }
         return [Row(found, names={title: name}, label=name) for name, found in own.items() if found]
 
-    def write(self, out: Report, found: Sequence[Row], results: Any, *, json: str, figure: str, caption: str) -> None:
+    def write(self, out: Report, found: Sequence[Row], results: Any, *, figure: str, caption: str) -> None:
         """Write the spec's JSON file, its figure, drawn from that file, and its checkpoints."""
-        out.file(self.output_dir / json, as_json(results))
+        out.file(self.output_dir / f"{self.name.rpartition('.')[2]}_results.json", as_json(results))
         self.figure(out, figure, FIGURES[figure](results), caption=caption)
         for path, data in spec_checkpoints(self.output_dir / "checkpoints", found):
             out.file(path, data)

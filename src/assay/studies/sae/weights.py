@@ -8,20 +8,17 @@ only the units' directions, in half precision: a quarter of that for a coder wit
 stability over seeds, but not for an export. It is no part of a run's id: what is measured is the same.
 """
 
-import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from assay.core.convert import convert
 from assay.core.errors import UserError
-from assay.core.run import Record, Run, canonical
+from assay.core.run import Record
 from assay.nn.preparation import Preparation
-from assay.nn.shapes import built_for_shapes
 from assay.sparse_coders.base import CoderModule, FittedModule, SparseCoder, TrainedCoder
 from assay.train.artifacts import file_parts, saved_tensors
 from assay.vectors.base import VectorData
@@ -63,21 +60,6 @@ def _usual_directions(state: dict[str, Tensor]) -> Tensor | None:
     return state.get("W_dec", state.get("W_enc"))
 
 
-def stored_bytes(runs: Sequence[Run], kept: Kept) -> int:
-    """Estimate what the weights of runs take in the store, from shapes; runs of data of unknown width count nothing."""
-    sizes = Counter(canonical([run.options[key] for key in ("data", "coder", "d_code")]) for run in runs)
-    return sum(count * _stored_bytes(kept, *json.loads(size)) for size, count in sizes.items())
-
-
-def _stored_bytes(kept: Kept, data: Mapping[str, Any], coder_options: Mapping[str, Any], d_code: int) -> int:
-    d_in = convert(VectorData, data, what="option 'data'").width() or 0
-    coder = convert(SparseCoder, coder_options, what="option 'coder'")
-    if kept == "directions" or not isinstance(coder, TrainedCoder):
-        return (2 if kept == "directions" else 4) * d_in * d_code
-    module = built_for_shapes(lambda: coder.build(1, d_in, d_code))
-    return 0 if module is None else sum(value.nbytes for value in module.state_dict().values())
-
-
 def weights(record: Record) -> dict[str, Tensor]:
     """Load the tensors that a record stores of its model; `directions` are always among them."""
     kept = saved_tensors(record, WEIGHTS)
@@ -90,7 +72,10 @@ def saved_module(record: Record) -> CoderModule:
     kept = weights(record)
     coder = convert(SparseCoder, record.run.options["coder"], what="option 'coder'")
     if "W_enc" not in kept:
-        raise UserError(f"run {record.run.id} keeps no coder that can be loaded: {_remedy(coder)}.")
+        remedy = f"{coder.name} is no linear map of a row. Fit it again (`fit` of its plug-in)"
+        if isinstance(coder, TrainedCoder):
+            remedy = "only its units' directions. Remove it (`assay rm ID`) and repeat it with --weights whole"
+        raise UserError(f"run {record.run.id} keeps no coder that can be loaded: {remedy}.")
     units, inputs = kept["W_enc"].shape
     if isinstance(coder, TrainedCoder):
         module = coder.build(1, inputs, units)
@@ -99,12 +84,6 @@ def saved_module(record: Record) -> CoderModule:
         module = FittedModule(kept["W_enc"], kept["b_enc"], rectified=bool(getattr(coder, "rectified", False)))
     module.preparation = _preparation(record, kept)
     return module
-
-
-def _remedy(coder: SparseCoder) -> str:
-    if isinstance(coder, TrainedCoder):
-        return "only its units' directions. Remove it (`assay rm ID`) and repeat it with --weights whole"
-    return f"{coder.name} is no linear map of a row. Fit it again (`fit` of its plug-in)"
 
 
 def _preparation(record: Record, kept: dict[str, Tensor]) -> Preparation | None:

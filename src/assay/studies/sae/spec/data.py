@@ -114,8 +114,5 @@ def get_llm_activations(
     hook = layer_name(model_name, layer)
     asked = Activations(model=model_name, hook=hook, text=text, sequences=sequences, batch=batch)
     found = asked.load_with(device, cache_path if cache_path is None else Path(cache_path))
-    parts = [(part.x, torch.zeros(len(part.x), dtype=torch.long)) for part in (found.train, found.test)]
-    train, test = (
-        ResidentLoader(*part, batch_size, shuffle=shuffle) for part, shuffle in zip(parts, (True, False), strict=True)
-    )
-    return train, test
+    train, test = ((part.x, torch.zeros(len(part.x), dtype=torch.long)) for part in (found.train, found.test))
+    return ResidentLoader(*train, batch_size, shuffle=True), ResidentLoader(*test, batch_size, shuffle=False)

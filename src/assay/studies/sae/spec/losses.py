@@ -19,21 +19,8 @@ Rows = Float[Tensor, "batch d_in"]
 DEFAULTS = {"lambda_lse": 1.0, "lambda_var": 1.0, "lambda_tc": 1.0, "lambda_wr": 0.0, "variance_eps": 1e-6}
 
 
-def lse_loss(a: Codes) -> tuple[Float[Tensor, ""], Codes]:
-    """-sum_i log sum_j exp(-a_ij), a sum over the batch; and the responsibilities."""
-    return infomax.lse(a)
-
-
-def variance_loss(a: Codes, eps: float = 1e-6) -> Float[Tensor, ""]:
-    return infomax.variance(a, eps)
-
-
-def correlation_loss(a: Codes) -> Float[Tensor, ""]:
-    return infomax.correlation(a)
-
-
-def weight_redundancy_loss(W: Float[Tensor, "K d_in"]) -> Float[Tensor, ""]:
-    return infomax.weight_redundancy(W)
+lse_loss, variance_loss = infomax.lse, infomax.variance
+correlation_loss, weight_redundancy_loss = infomax.correlation, infomax.weight_redundancy
 
 
 def combined_loss(a: Codes, W: Float[Tensor, "K d_in"], config: Mapping[str, float] | None = None) -> dict[str, Tensor]:
