@@ -78,11 +78,18 @@ class Method(Sized):
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         """Return keys attended over keys in sight, under a causal mask; None if it depends on the data. By default it
-        is that of a full cache."""
+        is that of a full cache, or, where slots are shared out unevenly, only known if there is one for every key."""
+        if self.has_budgets:
+            return 1.0 if budget.cache(time) >= time else None
         return cache_density(time, budget.cache(time))
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
+
+    def require(self, time: int, budget: Budget, least: int, short: str) -> None:
+        """Raise BudgetTooSmall where there are fewer slots than `least`; `short` says so in the method's words."""
+        if (slots := budget.cache(time)) < least:
+            raise BudgetTooSmall(f"{self.name}: {budget} gives {slots} slots at {time} tokens, {short}.")
 
     def keeps_everything(self, time: int, budget: Budget) -> bool:
         """Return whether this budget makes it dense attention."""
@@ -137,7 +144,7 @@ class Pattern(Method):
         raise NotImplementedError(f"{type(self).__name__}.sees")
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows 1 query key"]:
-        place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+        place = layer.place
         seen = self.sees(place[:, :, None], place[:, None, :], time=layer.time, slots=budget.cache(layer.time))
         shape = {"rows": layer.rows, "query": layer.time, "key": layer.time}
         if isinstance(seen, Tensor) and seen.shape == layer.causal.shape:  # the same for every sequence
@@ -228,7 +235,7 @@ class Evict(Method):
 
     def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
         """Return the score of each key when it enters the cache."""
-        return torch.zeros_like(layer.k[..., 0], dtype=torch.promote_types(layer.k.dtype, torch.float32))
+        return torch.zeros_like(layer.k[..., 0], dtype=layer.wide)
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
         """Return the score of each slot's key after this query, given its score before."""
@@ -244,11 +251,8 @@ class Evict(Method):
 
     def check(self, time: int, budget: Budget) -> None:
         first, latest = self.protected(budget.cache(time))
-        if first + latest > budget.cache(time):
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
-                f"fewer than the {first} first and {latest} latest keys it always keeps."
-            )
+        short = f"fewer than the {first} first and {latest} latest keys it always keeps"
+        self.require(time, budget, first + latest, short)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +285,7 @@ class Prefix(Method):
         return min(time, self.prefix or time // 2)
 
     def require(self, time: int, budget: Budget, least: int, short: str) -> None:
-        """Raise BudgetTooSmall where the prefix has fewer slots than `least`; `short` says so in the method's words."""
+        """Raise it where the prefix, of which the budget is, has fewer slots than `least` and keys."""
         length = self.length(time)
         if budget.cache(length) < min(length, least):
             raise BudgetTooSmall(
@@ -306,6 +310,8 @@ class Prefix(Method):
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         length = self.length(time)
+        if self.has_budgets:
+            return super().expected_density(length, budget)
         left = min(length, budget.cache(length))
         return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
 
@@ -337,10 +343,6 @@ class PrefixOf(Prefix):
 
     def check(self, time: int, budget: Budget) -> None:
         self.inner.check(time, budget)
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        # Which layer or head gets how much is its own business.
-        return 1.0 if budget.cache(self.length(time)) >= self.length(time) else None
 
 
 def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:

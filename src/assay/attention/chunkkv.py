@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix, PrefixOf
+from assay.attention.base import PrefixOf
 from assay.attention.layer import Layer
 
 
@@ -42,6 +42,3 @@ class ChunkKV(PrefixOf):
         )
         mean = repeat(sums / counts.clamp(min=1), "r c -> r h (c s)", h=known.shape[1], s=self.chunk_size)
         return torch.cat([mean[..., :before], known[..., before:]], dim=-1)
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return Prefix.expected_density(self, time, budget)  # every head keeps as many

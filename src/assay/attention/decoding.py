@@ -30,11 +30,10 @@ from assay.attention.lanes import (
     attention_in_cache,
     lane_mask,
     mask_in_cache,
-    masked_attention,
     replayed,
     slots_of,
 )
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.layer import Layer, attention_weights, masked_attention
 from assay.attention.lifetimes import replay
 from assay.attention.replay import Slots, initial_score_of, score_of
 from assay.core.errors import UserError
@@ -301,11 +300,9 @@ class Decoding:
         """Tokens read before the present pass."""
 
     def __call__(self, lanes: Sequence[Lane], layer: Layer) -> Float[Tensor, "rows heads time e"]:
-        batch, outputs = layer.rows // len(lanes), []
-        parts = [layer[number * batch : (number + 1) * batch] for number in range(len(lanes))]
+        parts = layer.parts(len(lanes))
         if (held := self.layers.get(layer.index)) is not None:
-            outputs = [own.step(part, self.time) for own, part in zip(held, parts, strict=True)]
-            return torch.cat(outputs)
+            return torch.cat([own.step(part, self.time) for own, part in zip(held, parts, strict=True)])
         if self.windows and layer.index >= len(self.windows):
             raise UserError(f"layer {layer.index} attends, and only {len(self.windows)} were found in the model.")
         window = self.windows[layer.index] if self.windows else None

@@ -15,14 +15,14 @@ keys, the mean over the group decides. A text has no question: the end of its fi
 
 from dataclasses import dataclass
 
-import torch
 from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from assay.attention import attention
 from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.layer import Layer
 from assay.core.errors import UserError
 
 
@@ -46,11 +46,9 @@ class Finch(Prefix):
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         first = max(0, length - self.question_size)
         visible = layer.visible_between(first, length)[:, None, None]
-        scores = layer.scores_between(first, length).masked_fill(~visible, float("-inf"))
-        weights = attention_weights(scores, layer) * visible.sum(-1, keepdim=True)
+        weights = layer.weights_between(first, length) * visible.sum(-1, keepdim=True)
         votes = reduce(weights[..., :first], "r h g q k -> r h k", "mean")
-        question = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)
-        return torch.cat([votes, question], dim=-1)
+        return pad(votes, (0, length - first), value=float("inf"))
 
     def always(self, length: int) -> int:
         return min(length, self.question_size)

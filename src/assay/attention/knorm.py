@@ -18,7 +18,6 @@ enough; and norms are compared to 12 digits.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -54,6 +53,6 @@ class Knorm(Evict):
         return replace(self, skip_layers=())
 
     def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
-        norm = layer.k.to(torch.promote_types(layer.k.dtype, torch.float32)).norm(dim=-1)
+        norm = layer.k.to(layer.wide).norm(dim=-1)
         mantissa, exponent = norm.frexp()
         return -(mantissa * 2**DIGITS).round().ldexp(exponent - DIGITS)

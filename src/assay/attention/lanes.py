@@ -28,11 +28,8 @@ from assay.attention.base import (
     head_budgets,
 )
 from assay.attention.checks import asked, expect, sound
-from assay.attention.lasting import lasting
-from assay.attention.layer import Layer
-from assay.attention.lifetimes import alive, lifetimes
-from assay.attention.outputs import masked_attention as masked_attention
-from assay.attention.outputs import weighted_values
+from assay.attention.layer import Layer, masked_attention, weighted_values
+from assay.attention.lifetimes import alive, lasting, lifetimes
 from assay.core.errors import UserError
 
 MASKED_UP_TO = 8192
@@ -111,10 +108,10 @@ INSTEAD: ContextVar[Callable[[Sequence[Lane], Layer], Tensor] | None] = ContextV
 
 def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
     """Return a mask of the keys each query attends to."""
-    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
-    histories, masks = replayed(lanes, layer, given), []
-    for number, lane in enumerate(lanes):
-        part = layer[number * batch : (number + 1) * batch]
+    check(lanes, layer)
+    given, masks = sound(layer.q, layer.k), []
+    histories = replayed(lanes, layer, given)
+    for number, (lane, part) in enumerate(zip(lanes, layer.parts(len(lanes)), strict=True)):
         with asked(lane.method, given, part):
             mask = lane_mask(lane, part, histories.get(number))
         masks.append(mask.expand(-1, layer.q.shape[1], -1, -1))
@@ -131,7 +128,7 @@ def replayed(
 ) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
     """Return the lifetimes of keys in the lanes that evict, by the lane's number; lanes of one protocol are replayed
     together. `given`: whether queries and keys are finite, where scores are checked."""
-    batch = _batch(lanes, layer)
+    parts = layer.parts(len(lanes))
     protocols: dict[tuple[int, int], list[int]] = {}
     for number, lane in enumerate(lanes):
         if not isinstance(lane.method, Evict) or lane.method.skips(layer):
@@ -142,13 +139,10 @@ def replayed(
     found: dict[int, Tensor] = {}
     for (chunk, prefix), numbers in protocols.items():
         numbers.sort(key=lambda number: lanes[number].method.label)  # lanes of one method are updated together
-        starts = torch.tensor(numbers, device=layer.q.device) * batch
-        rows = (starts[:, None] + torch.arange(batch, device=layer.q.device)).flatten()
-        evicting = [
-            (lanes[number].method, slots_of(lanes[number], layer[number * batch : (number + 1) * batch]))
-            for number in numbers
-        ]
-        last = lifetimes(evicting, layer[rows], chunk=chunk, prefix=prefix, given=given)  # type: ignore[arg-type]
+        rows = torch.arange(layer.rows, device=layer.q.device).chunk(len(lanes))
+        evicting = [(lanes[number].method, slots_of(lanes[number], parts[number])) for number in numbers]
+        own = layer[torch.cat([rows[number] for number in numbers])]
+        last = lifetimes(evicting, own, chunk=chunk, prefix=prefix, given=given)  # type: ignore[arg-type]
         found |= dict(zip(numbers, last.chunk(len(numbers)), strict=True))
     return found
 
@@ -187,7 +181,7 @@ def lane_mask(
 
 def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 query key"]:
     """Return a mask of what the pattern's cache holds of the prefix at its end, and of everything since."""
-    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    place = layer.place
     next_query = place[:, None, lane.prefix : lane.prefix + 1].clamp(min=0)
     seen = method.sees(next_query.mT, place[:, None, : lane.prefix], time=lane.prefix, slots=lane.slots(layer.time))
     kept = layer.visible[:, None].clone()
@@ -199,7 +193,7 @@ def mask_in_cache(lane: Lane, layer: Layer) -> Bool[Tensor, "rows query key"]:
     """Return the model's own mask where positions are counted inside the cache: a sliding window then spans so many
     places of the cache, and sinks stay in sight while the cache is shorter than it. Only for keys of the cache."""
     first, latest = lane.in_cache(layer.time) or (0, 0)
-    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    place = layer.place
     gone = (place - first - latest).clamp(min=0)  # places that a query, and the latest keys before it, move up
     query = torch.arange(layer.time, device=layer.q.device) - gone
     key = torch.arange(layer.time, device=layer.q.device) - gone[:, :, None] * (place >= first)[:, None, :]
@@ -294,10 +288,10 @@ def attend_whole(
 ) -> Float[Tensor, "rows heads time e"]:
     """Return the output of attention for whole sequences. On CUDA no mask is written out where a kernel can do
     without."""
-    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
-    histories, outputs = replayed(lanes, layer, given), []
-    for number, lane in enumerate(lanes):
-        part = layer[number * batch : (number + 1) * batch]
+    check(lanes, layer)
+    given, outputs = sound(layer.q, layer.k), []
+    histories = replayed(lanes, layer, given)
+    for number, (lane, part) in enumerate(zip(lanes, layer.parts(len(lanes)), strict=True)):
         count = usage[number] if usage is not None else None
         last, since = histories.get(number), lane.first_sparse(layer.time)
         dense = layer.mask is None and lane.is_dense(layer.time)
@@ -351,24 +345,17 @@ def attention_in_cache(
         return masked_attention(layer, kept)  # in a window alone the distances do not change
     if layer.turn is None:
         raise UserError("positions inside the cache need a model with rotary positions. Use --positions absolute.")
-    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    place = layer.place
     turned = layer.turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
     return weighted_values(layer, kept, far=replace(layer, q=turned), is_far=place < first)
 
 
-def checked(lanes: Sequence[Lane], layer: Layer) -> int:
-    """Check every lane, then return the number of sequences per lane."""
+def check(lanes: Sequence[Lane], layer: Layer) -> None:
+    """Raise UserError for a lane that cannot run on this layer."""
     layer.check()
     for lane in lanes:
         lane.check(layer.time)
-    return _batch(lanes, layer)
 
 
 def _pairs(time: int) -> int:
     return time * (time + 1) // 2
-
-
-def _batch(lanes: Sequence[Lane], layer: Layer) -> int:
-    batch, rest = divmod(layer.rows, len(lanes))
-    assert rest == 0, f"{layer.rows} rows for {len(lanes)} lanes"
-    return batch

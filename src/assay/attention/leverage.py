@@ -39,10 +39,9 @@ class Leverage(Prefix):
             raise UserError(f"{self.name}: ridge={self.ridge} must be above 0.")
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        there = layer.exists[:, None, :length, None].to(wide)
-        keys = layer.unturned(layer.k[:, :, :length].to(wide)) * there
+        there = layer.exists[:, None, :length, None].to(layer.wide)
+        keys = layer.unturned(layer.k[:, :, :length].to(layer.wide)) * there
         x = (keys - keys.sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)) * there
-        ridge = self.ridge * torch.eye(x.shape[-1], dtype=wide, device=x.device)
+        ridge = self.ridge * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
         factor = torch.linalg.cholesky(x.mT @ x + ridge)
         return torch.linalg.solve_triangular(factor, x.mT, upper=False).square().sum(2)

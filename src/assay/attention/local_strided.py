@@ -32,7 +32,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Pattern, density_of
+from assay.attention.base import Budget, Pattern, density_of
 from assay.core.errors import UserError
 
 
@@ -97,14 +97,10 @@ class LocalStrided(Pattern):
         return density_of([1 + self.keys_before(t, window, stride) for t in range(time)])
 
     def check(self, time: int, budget: Budget) -> None:
-        slots = budget.cache(time)
-        window, stride = self.shape(time, slots)
+        window, stride = self.shape(time, budget.cache(time))
         needed = self.keys_before(time - 1, window, stride)
-        if needed > slots:
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {slots} slots at {time} tokens, and a window of {window} with every "
-                f"{stride}th key takes {needed}."
-            )
+        short = f"and a window of {window} with every {stride}th key takes {needed}"
+        self.require(time, budget, needed, short)
 
 
 def columns(keys: int, stride: int) -> int:

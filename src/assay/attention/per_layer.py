@@ -70,9 +70,6 @@ class PerLayer(Evict):
     def protected(self, slots: int) -> tuple[int, int]:
         return self.rule.protected(slots)
 
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return 1.0 if budget.cache(time) >= time else None  # otherwise every layer has one of its own
-
     def check(self, time: int, budget: Budget) -> None:
         """Check the layer with the fewest slots: the mean of the shares is that of the first and the last."""
         least = int(budget.cache(time) * 2 * min(self.first, self.last) / (self.first + self.last))

@@ -30,11 +30,10 @@ class QFilter(Prefix):
     """Keeps the keys of a prefix that lie along the main direction of its queries."""
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        q = layer.q[:, :, :length].to(wide) * layer.exists[:, None, :length, None]
+        q = layer.q[:, :, :length].to(layer.wide) * layer.exists[:, None, :length, None]
         _, directions = torch.linalg.eigh(q.mT @ q)  # in ascending order: the last is the first singular vector
         main = directions[..., -1]
         along = (q @ main[..., None]).sum((2, 3))
         main = main * along.sign()[..., None]
         mean = reduce(main, "r (h g) d -> r h 1 d", "mean", g=layer.group)
-        return (layer.k[:, :, :length].to(wide) * mean).sum(-1)
+        return (layer.k[:, :, :length].to(layer.wide) * mean).sum(-1)

@@ -35,9 +35,7 @@ class RandomEvict(Evict):
         rng = stream(self.seed, "attention", self.name, layer.index)
         # Drawn on the CPU, token after token: the same numbers for longer sequences and on every device.
         drawn = torch.rand(layer.time, layer.k.shape[1], generator=rng).to(layer.q.device)
-        place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        return rearrange(drawn[place.clamp(min=0)], "r t h -> r h t").to(wide)
+        return rearrange(drawn[layer.place.clamp(min=0)], "r t h -> r h t").to(layer.wide)
 
     def protected(self, slots: int) -> tuple[int, int]:
         return self.num_sink_tokens, slots // 2

@@ -45,7 +45,7 @@ class Slots:
         most = max(slots for rows in budgets for heads in rows for slots in heads)
         new = partial(torch.full, device=layer.q.device)
         self.position = new((*shape, min(most, self.time) + extra), -1)
-        self.score = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
+        self.score = new(self.position.shape, 0.0, dtype=layer.wide)
         self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
         self.lowest = self.score[..., :1].clone()
         """The lowest score seen by an eviction; NaN once any compared score was NaN."""
@@ -125,7 +125,7 @@ def initial_score_of(method: Evict, layer: Layer) -> Float[Tensor, "rows kv_head
     """Return the checked score of each key when it enters the cache, in the precision of decisions."""
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "time": layer.time}
     found = expect(method.initial_score(layer), method, "initial_score", shape, layer.k)
-    return shared(method, found.to(torch.promote_types(layer.k.dtype, torch.float32)))
+    return shared(method, found.to(layer.wide))
 
 
 def score_of(
@@ -181,9 +181,8 @@ class Part:
     def hold_scores(self, clock: Int[Tensor, ""], at_once: int) -> None:
         """Take the current query from `clock`, and keep scores at a fixed address: a CUDA graph needs both."""
         rows, kv_heads, time, _ = self.layer.k.shape
-        wide = torch.promote_types(self.layer.k.dtype, torch.float32)
         shape = rows, kv_heads, self.layer.group, at_once, time
-        self.clock, self.block = clock, torch.zeros(shape, dtype=wide, device=clock.device)
+        self.clock, self.block = clock, torch.zeros(shape, dtype=self.layer.wide, device=clock.device)
 
     def fill_scores(self, first: int) -> None:
         """Compute the scores of the block of queries that starts here, if the method has asked for any."""

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Pattern, cache_density
+from assay.attention.base import Budget, Pattern, cache_density
 
 
 @attention.register("streaming_llm")
@@ -52,11 +52,7 @@ class StreamingLLM(Pattern):
         return cache_density(time, self.num_sink_tokens + self._window(budget.cache(time)))
 
     def check(self, time: int, budget: Budget) -> None:
-        if budget.cache(time) < self.num_sink_tokens:
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
-                f"fewer than its {self.num_sink_tokens} sinks."
-            )
+        self.require(time, budget, self.num_sink_tokens, f"fewer than its {self.num_sink_tokens} sinks")
 
     def _window(self, slots: int) -> int:
         left = slots - self.num_sink_tokens

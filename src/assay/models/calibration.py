@@ -21,8 +21,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.attention.lanes import masked_attention
-from assay.attention.layer import Layer
+from assay.attention.layer import Layer, masked_attention
 from assay.core.errors import UserError
 from assay.core.files import read_file, write_file
 from assay.data import places
