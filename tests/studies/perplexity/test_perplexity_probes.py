@@ -87,12 +87,13 @@ def test_answers_are_decoded_under_every_protocol(tiny, protocol):
     from assay.attention import attention
     from assay.attention.base import Budget
     from assay.attention.lanes import Lane
+    from assay.core.run import canonical
     from assay.models.causal_lm import sparse_lanes
-    from assay.studies.perplexity.answering import answered
-    from assay.studies.perplexity.execution import scorer_for
+    from assay.studies.perplexity.execution import located, scorer_for
+    from assay.studies.perplexity.scoring import answered
     from assay.studies.perplexity.windows import Window
 
-    scorer = scorer_for(str(tiny), None, None, "float32", torch.device("cpu"))
+    scorer = scorer_for(canonical(located(str(tiny), None)), "float32", torch.device("cpu"))
     options = {"online": {}, "prefix": {"prefix": 70}, "chunked": {"chunk": 7}}[protocol]
     lane = Lane(attention.parse("h2o"), Budget(sparsity=0.8), **options)
     ids = torch.randint(200, (101,), generator=torch.Generator().manual_seed(0))

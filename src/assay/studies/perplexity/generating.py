@@ -27,7 +27,7 @@ from assay.studies.perplexity.cells import EVERY, budget_of, error_of, is_dense,
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.scoring import Scorer
 from assay.studies.perplexity.sweeps import Sweeps
-from assay.studies.perplexity.windows import Spans, windows_of
+from assay.studies.perplexity.windows import Spans, bos_of, windows_of
 
 GENERATE = "generate"
 """Option of a run that generates: so many tokens."""
@@ -69,9 +69,7 @@ def generate_cells(study: Any) -> Iterator[dict[str, Any]]:
                     yield {"dataset": study.dataset(name), "context": study.fixed, **lane, **parts}
 
 
-def generated(
-    run: Run, lane: Lane, scorer: Scorer, spans: Spans, tokenizer: Any, bos: int, ctx: Context
-) -> Iterator[Outcome]:
+def generated(run: Run, lane: Lane, scorer: Scorer, spans: Spans, tokenizer: Any, ctx: Context) -> Iterator[Outcome]:
     """Generate behind each prompt, then read the whole under the replay."""
     context, tokens = run.options["context"], run.options[GENERATE]
     try:
@@ -80,7 +78,7 @@ def generated(
     except UserError as error:  # a budget that is too small, or nothing is evicted: the table says so
         yield Outcome(run, {REFUSED: str(error)})
         return
-    some = list(islice(windows_of(spans.found[:PROMPTS], context=context, bos=bos), PROMPTS))
+    some = list(islice(windows_of(spans.found[:PROMPTS], context=context, bos=bos_of(tokenizer)), PROMPTS))
     found, agreed = list[Generated](), list[int]()
     for number, window in enumerate(some):
         prompt = window.inputs[None, : context - tokens].to(scorer.device)

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.attention import attention
-from assay.attention.base import Budget, Method
+from assay.attention.base import Budget, Method, Select
 from assay.attention.lanes import Lane, Usage
 from assay.models.causal_lm import model_layout, sparse_lanes
-from assay.models.logits import Logits
-from assay.studies.perplexity.answering import answered, decodes
+from assay.models.generation import generate
+from assay.models.reader import Reader
 from assay.studies.perplexity.key_tokens import key_tokens
 from assay.studies.perplexity.windows import Spans, Window
 
@@ -105,13 +105,8 @@ def _lengths(sums: Mapping[str, Sequence[float]]) -> dict[str, int]:
     return {key: len(values) for key, values in sums.items()}
 
 
-class Scorer:
+class Scorer(Reader):
     """A model whose hidden states are turned into losses piece by piece."""
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.model, self.device = model, device
-        self.logits = Logits(model)
-        self.body = self.logits.body
 
     @torch.no_grad()
     def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[Scored]:
@@ -142,9 +137,6 @@ class Scorer:
             for lane in range(len(lanes))
             for i, window in enumerate(windows)
         ]
-
-    def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
-        return self.logits(hidden).float().log_softmax(-1)
 
 
 class Pass:
@@ -211,6 +203,27 @@ class Pass:
 
     def tally(self, lane: Lane) -> Tally:
         return self.tallies[self.dense if lane.is_dense(self.context) else lane]
+
+
+def decodes(lane: Lane) -> bool:
+    """Return whether the lane has a cache of its own: methods that select evict nothing."""
+    return not isinstance(lane.method, Select)
+
+
+def answered(scorer: Reader, lanes: Sequence[Lane], windows: Sequence[Window]) -> Iterator[tuple[Lane, Window, bool]]:
+    """Yield whether each lane that evicts decodes each answer, token for token."""
+    evicting = [lane for lane in lanes if decodes(lane)]
+    for count, same in groupby(windows, key=lambda window: int(window.scored.sum())):
+        some = list(same) if evicting else []
+        if not some:
+            continue
+        inputs, answers = torch.stack([w.inputs for w in some]), torch.stack([w.targets[-count:] for w in some])
+        # The last of the prompt is the token before the answer.
+        prompt = inputs[:, : inputs.shape[1] - count + 1].to(scorer.device)
+        found = generate(scorer, evicting, prompt, tokens=count, total=inputs.shape[1])
+        for lane, tokens in zip(evicting, found.tokens.cpu(), strict=True):
+            for window, own, answer in zip(some, tokens, answers, strict=True):
+                yield lane, window, torch.equal(own, answer)
 
 
 def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
