@@ -8,7 +8,7 @@ question, so that its likelihood shows what can be guessed.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
@@ -18,6 +18,8 @@ from assay.core.plugin import Registry, Sized
 from assay.probes import probes
 from assay.probes.filler import sentence
 
+DIGITS = (3, 18)
+"""Fewer digits would make two values of one text equal, or a guess easy; more are no number."""
 Encode = Callable[[str], list[int]]
 """The tokens of a text."""
 
@@ -44,11 +46,15 @@ class Probe(Sized):
     placed: ClassVar[bool] = False
     """Whether what is asked for lies at a depth that can be chosen; otherwise it is spread over the context."""
 
+    limits: ClassVar[Mapping[str, tuple[int, int]]] = {}
+    """The least and the most that options of its own may be."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Fewer than 3 digits would make two values of one text equal, or a guess easy; more than 18 are no number.
-        if not 3 <= getattr(self, "digits", 3) <= 18:
-            raise UserError(f"probe '{self.name}': digits={getattr(self, 'digits', 3)} is from 3 to 18.")
+        for option, (least, most) in {"digits": DIGITS, **self.limits}.items():
+            if not least <= (value := getattr(self, option, least)) <= most:
+                fits = f"from {least} to {most}" if least > 1 else f"at most {most}"
+                raise UserError(f"probe '{self.name}': {option}={value} is {fits}.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         """Write a text of about `size` sentences (or words, where it is a list of words), what is asked for at `depth`

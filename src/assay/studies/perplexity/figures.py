@@ -233,10 +233,7 @@ def _reason(error: str) -> str:
 
 def percent(found: Interval | None) -> Interval | None:
     """A share as a percentage."""
-    if found is None:
-        return None
-    low, high = (None if bound is None else 100 * bound for bound in (found.low, found.high))
-    return Interval(100 * found.mean, low, high, found.n)
+    return found and found.mapped(lambda share: 100 * share)
 
 
 def _kilo(value: float | None) -> float | None:

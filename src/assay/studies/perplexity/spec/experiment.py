@@ -8,7 +8,7 @@ A file holds one experiment, or several under `experiments`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from assay.attention import attention
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.files import TEXT, is_there, read_file, reason
+from assay.core.plugin import to_json
 from assay.data import yaml_text
 from assay.studies.perplexity.spec.config import (
     ContextLengthSweepConfig,
@@ -178,10 +179,10 @@ class BenchmarkConfig:
     def to_yaml(self, path: str | Path) -> None:
         import yaml
 
-        Path(path).write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False), encoding="utf-8")
+        Path(path).write_text(yaml.safe_dump(to_json(self), sort_keys=False), encoding="utf-8")
 
     def to_json(self, path: str | Path) -> None:
-        Path(path).write_text(json.dumps(_plain(asdict(self)), indent=1), encoding="utf-8")
+        Path(path).write_text(json.dumps(to_json(self), indent=1), encoding="utf-8")
 
     def placed(self) -> tuple[ExperimentConfig, ...]:
         """The experiments, with the benchmark's values where they have none of their own."""
@@ -239,9 +240,3 @@ def _experiment(given: Mapping[str, Any], where: str) -> ExperimentConfig:
 def _default(given: Any, key: str) -> Any:
     option = next(option for option in fields(given) if option.name == key)
     return option.default if option.default is not MISSING else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
