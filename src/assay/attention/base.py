@@ -321,7 +321,7 @@ class PrefixOf(Prefix):
     """A Prefix method that takes its scores from another one, and shares out the slots in a way of its own
     (`budgets`)."""
 
-    method: Prefix = field(default_factory=lambda: attention.parse("snapkv"))
+    method: Method = field(default_factory=lambda: attention.parse("snapkv"))
     """Prefix method whose scores decide: snapkv, lagkv, expected_attention, ..."""
 
     def __post_init__(self) -> None:
@@ -332,6 +332,7 @@ class PrefixOf(Prefix):
     @property
     def inner(self) -> Prefix:
         """The other method, with the same prefix."""
+        assert isinstance(self.method, Prefix)  # checked when it was made
         return replace(self.method, prefix=self.prefix)
 
     def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:

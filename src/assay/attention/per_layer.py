@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Step
+from assay.attention.base import Budget, Evict, Method, Step
 from assay.attention.budget import BudgetTooSmall, shared_out
 from assay.attention.layer import Layer
 from assay.attention.replay import initial_score_of, score_of
@@ -30,7 +30,7 @@ from assay.core.errors import UserError
 class PerLayer(Evict):
     """Evicts as another method does, with budgets that rise or fall over the layers."""
 
-    method: Evict = field(default_factory=lambda: attention.parse("h2o"))
+    method: Method = field(default_factory=lambda: attention.parse("h2o"))
     """Eviction method whose scores decide: h2o, tova, keydiff, ..."""
     first: float = 1.5
     """Share of the first layer, where the last one's is `last`."""
@@ -45,6 +45,12 @@ class PerLayer(Evict):
         if self.granularity != "kv_head":
             raise UserError(f"{self.name}: give the granularity to its method: method=(h2o:granularity=layer).")
 
+    @property
+    def rule(self) -> Evict:
+        """The method whose scores decide."""
+        assert isinstance(self.method, Evict)  # checked when it was made
+        return self.method
+
     def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
         steps = max(1, layer.layers - 1)
         shares = [self.first + (self.last - self.first) * number / steps for number in range(layer.layers)]
@@ -52,21 +58,21 @@ class PerLayer(Evict):
         return torch.full((layer.rows, layer.k.shape[1]), own, device=layer.q.device)
 
     def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
-        return initial_score_of(self.method, layer)
+        return initial_score_of(self.rule, layer)
 
     def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
-        after = score_of(self.method, before, step)  # the mean over heads, where the layer decides as a whole
+        after = score_of(self.rule, before, step)  # the mean over heads, where the layer decides as a whole
         return before if after is None else after
 
     def skips(self, layer: Layer) -> bool:
-        return self.method.skips(layer)
+        return self.rule.skips(layer)
 
     def protected(self, slots: int) -> tuple[int, int]:
-        return self.method.protected(slots)
+        return self.rule.protected(slots)
 
     def check(self, time: int, budget: Budget) -> None:
         """Check the layer with the fewest slots: the mean of the shares is that of the first and the last."""
         least = int(budget.cache(time) * 2 * min(self.first, self.last) / (self.first + self.last))
         if least < 1:
             raise BudgetTooSmall(f"{self.name}: {budget} gives {least} slots to a layer at {time} tokens.")
-        self.method.check(time, Budget(slots=least))
+        self.rule.check(time, Budget(slots=least))
