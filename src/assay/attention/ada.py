@@ -24,8 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import PrefixOf, head_budgets, highest
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, PrefixOf, head_budgets, highest
 from assay.core.errors import UserError
 
 

@@ -27,16 +27,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.budget import Budget as Budget
+from assay.attention.budget import Budget as Budget  # the file of a method imports what it needs from here
 from assay.attention.budget import BudgetTooSmall as BudgetTooSmall
+from assay.attention.budget import best as best
+from assay.attention.budget import best_in_parts as best_in_parts
 from assay.attention.budget import block_density as block_density
 from assay.attention.budget import cache_density as cache_density
 from assay.attention.budget import density_of as density_of
+from assay.attention.budget import highest as highest
 from assay.attention.checks import expect
-from assay.attention.choosing import best as best  # the file of a method imports what it needs from here
-from assay.attention.choosing import best_in_parts as best_in_parts
-from assay.attention.choosing import highest as highest
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.layer import Layer as Layer
+from assay.attention.layer import attention_weights
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 

@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention, flex
-from assay.attention.base import highest
+from assay.attention.base import Layer, highest
 from assay.attention.curvature import Among, Chosen, Count, CurvatureSelect, Scores, tiles, with_own
-from assay.attention.layer import Layer
 from assay.core.convert import added
 from assay.core.errors import UserError
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import PrefixOf
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, PrefixOf
 
 
 @attention.register("chunkkv")

@@ -39,12 +39,10 @@ LEAST_BLOCKS = 4
 class CurvatureSelect(BlockSelect):
     """A method in which a block of queries chooses blocks of keys by curvature."""
 
+    departure = "causal"
+
     lambda_redundancy: float = 0.3
     """Weight of the detours through other blocks."""
-
-    @property
-    def departure(self) -> str:
-        return "causal"
 
     def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Chosen:
         """Return `count` blocks of keys for each block of queries, its own included: by default those of highest

@@ -22,8 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Evict, Layer
 from assay.core.errors import UserError
 
 

@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Prefix
 
 
 @attention.register("expected_attention")

@@ -21,9 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer
-from assay.core.errors import UserError
+from assay.attention.base import Budget, Layer, Prefix
 
 
 @attention.register("finch")
@@ -31,17 +29,10 @@ from assay.core.errors import UserError
 class Finch(Prefix):
     """Keeps the keys of a prompt that the question at its end attends to."""
 
+    departure = "absolute positions"
+
     question_size: int = 16
     """Tokens of the question, the last of the prefix."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.question_size < 1:
-            raise UserError(f"{self.name}: question_size={self.question_size} is at least 1.")
-
-    @property
-    def departure(self) -> str:
-        return "absolute positions"
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         first = max(0, length - self.question_size)

@@ -22,8 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Prefix
 
 
 @attention.register("lagkv")

@@ -18,8 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, Prefix
 from assay.core.errors import UserError
 
 

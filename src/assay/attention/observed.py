@@ -20,8 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, Prefix
 
 QUERIES_AT_ONCE = 64
 """Weights of so many queries are in memory together."""

@@ -18,9 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Method, Step
+from assay.attention.base import Budget, Evict, Layer, Method, Step
 from assay.attention.budget import BudgetTooSmall, shared_out
-from assay.attention.layer import Layer
 from assay.attention.replay import initial_score_of, score_of
 from assay.core.errors import UserError
 

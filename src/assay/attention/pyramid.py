@@ -20,8 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import PrefixOf
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, PrefixOf
 from assay.core.errors import UserError
 
 

@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Select, block_density, highest
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Select, block_density, highest
 
 
 @attention.register("quest")

@@ -23,8 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Prefix
 from assay.core.errors import UserError
 
 
@@ -34,6 +33,7 @@ class SimLayerKV(Prefix):
     """Keeps sinks and the latest keys of a prefix in lazy layers, and everything in the others."""
 
     bounded: ClassVar[bool] = False
+    departure = "k in lazy layers"
 
     num_sink_tokens: int = 4
     """First keys that a lazy layer keeps."""
@@ -44,12 +44,8 @@ class SimLayerKV(Prefix):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.threshold <= 1 or self.last_queries < 1:
+        if not 0 <= self.threshold <= 1:
             raise UserError(f"{self.name}: threshold is a share, from 0 to 1, and last_queries is at least 1.")
-
-    @property
-    def departure(self) -> str:
-        return "k in lazy layers"
 
     def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
         place = layer.place[:, :length]

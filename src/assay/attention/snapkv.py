@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Prefix
 from assay.core.errors import UserError
 
 
