@@ -7,7 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from assay.attention import attention
 from assay.core.errors import UserError
-from assay.models.causal_lm import model_layout, sparse
+from assay.models.causal_lm import sparse
+from assay.models.layout import model_layout
 from assay.models.reader import Reader
 
 NAMES = (

@@ -12,7 +12,7 @@ rows of a batch are the sequences of the first lane, then those of the second, a
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,7 @@ from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
 from assay.models.calibration import head_scores
-from assay.models.layout import Layout, layout_of, why_not
+from assay.models.layout import Layout, model_layout, why_not
 from assay.models.taking_over import taking_over
 
 
@@ -76,17 +76,13 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     methods = [method for lane in lanes for method in methods_of(lane)]
     heads = head_scores(model) if any(method.asks_heads for method in methods) else None
     state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model), heads)
-    # Hook the body, which runs whether or not logits are wanted.
-    hooks = [getattr(model, "base_model", model).register_forward_hook(state.check_used)]
-    if any(method.asks_call for method in methods):
-        parts = [part for part in model.modules() if hasattr(part, "layer_idx")]
-        hooks += [part.register_forward_pre_hook(state.note_call, with_kwargs=True) for part in parts]
-    try:
-        with taking_over(model, state.attend), numbers() as state.numbers:
-            yield state.usage
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, taking_over(model, state.attend), numbers() as state.numbers:
+        # Hook the body, which runs whether or not logits are wanted.
+        hooks.enter_context(getattr(model, "base_model", model).register_forward_hook(state.check_used))
+        for part in model.modules() if any(method.asks_call for method in methods) else ():
+            if hasattr(part, "layer_idx"):
+                hooks.enter_context(part.register_forward_pre_hook(state.note_call, with_kwargs=True))
+        yield state.usage
 
 
 def methods_of(lane: Lane) -> list[Method]:
@@ -109,17 +105,6 @@ def refusal(layout: Layout, lane: Lane, time: int) -> str:
     if sinks or any(method.asks_unturned for method in methods):
         return next(filter(None, map(why_not, layout.turns.values())), "")
     return ""
-
-
-def model_layout(model: nn.Module) -> Layout:
-    """Return which layers of a model attend, and how they rotate by positions."""
-    body = getattr(model, "base_model", model)
-
-    def run(looking: Any, inputs: dict[str, Tensor]) -> None:
-        with taking_over(model, looking):
-            body(**inputs, use_cache=False)
-
-    return layout_of(model, run)
 
 
 @dataclass

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from assay.attention.decoding import Decoding, check_decodes, decoding
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
-from assay.models.causal_lm import model_layout, sparse_lanes
+from assay.models.causal_lm import sparse_lanes
+from assay.models.layout import model_layout
 from assay.models.reader import Reader
 
 

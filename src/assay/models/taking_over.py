@@ -8,7 +8,7 @@ scaled_dot_product_attention themselves (Falcon) are caught there. Others cannot
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from einops import rearrange
@@ -99,14 +99,11 @@ def caught(model: nn.Module, attend: Attend) -> Iterator[None]:
     """Catch the calls of scaled_dot_product_attention that attention layers make, which hooks tell apart."""
     layers = [part for part in model.modules() if hasattr(part, "layer_idx") and hasattr(part, "is_causal")]
     catching = Catching(attend)
-    hooks = [layer.register_forward_pre_hook(lambda module, _: catching.inside.append(module)) for layer in layers]
-    hooks += [layer.register_forward_hook(lambda *_: catching.inside.clear(), always_call=True) for layer in layers]
-    try:
-        with catching:
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, catching:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(lambda module, _: catching.inside.append(module)))
+            hooks.enter_context(layer.register_forward_hook(lambda *_: catching.inside.clear(), always_call=True))
+        yield
 
 
 class Catching(TorchFunctionMode):

@@ -14,8 +14,9 @@ from assay.core.errors import UserError
 from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
-from assay.models.causal_lm import fingerprint, load_model, load_tokenizer, model_layout, refusal
+from assay.models.causal_lm import fingerprint, load_model, load_tokenizer, refusal
 from assay.models.generation import peak_memory
+from assay.models.layout import model_layout
 from assay.studies.perplexity.generating import GENERATE, generated
 from assay.studies.perplexity.probing import PROBE, probe_spans
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
 from assay.attention.lanes import Lane, Usage
-from assay.models.causal_lm import model_layout, sparse_lanes
+from assay.models.causal_lm import sparse_lanes
 from assay.models.generation import generate
+from assay.models.layout import model_layout
 from assay.models.reader import Reader
 from assay.studies.perplexity.key_tokens import key_tokens
 from assay.studies.perplexity.windows import Spans, Window
