@@ -7,9 +7,9 @@ import assay
 from assay.core.errors import UserError
 from assay.studies.perplexity import execution
 from assay.studies.perplexity.cells import cells
+from assay.studies.perplexity.document import guessed_sweeps
 from assay.studies.perplexity.perplexity import Perplexity
 from assay.studies.perplexity.probe_report import NOT_DONE, probe_lines
-from assay.studies.perplexity.sweeps import guessed_sweeps
 
 OPTIONS = {
     "datasets": (),

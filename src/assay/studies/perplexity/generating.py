@@ -17,16 +17,16 @@ from torch import Tensor
 from assay.attention.decoding import check_decodes
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
-from assay.core.run import REFUSED, Record, Run, canonical
+from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome, Report
 from assay.models.causal_lm import sparse_lanes
 from assay.models.generation import Generated, generate
 from assay.report.draw import filled
-from assay.report.rows import Row, rows
-from assay.studies.perplexity.cells import EVERY, budget_of, error_of, is_dense, key_of
+from assay.report.rows import Row
+from assay.studies.perplexity.cells import budget_of, error_of, is_dense
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.scoring import Scorer
-from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import Spans, bos_of, windows_of
 
 GENERATE = "generate"
@@ -126,9 +126,8 @@ def _cost(found: Sequence[Generated], tokens: int) -> dict[str, float]:
     }
 
 
-def report_generated(records: Sequence[Record], out: Report, *, name: str, sweeps: Sweeps) -> None:
+def report_generated(found: Sequence[Row], out: Report, *, name: str, sweeps: Sweeps) -> None:
     """Add the table of the runs that generated, if there are any."""
-    found = rows(records, names={"method": key_of}, over="shard", status=EVERY, columns=())
     dense = {_key(row): row for row in found if is_dense(row) and not error_of(row)}
     lines = filled([_line(row, dense.get(_key(row)), sweeps) for row in found])
     if lines:

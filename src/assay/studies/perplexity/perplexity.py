@@ -25,12 +25,12 @@ from assay.data import hub, text
 from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide, placed
 from assay.models.causal_lm import check_model
 from assay.studies import studies
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
 from assay.studies.perplexity.field import FIELDS
 from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
 from assay.studies.perplexity.memory import memory
 from assay.studies.perplexity.probing import PROBE, check_probes, probe_cells
-from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
 
