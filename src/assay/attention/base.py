@@ -41,6 +41,15 @@ from assay.attention.layer import attention_weights
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 
+Query = Int[Tensor, "*q 1"]
+Key = Int[Tensor, "*k"]
+"""Positions, as those of queries: counted from the start of the sequence."""
+Sees = Bool[Tensor, "*rows query key"]
+KeyScores = Float[Tensor, "rows kv_heads time"]
+SlotScores = Float[Tensor, "rows kv_heads slots"]
+PrefixScores = Float[Tensor, "rows kv_heads prefix"]
+HeadSlots = Int[Tensor, "rows kv_heads"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Sized):
@@ -107,7 +116,7 @@ class Method(Sized):
         """Whether it shares slots out unevenly."""
         return type(self).budgets is not Method.budgets
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots | None:
         """Return the slots of each KV head of this layer, for a method that shares them out unevenly: over all of the
         model's layers and heads together no more than `slots` each, out of `length` keys. None: every head has `slots`.
         An Evict method must not look at queries, keys and values here, which are those of the whole sequence."""
@@ -137,9 +146,7 @@ class Pattern(Method):
         """True if a key that one query does not see is seen by no later query, so that it need not be kept."""
         return True
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         """Return whether the query at one position, counted from the sequence's start, attends to the key at another.
         Keys after the query need not be hidden here."""
         raise NotImplementedError(f"{type(self).__name__}.sees")
@@ -234,11 +241,11 @@ class Evict(Method):
     granularity: Literal["kv_head", "layer"] = "kv_head"
     """Whether each KV head decides for itself, or the mean score over heads decides for the whole layer."""
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         """Return the score of each key when it enters the cache."""
         return torch.zeros_like(layer.k[..., 0], dtype=layer.wide)
 
-    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+    def score(self, before: SlotScores, step: Step) -> SlotScores:
         """Return the score of each slot's key after this query, given its score before."""
         return before
 
@@ -270,11 +277,11 @@ class Prefix(Method):
     def as_mixer(self) -> Method:
         raise UserError(f"{self.label} cuts down a prompt once, which a mixer does not have.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         """Return the score of each key of the prefix, from what is known at its end; the highest are kept."""
         raise NotImplementedError(f"{type(self).__name__}.score")
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         """Return the same, for a method whose scores depend on how many keys are kept."""
         return self.score(layer, length)
 
@@ -336,7 +343,7 @@ class PrefixOf(Prefix):
         assert isinstance(self.method, Prefix)  # checked when it was made
         return replace(self.method, prefix=self.prefix)
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         return self.inner.score_for(layer, length, slots)
 
     def always(self, length: int) -> int:
@@ -346,7 +353,7 @@ class PrefixOf(Prefix):
         self.inner.check(time, budget)
 
 
-def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> HeadSlots | None:
     """Return the checked budgets of a method, or None if every head has `slots`."""
     if not method.has_budgets:
         return None

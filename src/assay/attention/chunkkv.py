@@ -15,12 +15,10 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Layer, PrefixOf
+from assay.attention.base import Layer, PrefixOf, PrefixScores
 
 
 @attention.register("chunkkv")
@@ -31,7 +29,7 @@ class ChunkKV(PrefixOf):
     chunk_size: int = 20
     """Keys of a chunk."""
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         known = self.inner.score_for(layer, length, slots)
         before = length - self.always(length)  # the window stays as it is
         there = layer.exists[:, None, :before].expand_as(known[..., :before])

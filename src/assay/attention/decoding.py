@@ -33,7 +33,7 @@ from assay.attention.lanes import (
     replayed,
     slots_of,
 )
-from assay.attention.layer import Layer, attention_weights, masked_attention
+from assay.attention.layer import Layer, Output, attention_weights, masked_attention
 from assay.attention.lifetimes import replay
 from assay.attention.replay import Slots, initial_score_of, score_of
 from assay.core.errors import UserError
@@ -225,11 +225,11 @@ def hold(lane: Lane, layer: Layer, *, total: int, window: int | None = None) -> 
     return output, _kept(lane, layer, kept, total, window)
 
 
-def dense(layer: Layer) -> Float[Tensor, "rows heads time e"]:
+def dense(layer: Layer) -> Output:
     return masked_attention(layer, None if layer.mask is None else layer.visible[:, None])
 
 
-def pattern_output(lane: Lane, layer: Layer, total: int) -> Float[Tensor, "rows heads time e"]:
+def pattern_output(lane: Lane, layer: Layer, total: int) -> Output:
     """Return the output for a prompt; a pattern may depend on the length of the whole sequence."""
     if lane.is_dense(total):
         return dense(layer)
@@ -299,7 +299,7 @@ class Decoding:
         self.time = 0
         """Tokens read before the present pass."""
 
-    def __call__(self, lanes: Sequence[Lane], layer: Layer) -> Float[Tensor, "rows heads time e"]:
+    def __call__(self, lanes: Sequence[Lane], layer: Layer) -> Output:
         parts = layer.parts(len(lanes))
         if (held := self.layers.get(layer.index)) is not None:
             return torch.cat([own.step(part, self.time) for own, part in zip(held, parts, strict=True)])

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Layer
+from assay.attention.base import Budget, Evict, HeadSlots, KeyScores, Layer
 from assay.core.errors import UserError
 
 
@@ -48,14 +46,14 @@ class Duo(Evict):
         """Slots of a streaming head."""
         return self.num_sink_tokens + self.recent
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         """Return the position: the oldest goes first."""
         return torch.arange(layer.time, dtype=layer.wide, device=layer.k.device).expand(*layer.k.shape[:3])
 
     def protected(self, slots: int) -> tuple[int, int]:
         return min(slots, self.num_sink_tokens), 0
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         if layer.heads is None:
             raise UserError(f"{self.name}: its heads are told apart by a calibration of the model, which is not here.")
         every, own = layer.heads.flatten(), slice(layer.index * layer.k.shape[1], (layer.index + 1) * layer.k.shape[1])

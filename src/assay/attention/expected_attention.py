@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Prefix
+from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 
 
 @attention.register("expected_attention")
@@ -35,7 +35,7 @@ class ExpectedAttention(Prefix):
     future: int = 512
     """Positions to come over which rotations are averaged."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         later = (layer.place[:, :length] >= self.num_sink_tokens)[:, None]
         mean, covariance = self.statistics(layer, length, later[..., None].to(layer.wide))
         keys, factor = layer.k[:, :, None, :length].to(layer.wide), layer.factor

@@ -16,12 +16,10 @@ keys, the mean over the group decides. A text has no question: the end of its fi
 from dataclasses import dataclass
 
 from einops import reduce
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Prefix
+from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 
 
 @attention.register("finch")
@@ -34,7 +32,7 @@ class Finch(Prefix):
     question_size: int = 16
     """Tokens of the question, the last of the prefix."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         first = max(0, length - self.question_size)
         visible = layer.visible_between(first, length)[:, None, None]
         weights = layer.weights_between(first, length) * visible.sum(-1, keepdim=True)

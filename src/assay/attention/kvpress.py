@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
+from assay.attention.base import Budget, Prefix, PrefixScores
 from assay.attention.checks import MethodFault
 from assay.attention.layer import Call, Layer
 from assay.core.errors import UserError
@@ -51,10 +51,10 @@ class KVPress(Prefix):
     seed: int = 0
     """Seed of what a press draws."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         return self.score_for(layer, length, length // 2)  # most scores do not depend on how many are kept
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         press = self.built(max(0.0, 1 - slots / length))
         if not layer.exists.all():
             raise UserError(f"{self.label}: kvpress does not know sequences that are padded.")

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Layer, Prefix
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Prefix, PrefixScores
 
 
 @attention.register("lagkv")
@@ -35,7 +35,7 @@ class LagKV(Prefix):
     lag_size: int = 32
     """Keys of a partition."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         found = torch.full((*layer.k.shape[:2], length), float("inf"), dtype=layer.wide, device=layer.k.device)
         if not (competing := self.competing(length)):
             return found

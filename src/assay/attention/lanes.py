@@ -28,7 +28,7 @@ from assay.attention.base import (
     head_budgets,
 )
 from assay.attention.checks import asked, expect, sound
-from assay.attention.layer import Layer, masked_attention, weighted_values
+from assay.attention.layer import Last, Layer, Mask, Output, masked_attention, weighted_values
 from assay.attention.lifetimes import alive, lasting, lifetimes
 from assay.core.errors import UserError
 
@@ -156,9 +156,7 @@ def slots_of(lane: Lane, layer: Layer, time: int | None = None) -> int | Int[Ten
     return slots if budgets is None else budgets
 
 
-def lane_mask(
-    lane: Lane, layer: Layer, last: Int[Tensor, "rows kv_heads key"] | None
-) -> Bool[Tensor, "rows heads_or_1 query key"]:
+def lane_mask(lane: Lane, layer: Layer, last: Last | None) -> Mask:
     match lane.placed:
         case Pattern() as method if lane.prefix:
             return cut_once(method, layer, lane)
@@ -201,7 +199,7 @@ def mask_in_cache(lane: Lane, layer: Layer) -> Bool[Tensor, "rows query key"]:
     return seen.gather(2, key.clamp(min=0)) & layer.causal & layer.exists[:, None]
 
 
-def hidden_pairs(lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]) -> float:
+def hidden_pairs(lane: Lane, layer: Layer, kept: Mask) -> float:
     """Count the pairs of a query and a key that the pattern keeps and the model's own window hides; padding, which the
     model hides too, is none."""
     method = lane.placed
@@ -243,9 +241,7 @@ class Usage:
         self.vectors_stored += method.vectors_stored(everything * kv_heads if keeps_all else last)
         self.queries += layer.rows * kv_heads * (layer.time - since)
 
-    def count_mask(
-        self, method: Method, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"], since: int = 0
-    ) -> None:
+    def count_mask(self, method: Method, layer: Layer, kept: Mask, since: int = 0) -> None:
         heads, kv_heads, kept = layer.q.shape[1], layer.k.shape[1], kept[:, :, since:]
         if kept.shape[1] == 1:
             pairs, last = float(kept.sum()), float(kept[:, :, -1].sum())
@@ -256,9 +252,7 @@ class Usage:
         sums = float(kept.sum()), float(union.sum()), float(union[:, :, -1].sum())
         self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2], since=since)
 
-    def count_lifetimes(
-        self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"], since: int = 0
-    ) -> None:
+    def count_lifetimes(self, method: Method, layer: Layer, last: Last, since: int = 0) -> None:
         """Add a layer in which key j is read by the queries j..last_j."""
         first = torch.arange(layer.time, device=last.device).clamp(min=since)
         read = float((last - first + 1).clamp(min=0).sum())
@@ -275,17 +269,13 @@ class Usage:
         self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
 
 
-def attend(
-    lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
-) -> Float[Tensor, "rows heads time e"]:
+def attend(lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None) -> Output:
     """Return the output of attention, lane by lane."""
     instead = INSTEAD.get()
     return attend_whole(lanes, layer, usage=usage) if instead is None else instead(lanes, layer)
 
 
-def attend_whole(
-    lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
-) -> Float[Tensor, "rows heads time e"]:
+def attend_whole(lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None) -> Output:
     """Return the output of attention for whole sequences. On CUDA no mask is written out where a kernel can do
     without."""
     check(lanes, layer)
@@ -335,9 +325,7 @@ def _by_lifetimes(lane: Lane, layer: Layer) -> bool:
     return layer.time > MASKED_UP_TO and lane.positions == "absolute" and not cut
 
 
-def attention_in_cache(
-    lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]
-) -> Float[Tensor, "rows heads time e"]:
+def attention_in_cache(lane: Lane, layer: Layer, kept: Mask) -> Output:
     """Compute attention with distances counted inside the cache: to the latest keys they are those of the text; to the
     first ones, which stay while the text moves on, those of a query at the end of the cache."""
     first, latest = lane.in_cache(layer.time) or (0, 0)

@@ -15,6 +15,12 @@ from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
 """Rotates queries or keys further by so many positions each; models with rotary positions provide it."""
+Scores = Float[Tensor, "rows kv_heads group query key"]
+Output = Float[Tensor, "rows heads time e"]
+Mask = Bool[Tensor, "rows heads_or_1 query key"]
+"""Keys that each query attends to: one mask for all heads, or one for each."""
+Last = Int[Tensor, "rows kv_heads key"]
+"""The last query that attends to each key (lifetimes.py)."""
 SCORES_AT_ONCE = 2**26
 """Scores computed together where no fused kernel applies."""
 
@@ -145,7 +151,7 @@ class Layer:
         scores = rearrange(self.scores_between(0, self.time), "r h g q k -> r (h g) q k")
         return scores.masked_fill(~self.visible[:, None], float("-inf"))
 
-    def scores_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
+    def scores_between(self, first: int, end: int) -> Scores:
         """Return scaled dot products of queries first..end-1 with keys before `end`, capped where the model caps them,
         later keys not hidden."""
         q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(self.wide)
@@ -154,7 +160,7 @@ class Layer:
             scores = self.cap * torch.tanh(scores / self.cap)
         return rearrange(scores, "r h (g q) k -> r h g q k", g=self.group)
 
-    def weights_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
+    def weights_between(self, first: int, end: int) -> Scores:
         """Return the dense attention of queries first..end-1."""
         hidden = ~self.visible_between(first, end)[:, None, None]
         return attention_weights(self.scores_between(first, end).masked_fill(hidden, float("-inf")), self)
@@ -167,9 +173,7 @@ class Layer:
         return self.turn(x, -place.expand(len(x), -1))
 
 
-def attention_weights(
-    scores: Float[Tensor, "rows kv_heads group query key"], layer: Layer
-) -> Float[Tensor, "rows kv_heads group query key"]:
+def attention_weights(scores: Scores, layer: Layer) -> Scores:
     """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does. Learned
     sinks take their part of it."""
     if layer.sinks is not None:
@@ -179,9 +183,7 @@ def attention_weights(
     return weights if layer.mask is None else weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
 
 
-def masked_attention(
-    layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"] | None
-) -> Float[Tensor, "rows heads time e"]:
+def masked_attention(layer: Layer, kept: Mask | None) -> Output:
     """Return softmax attention to what is kept (None: everything before); zeros if a query sees nothing."""
     if not layer.plain:
         return weighted_values(layer, layer.visible[:, None] if kept is None else kept)
@@ -191,11 +193,11 @@ def masked_attention(
 
 def weighted_values(
     layer: Layer,
-    kept: Bool[Tensor, "rows heads_or_1 query key"],
+    kept: Mask,
     *,
     far: Layer | None = None,
     is_far: Bool[Tensor, "rows key"] | None = None,
-) -> Float[Tensor, "rows heads time e"]:
+) -> Output:
     """Return attention to what is kept, some queries at a time, for what no fused kernel computes: capped scores,
     learned sinks, and keys that are `is_far`, whose scores are those of the layer `far`."""
     at_once, parts = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time)), []

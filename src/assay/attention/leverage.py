@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Layer, Prefix
+from assay.attention.base import Layer, Prefix, PrefixScores
 from assay.core.errors import UserError
 
 
@@ -37,7 +35,7 @@ class Leverage(Prefix):
         if self.ridge <= 0:
             raise UserError(f"{self.name}: ridge={self.ridge} must be above 0.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         there = layer.exists[:, None, :length, None].to(layer.wide)
         keys = layer.unturned(layer.k[:, :, :length].to(layer.wide)) * there
         x = (keys - keys.sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)) * there

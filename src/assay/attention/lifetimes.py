@@ -20,23 +20,23 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.attention.base import Budget, Evict, Method, Pattern, Prefix
 from assay.attention.checks import asked, look
-from assay.attention.layer import Layer
+from assay.attention.layer import Last, Layer
 from assay.attention.replay import QUERIES_AT_ONCE, Limit, Part, Slots, initial_score_of
 from assay.nn.capture import Graphs
 
 
-def alive(last: Int[Tensor, "rows kv_heads key"]) -> Bool[Tensor, "rows kv_heads query key"]:
+def alive(last: Last) -> Bool[Tensor, "rows kv_heads query key"]:
     """Return lifetimes as a mask."""
     place = torch.arange(last.shape[-1], device=last.device)
     return (place <= place[:, None]) & (place[:, None] <= last[:, :, None, :])
 
 
-def lifetimes(lanes: Sequence[tuple[Evict, Limit]], layer: Layer, **protocol: Any) -> Int[Tensor, "rows kv_heads key"]:
+def lifetimes(lanes: Sequence[tuple[Evict, Limit]], layer: Layer, **protocol: Any) -> Last:
     """Return the last query that attends to each key, under a protocol of `replay`."""
     return replay(lanes, layer, **protocol).last[..., : layer.time]
 
@@ -110,7 +110,7 @@ def spans(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
     return pairwise(cuts)
 
 
-def lasting(method: Method, layer: Layer, budget: Budget) -> Int[Tensor, "rows kv_heads key"] | None:
+def lasting(method: Method, layer: Layer, budget: Budget) -> Last | None:
     """Return the last query that attends to each key, where the model itself hides nothing of the past; None for
     methods that come back to keys."""
     end, place = layer.time - 1, torch.arange(layer.time, device=layer.q.device)

@@ -16,11 +16,9 @@ is the paper's own.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Layer, Prefix
+from assay.attention.base import Layer, Prefix, PrefixScores
 
 QUERIES_AT_ONCE = 64
 """Weights of so many queries are in memory together."""
@@ -31,7 +29,7 @@ QUERIES_AT_ONCE = 64
 class Observed(Prefix):
     """Keeps the keys of a prefix with the highest mean attention."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         total = torch.zeros(layer.rows, layer.k.shape[1], length, dtype=layer.wide, device=layer.k.device)
         for first in range(0, length, QUERIES_AT_ONCE):
             end = min(first + QUERIES_AT_ONCE, length)

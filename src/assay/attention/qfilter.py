@@ -16,11 +16,9 @@ from dataclasses import dataclass
 
 import torch
 from einops import reduce
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Layer, Prefix
+from assay.attention.base import Layer, Prefix, PrefixScores
 
 
 @attention.register("qfilter")
@@ -28,7 +26,7 @@ from assay.attention.base import Layer, Prefix
 class QFilter(Prefix):
     """Keeps the keys of a prefix that lie along the main direction of its queries."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         q = layer.q[:, :, :length].to(layer.wide) * layer.exists[:, None, :length, None]
         _, directions = torch.linalg.eigh(q.mT @ q)  # in ascending order: the last is the first singular vector
         main = directions[..., -1]

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Evict, Layer
+from assay.attention.base import Evict, KeyScores, Layer
 from assay.nn.random import stream
 
 
@@ -30,7 +28,7 @@ class RandomEvict(Evict):
     num_sink_tokens: int = 4
     seed: int = 0
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         rng = stream(self.seed, "attention", self.name, layer.index)
         # Drawn on the CPU, token after token: the same numbers for longer sequences and on every device.
         drawn = torch.rand(layer.time, layer.k.shape[1], generator=rng).to(layer.q.device)

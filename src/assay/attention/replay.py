@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.attention.base import Evict, Step
+from assay.attention.base import Evict, KeyScores, SlotScores, Step
 from assay.attention.checks import expect
 from assay.attention.layer import Layer
 
@@ -96,7 +96,7 @@ class Slots:
         put(self.last, self.position.gather(-1, victim).where(full, self.time), t)
         self.entry.copy_(victim.where(full, t + 1))
 
-    def _evict_several(self, t: Time, score: Float[Tensor, "rows kv_heads slots"]) -> None:
+    def _evict_several(self, t: Time, score: SlotScores) -> None:
         taken = self.position >= 0
         by_age = self.position.masked_fill(~taken, self.time).argsort(-1)
         order = by_age.gather(-1, score.gather(-1, by_age).argsort(dim=-1, stable=True))
@@ -121,16 +121,14 @@ def put(target: Tensor, places: Tensor, value: Time) -> None:
         target.scatter_(-1, places, value.expand_as(places))
 
 
-def initial_score_of(method: Evict, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+def initial_score_of(method: Evict, layer: Layer) -> KeyScores:
     """Return the checked score of each key when it enters the cache, in the precision of decisions."""
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "time": layer.time}
     found = expect(method.initial_score(layer), method, "initial_score", shape, layer.k)
     return shared(method, found.to(layer.wide))
 
 
-def score_of(
-    method: Evict, before: Float[Tensor, "rows kv_heads slots"], step: Step
-) -> Float[Tensor, "rows kv_heads slots"] | None:
+def score_of(method: Evict, before: SlotScores, step: Step) -> SlotScores | None:
     """Return the checked score of each resident after the queries of a step; None if unchanged."""
     after = method.score(before, step)
     if after is before:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Prefix
+from assay.attention.base import Budget, HeadSlots, Layer, Prefix, PrefixScores
 from assay.core.errors import UserError
 
 
@@ -47,12 +47,12 @@ class SimLayerKV(Prefix):
         if not 0 <= self.threshold <= 1:
             raise UserError(f"{self.name}: threshold is a share, from 0 to 1, and last_queries is at least 1.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         place = layer.place[:, :length]
         found = place.to(layer.wide).masked_fill(place < self.num_sink_tokens, float("inf"))
         return found[:, None].expand(-1, layer.k.shape[1], -1)
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         lazy = self.laziness(layer, length, slots) > self.threshold
         own = torch.where(lazy, min(slots, length), length)
         return own[:, None].expand(-1, layer.k.shape[1]).contiguous()

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Layer, Prefix
+from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 from assay.core.errors import UserError
 
 
@@ -41,7 +41,7 @@ class SnapKV(Prefix):
         if self.kernel_size % 2 == 0:
             raise UserError(f"{self.name}: kernel_size={self.kernel_size} has no middle; make it odd.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         first = max(0, length - self.window_size)
         votes = reduce(layer.weights_between(first, length)[..., :first], "r h g q k -> r h k", "mean")
         return pad(self.pooled(votes), (0, length - first), value=float("inf"))

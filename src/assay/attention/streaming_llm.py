@@ -20,11 +20,8 @@ new token before anything leaves, are as published.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Budget, Pattern, cache_density
+from assay.attention.base import Budget, Key, Pattern, Query, Sees, cache_density
 
 
 @attention.register("streaming_llm")
@@ -40,9 +37,7 @@ class StreamingLLM(Pattern):
     window_size: int = 0
     """Most latest keys, even where the budget allows more; 0: all that the sinks leave of the budget."""
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         return (key < self.num_sink_tokens) | (query - key <= self._window(slots))
 
     def cache(self, slots: int) -> tuple[int, int] | None:
