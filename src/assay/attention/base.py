@@ -36,8 +36,8 @@ from assay.attention.budget import cache_density as cache_density
 from assay.attention.budget import density_of as density_of
 from assay.attention.budget import highest as highest
 from assay.attention.checks import expect
+from assay.attention.layer import Blocks, attention_weights
 from assay.attention.layer import Layer as Layer
-from assay.attention.layer import attention_weights
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
 
@@ -101,10 +101,6 @@ class Method(Sized):
         if (slots := budget.cache(time)) < least:
             raise BudgetTooSmall(f"{self.name}: {budget} gives {slots} slots at {time} tokens, {short}.")
 
-    def keeps_everything(self, time: int, budget: Budget) -> bool:
-        """Return whether this budget makes it dense attention."""
-        return self.expected_density(time, budget) == 1.0
-
     def as_mixer(self) -> "Method":
         """Return the method as the mixer `sparse_attention` runs it, or raise UserError."""
         if self.has_budgets:
@@ -157,7 +153,7 @@ class Pattern(Method):
         shape = {"rows": layer.rows, "query": layer.time, "key": layer.time}
         if isinstance(seen, Tensor) and seen.shape == layer.causal.shape:  # the same for every sequence
             seen = seen.expand(layer.rows, -1, -1)
-        return (expect(seen, self, "sees", shape, layer.q, mask=True) & layer.visible)[:, None]
+        return (expect(seen, self, "sees", shape, layer.q, of="booleans") & layer.visible)[:, None]
 
     def cache(self, slots: int) -> tuple[int, int] | None:
         """Return how many first and latest keys its cache holds, if it holds nothing else: then positions can be
@@ -188,15 +184,15 @@ class BlockSelect(Select):
 
     block_size: int = 64
 
-    def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+    def chosen(self, layer: Layer, budget: Budget) -> Blocks:
         """Return the blocks of keys that each block of queries attends to, its own among them; none after it."""
         raise NotImplementedError(f"{type(self).__name__}.chosen")
 
-    def chosen_blocks(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+    def chosen_blocks(self, layer: Layer, budget: Budget) -> Blocks:
         """Return what `chosen` gives, after checking its shape."""
         blocks = -(-layer.time // self.block_size)
         shape = {"rows": layer.rows, "heads": layer.q.shape[1], "block": blocks, "block of keys": blocks}
-        return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, mask=True)
+        return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, of="booleans")
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         size, chosen = self.block_size, self.chosen_blocks(layer, budget)
@@ -363,4 +359,4 @@ def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> HeadS
     if found is None:
         return None
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1]}
-    return expect(found, method, "budgets", shape, layer.q, whole=True)
+    return expect(found, method, "budgets", shape, layer.q, of="whole numbers")

@@ -20,7 +20,8 @@ from torch.nn.functional import pad
 
 from assay.attention import attention, flex
 from assay.attention.base import Layer, highest
-from assay.attention.curvature import Among, Chosen, Count, CurvatureSelect, Scores, tiles, with_own
+from assay.attention.curvature import Among, Count, CurvatureSelect, Scores, tiles, with_own
+from assay.attention.layer import Blocks
 from assay.core.convert import added
 from assay.core.errors import UserError
 
@@ -52,7 +53,7 @@ class CabV4(CurvatureSelect):
         """Every key is read by each query whose weights count: they are those of dense attention."""
         return visible * (self.queries or self.block_size) / self.block_size + attended
 
-    def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Chosen:
+    def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Blocks:
         magnitude = pad(self.magnitude(layer)[:, :, :-1], (0, 0, 1, 0))
         heavy = 1 + (self.magnitude_ratio * (count - 1)).round().long()
         chosen = highest(with_own(magnitude), heavy.minimum(count), among)

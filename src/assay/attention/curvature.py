@@ -25,10 +25,9 @@ from torch.nn.functional import pad
 
 from assay.attention import flex
 from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_density, highest
-from assay.attention.layer import Layer
+from assay.attention.layer import Blocks, Layer
 
 Scores = Float[Tensor, "rows heads block block"]
-Chosen = Bool[Tensor, "rows heads block block"]
 Count = Int[Tensor, "rows 1 block 1"]
 Among = Bool[Tensor, "rows 1 block block"]
 LEAST_BLOCKS = 4
@@ -44,12 +43,12 @@ class CurvatureSelect(BlockSelect):
     lambda_redundancy: float = 0.3
     """Weight of the detours through other blocks."""
 
-    def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Chosen:
+    def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Blocks:
         """Return `count` blocks of keys for each block of queries, its own included: by default those of highest
         curvature."""
         return highest(with_own(curvature), count, among)
 
-    def chosen(self, layer: Layer, budget: Budget) -> Chosen:
+    def chosen(self, layer: Layer, budget: Budget) -> Blocks:
         """Return the blocks of keys that each block of queries attends to."""
         if layer.mask is None:  # without a mask all earlier blocks are in sight: no time x time mask is needed
             blocks = -(-layer.time // self.block_size)

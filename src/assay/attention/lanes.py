@@ -16,19 +16,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import flex
-from assay.attention.base import (
-    BlockSelect,
-    Budget,
-    BudgetTooSmall,
-    Evict,
-    Method,
-    Pattern,
-    Prefix,
-    Select,
-    head_budgets,
-)
+from assay.attention.base import BlockSelect, Evict, Method, Pattern, Prefix, Select, head_budgets
+from assay.attention.budget import Budget, BudgetTooSmall
 from assay.attention.checks import asked, expect, sound
-from assay.attention.layer import Last, Layer, Mask, Output, masked_attention, weighted_values
+from assay.attention.layer import Blocks, Last, Layer, Mask, Output, masked_attention, weighted_values
 from assay.attention.lifetimes import alive, lasting, lifetimes
 from assay.core.errors import UserError
 
@@ -99,7 +90,7 @@ def _is_dense(lane: Lane, time: int) -> bool:
         return bool(lane.method.sees(query, keys, time=lane.prefix, slots=lane.slots(time)).all())
     if lane.prefix and not isinstance(lane.method, Prefix):
         return lane.budget.cache(lane.prefix) >= lane.prefix
-    return lane.placed.keeps_everything(time, lane.budget)
+    return lane.placed.expected_density(time, lane.budget) == 1.0
 
 
 INSTEAD: ContextVar[Callable[[Sequence[Lane], Layer], Tensor] | None] = ContextVar("instead", default=None)
@@ -123,9 +114,7 @@ def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -
     return kept.sum((1, 2, 3)) / (kept.shape[1] * layer.visible.sum((1, 2)))
 
 
-def replayed(
-    lanes: Sequence[Lane], layer: Layer, given: Bool[Tensor, ""] | None = None
-) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
+def replayed(lanes: Sequence[Lane], layer: Layer, given: Bool[Tensor, ""] | None = None) -> dict[int, Last]:
     """Return the lifetimes of keys in the lanes that evict, by the lane's number; lanes of one protocol are replayed
     together. `given`: whether queries and keys are finite, where scores are checked."""
     parts = layer.parts(len(lanes))
@@ -167,7 +156,7 @@ def lane_mask(lane: Lane, layer: Layer, last: Last | None) -> Mask:
             # The mask is shared by all heads, or there is one per head.
             heads = 1 if isinstance(kept, Tensor) and kept.ndim == 4 and kept.shape[1] == 1 else layer.q.shape[1]
             shape = {"rows": layer.rows, "heads": heads, "query": layer.time, "key": layer.time}
-            return expect(kept, method, "keep", shape, layer.q, mask=True)
+            return expect(kept, method, "keep", shape, layer.q, of="booleans")
         case Evict():
             kept = layer.visible[:, None]
             if last is None:
@@ -259,7 +248,7 @@ class Usage:
         resident = float((last == layer.time - 1).sum())
         self.count(method, layer, attended=read * layer.group, read=read, last=resident, since=since)
 
-    def count_blocks(self, method: BlockSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]) -> None:
+    def count_blocks(self, method: BlockSelect, layer: Layer, chosen: Blocks) -> None:
         """Add a layer whose queries read their own block up to themselves, and other chosen blocks whole."""
         ends = torch.arange(chosen.shape[-1], device=chosen.device) * method.block_size
         sizes = (layer.time - ends).clamp(max=method.block_size).double()

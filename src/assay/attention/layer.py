@@ -15,10 +15,15 @@ from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
 """Rotates queries or keys further by so many positions each; models with rotary positions provide it."""
+Queries = Float[Tensor, "rows heads time d"]
+Keys = Float[Tensor, "rows kv_heads key d"]
+Values = Float[Tensor, "rows kv_heads key e"]
 Scores = Float[Tensor, "rows kv_heads group query key"]
 Output = Float[Tensor, "rows heads time e"]
 Mask = Bool[Tensor, "rows heads_or_1 query key"]
 """Keys that each query attends to: one mask for all heads, or one for each."""
+Blocks = Bool[Tensor, "rows heads block block"]
+"""Blocks of keys that each block of queries reads."""
 Last = Int[Tensor, "rows kv_heads key"]
 """The last query that attends to each key (lifetimes.py)."""
 SCORES_AT_ONCE = 2**26
@@ -192,11 +197,7 @@ def masked_attention(layer: Layer, kept: Mask | None) -> Output:
 
 
 def weighted_values(
-    layer: Layer,
-    kept: Mask,
-    *,
-    far: Layer | None = None,
-    is_far: Bool[Tensor, "rows key"] | None = None,
+    layer: Layer, kept: Mask, *, far: Layer | None = None, is_far: Bool[Tensor, "rows key"] | None = None
 ) -> Output:
     """Return attention to what is kept, some queries at a time, for what no fused kernel computes: capped scores,
     learned sinks, and keys that are `is_far`, whose scores are those of the layer `far`."""

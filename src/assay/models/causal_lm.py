@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
 from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Usage, attend
-from assay.attention.layer import Call, Layer
+from assay.attention.layer import Call, Keys, Layer, Output, Queries, Values
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.plugin import plugins_in
@@ -35,7 +34,7 @@ from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
 from assay.models.calibration import head_scores
 from assay.models.layout import Layout, model_layout, why_not
-from assay.models.taking_over import taking_over
+from assay.models.taking_over import own_mask, taking_over
 
 
 def check_model(name: str, *, context: int, revision: str | None = None) -> None:
@@ -133,30 +132,17 @@ class State:
         if not self.used:
             raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
 
-    def attend(
-        self,
-        module: nn.Module,
-        q: Float[Tensor, "rows heads time d"],
-        k: Float[Tensor, "rows kv_heads key d"],
-        v: Float[Tensor, "rows kv_heads key e"],
-        mask: Tensor | None,
-        *,
-        scale: float | None = None,
-        cap: float | None = None,
-        sinks: Float[Tensor, " heads"] | None = None,
-    ) -> Float[Tensor, "rows heads time e"]:
-        """Return the output of attention in a layer."""
+    def attend(self, module: Any, q: Queries, k: Keys, v: Values, mask: Tensor | None, **how: Any) -> Output:
+        """Return the output of attention in a layer; `how`: its scale, cap and sinks."""
         if q.shape[2] != k.shape[2]:
             raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
         if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in self.lanes)), ""):
             raise UserError(refused)
         self.used = True
-        index = int(module.layer_idx)  # type: ignore[arg-type]
-        place, turns = self.layout.place(index), self.layout.turns
-        call = self.calls.pop(id(module), None)
-        layer = Layer(
-            q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call, self.heads
-        )
+        index, turns = int(module.layer_idx), self.layout.turns
+        place, call = self.layout.place(index), self.calls.pop(id(module), None)
+        how |= {"layers": len(turns), "turn": turns[index], "call": call, "heads": self.heads}
+        layer = Layer(q, k, v, own_mask(mask, len(q)), place, **how)
         _check_padding(self.lanes, layer)
         return attend(self.lanes, layer, usage=self.usage if self.count else None)
 
@@ -170,17 +156,3 @@ def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:
             f"{shares[0].method.label}: a sparsity is a share of a sequence's length, and these sequences are padded "
             "in front. Give slots instead."
         )
-
-
-def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:
-    """Return the model's own mask as booleans."""
-    if given is None:
-        return None
-    if given.dtype != torch.bool:
-        hidden = given <= torch.finfo(given.dtype).min / 2
-        if bool((given.masked_fill(hidden, 0.0) != 0).any()):
-            raise UserError("the model adds a bias to its scores: attention methods do not know that.")
-        given = ~hidden
-    if given.shape[1] != 1:
-        raise UserError("the model has a mask for each head: attention methods know one for all.")
-    return given[:, 0].expand(rows, -1, -1)

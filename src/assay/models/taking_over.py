@@ -7,12 +7,13 @@ Most models ask transformers' attention interface, under a name that is register
 scaled_dot_product_attention themselves (Falcon) are caught there. Others cannot be changed, and are refused.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -111,13 +112,7 @@ class Catching(TorchFunctionMode):
         super().__init__()
         self.attend, self.inside = attend, list[nn.Module]()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called = self.called if func is scaled_dot_product_attention and self.inside else func
         return called(*args, **(kwargs or {}))
 
@@ -130,3 +125,17 @@ class Catching(TorchFunctionMode):
         # Falcon repeats its keys for every query head that shares them.
         repeated = k.shape[1] // int(getattr(module, "num_kv_heads", k.shape[1]))
         return self.attend(module, q, k[:, ::repeated], v[:, ::repeated], attn_mask, scale=scale)
+
+
+def own_mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:
+    """Return the model's own mask as booleans."""
+    if given is None:
+        return None
+    if given.dtype != torch.bool:
+        hidden = given <= torch.finfo(given.dtype).min / 2
+        if bool((given.masked_fill(hidden, 0.0) != 0).any()):
+            raise UserError("the model adds a bias to its scores: attention methods do not know that.")
+        given = ~hidden
+    if given.shape[1] != 1:
+        raise UserError("the model has a mask for each head: attention methods know one for all.")
+    return given[:, 0].expand(rows, -1, -1)

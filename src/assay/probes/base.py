@@ -8,8 +8,10 @@ question, so that its likelihood shows what can be guessed.
 """
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 from typing import Any, ClassVar
 
@@ -137,9 +139,7 @@ def fitted(probe: Probe, encode: Encode, *, length: int, depth: float, seed: int
         raise UserError(f"the probe {probe.label} needs a context of at least {least} tokens, not {length}.")
     text = written(size)
     tokens, asked = encode(whole(text) + text.answer), encode(whole(text))
-    shared = next(
-        (i for i, (a, b) in enumerate(zip(tokens, asked, strict=False)) if a != b), min(map(len, (tokens, asked)))
-    )
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(tokens, asked, strict=False))))
     before, gap = len(encode(text.floor if floor else text.context)), length - len(tokens)
     place = None
     if text.needle and not floor:
@@ -151,13 +151,10 @@ def _largest(fits: Callable[[int], bool]) -> int | None:
     """Return the largest size that fits, if 1 does; sizes and lengths rise together."""
     if not fits(1):
         return None
-    low, high = 1, 2
+    high = 2
     while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        high *= 2
+    return bisect(range(high), False, lo=high // 2, key=lambda size: not fits(size)) - 1
 
 
 def _ends(encode: Encode, count: int) -> list[int]:

@@ -20,6 +20,8 @@ from assay.report.rows import Row
 from assay.studies.perplexity.cells import after_prefix, budget_of, by_model, cells, hides, is_dense, method_of, result
 
 SWEEPS = ("sparsity_sweep", "budget_sweep", "context_length_sweep")
+FIXED = SWEEPS[:2]
+"""The sweeps over sparsities and budgets, at the fixed context."""
 Entry = Mapping[str, Any]
 """R, the numbers of one cell."""
 

@@ -17,10 +17,8 @@ from assay.report.charts import interval_lines, without_validation
 from assay.report.draw import filled
 from assay.report.section import GROUP
 from assay.studies.perplexity.claims import EQUAL
-from assay.studies.perplexity.document import SWEEPS, Entry, entries, interval
+from assay.studies.perplexity.document import FIXED, SWEEPS, Entry, entries, interval
 
-FIXED = SWEEPS[:2]
-"""The sweeps over sparsities and budgets, at the fixed context."""
 FRONT = "(Pareto front)"
 COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Dataset", "dataset", ""),

@@ -120,10 +120,7 @@ def _cost(found: Sequence[Generated], tokens: int) -> dict[str, float]:
     if not timed:
         return cost
     busy = sum(one.cpu_seconds for one in found)
-    return cost | {
-        "tokens_per_second": timed / max(seconds, 1e-9),
-        "tokens_per_cpu_second": timed / max(busy, 1e-9),
-    }
+    return cost | {"tokens_per_second": timed / max(seconds, 1e-9), "tokens_per_cpu_second": timed / max(busy, 1e-9)}
 
 
 def report_generated(found: Sequence[Row], out: Report, *, name: str, sweeps: Sweeps) -> None:
@@ -131,8 +128,7 @@ def report_generated(found: Sequence[Row], out: Report, *, name: str, sweeps: Sw
     dense = {_key(row): row for row in found if is_dense(row) and not error_of(row)}
     lines = filled([_line(row, dense.get(_key(row)), sweeps) for row in found])
     if lines:
-        shared = {key for key in ("Dataset", "Context") if len({line[key] for line in lines}) == 1}
-        several = [key for key in ("Dataset", "Context") if key not in shared]
+        several = [key for key in ("Dataset", "Context") if len({line[key] for line in lines}) > 1]
         lead = [*several, *(column for column in LEAD if column in lines[0])]
         out.table(f"{name}_generate", lines, formats=FORMATS, lead=lead, note=NOTE)
 

@@ -19,6 +19,7 @@ from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern,
 from assay.core.convert import option_types
 from assay.core.errors import UserError
 from assay.core.files import exists
+from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
@@ -209,15 +210,8 @@ class Perplexity(Study):
 
     def sweeps(self) -> Sweeps:
         """The values of each sweep, for the JSON."""
-        return Sweeps(
-            self.swept_contexts,
-            self.fixed_sparsity,
-            self.sparsity_levels if self.sparsity_sweep else (),
-            self.budgets,
-            self.fixed,
-            self.positions,
-            self.protocol,
-        )
+        levels, asked = self.sparsity_levels if self.sparsity_sweep else (), (self.positions, self.protocol)
+        return Sweeps(self.swept_contexts, self.fixed_sparsity, levels, self.budgets, self.fixed, *asked)
 
     def plan(self) -> list[Run]:
         if not (points := self.points()):
@@ -355,11 +349,8 @@ def counts_in_cache(method: Method) -> bool:
 
 def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
     """The models of the runs, each with its longest context."""
-    found: dict[str, tuple[Mapping[str, Any], int]] = {}
-    for run in runs:
-        key, context = canonical(run.options["model"]), run.options["context"]
-        found[key] = run.options["model"], max(context, found[key][1] if key in found else 0)
-    return list(found.values())
+    groups = grouped(runs, lambda run: canonical(run.options["model"])).values()
+    return [(own[0].options["model"], max(run.options["context"] for run in own)) for own in groups]
 
 
 def _texts_of(run: Run) -> str:

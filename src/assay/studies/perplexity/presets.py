@@ -85,9 +85,7 @@ def beside(flags: Mapping[str, Sequence[str]], experiment: ExperimentConfig) -> 
     options["max_length"] = int(max([options["max_length"], *asked]))
     if levels := _numbers(flags, "sparsity_levels"):
         options["sparsity_sweep"] = True
-        if (
-            options["fixed_sparsity"] not in levels
-        ):  # else the sweep over contexts would have a sparsity nobody asked for
+        if options["fixed_sparsity"] not in levels:  # which nobody asked for, in the sweep over contexts
             options["fixed_sparsity"] = max(levels)
     if "datasets" in flags:
         limits_by_name = (word.rpartition("=") for word in options["max_samples"])

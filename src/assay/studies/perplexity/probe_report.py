@@ -40,9 +40,7 @@ def report_probes(found: Sequence[Row], out: Report, *, name: str, sweeps: Sweep
     if not (lines := probe_lines(found, sweeps)):
         return
     note = f"{NOTE} {NOTHING}" if any(line.get("Kept") == NOT_DONE for line in lines) else NOTE
-    lead = [
-        column for column in LEAD if column in lines[0]
-    ]  # too few texts for an interval: nothing is said to be kept
+    lead = [column for column in LEAD if column in lines[0]]  # with too few texts nothing is said to be kept
     out.table(f"{name}_probes", lines, formats=FORMATS, lead=lead, note=note)
     for probe, chart in maps(found, sweeps).items():
         caption = f"{probe}: share of the answer's tokens that are the likeliest, by depth and length."

@@ -11,17 +11,8 @@ from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
 from assay.studies.perplexity.cells import by_model, cells
 from assay.studies.perplexity.claims import EQUAL
-from assay.studies.perplexity.document import Sweeps, documents_of, entries, guessed_sweeps
-from assay.studies.perplexity.figures import (
-    FIXED,
-    FORMATS,
-    by_distance,
-    by_position,
-    figure_4,
-    figure_8,
-    lead_of,
-    table_3,
-)
+from assay.studies.perplexity.document import FIXED, Sweeps, documents_of, entries
+from assay.studies.perplexity.figures import FORMATS, by_distance, by_position, figure_4, figure_8, lead_of, table_3
 from assay.studies.perplexity.findings import sentences
 from assay.studies.perplexity.generating import GENERATE, report_generated
 from assay.studies.perplexity.probe_report import report_probes
@@ -56,13 +47,7 @@ CHARTS = {
 
 
 def report(
-    records: Sequence[Record],
-    out: Report,
-    *,
-    name: str,
-    description: str = "",
-    sweeps: Sweeps | None = None,
-    verbose: bool = False,
+    records: Sequence[Record], out: Report, *, name: str, description: str, sweeps: Sweeps, verbose: bool
 ) -> None:
     kinds = split(records)
     documents = documents_of(kinds["text"], name=name, description=description, sweeps=sweeps)
@@ -88,7 +73,7 @@ def report(
     for kind, draw in (("probe", report_probes), ("generate", report_generated)):
         groups = by_model(cells(kinds[kind]))
         for label, own in zip(_names(groups, name), groups, strict=True):
-            draw(own, out, name=label, sweeps=sweeps or guessed_sweeps(own))
+            draw(own, out, name=label, sweeps=sweeps)
 
 
 def split(records: Sequence[Record]) -> dict[str, list[Record]]:

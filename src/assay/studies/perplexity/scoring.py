@@ -42,6 +42,8 @@ STATE = ("sums", "by_place", "seconds", "windows")
 """Fields of a tally in a checkpoint, besides the usage."""
 
 
+Losses = Float[Tensor, " time"]
+Marks = Bool[Tensor, " time"]
 Scored = tuple[int, Window, Tensor, Tensor, Tensor | None]
 
 
@@ -64,13 +66,7 @@ class Tally:
         self.sums = {key: [0.0] * self.clusters for key in (*SUMS, *self.more)}
         self.by_place = {key: [0.0] * PLACES for key in ("tokens", "nll")}
 
-    def add(
-        self,
-        window: Window,
-        nll: Float[Tensor, " time"],
-        kl: Float[Tensor, " time"],
-        right: Bool[Tensor, " time"] | None = None,
-    ) -> None:
+    def add(self, window: Window, nll: Losses, kl: Losses, right: Marks | None = None) -> None:
         self.windows += 1
         asked, hits = window.scored, window.scored & window.hits
         found = [asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()]
@@ -83,7 +79,7 @@ class Tally:
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
 
-    def add_keys(self, window: Window, nll: Float[Tensor, " time"], keys: Bool[Tensor, " time"]) -> None:
+    def add_keys(self, window: Window, nll: Losses, keys: Marks) -> None:
         """Add the key tokens among those that are scored."""
         scored = window.scored & keys
         for key, value in zip(KEYS, (scored.sum(), nll[scored].sum()), strict=True):

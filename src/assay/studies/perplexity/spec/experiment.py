@@ -8,7 +8,7 @@ A file holds one experiment, or several under `experiments`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -79,8 +79,10 @@ class ExperimentConfig:
 
     def options(self) -> dict[str, Any]:
         """Translate to fields of the study; warns of options without effect."""
-        for what, given in (("", self), ("model.", self.model), *self._named(self.dataset_configs)):
-            warn("", [f"{what}{key}" for key in given.without_meaning if getattr(given, key) != _default(given, key)])
+        named = ((f"{name}.", config) for name, config in self.dataset_configs.items())
+        for what, given in (("", self), ("model.", self.model), *named):
+            meant = [key for key in given.without_meaning if getattr(given, key) != getattr(type(given), key)]
+            warn("", [f"{what}{key}" for key in meant])
         contexts, levels = self.context_length_sweep, self.sparsity_sweep
         fits = [length for length in contexts.context_lengths if length <= self.model.max_length]
         if contexts.enabled and (left := sorted(set(contexts.context_lengths) - set(fits))):
@@ -119,10 +121,6 @@ class ExperimentConfig:
         if len(numbers := set(given.values())) == 1:
             return tuple(str(number) for number in numbers if number is not None)
         return tuple(f"{name}={number}" for name, number in given.items() if number is not None)
-
-    @staticmethod
-    def _named(configs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        return [(f"{name}.", config) for name, config in configs.items()]
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class BenchmarkConfig:
         )
         parts = [_experiment(one, where) for one, where in zip(whole["experiments"], places, strict=True)]
         found = made(cls, {**whole, "experiments": tuple(parts)}, what=what)
-        warn("", [key for key in cls.without_meaning if getattr(found, key) != _default(found, key)])
+        warn("", [key for key in cls.without_meaning if getattr(found, key) != getattr(cls, key)])
         return found
 
     @classmethod
@@ -235,8 +233,3 @@ def _experiment(given: Mapping[str, Any], where: str) -> ExperimentConfig:
         return made(ExperimentConfig, given, what=where)
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
-
-
-def _default(given: Any, key: str) -> Any:
-    option = next(option for option in fields(given) if option.name == key)
-    return option.default if option.default is not MISSING else None
