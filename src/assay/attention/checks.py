@@ -14,10 +14,10 @@ booleans or indices (a comparison, a sort, a top-k).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from assay.attention.layer import Layer
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin
 
+T = TypeVar("T")
 Kind = Literal["real numbers", "whole numbers", "booleans"]
 REAL, WHOLE, BOOLEAN = get_args(Kind)
 
@@ -75,13 +76,18 @@ _ASKED: ContextVar[tuple[str, Tensor] | None] = ContextVar("asked", default=None
 
 
 @contextmanager
-def numbers() -> Iterator[Numbers]:
-    """Check scores for NaN inside this block."""
-    token = _NUMBERS.set(Numbers())
+def during(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Give a variable this value inside the block."""
+    token = variable.set(value)
     try:
-        yield _NUMBERS.get()  # type: ignore[misc]
+        yield value
     finally:
-        _NUMBERS.reset(token)
+        variable.reset(token)
+
+
+def numbers() -> AbstractContextManager[Numbers]:
+    """Check scores for NaN inside this block."""
+    return during(_NUMBERS, Numbers())
 
 
 def sound(*given: Tensor) -> Tensor | None:
@@ -96,12 +102,9 @@ def sound(*given: Tensor) -> Tensor | None:
 def asked(method: Plugin, given: Tensor | None, layer: Layer | None = None) -> Iterator[None]:
     """Attribute the scores inside this block to `method`; with a layer, also check the numbers it chooses by. `given`
     is what `sound` returned."""
-    token = _ASKED.set(None if given is None else (method.label, given))
-    try:
-        with nullcontext() if given is None or layer is None else _Choices(layer):
-            yield
-    finally:
-        _ASKED.reset(token)
+    choices = nullcontext() if given is None or layer is None else _Choices(layer)
+    with during(_ASKED, None if given is None else (method.label, given)), choices:
+        yield
 
 
 def look(scores: Tensor, layer: Layer | None = None) -> None:

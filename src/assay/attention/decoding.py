@@ -11,8 +11,8 @@ must depend on a key and its position alone.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +23,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from assay.attention import flex
 from assay.attention.base import Budget, Evict, Pattern, Prefix, Select, Step
+from assay.attention.checks import during
 from assay.attention.lanes import (
     INSTEAD,
     Lane,
@@ -315,12 +316,6 @@ class Decoding:
         return sum(held[lane].bytes for held in self.layers.values())
 
 
-@contextmanager
-def decoding(*, total: int, windows: Sequence[int | None] = ()) -> Iterator[Decoding]:
+def decoding(*, total: int, windows: Sequence[int | None] = ()) -> AbstractContextManager[Decoding]:
     """Attend with caches inside the block. `windows`: the model's own sliding window of each layer."""
-    found = Decoding(total=total, windows=windows)
-    token = INSTEAD.set(found)
-    try:
-        yield found
-    finally:
-        INSTEAD.reset(token)
+    return during(INSTEAD, Decoding(total=total, windows=windows))

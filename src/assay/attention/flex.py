@@ -129,23 +129,14 @@ def lifetime_mask(last: Int[Tensor, "rows kv_heads key"], *, group: int) -> Any:
     return _mask(some & ~whole, whole, kept, size=BLOCK, time=time)
 
 
-def _mask(
-    partial: Blocks,
-    whole: Blocks,
-    inside: Callable[..., Tensor],
-    *,
-    size: int,
-    time: int,
-) -> Any:
+def _mask(partial: Blocks, whole: Blocks, inside: Callable[..., Tensor], *, size: int, time: int) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     lists = (*listed(partial), *listed(whole))
     return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=inside, seq_lengths=(time, time))
 
 
-def listed(
-    chosen: Blocks,
-) -> tuple[Int[Tensor, "rows heads block"], Int[Tensor, "rows heads block block"]]:
+def listed(chosen: Blocks) -> tuple[Int[Tensor, "rows heads block"], Int[Tensor, "rows heads block block"]]:
     """Return how many blocks each row has, and their indices in order, before those not chosen."""
     order = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32).contiguous()

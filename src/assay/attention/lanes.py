@@ -273,8 +273,7 @@ def attend_whole(lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] 
     for number, (lane, part) in enumerate(zip(lanes, layer.parts(len(lanes)), strict=True)):
         count = usage[number] if usage is not None else None
         last, since = histories.get(number), lane.first_sparse(layer.time)
-        dense = layer.mask is None and lane.is_dense(layer.time)
-        if dense:  # no mask of all queries and keys
+        if layer.mask is None and lane.is_dense(layer.time):  # no mask of all queries and keys
             outputs.append(masked_attention(part, None))
             if count:
                 everything = torch.full(part.k.shape[:3], layer.time - 1, device=part.k.device)

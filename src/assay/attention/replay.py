@@ -115,10 +115,7 @@ def _by_head(slots: Limit, batch: int, kv_heads: int) -> list[list[int]]:
 
 def put(target: Tensor, places: Tensor, value: Time) -> None:
     """Write one value into these places of the last axis."""
-    if isinstance(value, int):
-        target.scatter_(-1, places, value)
-    else:
-        target.scatter_(-1, places, value.expand_as(places))
+    target.scatter_(-1, places, value if isinstance(value, int) else value.expand_as(places))
 
 
 def initial_score_of(method: Evict, layer: Layer) -> KeyScores:

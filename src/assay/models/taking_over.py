@@ -23,8 +23,6 @@ from assay.data.language_model import transformers
 
 IMPLEMENTATION = "assay_sparse"
 """Name under which it is registered in transformers' attention interface."""
-CHANGES_SCORES = {"position_bias": "adds a bias to scores"}
-"""Options of the interface that change scores in a way that methods do not know."""
 Attend = Callable[..., Float[Tensor, "rows heads time e"]]
 
 _ACTIVE: dict[int, Attend] = {}
@@ -85,9 +83,8 @@ def interface(
     attend = _ACTIVE.get(id(module.config))
     if attend is None:
         raise UserError(f"'{IMPLEMENTATION}' is for use inside `with sparse(model, ...)`.")
-    for option, what in CHANGES_SCORES.items():
-        if options.get(option) is not None:
-            raise UserError(f"{type(module).__name__} {what}: attention methods do not know that.")
+    if options.get("position_bias") is not None:
+        raise UserError(f"{type(module).__name__} adds a bias to scores: attention methods do not know that.")
     if not options.get("is_causal", getattr(module, "is_causal", True)):
         raise UserError(f"{type(module).__name__} is not causal attention.")
     changes = {"cap": options.get("softcap"), "sinks": options.get("s_aux")}

@@ -6,7 +6,7 @@
 Keys are nominal; R (cells.py) has the realised values. A failed cell has null for every number, and its error.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,11 @@ class Sweeps:
     positions: str | None = None
     protocol: str | None = None
 
-    def fit(self, cells: Iterable[Row]) -> bool:
+    def fit(self, cells: Sequence[Row]) -> bool:
         """Return whether all cells belong to these sweeps; a page of several commands has others."""
-        cells = list(cells)
         levels, at_fixed = self.sparsity_levels, [cell for cell in cells if not self.by_context(cell)]
-        asked = {("positions", "absolute"), ("protocol", "online"), ("positions", self.positions)}
-        asked.add(("protocol", self.protocol))
-        if any((key, cell.options[key]) not in asked for cell in cells for key in ("positions", "protocol")):
+        asked = {"positions": ("absolute", self.positions), "protocol": ("online", self.protocol)}
+        if any(cell.options[key] not in known for cell in cells for key, known in asked.items()):
             return False
         return all(
             cell.options["context"] == self.fixed_context_length

@@ -76,12 +76,7 @@ def lane_of(options: Any, prefix: int | None = None) -> Lane:
 
 
 def _scored(
-    lanes: dict[Run, Lane],
-    spans: Spans,
-    only: Sequence[int],
-    ctx: Context,
-    scorer: Scorer,
-    saved: Checkpoint | None,
+    lanes: dict[Run, Lane], spans: Spans, only: Sequence[int], ctx: Context, scorer: Scorer, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
     """Score all lanes in one pass, resuming from their checkpoint."""
     first, device = next(iter(lanes)), scorer.device
@@ -148,11 +143,9 @@ def _texts(run: Run, spans: Spans, only: Sequence[int]) -> dict[str, Any]:
     options = run.options["dataset"]
     if PROBE in options:
         return {"depths": [spans.found[number].depth for number in only]}
-    if options["name"] == COPY:
-        return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
-    corpus = load_corpus(options["name"], limit=options["max_samples"])
-    counts = {"documents_used": spans.documents, "documents_too_short": spans.too_short}
-    return {"dataset_sha256": corpus.sha256, **counts}
+    copies = options["name"] == COPY
+    sha256 = None if copies else load_corpus(options["name"], limit=options["max_samples"]).sha256
+    return {"dataset_sha256": sha256, "documents_used": spans.documents, "documents_too_short": spans.too_short}
 
 
 def _cost(tally: Tally, device: torch.device) -> dict[str, float]:

@@ -187,10 +187,8 @@ class Perplexity(Study):
         return Path(self.output_dir) if self.output_dir else super().folder(out)
 
     def chosen(self) -> tuple[Method, ...]:
-        names = ("dense", "h2o", "cab_v4", "streaming_llm", "window")
-        defaults = (attention.parse(name) for name in names)
-        found = self.methods or tuple(m for m in defaults if self.protocol != "prefix" or not isinstance(m, Select))
-        dense = attention.parse("dense")
+        dense, *others = map(attention.parse, ("dense", "h2o", "cab_v4", "streaming_llm", "window"))
+        found = self.methods or [m for m in others if self.protocol != "prefix" or not isinstance(m, Select)]
         return tuple(dict.fromkeys((dense, *found)))
 
     @property

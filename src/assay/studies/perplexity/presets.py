@@ -27,12 +27,8 @@ def commands(
 ) -> list[list[str]]:
     """Expand `--quick-test`, `--icml-full` and `--config FILE` to the commands they stand for; flags beside them come
     last, and so win. `known` are the study's options, `renamed` other names of theirs."""
-    rest, chosen = list(words), list[str]()
-    for flag, name in PRESETS.items():
-        for spelled in (flag, flag.replace("-", "_").replace("__", "--")):
-            while spelled in rest:
-                rest.remove(spelled)
-                chosen.append(name)
+    chosen = [PRESETS[_dashed(word)] for word in words if _dashed(word) in PRESETS]
+    rest = [word for word in words if _dashed(word) not in PRESETS]
     while found := [i for i, word in enumerate(rest) if word == "--config" or word.startswith("--config=")]:
         flag = rest.pop(found[0])
         if "=" not in flag and found[0] >= len(rest):
@@ -48,6 +44,10 @@ def commands(
     more = ["--yes"] if quick else []
     experiments = BenchmarkConfig.load(name).placed()
     return [[*as_words(beside(flags, experiment)), *more, *rest] for experiment in experiments]
+
+
+def _dashed(flag: str) -> str:
+    return flag[:2] + flag[2:].replace("_", "-")
 
 
 def flags_in(words: Sequence[str], known: Container[str], renamed: Mapping[str, str]) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from assay.core.grouping import grouped
 from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
@@ -49,8 +50,8 @@ CHARTS = {
 def report(
     records: Sequence[Record], out: Report, *, name: str, description: str, sweeps: Sweeps, verbose: bool
 ) -> None:
-    kinds = split(records)
-    documents = documents_of(kinds["text"], name=name, description=description, sweeps=sweeps)
+    kinds = grouped(records, kind_of)
+    documents = documents_of(kinds.get("text", []), name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     _say(documents, names, [label in drawn for label in names], out)
@@ -71,18 +72,15 @@ def report(
             with out.about(" ".join(of_all(len(drawn), len(names)))):
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
     for kind, draw in (("probe", report_probes), ("generate", report_generated)):
-        groups = by_model(cells(kinds[kind]))
+        groups = by_model(cells(kinds.get(kind, [])))
         for label, own in zip(_names(groups, name), groups, strict=True):
             draw(own, out, name=label, sweeps=sweeps)
 
 
-def split(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """The records of texts, of probes, and of runs that generated."""
-    found: dict[str, list[Record]] = {"text": [], "probe": [], "generate": []}
-    for record in records:
-        options = record.run.options
-        found["generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"].append(record)
-    return found
+def kind_of(record: Record) -> str:
+    """Whether a text or a probe was scored, or text generated."""
+    options = record.run.options
+    return "generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"
 
 
 def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:

@@ -66,24 +66,25 @@ class Tally:
         self.sums = {key: [0.0] * self.clusters for key in (*SUMS, *self.more)}
         self.by_place = {key: [0.0] * PLACES for key in ("tokens", "nll")}
 
-    def add(self, window: Window, nll: Losses, kl: Losses, right: Marks | None = None) -> None:
+    def add(
+        self, window: Window, nll: Losses, kl: Losses, right: Marks | None = None, keys: Marks | None = None
+    ) -> None:
+        """Add a window; of probes also the tokens that are right, and where they are asked for the key tokens."""
         self.windows += 1
         asked, hits = window.scored, window.scored & window.hits
-        found = [asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()]
-        found += [] if right is None else [right[asked].sum(), right[asked].all()]
-        for key, value in zip(SUMS if right is None else (*SUMS, *ANSWERS), found, strict=True):
+        totals = asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()
+        found = dict(zip(SUMS, totals, strict=True))
+        if right is not None:
+            found |= zip(ANSWERS, (right[asked].sum(), right[asked].all()), strict=True)
+        if keys is not None:
+            found |= zip(KEYS, ((asked & keys).sum(), nll[asked & keys].sum()), strict=True)
+        for key, value in found.items():
             self.sums[key][window.span] += float(value)
         places = torch.arange(len(nll))[asked]
         classes = places.clamp(min=1).log2().floor().long() + (places > 0)
         for key, values in (("tokens", torch.ones_like(nll)[asked]), ("nll", nll[asked])):
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
-
-    def add_keys(self, window: Window, nll: Losses, keys: Marks) -> None:
-        """Add the key tokens among those that are scored."""
-        scored = window.scored & keys
-        for key, value in zip(KEYS, (scored.sum(), nll[scored].sum()), strict=True):
-            self.sums[key][window.span] += float(value)
 
     def state(self) -> dict[str, Any]:
         """The sums as plain numbers, for a checkpoint."""
@@ -180,9 +181,7 @@ class Pass:
         keys = self._keys(scorer, scored)
         # Many lanes take several passes, each with the dense one, which counts once.
         for number, window, nll, kl, right in scored if first else scored[len(group) :]:
-            self.tallies[lanes[number]].add(window, nll, kl, right)
-            if window in keys:
-                self.tallies[lanes[number]].add_keys(window, nll, keys[window])
+            self.tallies[lanes[number]].add(window, nll, kl, right, keys.get(window))
         for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
             if number or first:
                 tally = self.tallies[lane]

@@ -90,10 +90,7 @@ def get_dataset_stats(dataset: PerplexityDatasetLoader) -> dict[str, Any]:
 
 @torch.no_grad()
 def compute_perplexity(
-    model: nn.Module,
-    inputs: Int[Tensor, "batch time"],
-    targets: Int[Tensor, "batch last"] | None = None,
-    **method: Any,
+    model: nn.Module, inputs: Int[Tensor, "batch time"], targets: Int[Tensor, "batch last"] | None = None, **method: Any
 ) -> PerplexityResult:
     """The loss of `targets`, which follow the last inputs, or of each token but the first; `method="h2o", sparsity=0.9`
     makes attention sparse."""

@@ -89,11 +89,8 @@ def _sweep(results: Mapping[str, Any], dataset: str, method: str, sweep: str) ->
     try:
         return results["results"][dataset][method][sweep]
     except KeyError as error:
-        raise UserError(f"the results have no {error}: they hold {_held(results)}.") from None
-
-
-def _held(results: Mapping[str, Any]) -> str:
-    return "; ".join(f"{dataset}: {', '.join(methods)}" for dataset, methods in results["results"].items())
+        held = "; ".join(f"{dataset}: {', '.join(methods)}" for dataset, methods in results["results"].items())
+        raise UserError(f"the results have no {error}: they hold {held}.") from None
 
 
 @dataclass(frozen=True)
