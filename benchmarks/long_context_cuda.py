@@ -107,7 +107,7 @@ def main(words: list[str] | None = None) -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     setting = Setting(TOY, 256, 80, device, dtype) if toy else Setting(SHAPE, 32768, 2048, device, dtype)
-    scorer = Scorer(built(setting), device)
+    scorer = Scorer(built(setting))
     weights = sum(weight.numel() * weight.itemsize for weight in scorer.model.parameters())
     print(f"{setting.tokens} tokens, {setting.slots} slots, {device.type}, weights {weights / 1e9:.2f} GB")
     met = []

@@ -18,7 +18,7 @@ from assay.attention.base import Budget
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
 from assay.models.causal_lm import sparse_lanes
-from assay.models.logits import Logits
+from assay.models.reader import Reader
 from assay.nn.random import initialised_from, stream
 
 PAGE = Path(__file__).parent / "perplexity.md"
@@ -135,19 +135,19 @@ def family_lanes(family: str) -> list[Lane]:
 def outcomes(model: Any) -> dict[str, str]:
     """`runs`, or why not, for each family; where one of several methods is refused, the reason names it."""
     try:
-        finish = Logits(model)
+        reader = Reader(model)
     except UserError as error:
         return dict.fromkeys(FAMILIES, str(error))
-    return {family: outcome(finish, family) for family in FAMILIES}
+    return {family: outcome(reader, family) for family in FAMILIES}
 
 
-def outcome(finish: Logits, family: str) -> str:
+def outcome(reader: Reader, family: str) -> str:
     said = []
     for lane in family_lanes(family):
         try:
-            with torch.no_grad(), sparse_lanes(finish.model, [lane]):
-                logits = finish(finish.body(tokens(), use_cache=False)[0])
-            assert logits.isfinite().all(), (type(finish.model), family)
+            with torch.no_grad(), sparse_lanes(reader.model, [lane]):
+                logits = reader.logits(reader.body(tokens(), use_cache=False)[0])
+            assert logits.isfinite().all(), (type(reader.model), family)
         except UserError as error:
             said.append(str(error))
     return " ".join(dict.fromkeys(said)) or "runs"

@@ -5,8 +5,8 @@ import torch
 
 from assay.attention import attention, flex
 from assay.attention.base import Budget
-from assay.attention.lanes import Lane, attend, masked_attention
-from assay.attention.layer import Layer
+from assay.attention.lanes import Lane, attend
+from assay.attention.layer import Layer, masked_attention
 from assay.nn.whole import has_kernels
 
 pytestmark = pytest.mark.skipif(

@@ -6,10 +6,9 @@ import torch
 from assay.attention import attention, flex, lanes
 from assay.attention.base import Budget, Prefix
 from assay.attention.curvature import tiles
-from assay.attention.lanes import Lane, Usage, attend, attended, masked_attention
-from assay.attention.lasting import lasting
-from assay.attention.layer import Layer
-from assay.attention.lifetimes import alive, lifetimes
+from assay.attention.lanes import Lane, Usage, attend, attended
+from assay.attention.layer import Layer, masked_attention
+from assay.attention.lifetimes import alive, lasting, lifetimes
 from assay.nn.random import stream
 
 TIME, HEADS, KV_HEADS, DIM = 300, 4, 2, 16

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from assay.attention import attention, choosing
+from assay.attention import attention
 from assay.attention.base import Budget, BudgetTooSmall
 from assay.attention.lanes import Lane, attended
 from assay.attention.layer import Layer
@@ -77,7 +77,7 @@ def test_random_draws_each_head_and_layer_anew_and_does_not_look_at_the_keys():
 def test_a_choice_does_not_depend_on_how_many_queries_choose_at_once(name, monkeypatch):
     layer, budget = layer_of(60), Budget(slots=7)
     mask = kept(name, budget, layer)
-    monkeypatch.setattr(choosing, "SCORES_AT_ONCE", 1000)
+    monkeypatch.setattr("assay.attention.budget.SCORES_AT_ONCE", 1000)
     assert torch.equal(mask, kept(name, budget, layer))
 
 

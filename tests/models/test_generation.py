@@ -11,6 +11,7 @@ from assay.attention.lanes import Lane
 from assay.core.errors import UserError
 from assay.models.causal_lm import sparse_lanes
 from assay.models.generation import generate
+from assay.models.reader import Reader
 from assay.nn.random import initialised_from, stream
 
 SIZES = {
@@ -37,16 +38,15 @@ def prompt():
     return torch.randint(61, (2, PROMPT), generator=stream(0, "prompt"))
 
 
-class Watched:
-    """A model in two parts, and the log-probabilities that were asked for."""
-
-    device = torch.device("cpu")
+class Watched(Reader):
+    """A model, and the log-probabilities that were asked for."""
 
     def __init__(self, model):
-        self.model, self.body, self.seen = model, model.base_model, []
+        super().__init__(model)
+        self.seen = []
 
     def log_probabilities(self, hidden):
-        self.seen.append(self.model.get_output_embeddings()(hidden).log_softmax(-1))
+        self.seen.append(self.logits(hidden).log_softmax(-1))
         return self.seen[-1]
 
 

@@ -7,8 +7,9 @@ from torch.nn.functional import cross_entropy
 
 from assay.attention import attention
 from assay.core.errors import UserError
-from assay.models.causal_lm import model_layout, sparse
-from assay.models.logits import Logits
+from assay.models.causal_lm import sparse
+from assay.models.layout import model_layout
+from assay.models.reader import Reader
 
 NAMES = (
     "GPT-2", "OPT", "Llama", "Llama, YaRN", "Llama, dynamic NTK", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Gemma",
@@ -72,9 +73,9 @@ def test_the_page_says_what_runs_and_why_the_rest_does_not(page, table, name):
 @pytest.mark.parametrize("name", each(*REFUSED))
 def test_dense_is_the_model_s_own_forward_pass_and_h2o_a_cache_that_is_cut(page, name):
     model, ids = page.built(name, torch.float64), page.tokens()
-    own, finish = model(ids, use_cache=False).logits[0], Logits(model)
+    own, reader = model(ids, use_cache=False).logits[0], Reader(model)
     with sparse(model, attention.parse("dense")) as usage:
-        dense = finish(finish.body(ids, use_cache=False)[0])[0]
+        dense = reader.logits(reader.body(ids, use_cache=False)[0])[0]
     losses = [cross_entropy(logits[:-1], ids[0, 1:], reduction="none") for logits in (dense, own)]
     torch.testing.assert_close(*losses, rtol=0, atol=1e-5)
     assert usage.attended == usage.visible

@@ -20,12 +20,11 @@ from typing import Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import PrefixOf, head_budgets, highest
-from assay.attention.layer import Layer
+from assay.attention.base import HeadSlots, Layer, PrefixOf, head_budgets, highest
 from assay.core.errors import UserError
 
 
@@ -44,7 +43,7 @@ class Ada(PrefixOf):
         if not 0 <= self.safeguard <= 1:
             raise UserError(f"{self.name}: safeguard={self.safeguard} is a share, from 0 to 1.")
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         score, there = self.score_for(layer, length, slots), layer.exists[:, None, :length]
         each = head_budgets(self.inner, layer, length, slots)  # of a layer of the pyramid
         even = torch.full(score.shape[:2], slots, device=score.device) if each is None else each
@@ -58,9 +57,7 @@ class Ada(PrefixOf):
         return window + (mixed + 1e-6).long()
 
 
-def pooled(
-    score: Float[Tensor, "rows kv_heads key"], even: Int[Tensor, "rows kv_heads"], among: Bool[Tensor, "rows 1 key"]
-) -> Int[Tensor, "rows kv_heads"]:
+def pooled(score: Float[Tensor, "rows kv_heads key"], even: HeadSlots, among: Bool[Tensor, "rows 1 key"]) -> HeadSlots:
     """Return how many of the highest scores are each head's, as many in all as the even parts together."""
     flat = rearrange(score, "r h k -> r (h k)")
     there = rearrange(among.expand_as(score), "r h k -> r (h k)")

@@ -27,18 +27,28 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.budget import Budget as Budget
+from assay.attention.budget import Budget as Budget  # the file of a method imports what it needs from here
 from assay.attention.budget import BudgetTooSmall as BudgetTooSmall
+from assay.attention.budget import best as best
+from assay.attention.budget import best_in_parts as best_in_parts
 from assay.attention.budget import block_density as block_density
 from assay.attention.budget import cache_density as cache_density
 from assay.attention.budget import density_of as density_of
+from assay.attention.budget import highest as highest
 from assay.attention.checks import expect
-from assay.attention.choosing import best as best  # the file of a method imports what it needs from here
-from assay.attention.choosing import best_in_parts as best_in_parts
-from assay.attention.choosing import highest as highest
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.layer import Blocks, attention_weights
+from assay.attention.layer import Layer as Layer
 from assay.core.errors import UserError
 from assay.core.plugin import Registry, Sized
+
+Query = Int[Tensor, "*q 1"]
+Key = Int[Tensor, "*k"]
+"""Positions, as those of queries: counted from the start of the sequence."""
+Sees = Bool[Tensor, "*rows query key"]
+KeyScores = Float[Tensor, "rows kv_heads time"]
+SlotScores = Float[Tensor, "rows kv_heads slots"]
+PrefixScores = Float[Tensor, "rows kv_heads prefix"]
+HeadSlots = Int[Tensor, "rows kv_heads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +88,18 @@ class Method(Sized):
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         """Return keys attended over keys in sight, under a causal mask; None if it depends on the data. By default it
-        is that of a full cache."""
+        is that of a full cache, or, where slots are shared out unevenly, only known if there is one for every key."""
+        if self.has_budgets:
+            return 1.0 if budget.cache(time) >= time else None
         return cache_density(time, budget.cache(time))
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise BudgetTooSmall where the method cannot work with this budget."""
 
-    def keeps_everything(self, time: int, budget: Budget) -> bool:
-        """Return whether this budget makes it dense attention."""
-        return self.expected_density(time, budget) == 1.0
+    def require(self, time: int, budget: Budget, least: int, short: str) -> None:
+        """Raise BudgetTooSmall where there are fewer slots than `least`; `short` says so in the method's words."""
+        if (slots := budget.cache(time)) < least:
+            raise BudgetTooSmall(f"{self.name}: {budget} gives {slots} slots at {time} tokens, {short}.")
 
     def as_mixer(self) -> "Method":
         """Return the method as the mixer `sparse_attention` runs it, or raise UserError."""
@@ -99,7 +112,7 @@ class Method(Sized):
         """Whether it shares slots out unevenly."""
         return type(self).budgets is not Method.budgets
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots | None:
         """Return the slots of each KV head of this layer, for a method that shares them out unevenly: over all of the
         model's layers and heads together no more than `slots` each, out of `length` keys. None: every head has `slots`.
         An Evict method must not look at queries, keys and values here, which are those of the whole sequence."""
@@ -129,20 +142,18 @@ class Pattern(Method):
         """True if a key that one query does not see is seen by no later query, so that it need not be kept."""
         return True
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         """Return whether the query at one position, counted from the sequence's start, attends to the key at another.
         Keys after the query need not be hidden here."""
         raise NotImplementedError(f"{type(self).__name__}.sees")
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows 1 query key"]:
-        place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+        place = layer.place
         seen = self.sees(place[:, :, None], place[:, None, :], time=layer.time, slots=budget.cache(layer.time))
         shape = {"rows": layer.rows, "query": layer.time, "key": layer.time}
         if isinstance(seen, Tensor) and seen.shape == layer.causal.shape:  # the same for every sequence
             seen = seen.expand(layer.rows, -1, -1)
-        return (expect(seen, self, "sees", shape, layer.q, mask=True) & layer.visible)[:, None]
+        return (expect(seen, self, "sees", shape, layer.q, of="booleans") & layer.visible)[:, None]
 
     def cache(self, slots: int) -> tuple[int, int] | None:
         """Return how many first and latest keys its cache holds, if it holds nothing else: then positions can be
@@ -173,15 +184,15 @@ class BlockSelect(Select):
 
     block_size: int = 64
 
-    def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+    def chosen(self, layer: Layer, budget: Budget) -> Blocks:
         """Return the blocks of keys that each block of queries attends to, its own among them; none after it."""
         raise NotImplementedError(f"{type(self).__name__}.chosen")
 
-    def chosen_blocks(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+    def chosen_blocks(self, layer: Layer, budget: Budget) -> Blocks:
         """Return what `chosen` gives, after checking its shape."""
         blocks = -(-layer.time // self.block_size)
         shape = {"rows": layer.rows, "heads": layer.q.shape[1], "block": blocks, "block of keys": blocks}
-        return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, mask=True)
+        return expect(self.chosen(layer, budget), self, "chosen", shape, layer.q, of="booleans")
 
     def keep(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads query key"]:
         size, chosen = self.block_size, self.chosen_blocks(layer, budget)
@@ -226,11 +237,11 @@ class Evict(Method):
     granularity: Literal["kv_head", "layer"] = "kv_head"
     """Whether each KV head decides for itself, or the mean score over heads decides for the whole layer."""
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         """Return the score of each key when it enters the cache."""
-        return torch.zeros_like(layer.k[..., 0], dtype=torch.promote_types(layer.k.dtype, torch.float32))
+        return torch.zeros_like(layer.k[..., 0], dtype=layer.wide)
 
-    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+    def score(self, before: SlotScores, step: Step) -> SlotScores:
         """Return the score of each slot's key after this query, given its score before."""
         return before
 
@@ -244,11 +255,8 @@ class Evict(Method):
 
     def check(self, time: int, budget: Budget) -> None:
         first, latest = self.protected(budget.cache(time))
-        if first + latest > budget.cache(time):
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
-                f"fewer than the {first} first and {latest} latest keys it always keeps."
-            )
+        short = f"fewer than the {first} first and {latest} latest keys it always keeps"
+        self.require(time, budget, first + latest, short)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,11 +273,11 @@ class Prefix(Method):
     def as_mixer(self) -> Method:
         raise UserError(f"{self.label} cuts down a prompt once, which a mixer does not have.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         """Return the score of each key of the prefix, from what is known at its end; the highest are kept."""
         raise NotImplementedError(f"{type(self).__name__}.score")
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         """Return the same, for a method whose scores depend on how many keys are kept."""
         return self.score(layer, length)
 
@@ -281,7 +289,7 @@ class Prefix(Method):
         return min(time, self.prefix or time // 2)
 
     def require(self, time: int, budget: Budget, least: int, short: str) -> None:
-        """Raise BudgetTooSmall where the prefix has fewer slots than `least`; `short` says so in the method's words."""
+        """Raise it where the prefix, of which the budget is, has fewer slots than `least` and keys."""
         length = self.length(time)
         if budget.cache(length) < min(length, least):
             raise BudgetTooSmall(
@@ -306,6 +314,8 @@ class Prefix(Method):
 
     def expected_density(self, time: int, budget: Budget) -> float | None:
         length = self.length(time)
+        if self.has_budgets:
+            return super().expected_density(length, budget)
         left = min(length, budget.cache(length))
         return density_of([t + 1 if t < length else left + t - length + 1 for t in range(time)])
 
@@ -329,7 +339,7 @@ class PrefixOf(Prefix):
         assert isinstance(self.method, Prefix)  # checked when it was made
         return replace(self.method, prefix=self.prefix)
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         return self.inner.score_for(layer, length, slots)
 
     def always(self, length: int) -> int:
@@ -338,12 +348,8 @@ class PrefixOf(Prefix):
     def check(self, time: int, budget: Budget) -> None:
         self.inner.check(time, budget)
 
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        # Which layer or head gets how much is its own business.
-        return 1.0 if budget.cache(self.length(time)) >= self.length(time) else None
 
-
-def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"] | None:
+def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> HeadSlots | None:
     """Return the checked budgets of a method, or None if every head has `slots`."""
     if not method.has_budgets:
         return None
@@ -353,4 +359,4 @@ def head_budgets(method: Method, layer: Layer, length: int, slots: int) -> Int[T
     if found is None:
         return None
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1]}
-    return expect(found, method, "budgets", shape, layer.q, whole=True)
+    return expect(found, method, "budgets", shape, layer.q, of="whole numbers")

@@ -10,25 +10,11 @@ blocks that the budget allows of those in sight; the code behind the spec adds t
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import highest
-from assay.attention.curvature import CurvatureSelect, with_own
-from assay.attention.layer import Layer
+from assay.attention.curvature import CurvatureSelect
 
 
 @attention.register("cab_v3")
 @dataclass(frozen=True, kw_only=True)
 class CabV3(CurvatureSelect):
     """Chooses blocks of keys by curvature."""
-
-    def choose(
-        self,
-        layer: Layer,
-        curvature: Float[Tensor, "rows heads block block"],
-        count: Int[Tensor, "rows 1 block 1"],
-        among: Bool[Tensor, "rows 1 block block"],
-    ) -> Bool[Tensor, "rows heads block block"]:
-        return highest(with_own(curvature), count, among)

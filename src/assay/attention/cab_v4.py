@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention, flex
-from assay.attention.base import highest
-from assay.attention.curvature import CurvatureSelect, tiles, with_own
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.base import Layer, highest
+from assay.attention.curvature import Among, Count, CurvatureSelect, Scores, tiles, with_own
+from assay.attention.layer import Blocks
 from assay.core.convert import added
 from assay.core.errors import UserError
 
@@ -55,19 +53,13 @@ class CabV4(CurvatureSelect):
         """Every key is read by each query whose weights count: they are those of dense attention."""
         return visible * (self.queries or self.block_size) / self.block_size + attended
 
-    def choose(
-        self,
-        layer: Layer,
-        curvature: Float[Tensor, "rows heads block block"],
-        count: Int[Tensor, "rows 1 block 1"],
-        among: Bool[Tensor, "rows 1 block block"],
-    ) -> Bool[Tensor, "rows heads block block"]:
+    def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Blocks:
         magnitude = pad(self.magnitude(layer)[:, :, :-1], (0, 0, 1, 0))
         heavy = 1 + (self.magnitude_ratio * (count - 1)).round().long()
         chosen = highest(with_own(magnitude), heavy.minimum(count), among)
         return highest(with_own(curvature).masked_fill(chosen, float("inf")), count, among)
 
-    def magnitude(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
+    def magnitude(self, layer: Layer) -> Scores:
         """Return the highest weight that any query of a block, or any of its last `queries`, gives to any key of
         another. Computed one block of queries at a time, since the whole matrix of a long sequence fits into no
         memory."""
@@ -80,9 +72,6 @@ class CabV4(CurvatureSelect):
             if first >= end:  # a last block that is cut short, and by which no other is chosen
                 rows.append(torch.zeros_like(rows[-1]) if rows else layer.q.new_zeros(*layer.q.shape[:2], 1, blocks))
                 continue
-            visible = layer.visible_between(first, end)[:, None, None]
-            scores = layer.scores_between(first, end).masked_fill(~visible, float("-inf"))
-            weights = rearrange(attention_weights(scores, layer), "r h g q k -> r (h g) q k")
-            row = tiles(weights, self.block_size)
+            row = tiles(layer.weights_between(first, end).flatten(1, 2), self.block_size)
             rows.append(pad(row, (0, blocks - row.shape[-1])))
         return torch.cat(rows, dim=2)

@@ -13,11 +13,11 @@ Scores are checked where a method chooses by them: inside `asked`, the numbers t
 booleans or indices (a comparison, a sort, a top-k).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -27,32 +27,26 @@ from assay.attention.layer import Layer
 from assay.core.errors import UserError
 from assay.core.plugin import Plugin
 
+T = TypeVar("T")
+Kind = Literal["real numbers", "whole numbers", "booleans"]
+REAL, WHOLE, BOOLEAN = get_args(Kind)
+
 
 class MethodFault(UserError):
     """A method returned something invalid. The message names the method and what was expected."""
 
 
-def expect(
-    found: Any,
-    owner: Plugin,
-    what: str,
-    shape: dict[str, int],
-    like: Tensor,
-    *,
-    mask: bool = False,
-    whole: bool = False,
-) -> Tensor:
-    """Return `found` if it is a tensor of this shape on `like`'s device, of numbers, (whole) whole numbers or (mask)
-    booleans."""
+def expect(found: Any, owner: Plugin, what: str, shape: dict[str, int], like: Tensor, *, of: Kind = REAL) -> Tensor:
+    """Return `found` if it is a tensor of this shape and kind on `like`'s device."""
     if not isinstance(found, Tensor):
         raise MethodFault(f"{owner.label}: {what} must be a tensor, got {type(found).__name__}.")
     sizes = tuple(shape.values())
     if tuple(found.shape) != sizes:
         names = ", ".join(shape)
         raise MethodFault(f"{owner.label}: {what} must be ({names}) = {sizes}, got {tuple(found.shape)}.")
-    if mask != (found.dtype is torch.bool) or found.is_complex() or (whole and found.is_floating_point()):
-        kind = "booleans" if mask else "whole numbers" if whole else "real numbers"
-        raise MethodFault(f"{owner.label}: {what} must be {kind}, got {found.dtype}.")
+    logical, fraction = found.dtype is torch.bool, of == WHOLE and found.is_floating_point()
+    if logical != (of == BOOLEAN) or found.is_complex() or fraction:
+        raise MethodFault(f"{owner.label}: {what} must be {of}, got {found.dtype}.")
     if found.device != like.device:
         raise MethodFault(f"{owner.label}: {what} must be on {like.device}, where the keys are, got {found.device}.")
     return found
@@ -82,13 +76,18 @@ _ASKED: ContextVar[tuple[str, Tensor] | None] = ContextVar("asked", default=None
 
 
 @contextmanager
-def numbers() -> Iterator[Numbers]:
-    """Check scores for NaN inside this block."""
-    token = _NUMBERS.set(Numbers())
+def during(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Give a variable this value inside the block."""
+    token = variable.set(value)
     try:
-        yield _NUMBERS.get()  # type: ignore[misc]
+        yield value
     finally:
-        _NUMBERS.reset(token)
+        variable.reset(token)
+
+
+def numbers() -> AbstractContextManager[Numbers]:
+    """Check scores for NaN inside this block."""
+    return during(_NUMBERS, Numbers())
 
 
 def sound(*given: Tensor) -> Tensor | None:
@@ -103,12 +102,9 @@ def sound(*given: Tensor) -> Tensor | None:
 def asked(method: Plugin, given: Tensor | None, layer: Layer | None = None) -> Iterator[None]:
     """Attribute the scores inside this block to `method`; with a layer, also check the numbers it chooses by. `given`
     is what `sound` returned."""
-    token = _ASKED.set(None if given is None else (method.label, given))
-    try:
-        with nullcontext() if given is None or layer is None else _Choices(layer):
-            yield
-    finally:
-        _ASKED.reset(token)
+    choices = nullcontext() if given is None or layer is None else _Choices(layer)
+    with during(_ASKED, None if given is None else (method.label, given)), choices:
+        yield
 
 
 def look(scores: Tensor, layer: Layer | None = None) -> None:
@@ -139,13 +135,7 @@ class _Choices(TorchFunctionMode):
         super().__init__()
         self.layer = layer
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         found = func(*args, **given)
         if _chooses(getattr(func, "__name__", ""), found):

@@ -15,13 +15,10 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix, PrefixOf
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, PrefixOf, PrefixScores
 
 
 @attention.register("chunkkv")
@@ -32,7 +29,7 @@ class ChunkKV(PrefixOf):
     chunk_size: int = 20
     """Keys of a chunk."""
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         known = self.inner.score_for(layer, length, slots)
         before = length - self.always(length)  # the window stays as it is
         there = layer.exists[:, None, :before].expand_as(known[..., :before])
@@ -42,6 +39,3 @@ class ChunkKV(PrefixOf):
         )
         mean = repeat(sums / counts.clamp(min=1), "r c -> r h (c s)", h=known.shape[1], s=self.chunk_size)
         return torch.cat([mean[..., :before], known[..., before:]], dim=-1)
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return Prefix.expected_density(self, time, budget)  # every head keeps as many

@@ -24,9 +24,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import flex
-from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_density
-from assay.attention.layer import Layer
+from assay.attention.base import BlockSelect, Budget, BudgetTooSmall, block_density, highest
+from assay.attention.layer import Blocks, Layer
 
+Scores = Float[Tensor, "rows heads block block"]
+Count = Int[Tensor, "rows 1 block 1"]
+Among = Bool[Tensor, "rows 1 block block"]
 LEAST_BLOCKS = 4
 """With fewer blocks, little but the query's own block and chance decides."""
 
@@ -35,24 +38,17 @@ LEAST_BLOCKS = 4
 class CurvatureSelect(BlockSelect):
     """A method in which a block of queries chooses blocks of keys by curvature."""
 
+    departure = "causal"
+
     lambda_redundancy: float = 0.3
     """Weight of the detours through other blocks."""
 
-    @property
-    def departure(self) -> str:
-        return "causal"
+    def choose(self, layer: Layer, curvature: Scores, count: Count, among: Among) -> Blocks:
+        """Return `count` blocks of keys for each block of queries, its own included: by default those of highest
+        curvature."""
+        return highest(with_own(curvature), count, among)
 
-    def choose(
-        self,
-        layer: Layer,
-        curvature: Float[Tensor, "rows heads block block"],
-        count: Int[Tensor, "rows 1 block 1"],
-        among: Bool[Tensor, "rows 1 block block"],
-    ) -> Bool[Tensor, "rows heads block block"]:
-        """Return `count` blocks of keys for each block of queries, its own included."""
-        raise NotImplementedError(f"{type(self).__name__}.choose")
-
-    def chosen(self, layer: Layer, budget: Budget) -> Bool[Tensor, "rows heads block block"]:
+    def chosen(self, layer: Layer, budget: Budget) -> Blocks:
         """Return the blocks of keys that each block of queries attends to."""
         if layer.mask is None:  # without a mask all earlier blocks are in sight: no time x time mask is needed
             blocks = -(-layer.time // self.block_size)
@@ -68,13 +64,13 @@ class CurvatureSelect(BlockSelect):
         allowed = budget.keys(available) if budget.slots is None else budget.slots // self.block_size + 1
         return min(available, allowed)
 
-    def curvature(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
+    def curvature(self, layer: Layer) -> Scores:
         affinity = self.affinity(layer)
         detours = affinity @ affinity  # strictly lower triangular, so that only blocks between j and i count
         before = torch.arange(1, affinity.shape[-1] + 1, device=affinity.device)[:, None]
         return affinity - self.lambda_redundancy * detours / before
 
-    def affinity(self, layer: Layer) -> Float[Tensor, "rows heads block block"]:
+    def affinity(self, layer: Layer) -> Scores:
         """Return the scores of the longest query of the block before with the longest keys of all earlier blocks,
         scaled by the lowest and highest score of the rows so far; 0 for a block itself and later ones."""
         queries, keys = (self.longest(x, layer) for x in (layer.q, layer.k))
@@ -127,6 +123,6 @@ def tiles(x: Tensor, size: int) -> Tensor:
     return reduce(pad(x, missing), "r h (i q) (j k) -> r h i j", "max", q=size, k=size)
 
 
-def with_own(score: Float[Tensor, "rows heads block block"]) -> Float[Tensor, "rows heads block block"]:
+def with_own(score: Scores) -> Scores:
     """Give each block's own keys an infinite score, so that they are always chosen."""
     return score.masked_fill(torch.eye(score.shape[-1], dtype=torch.bool, device=score.device), float("inf"))

@@ -11,8 +11,8 @@ must depend on a key and its position alone.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +23,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from assay.attention import flex
 from assay.attention.base import Budget, Evict, Pattern, Prefix, Select, Step
+from assay.attention.checks import during
 from assay.attention.lanes import (
     INSTEAD,
     Lane,
@@ -30,11 +31,10 @@ from assay.attention.lanes import (
     attention_in_cache,
     lane_mask,
     mask_in_cache,
-    masked_attention,
     replayed,
     slots_of,
 )
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.layer import Layer, Output, attention_weights, masked_attention
 from assay.attention.lifetimes import replay
 from assay.attention.replay import Slots, initial_score_of, score_of
 from assay.core.errors import UserError
@@ -226,11 +226,11 @@ def hold(lane: Lane, layer: Layer, *, total: int, window: int | None = None) -> 
     return output, _kept(lane, layer, kept, total, window)
 
 
-def dense(layer: Layer) -> Float[Tensor, "rows heads time e"]:
+def dense(layer: Layer) -> Output:
     return masked_attention(layer, None if layer.mask is None else layer.visible[:, None])
 
 
-def pattern_output(lane: Lane, layer: Layer, total: int) -> Float[Tensor, "rows heads time e"]:
+def pattern_output(lane: Lane, layer: Layer, total: int) -> Output:
     """Return the output for a prompt; a pattern may depend on the length of the whole sequence."""
     if lane.is_dense(total):
         return dense(layer)
@@ -300,12 +300,10 @@ class Decoding:
         self.time = 0
         """Tokens read before the present pass."""
 
-    def __call__(self, lanes: Sequence[Lane], layer: Layer) -> Float[Tensor, "rows heads time e"]:
-        batch, outputs = layer.rows // len(lanes), []
-        parts = [layer[number * batch : (number + 1) * batch] for number in range(len(lanes))]
+    def __call__(self, lanes: Sequence[Lane], layer: Layer) -> Output:
+        parts = layer.parts(len(lanes))
         if (held := self.layers.get(layer.index)) is not None:
-            outputs = [own.step(part, self.time) for own, part in zip(held, parts, strict=True)]
-            return torch.cat(outputs)
+            return torch.cat([own.step(part, self.time) for own, part in zip(held, parts, strict=True)])
         if self.windows and layer.index >= len(self.windows):
             raise UserError(f"layer {layer.index} attends, and only {len(self.windows)} were found in the model.")
         window = self.windows[layer.index] if self.windows else None
@@ -318,12 +316,6 @@ class Decoding:
         return sum(held[lane].bytes for held in self.layers.values())
 
 
-@contextmanager
-def decoding(*, total: int, windows: Sequence[int | None] = ()) -> Iterator[Decoding]:
+def decoding(*, total: int, windows: Sequence[int | None] = ()) -> AbstractContextManager[Decoding]:
     """Attend with caches inside the block. `windows`: the model's own sliding window of each layer."""
-    found = Decoding(total=total, windows=windows)
-    token = INSTEAD.set(found)
-    try:
-        yield found
-    finally:
-        INSTEAD.reset(token)
+    return during(INSTEAD, Decoding(total=total, windows=windows))

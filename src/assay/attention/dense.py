@@ -11,11 +11,9 @@ No paper: it is the model as it comes.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Pattern
+from assay.attention.base import Budget, Key, Pattern, Query, Sees
 
 
 @attention.register("dense")
@@ -23,9 +21,7 @@ from assay.attention.base import Budget, Pattern
 class Dense(Pattern):
     """Attends to every key, whatever the budget."""
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         return torch.ones_like(query >= key)
 
     def expected_density(self, time: int, budget: Budget) -> float | None:

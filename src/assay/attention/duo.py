@@ -18,12 +18,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Evict
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Evict, HeadSlots, KeyScores, Layer
 from assay.core.errors import UserError
 
 
@@ -49,15 +46,14 @@ class Duo(Evict):
         """Slots of a streaming head."""
         return self.num_sink_tokens + self.recent
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         """Return the position: the oldest goes first."""
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        return torch.arange(layer.time, dtype=wide, device=layer.k.device).expand(*layer.k.shape[:3])
+        return torch.arange(layer.time, dtype=layer.wide, device=layer.k.device).expand(*layer.k.shape[:3])
 
     def protected(self, slots: int) -> tuple[int, int]:
         return min(slots, self.num_sink_tokens), 0
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         if layer.heads is None:
             raise UserError(f"{self.name}: its heads are told apart by a calibration of the model, which is not here.")
         every, own = layer.heads.flatten(), slice(layer.index * layer.k.shape[1], (layer.index + 1) * layer.k.shape[1])
@@ -66,12 +62,6 @@ class Duo(Evict):
         kept = torch.where(rank[own] < retrieval, length, min(self.streaming, length))
         return kept.to(layer.k.device).expand(layer.rows, -1).contiguous()
 
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return 1.0 if budget.cache(time) >= time else None  # otherwise every layer has one of its own
-
     def check(self, time: int, budget: Budget) -> None:
-        if budget.cache(time) < min(time, self.streaming):
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, fewer than the "
-                f"{self.num_sink_tokens} sinks and {self.recent} latest keys of a streaming head."
-            )
+        short = f"fewer than the {self.num_sink_tokens} sinks and {self.recent} latest keys of a streaming head"
+        self.require(time, budget, min(time, self.streaming), short)

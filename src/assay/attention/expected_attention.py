@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 
 
 @attention.register("expected_attention")
@@ -36,17 +35,15 @@ class ExpectedAttention(Prefix):
     future: int = 512
     """Positions to come over which rotations are averaged."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        place = torch.arange(length, device=layer.q.device) - layer.start[:, None]
-        later = (place >= self.num_sink_tokens)[:, None]
-        mean, covariance = self.statistics(layer, length, later[..., None].to(wide))
-        keys, factor = layer.k[:, :, None, :length].to(wide), layer.factor
+    def score(self, layer: Layer, length: int) -> PrefixScores:
+        later = (layer.place[:, :length] >= self.num_sink_tokens)[:, None]
+        mean, covariance = self.statistics(layer, length, later[..., None].to(layer.wide))
+        keys, factor = layer.k[:, :, None, :length].to(layer.wide), layer.factor
         linear = rearrange(mean, "r (h g) d -> r h g 1 d", g=layer.group) @ keys.mT * factor
         spread = keys @ rearrange(covariance, "r (h g) d e -> r h g d e", g=layer.group)
         logits = linear[..., 0, :] + (spread * keys).sum(-1) * factor**2 / 2
         weights = logits.masked_fill(~later[:, :, None], float("-inf")).softmax(-1).mean(2)
-        found = weights * layer.v[:, :, :length].to(wide).norm(dim=-1)
+        found = weights * layer.v[:, :, :length].to(layer.wide).norm(dim=-1)
         return found.masked_fill(~later, float("inf"))
 
     def statistics(
@@ -63,7 +60,7 @@ class ExpectedAttention(Prefix):
     def mean_rotation(self, layer: Layer, length: int) -> Float[Tensor, "d d"]:
         """Return the matrix whose rows are unit vectors, turned by each position to come and averaged."""
         width, device = layer.q.shape[-1], layer.q.device
-        units = torch.eye(width, dtype=torch.promote_types(layer.q.dtype, torch.float32), device=device)
+        units = torch.eye(width, dtype=layer.wide, device=device)
         if layer.turn is None:
             return units
         places = torch.arange(length, length + self.future, device=device)[None]

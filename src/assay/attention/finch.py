@@ -15,15 +15,11 @@ keys, the mean over the group decides. A text has no question: the end of its fi
 
 from dataclasses import dataclass
 
-import torch
 from einops import reduce
-from jaxtyping import Float
-from torch import Tensor
+from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer, attention_weights
-from assay.core.errors import UserError
+from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 
 
 @attention.register("finch")
@@ -31,26 +27,17 @@ from assay.core.errors import UserError
 class Finch(Prefix):
     """Keeps the keys of a prompt that the question at its end attends to."""
 
+    departure = "absolute positions"
+
     question_size: int = 16
     """Tokens of the question, the last of the prefix."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.question_size < 1:
-            raise UserError(f"{self.name}: question_size={self.question_size} is at least 1.")
-
-    @property
-    def departure(self) -> str:
-        return "absolute positions"
-
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         first = max(0, length - self.question_size)
         visible = layer.visible_between(first, length)[:, None, None]
-        scores = layer.scores_between(first, length).masked_fill(~visible, float("-inf"))
-        weights = attention_weights(scores, layer) * visible.sum(-1, keepdim=True)
+        weights = layer.weights_between(first, length) * visible.sum(-1, keepdim=True)
         votes = reduce(weights[..., :first], "r h g q k -> r h k", "mean")
-        question = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)
-        return torch.cat([votes, question], dim=-1)
+        return pad(votes, (0, length - first), value=float("inf"))
 
     def always(self, length: int) -> int:
         return min(length, self.question_size)

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from assay.attention.layer import Layer
+from assay.attention.layer import Blocks, Layer
 from assay.core.on_use import Later
 from assay.nn.whole import has_kernels
 
@@ -66,9 +66,7 @@ def takes_blocks(layer: Layer, size: int) -> bool:
     return usable(layer) and (size % BLOCK == 0 or _has_kernel(layer, size))
 
 
-def blocks_attention(
-    layer: Layer, chosen: Bool[Tensor, "rows heads block block"], *, size: int
-) -> Float[Tensor, "rows heads time e"]:
+def blocks_attention(layer: Layer, chosen: Blocks, *, size: int) -> Float[Tensor, "rows heads time e"]:
     """Compute attention to the chosen blocks of keys."""
     if _has_kernel(layer, size):
         return block_kernels.attention(layer, *listed(chosen & _earlier(chosen)), size=size)
@@ -103,7 +101,7 @@ def _reads_by_copy_engine(device: torch.device) -> bool:
     return known and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def block_mask(chosen: Bool[Tensor, "rows heads block block"], *, size: int, time: int) -> Any:
+def block_mask(chosen: Blocks, *, size: int, time: int) -> Any:
     """Return the mask of causal attention to the chosen blocks of keys: a block's own is masked inside, earlier ones
     are read whole."""
     own = torch.eye(chosen.shape[-1], dtype=torch.bool, device=chosen.device).expand_as(chosen)
@@ -111,7 +109,7 @@ def block_mask(chosen: Bool[Tensor, "rows heads block block"], *, size: int, tim
     return _mask(own, chosen & _earlier(chosen), inside, size=size, time=time)
 
 
-def _earlier(chosen: Bool[Tensor, "rows heads block block"]) -> Bool[Tensor, "block block"]:
+def _earlier(chosen: Blocks) -> Bool[Tensor, "block block"]:
     return torch.ones_like(chosen[0, 0]).tril(-1)
 
 
@@ -131,23 +129,14 @@ def lifetime_mask(last: Int[Tensor, "rows kv_heads key"], *, group: int) -> Any:
     return _mask(some & ~whole, whole, kept, size=BLOCK, time=time)
 
 
-def _mask(
-    partial: Bool[Tensor, "rows heads block block"],
-    whole: Bool[Tensor, "rows heads block block"],
-    inside: Callable[..., Tensor],
-    *,
-    size: int,
-    time: int,
-) -> Any:
+def _mask(partial: Blocks, whole: Blocks, inside: Callable[..., Tensor], *, size: int, time: int) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     lists = (*listed(partial), *listed(whole))
     return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=inside, seq_lengths=(time, time))
 
 
-def listed(
-    chosen: Bool[Tensor, "rows heads block block"],
-) -> tuple[Int[Tensor, "rows heads block"], Int[Tensor, "rows heads block block"]]:
+def listed(chosen: Blocks) -> tuple[Int[Tensor, "rows heads block"], Int[Tensor, "rows heads block block"]]:
     """Return how many blocks each row has, and their indices in order, before those not chosen."""
     order = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32).contiguous()

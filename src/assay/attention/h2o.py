@@ -19,11 +19,8 @@ authors' simulation counts it among the latest. Of equal scores the oldest key g
 
 from dataclasses import dataclass
 
-from jaxtyping import Float
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Evict, Step
+from assay.attention.base import Evict, SlotScores, Step
 from assay.core.errors import UserError
 
 
@@ -40,7 +37,7 @@ class H2O(Evict):
         if not 0 <= self.recent <= 1:
             raise UserError(f"{self.name}: recent={self.recent} is a share of the slots, from 0 to 1.")
 
-    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+    def score(self, before: SlotScores, step: Step) -> SlotScores:
         return before + step.weights.sum((2, 3))
 
     def protected(self, slots: int) -> tuple[int, int]:

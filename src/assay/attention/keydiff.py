@@ -11,12 +11,10 @@ generates, and reads a prompt in blocks, after each of which it evicts (`--proto
 
 from dataclasses import dataclass
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from assay.attention import attention
-from assay.attention.base import Evict, Step
+from assay.attention.base import Evict, SlotScores, Step
 
 
 @attention.register("keydiff")
@@ -24,7 +22,7 @@ from assay.attention.base import Evict, Step
 class KeyDiff(Evict):
     """Evicts the key most like the mean of the cache."""
 
-    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+    def score(self, before: SlotScores, step: Step) -> SlotScores:
         keys = normalize(step.keys.to(before.dtype), dim=-1)
         # The sum serves as the mean: a cosine ignores length.
         anchor = (keys * step.present[:, :, -1, :, None]).sum(2, keepdim=True)

@@ -18,13 +18,8 @@ enough; and norms are compared to 12 digits.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Evict
-from assay.attention.layer import Layer
+from assay.attention.base import Evict, KeyScores, Layer
 from assay.core.errors import UserError
 
 DIGITS = 12
@@ -53,7 +48,7 @@ class Knorm(Evict):
         """Return the method that evicts in every layer: the skipped ones are the first of a deep model."""
         return replace(self, skip_layers=())
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
-        norm = layer.k.to(torch.promote_types(layer.k.dtype, torch.float32)).norm(dim=-1)
+    def initial_score(self, layer: Layer) -> KeyScores:
+        norm = layer.k.to(layer.wide).norm(dim=-1)
         mantissa, exponent = norm.frexp()
         return -(mantissa * 2**DIGITS).round().ldexp(exponent - DIGITS)

@@ -26,9 +26,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
+from assay.attention.base import Budget, Prefix, PrefixScores
 from assay.attention.checks import MethodFault
-from assay.attention.layer import Call, Layer, attention_weights
+from assay.attention.layer import Call, Layer
 from assay.core.errors import UserError
 from assay.nn.random import initialised_from
 
@@ -51,10 +51,10 @@ class KVPress(Prefix):
     seed: int = 0
     """Seed of what a press draws."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         return self.score_for(layer, length, length // 2)  # most scores do not depend on how many are kept
 
-    def score_for(self, layer: Layer, length: int, slots: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score_for(self, layer: Layer, length: int, slots: int) -> PrefixScores:
         press = self.built(max(0.0, 1 - slots / length))
         if not layer.exists.all():
             raise UserError(f"{self.label}: kvpress does not know sequences that are padded.")
@@ -68,19 +68,14 @@ class KVPress(Prefix):
         keys, values, hidden = layer.k[:, :, :length], layer.v[:, :, :length], call.hidden[:, :length]
         rotary = None if call.rotary is None else tuple(part[:, :length] for part in call.rotary)
         given = {"hidden_states": hidden, "position_embeddings": rotary}
-        weights = self.weights(layer, length) if "ObservedAttention" in self.press else None
+        # The attention of the prefix, which few presses ask for.
+        weights = layer.weights_between(0, length).flatten(1, 2) if "ObservedAttention" in self.press else None
         try:
             with initialised_from(self.seed, "kvpress", layer.index), with_rotary(call):
                 return press.score(call.module, hidden, keys, values, weights, given)
         except (AttributeError, KeyError, TypeError, AssertionError, NotImplementedError) as error:
             name = type(call.module).__name__
             raise MethodFault(f"{self.label}: {self.press} does not take {name}: {error}.") from error
-
-    def weights(self, layer: Layer, length: int) -> Float[Tensor, "1 heads query key"]:
-        """Return the attention of the prefix, which few presses ask for."""
-        hidden = ~layer.visible[:, None, None, :length, :length]
-        found = attention_weights(layer.scores_between(0, length).masked_fill(hidden, float("-inf")), layer)
-        return found.flatten(1, 2)
 
     def check(self, time: int, budget: Budget) -> None:
         """Raise UserError for a press that cannot run, before anything is computed."""

@@ -22,8 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, BudgetTooSmall, Layer, Prefix, PrefixScores
 
 
 @attention.register("lagkv")
@@ -36,18 +35,17 @@ class LagKV(Prefix):
     lag_size: int = 32
     """Keys of a partition."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        found = torch.full((*layer.k.shape[:2], length), float("inf"), dtype=wide, device=layer.k.device)
+    def score(self, layer: Layer, length: int) -> PrefixScores:
+        found = torch.full((*layer.k.shape[:2], length), float("inf"), dtype=layer.wide, device=layer.k.device)
         if not (competing := self.competing(length)):
             return found
         first, end = self.num_sink_tokens, length - self.always(length)
         keys, values = (
-            rearrange(x[:, :, first : end + self.lag_size].to(wide), "r h (p l) d -> r h p l d", p=competing + 1)
+            rearrange(x[:, :, first : end + self.lag_size].to(layer.wide), "r h (p l) d -> r h p l d", p=competing + 1)
             for x in (layer.k, layer.v)
         )
         rank = (self.standing_out(keys) + self.standing_out(values)).argsort(dim=-1, stable=True).argsort(dim=-1)
-        found[..., first:end] = rearrange(rank.to(wide), "r h p l -> r h (p l)")
+        found[..., first:end] = rearrange(rank.to(layer.wide), "r h p l -> r h (p l)")
         return found
 
     def standing_out(

@@ -16,23 +16,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import flex
-from assay.attention.base import (
-    BlockSelect,
-    Budget,
-    BudgetTooSmall,
-    Evict,
-    Method,
-    Pattern,
-    Prefix,
-    Select,
-    head_budgets,
-)
+from assay.attention.base import BlockSelect, Evict, Method, Pattern, Prefix, Select, head_budgets
+from assay.attention.budget import Budget, BudgetTooSmall
 from assay.attention.checks import asked, expect, sound
-from assay.attention.lasting import lasting
-from assay.attention.layer import Layer
-from assay.attention.lifetimes import alive, lifetimes
-from assay.attention.outputs import masked_attention as masked_attention
-from assay.attention.outputs import weighted_values
+from assay.attention.layer import Blocks, Last, Layer, Mask, Output, masked_attention, weighted_values
+from assay.attention.lifetimes import alive, lasting, lifetimes
 from assay.core.errors import UserError
 
 MASKED_UP_TO = 8192
@@ -102,7 +90,7 @@ def _is_dense(lane: Lane, time: int) -> bool:
         return bool(lane.method.sees(query, keys, time=lane.prefix, slots=lane.slots(time)).all())
     if lane.prefix and not isinstance(lane.method, Prefix):
         return lane.budget.cache(lane.prefix) >= lane.prefix
-    return lane.placed.keeps_everything(time, lane.budget)
+    return lane.placed.expected_density(time, lane.budget) == 1.0
 
 
 INSTEAD: ContextVar[Callable[[Sequence[Lane], Layer], Tensor] | None] = ContextVar("instead", default=None)
@@ -111,10 +99,10 @@ INSTEAD: ContextVar[Callable[[Sequence[Lane], Layer], Tensor] | None] = ContextV
 
 def attended(lanes: Sequence[Lane], layer: Layer) -> Bool[Tensor, "rows heads query key"]:
     """Return a mask of the keys each query attends to."""
-    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
-    histories, masks = replayed(lanes, layer, given), []
-    for number, lane in enumerate(lanes):
-        part = layer[number * batch : (number + 1) * batch]
+    check(lanes, layer)
+    given, masks = sound(layer.q, layer.k), []
+    histories = replayed(lanes, layer, given)
+    for number, (lane, part) in enumerate(zip(lanes, layer.parts(len(lanes)), strict=True)):
         with asked(lane.method, given, part):
             mask = lane_mask(lane, part, histories.get(number))
         masks.append(mask.expand(-1, layer.q.shape[1], -1, -1))
@@ -126,12 +114,10 @@ def realised_density(kept: Bool[Tensor, "rows heads query key"], layer: Layer) -
     return kept.sum((1, 2, 3)) / (kept.shape[1] * layer.visible.sum((1, 2)))
 
 
-def replayed(
-    lanes: Sequence[Lane], layer: Layer, given: Bool[Tensor, ""] | None = None
-) -> dict[int, Int[Tensor, "batch kv_heads key"]]:
+def replayed(lanes: Sequence[Lane], layer: Layer, given: Bool[Tensor, ""] | None = None) -> dict[int, Last]:
     """Return the lifetimes of keys in the lanes that evict, by the lane's number; lanes of one protocol are replayed
     together. `given`: whether queries and keys are finite, where scores are checked."""
-    batch = _batch(lanes, layer)
+    parts = layer.parts(len(lanes))
     protocols: dict[tuple[int, int], list[int]] = {}
     for number, lane in enumerate(lanes):
         if not isinstance(lane.method, Evict) or lane.method.skips(layer):
@@ -142,13 +128,10 @@ def replayed(
     found: dict[int, Tensor] = {}
     for (chunk, prefix), numbers in protocols.items():
         numbers.sort(key=lambda number: lanes[number].method.label)  # lanes of one method are updated together
-        starts = torch.tensor(numbers, device=layer.q.device) * batch
-        rows = (starts[:, None] + torch.arange(batch, device=layer.q.device)).flatten()
-        evicting = [
-            (lanes[number].method, slots_of(lanes[number], layer[number * batch : (number + 1) * batch]))
-            for number in numbers
-        ]
-        last = lifetimes(evicting, layer[rows], chunk=chunk, prefix=prefix, given=given)  # type: ignore[arg-type]
+        rows = torch.arange(layer.rows, device=layer.q.device).chunk(len(lanes))
+        evicting = [(lanes[number].method, slots_of(lanes[number], parts[number])) for number in numbers]
+        own = layer[torch.cat([rows[number] for number in numbers])]
+        last = lifetimes(evicting, own, chunk=chunk, prefix=prefix, given=given)  # type: ignore[arg-type]
         found |= dict(zip(numbers, last.chunk(len(numbers)), strict=True))
     return found
 
@@ -162,9 +145,7 @@ def slots_of(lane: Lane, layer: Layer, time: int | None = None) -> int | Int[Ten
     return slots if budgets is None else budgets
 
 
-def lane_mask(
-    lane: Lane, layer: Layer, last: Int[Tensor, "rows kv_heads key"] | None
-) -> Bool[Tensor, "rows heads_or_1 query key"]:
+def lane_mask(lane: Lane, layer: Layer, last: Last | None) -> Mask:
     match lane.placed:
         case Pattern() as method if lane.prefix:
             return cut_once(method, layer, lane)
@@ -175,7 +156,7 @@ def lane_mask(
             # The mask is shared by all heads, or there is one per head.
             heads = 1 if isinstance(kept, Tensor) and kept.ndim == 4 and kept.shape[1] == 1 else layer.q.shape[1]
             shape = {"rows": layer.rows, "heads": heads, "query": layer.time, "key": layer.time}
-            return expect(kept, method, "keep", shape, layer.q, mask=True)
+            return expect(kept, method, "keep", shape, layer.q, of="booleans")
         case Evict():
             kept = layer.visible[:, None]
             if last is None:
@@ -187,7 +168,7 @@ def lane_mask(
 
 def cut_once(method: Pattern, layer: Layer, lane: Lane) -> Bool[Tensor, "rows 1 query key"]:
     """Return a mask of what the pattern's cache holds of the prefix at its end, and of everything since."""
-    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    place = layer.place
     next_query = place[:, None, lane.prefix : lane.prefix + 1].clamp(min=0)
     seen = method.sees(next_query.mT, place[:, None, : lane.prefix], time=lane.prefix, slots=lane.slots(layer.time))
     kept = layer.visible[:, None].clone()
@@ -199,7 +180,7 @@ def mask_in_cache(lane: Lane, layer: Layer) -> Bool[Tensor, "rows query key"]:
     """Return the model's own mask where positions are counted inside the cache: a sliding window then spans so many
     places of the cache, and sinks stay in sight while the cache is shorter than it. Only for keys of the cache."""
     first, latest = lane.in_cache(layer.time) or (0, 0)
-    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    place = layer.place
     gone = (place - first - latest).clamp(min=0)  # places that a query, and the latest keys before it, move up
     query = torch.arange(layer.time, device=layer.q.device) - gone
     key = torch.arange(layer.time, device=layer.q.device) - gone[:, :, None] * (place >= first)[:, None, :]
@@ -207,7 +188,7 @@ def mask_in_cache(lane: Lane, layer: Layer) -> Bool[Tensor, "rows query key"]:
     return seen.gather(2, key.clamp(min=0)) & layer.causal & layer.exists[:, None]
 
 
-def hidden_pairs(lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]) -> float:
+def hidden_pairs(lane: Lane, layer: Layer, kept: Mask) -> float:
     """Count the pairs of a query and a key that the pattern keeps and the model's own window hides; padding, which the
     model hides too, is none."""
     method = lane.placed
@@ -249,9 +230,7 @@ class Usage:
         self.vectors_stored += method.vectors_stored(everything * kv_heads if keeps_all else last)
         self.queries += layer.rows * kv_heads * (layer.time - since)
 
-    def count_mask(
-        self, method: Method, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"], since: int = 0
-    ) -> None:
+    def count_mask(self, method: Method, layer: Layer, kept: Mask, since: int = 0) -> None:
         heads, kv_heads, kept = layer.q.shape[1], layer.k.shape[1], kept[:, :, since:]
         if kept.shape[1] == 1:
             pairs, last = float(kept.sum()), float(kept[:, :, -1].sum())
@@ -262,16 +241,14 @@ class Usage:
         sums = float(kept.sum()), float(union.sum()), float(union[:, :, -1].sum())
         self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2], since=since)
 
-    def count_lifetimes(
-        self, method: Method, layer: Layer, last: Int[Tensor, "rows kv_heads key"], since: int = 0
-    ) -> None:
+    def count_lifetimes(self, method: Method, layer: Layer, last: Last, since: int = 0) -> None:
         """Add a layer in which key j is read by the queries j..last_j."""
         first = torch.arange(layer.time, device=last.device).clamp(min=since)
         read = float((last - first + 1).clamp(min=0).sum())
         resident = float((last == layer.time - 1).sum())
         self.count(method, layer, attended=read * layer.group, read=read, last=resident, since=since)
 
-    def count_blocks(self, method: BlockSelect, layer: Layer, chosen: Bool[Tensor, "rows heads block block"]) -> None:
+    def count_blocks(self, method: BlockSelect, layer: Layer, chosen: Blocks) -> None:
         """Add a layer whose queries read their own block up to themselves, and other chosen blocks whole."""
         ends = torch.arange(chosen.shape[-1], device=chosen.device) * method.block_size
         sizes = (layer.time - ends).clamp(max=method.block_size).double()
@@ -281,27 +258,22 @@ class Usage:
         self.count(method, layer, attended=sums[0], read=sums[1], last=sums[2])
 
 
-def attend(
-    lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
-) -> Float[Tensor, "rows heads time e"]:
+def attend(lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None) -> Output:
     """Return the output of attention, lane by lane."""
     instead = INSTEAD.get()
     return attend_whole(lanes, layer, usage=usage) if instead is None else instead(lanes, layer)
 
 
-def attend_whole(
-    lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None
-) -> Float[Tensor, "rows heads time e"]:
+def attend_whole(lanes: Sequence[Lane], layer: Layer, *, usage: Sequence[Usage] | None = None) -> Output:
     """Return the output of attention for whole sequences. On CUDA no mask is written out where a kernel can do
     without."""
-    batch, given = checked(lanes, layer), sound(layer.q, layer.k)
-    histories, outputs = replayed(lanes, layer, given), []
-    for number, lane in enumerate(lanes):
-        part = layer[number * batch : (number + 1) * batch]
+    check(lanes, layer)
+    given, outputs = sound(layer.q, layer.k), []
+    histories = replayed(lanes, layer, given)
+    for number, (lane, part) in enumerate(zip(lanes, layer.parts(len(lanes)), strict=True)):
         count = usage[number] if usage is not None else None
         last, since = histories.get(number), lane.first_sparse(layer.time)
-        dense = layer.mask is None and lane.is_dense(layer.time)
-        if dense:  # no mask of all queries and keys
+        if layer.mask is None and lane.is_dense(layer.time):  # no mask of all queries and keys
             outputs.append(masked_attention(part, None))
             if count:
                 everything = torch.full(part.k.shape[:3], layer.time - 1, device=part.k.device)
@@ -341,9 +313,7 @@ def _by_lifetimes(lane: Lane, layer: Layer) -> bool:
     return layer.time > MASKED_UP_TO and lane.positions == "absolute" and not cut
 
 
-def attention_in_cache(
-    lane: Lane, layer: Layer, kept: Bool[Tensor, "rows heads_or_1 query key"]
-) -> Float[Tensor, "rows heads time e"]:
+def attention_in_cache(lane: Lane, layer: Layer, kept: Mask) -> Output:
     """Compute attention with distances counted inside the cache: to the latest keys they are those of the text; to the
     first ones, which stay while the text moves on, those of a query at the end of the cache."""
     first, latest = lane.in_cache(layer.time) or (0, 0)
@@ -351,24 +321,17 @@ def attention_in_cache(
         return masked_attention(layer, kept)  # in a window alone the distances do not change
     if layer.turn is None:
         raise UserError("positions inside the cache need a model with rotary positions. Use --positions absolute.")
-    place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
+    place = layer.place
     turned = layer.turn(layer.q, place.clamp(min=0, max=first + latest) - place.clamp(min=0))
     return weighted_values(layer, kept, far=replace(layer, q=turned), is_far=place < first)
 
 
-def checked(lanes: Sequence[Lane], layer: Layer) -> int:
-    """Check every lane, then return the number of sequences per lane."""
+def check(lanes: Sequence[Lane], layer: Layer) -> None:
+    """Raise UserError for a lane that cannot run on this layer."""
     layer.check()
     for lane in lanes:
         lane.check(layer.time)
-    return _batch(lanes, layer)
 
 
 def _pairs(time: int) -> int:
     return time * (time + 1) // 2
-
-
-def _batch(lanes: Sequence[Lane], layer: Layer) -> int:
-    batch, rest = divmod(layer.rows, len(lanes))
-    assert rest == 0, f"{layer.rows} rows for {len(lanes)} lanes"
-    return batch

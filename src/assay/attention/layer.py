@@ -1,18 +1,33 @@
-"""A method is shown one attention layer: its queries, keys and values, and what the model lets each query see."""
+"""A method is shown one attention layer: its queries, keys and values, and what the model lets each query see.
+Attention to the keys that it keeps is computed here too: by fused kernels, or in parts where none applies."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from assay.core.errors import UserError
 
 Turn = Callable[[Float[Tensor, "rows heads time d"], Int[Tensor, "rows time"]], Float[Tensor, "rows heads time d"]]
 """Rotates queries or keys further by so many positions each; models with rotary positions provide it."""
+Queries = Float[Tensor, "rows heads time d"]
+Keys = Float[Tensor, "rows kv_heads key d"]
+Values = Float[Tensor, "rows kv_heads key e"]
+Scores = Float[Tensor, "rows kv_heads group query key"]
+Output = Float[Tensor, "rows heads time e"]
+Mask = Bool[Tensor, "rows heads_or_1 query key"]
+"""Keys that each query attends to: one mask for all heads, or one for each."""
+Blocks = Bool[Tensor, "rows heads block block"]
+"""Blocks of keys that each block of queries reads."""
+Last = Int[Tensor, "rows kv_heads key"]
+"""The last query that attends to each key (lifetimes.py)."""
+SCORES_AT_ONCE = 2**26
+"""Scores computed together where no fused kernel applies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +84,12 @@ class Layer:
         call = None if self.call is None else self.call[rows]
         return replace(self, q=self.q[rows], k=self.k[rows], v=self.v[rows], mask=mask, call=call)
 
+    def parts(self, count: int) -> list["Layer"]:
+        """Return the layer of each lane, where the rows are those of so many lanes, one after another."""
+        batch, rest = divmod(self.rows, count)
+        assert rest == 0, f"{self.rows} rows for {count} lanes"
+        return [self[first : first + batch] for first in range(0, self.rows, batch)]
+
     @property
     def rows(self) -> int:
         return len(self.q)
@@ -120,20 +141,34 @@ class Layer:
         return self.exists.int().argmax(dim=1)
 
     @cached_property
+    def place(self) -> Int[Tensor, "rows key"]:
+        """Position of each key, counted from the start of its sequence; below 0 in the padding."""
+        return torch.arange(self.time, device=self.q.device) - self.start[:, None]
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The precision of scores: float32 at least."""
+        return torch.promote_types(self.k.dtype, torch.float32)
+
+    @cached_property
     def scores(self) -> Float[Tensor, "rows heads query key"]:
         """Scores of all queries and keys, with hidden keys at minus infinity."""
         scores = rearrange(self.scores_between(0, self.time), "r h g q k -> r (h g) q k")
         return scores.masked_fill(~self.visible[:, None], float("-inf"))
 
-    def scores_between(self, first: int, end: int) -> Float[Tensor, "rows kv_heads group query key"]:
+    def scores_between(self, first: int, end: int) -> Scores:
         """Return scaled dot products of queries first..end-1 with keys before `end`, capped where the model caps them,
         later keys not hidden."""
-        wide = torch.promote_types(self.q.dtype, torch.float32)
-        q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(wide)
-        scores = (q * self.factor) @ self.k[:, :, :end].to(wide).mT
+        q = rearrange(self.q[:, :, first:end], "r (h g) t d -> r h (g t) d", g=self.group).to(self.wide)
+        scores = (q * self.factor) @ self.k[:, :, :end].to(self.wide).mT
         if self.cap is not None:
             scores = self.cap * torch.tanh(scores / self.cap)
         return rearrange(scores, "r h (g q) k -> r h g q k", g=self.group)
+
+    def weights_between(self, first: int, end: int) -> Scores:
+        """Return the dense attention of queries first..end-1."""
+        hidden = ~self.visible_between(first, end)[:, None, None]
+        return attention_weights(self.scores_between(first, end).masked_fill(hidden, float("-inf")), self)
 
     def unturned(self, x: Float[Tensor, "rows some_heads some d"]) -> Float[Tensor, "rows some_heads some d"]:
         """Return the first queries or keys as they were before rotary positions, counted from the row's start."""
@@ -143,9 +178,7 @@ class Layer:
         return self.turn(x, -place.expand(len(x), -1))
 
 
-def attention_weights(
-    scores: Float[Tensor, "rows kv_heads group query key"], layer: Layer
-) -> Float[Tensor, "rows kv_heads group query key"]:
+def attention_weights(scores: Scores, layer: Layer) -> Scores:
     """Return the softmax, with hidden keys at minus infinity; 0 where a query sees nothing, as padding does. Learned
     sinks take their part of it."""
     if layer.sinks is not None:
@@ -153,3 +186,30 @@ def attention_weights(
         return torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1).softmax(-1)[..., :-1]
     weights = scores.softmax(-1)
     return weights if layer.mask is None else weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+
+
+def masked_attention(layer: Layer, kept: Mask | None) -> Output:
+    """Return softmax attention to what is kept (None: everything before); zeros if a query sees nothing."""
+    if not layer.plain:
+        return weighted_values(layer, layer.visible[:, None] if kept is None else kept)
+    k, v = (repeat(x, "r h t d -> r (h g) t d", g=layer.group) for x in (layer.k, layer.v))
+    return scaled_dot_product_attention(layer.q, k, v, attn_mask=kept, is_causal=kept is None, scale=layer.scale)
+
+
+def weighted_values(
+    layer: Layer, kept: Mask, *, far: Layer | None = None, is_far: Bool[Tensor, "rows key"] | None = None
+) -> Output:
+    """Return attention to what is kept, some queries at a time, for what no fused kernel computes: capped scores,
+    learned sinks, and keys that are `is_far`, whose scores are those of the layer `far`."""
+    at_once, parts = max(1, SCORES_AT_ONCE // (layer.rows * layer.q.shape[1] * layer.time)), []
+    heads = 1 if kept.shape[1] == 1 else layer.k.shape[1]  # the mask is shared by all heads, or there is one per head
+    for first in range(0, layer.time, at_once):
+        end = min(first + at_once, layer.time)
+        scores = layer.scores_between(first, end)
+        if far is not None and is_far is not None:
+            scores = torch.where(is_far[:, None, None, None, :end], far.scores_between(first, end), scores)
+        hidden = ~rearrange(kept[:, :, first:end, :end], "r (h g) q k -> r h g q k", h=heads)
+        weights = attention_weights(scores.masked_fill(hidden, float("-inf")), layer)
+        mixed = weights.to(layer.v.dtype) @ layer.v[:, :, None, :end]
+        parts.append(rearrange(mixed, "r h g q e -> r (h g) q e"))
+    return torch.cat(parts, dim=2)

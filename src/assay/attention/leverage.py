@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, Prefix, PrefixScores
 from assay.core.errors import UserError
 
 
@@ -38,11 +35,10 @@ class Leverage(Prefix):
         if self.ridge <= 0:
             raise UserError(f"{self.name}: ridge={self.ridge} must be above 0.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        there = layer.exists[:, None, :length, None].to(wide)
-        keys = layer.unturned(layer.k[:, :, :length].to(wide)) * there
+    def score(self, layer: Layer, length: int) -> PrefixScores:
+        there = layer.exists[:, None, :length, None].to(layer.wide)
+        keys = layer.unturned(layer.k[:, :, :length].to(layer.wide)) * there
         x = (keys - keys.sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)) * there
-        ridge = self.ridge * torch.eye(x.shape[-1], dtype=wide, device=x.device)
+        ridge = self.ridge * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
         factor = torch.linalg.cholesky(x.mT @ x + ridge)
         return torch.linalg.solve_triangular(factor, x.mT, upper=False).square().sum(2)

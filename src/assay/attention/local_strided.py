@@ -28,11 +28,8 @@ from functools import lru_cache
 from math import isqrt
 from typing import ClassVar, Literal
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Pattern, density_of
+from assay.attention.base import Budget, Key, Pattern, Query, Sees, density_of
 from assay.core.errors import UserError
 
 
@@ -70,9 +67,7 @@ class LocalStrided(Pattern):
             raise UserError(f"{self.label} has to be given a local_window and a stride, such as 16 and 8.")
         return self
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         window, stride = self.shape(time, slots)
         counted = key if self.pattern == "fixed" else query - key
         return (query - key <= window) | (counted % stride == 0)
@@ -97,14 +92,10 @@ class LocalStrided(Pattern):
         return density_of([1 + self.keys_before(t, window, stride) for t in range(time)])
 
     def check(self, time: int, budget: Budget) -> None:
-        slots = budget.cache(time)
-        window, stride = self.shape(time, slots)
+        window, stride = self.shape(time, budget.cache(time))
         needed = self.keys_before(time - 1, window, stride)
-        if needed > slots:
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {slots} slots at {time} tokens, and a window of {window} with every "
-                f"{stride}th key takes {needed}."
-            )
+        short = f"and a window of {window} with every {stride}th key takes {needed}"
+        self.require(time, budget, needed, short)
 
 
 def columns(keys: int, stride: int) -> int:

@@ -16,12 +16,9 @@ is the paper's own.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Prefix
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.base import Layer, Prefix, PrefixScores
 
 QUERIES_AT_ONCE = 64
 """Weights of so many queries are in memory together."""
@@ -32,12 +29,9 @@ QUERIES_AT_ONCE = 64
 class Observed(Prefix):
     """Keeps the keys of a prefix with the highest mean attention."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        total = torch.zeros(layer.rows, layer.k.shape[1], length, dtype=wide, device=layer.k.device)
+    def score(self, layer: Layer, length: int) -> PrefixScores:
+        total = torch.zeros(layer.rows, layer.k.shape[1], length, dtype=layer.wide, device=layer.k.device)
         for first in range(0, length, QUERIES_AT_ONCE):
             end = min(first + QUERIES_AT_ONCE, length)
-            hidden = ~layer.visible_between(first, end)[:, None, None]
-            scores = layer.scores_between(first, end).masked_fill(hidden, float("-inf"))
-            total[..., :end] += attention_weights(scores, layer).mean(2).sum(2)
+            total[..., :end] += layer.weights_between(first, end).mean(2).sum(2)
         return total / layer.visible[:, None, :length, :length].sum(2).clamp(min=1)

@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Select, best_in_parts
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Select, best_in_parts
 
 
 @attention.register("oracle_topk")

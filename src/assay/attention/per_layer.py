@@ -14,13 +14,10 @@ No paper: a plain control for budgets by layer (pyramid and others), which runs 
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Evict, Method, Step
+from assay.attention.base import Budget, Evict, HeadSlots, KeyScores, Layer, Method, SlotScores, Step
 from assay.attention.budget import BudgetTooSmall, shared_out
-from assay.attention.layer import Layer
 from assay.attention.replay import initial_score_of, score_of
 from assay.core.errors import UserError
 
@@ -51,16 +48,16 @@ class PerLayer(Evict):
         assert isinstance(self.method, Evict)  # checked when it was made
         return self.method
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         steps = max(1, layer.layers - 1)
         shares = [self.first + (self.last - self.first) * number / steps for number in range(layer.layers)]
         own = shared_out(slots * layer.layers, shares, most=length)[layer.index]
         return torch.full((layer.rows, layer.k.shape[1]), own, device=layer.q.device)
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         return initial_score_of(self.rule, layer)
 
-    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+    def score(self, before: SlotScores, step: Step) -> SlotScores:
         after = score_of(self.rule, before, step)  # the mean over heads, where the layer decides as a whole
         return before if after is None else after
 
@@ -69,9 +66,6 @@ class PerLayer(Evict):
 
     def protected(self, slots: int) -> tuple[int, int]:
         return self.rule.protected(slots)
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return 1.0 if budget.cache(time) >= time else None  # otherwise every layer has one of its own
 
     def check(self, time: int, budget: Budget) -> None:
         """Check the layer with the fewest slots: the mean of the shares is that of the first and the last."""

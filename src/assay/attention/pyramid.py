@@ -16,12 +16,9 @@ group decides. beta is 20, as theirs.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import PrefixOf
-from assay.attention.layer import Layer
+from assay.attention.base import HeadSlots, Layer, PrefixOf
 from assay.core.errors import UserError
 
 
@@ -38,7 +35,7 @@ class Pyramid(PrefixOf):
         if self.beta < 1:
             raise UserError(f"{self.name}: beta={self.beta} is at least 1.")
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         own = self.of_layer(layer.index, layer.layers, length, slots)
         return torch.full((layer.rows, layer.k.shape[1]), own, device=layer.q.device)
 

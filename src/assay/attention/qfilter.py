@@ -16,12 +16,9 @@ from dataclasses import dataclass
 
 import torch
 from einops import reduce
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Prefix
-from assay.attention.layer import Layer
+from assay.attention.base import Layer, Prefix, PrefixScores
 
 
 @attention.register("qfilter")
@@ -29,12 +26,11 @@ from assay.attention.layer import Layer
 class QFilter(Prefix):
     """Keeps the keys of a prefix that lie along the main direction of its queries."""
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        q = layer.q[:, :, :length].to(wide) * layer.exists[:, None, :length, None]
+    def score(self, layer: Layer, length: int) -> PrefixScores:
+        q = layer.q[:, :, :length].to(layer.wide) * layer.exists[:, None, :length, None]
         _, directions = torch.linalg.eigh(q.mT @ q)  # in ascending order: the last is the first singular vector
         main = directions[..., -1]
         along = (q @ main[..., None]).sum((2, 3))
         main = main * along.sign()[..., None]
         mean = reduce(main, "r (h g) d -> r h 1 d", "mean", g=layer.group)
-        return (layer.k[:, :, :length].to(wide) * mean).sum(-1)
+        return (layer.k[:, :, :length].to(layer.wide) * mean).sum(-1)

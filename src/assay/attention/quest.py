@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Select, block_density, highest
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Select, block_density, highest
 
 
 @attention.register("quest")
@@ -64,15 +63,14 @@ class Quest(Select):
 
     def bounds(self, layer: Layer) -> Float[Tensor, "rows heads query page"]:
         """Return the score of each page for each query; meaningless for incomplete pages and padding."""
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        keys, exists, missing = layer.k.to(wide), layer.exists[:, None, :, None], -layer.time % self.page_size
+        keys, exists, missing = layer.k.to(layer.wide), layer.exists[:, None, :, None], -layer.time % self.page_size
         ends = [(keys.masked_fill(~exists, -sign * torch.inf), sign) for sign in (1, -1)]
         high, low = (
             sign * reduce(pad(sign * k, (0, 0, 0, missing)), "r h (p s) d -> r h p d", "max", s=self.page_size)
             for k, sign in ends
         )
         high, low = (x.nan_to_num(0.0, 0.0, 0.0) for x in (high, low))
-        q = rearrange(layer.q.to(wide), "r (h g) t d -> r h (g t) d", g=layer.group)
+        q = rearrange(layer.q.to(layer.wide), "r (h g) t d -> r h (g t) d", g=layer.group)
         score = q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT
         return rearrange(score, "r h (g t) p -> r (h g) t p", g=layer.group)
 

@@ -21,8 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Select, best_in_parts
-from assay.attention.layer import Layer
+from assay.attention.base import Budget, Layer, Select, best_in_parts
 from assay.core.seeds import derive
 
 WORD = 2**32 - 1

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
-from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Evict
-from assay.attention.layer import Layer
+from assay.attention.base import Evict, KeyScores, Layer
 from assay.nn.random import stream
 
 
@@ -31,13 +28,11 @@ class RandomEvict(Evict):
     num_sink_tokens: int = 4
     seed: int = 0
 
-    def initial_score(self, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+    def initial_score(self, layer: Layer) -> KeyScores:
         rng = stream(self.seed, "attention", self.name, layer.index)
         # Drawn on the CPU, token after token: the same numbers for longer sequences and on every device.
         drawn = torch.rand(layer.time, layer.k.shape[1], generator=rng).to(layer.q.device)
-        place = torch.arange(layer.time, device=layer.q.device) - layer.start[:, None]
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        return rearrange(drawn[place.clamp(min=0)], "r t h -> r h t").to(wide)
+        return rearrange(drawn[layer.place.clamp(min=0)], "r t h -> r h t").to(layer.wide)
 
     def protected(self, slots: int) -> tuple[int, int]:
         return self.num_sink_tokens, slots // 2

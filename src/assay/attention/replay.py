@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.attention.base import Evict, Step
+from assay.attention.base import Evict, KeyScores, SlotScores, Step
 from assay.attention.checks import expect
 from assay.attention.layer import Layer
 
@@ -45,7 +45,7 @@ class Slots:
         most = max(slots for rows in budgets for heads in rows for slots in heads)
         new = partial(torch.full, device=layer.q.device)
         self.position = new((*shape, min(most, self.time) + extra), -1)
-        self.score = new(self.position.shape, 0.0, dtype=torch.promote_types(layer.k.dtype, torch.float32))
+        self.score = new(self.position.shape, 0.0, dtype=layer.wide)
         self.entry = torch.arange(extra, device=layer.q.device).repeat(*shape, 1)
         self.lowest = self.score[..., :1].clone()
         """The lowest score seen by an eviction; NaN once any compared score was NaN."""
@@ -96,7 +96,7 @@ class Slots:
         put(self.last, self.position.gather(-1, victim).where(full, self.time), t)
         self.entry.copy_(victim.where(full, t + 1))
 
-    def _evict_several(self, t: Time, score: Float[Tensor, "rows kv_heads slots"]) -> None:
+    def _evict_several(self, t: Time, score: SlotScores) -> None:
         taken = self.position >= 0
         by_age = self.position.masked_fill(~taken, self.time).argsort(-1)
         order = by_age.gather(-1, score.gather(-1, by_age).argsort(dim=-1, stable=True))
@@ -115,22 +115,17 @@ def _by_head(slots: Limit, batch: int, kv_heads: int) -> list[list[int]]:
 
 def put(target: Tensor, places: Tensor, value: Time) -> None:
     """Write one value into these places of the last axis."""
-    if isinstance(value, int):
-        target.scatter_(-1, places, value)
-    else:
-        target.scatter_(-1, places, value.expand_as(places))
+    target.scatter_(-1, places, value if isinstance(value, int) else value.expand_as(places))
 
 
-def initial_score_of(method: Evict, layer: Layer) -> Float[Tensor, "rows kv_heads time"]:
+def initial_score_of(method: Evict, layer: Layer) -> KeyScores:
     """Return the checked score of each key when it enters the cache, in the precision of decisions."""
     shape = {"rows": layer.rows, "kv_heads": layer.k.shape[1], "time": layer.time}
     found = expect(method.initial_score(layer), method, "initial_score", shape, layer.k)
-    return shared(method, found.to(torch.promote_types(layer.k.dtype, torch.float32)))
+    return shared(method, found.to(layer.wide))
 
 
-def score_of(
-    method: Evict, before: Float[Tensor, "rows kv_heads slots"], step: Step
-) -> Float[Tensor, "rows kv_heads slots"] | None:
+def score_of(method: Evict, before: SlotScores, step: Step) -> SlotScores | None:
     """Return the checked score of each resident after the queries of a step; None if unchanged."""
     after = method.score(before, step)
     if after is before:
@@ -181,9 +176,8 @@ class Part:
     def hold_scores(self, clock: Int[Tensor, ""], at_once: int) -> None:
         """Take the current query from `clock`, and keep scores at a fixed address: a CUDA graph needs both."""
         rows, kv_heads, time, _ = self.layer.k.shape
-        wide = torch.promote_types(self.layer.k.dtype, torch.float32)
         shape = rows, kv_heads, self.layer.group, at_once, time
-        self.clock, self.block = clock, torch.zeros(shape, dtype=wide, device=clock.device)
+        self.clock, self.block = clock, torch.zeros(shape, dtype=self.layer.wide, device=clock.device)
 
     def fill_scores(self, first: int) -> None:
         """Compute the scores of the block of queries that starts here, if the method has asked for any."""

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.base import Budget, HeadSlots, Layer, Prefix, PrefixScores
 from assay.core.errors import UserError
 
 
@@ -34,6 +33,7 @@ class SimLayerKV(Prefix):
     """Keeps sinks and the latest keys of a prefix in lazy layers, and everything in the others."""
 
     bounded: ClassVar[bool] = False
+    departure = "k in lazy layers"
 
     num_sink_tokens: int = 4
     """First keys that a lazy layer keeps."""
@@ -44,20 +44,15 @@ class SimLayerKV(Prefix):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.threshold <= 1 or self.last_queries < 1:
+        if not 0 <= self.threshold <= 1:
             raise UserError(f"{self.name}: threshold is a share, from 0 to 1, and last_queries is at least 1.")
 
-    @property
-    def departure(self) -> str:
-        return "k in lazy layers"
-
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
-        wide = torch.promote_types(layer.k.dtype, torch.float32)
-        place = torch.arange(length, device=layer.k.device) - layer.start[:, None]
-        found = place.to(wide).masked_fill(place < self.num_sink_tokens, float("inf"))
+    def score(self, layer: Layer, length: int) -> PrefixScores:
+        place = layer.place[:, :length]
+        found = place.to(layer.wide).masked_fill(place < self.num_sink_tokens, float("inf"))
         return found[:, None].expand(-1, layer.k.shape[1], -1)
 
-    def budgets(self, layer: Layer, length: int, slots: int) -> Int[Tensor, "rows kv_heads"]:
+    def budgets(self, layer: Layer, length: int, slots: int) -> HeadSlots:
         lazy = self.laziness(layer, length, slots) > self.threshold
         own = torch.where(lazy, min(slots, length), length)
         return own[:, None].expand(-1, layer.k.shape[1]).contiguous()
@@ -65,15 +60,10 @@ class SimLayerKV(Prefix):
     def laziness(self, layer: Layer, length: int, slots: int) -> Float[Tensor, " rows"]:
         """Return the share of attention that the keys of a lazy layer have."""
         first = max(0, length - self.last_queries)
-        hidden = ~layer.visible_between(first, length)[:, None, None]
-        scores = layer.scores_between(first, length).masked_fill(hidden, float("-inf"))
-        place = torch.arange(length, device=layer.k.device) - layer.start[:, None]
+        place = layer.place[:, :length]
         kept = (place < self.num_sink_tokens) | (place >= length - layer.start[:, None] - slots + self.num_sink_tokens)
-        weights = attention_weights(scores, layer) * kept[:, None, None, None]
+        weights = layer.weights_between(first, length) * kept[:, None, None, None]
         return weights.sum(-1).mean((1, 2, 3))
-
-    def expected_density(self, time: int, budget: Budget) -> float | None:
-        return 1.0 if budget.cache(self.length(time)) >= self.length(time) else None
 
     def check(self, time: int, budget: Budget) -> None:
         self.require(time, budget, self.num_sink_tokens + 1, f"no more than its {self.num_sink_tokens} sinks")

@@ -16,15 +16,13 @@ can also pool by the maximum. There is no prompt in a text: its first half, or `
 
 from dataclasses import dataclass
 
-import torch
 from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import avg_pool1d
+from torch.nn.functional import avg_pool1d, pad
 
 from assay.attention import attention
-from assay.attention.base import Budget, Prefix
-from assay.attention.layer import Layer, attention_weights
+from assay.attention.base import Budget, Layer, Prefix, PrefixScores
 from assay.core.errors import UserError
 
 
@@ -43,13 +41,10 @@ class SnapKV(Prefix):
         if self.kernel_size % 2 == 0:
             raise UserError(f"{self.name}: kernel_size={self.kernel_size} has no middle; make it odd.")
 
-    def score(self, layer: Layer, length: int) -> Float[Tensor, "rows kv_heads prefix"]:
+    def score(self, layer: Layer, length: int) -> PrefixScores:
         first = max(0, length - self.window_size)
-        hidden = ~layer.visible_between(first, length)[:, None, None]
-        scores = layer.scores_between(first, length).masked_fill(hidden, float("-inf"))
-        votes = reduce(attention_weights(scores, layer)[..., :first], "r h g q k -> r h k", "mean")
-        window = torch.full((*votes.shape[:2], length - first), float("inf"), dtype=votes.dtype, device=votes.device)
-        return torch.cat([self.pooled(votes), window], dim=-1)
+        votes = reduce(layer.weights_between(first, length)[..., :first], "r h g q k -> r h k", "mean")
+        return pad(self.pooled(votes), (0, length - first), value=float("inf"))
 
     def always(self, length: int) -> int:
         return min(length, self.window_size)

@@ -20,11 +20,8 @@ new token before anything leaves, are as published.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Budget, BudgetTooSmall, Pattern, cache_density
+from assay.attention.base import Budget, Key, Pattern, Query, Sees, cache_density
 
 
 @attention.register("streaming_llm")
@@ -40,9 +37,7 @@ class StreamingLLM(Pattern):
     window_size: int = 0
     """Most latest keys, even where the budget allows more; 0: all that the sinks leave of the budget."""
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         return (key < self.num_sink_tokens) | (query - key <= self._window(slots))
 
     def cache(self, slots: int) -> tuple[int, int] | None:
@@ -52,11 +47,7 @@ class StreamingLLM(Pattern):
         return cache_density(time, self.num_sink_tokens + self._window(budget.cache(time)))
 
     def check(self, time: int, budget: Budget) -> None:
-        if budget.cache(time) < self.num_sink_tokens:
-            raise BudgetTooSmall(
-                f"{self.name}: {budget} gives {budget.cache(time)} slots at {time} tokens, "
-                f"fewer than its {self.num_sink_tokens} sinks."
-            )
+        self.require(time, budget, self.num_sink_tokens, f"fewer than its {self.num_sink_tokens} sinks")
 
     def _window(self, slots: int) -> int:
         left = slots - self.num_sink_tokens

@@ -12,11 +12,8 @@ As published. Of equal scores, on which the paper is silent, the oldest key goes
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Evict, Step
+from assay.attention.base import Evict, SlotScores, Step
 
 
 @attention.register("tova")
@@ -26,5 +23,5 @@ class Tova(Evict):
 
     granularity: Literal["kv_head", "layer"] = "layer"
 
-    def score(self, before: Float[Tensor, "rows kv_heads slots"], step: Step) -> Float[Tensor, "rows kv_heads slots"]:
+    def score(self, before: SlotScores, step: Step) -> SlotScores:
         return step.weights[:, :, :, -1].mean(2)

@@ -14,11 +14,8 @@ were trained without it.
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Int
-from torch import Tensor
-
 from assay.attention import attention
-from assay.attention.base import Pattern
+from assay.attention.base import Key, Pattern, Query, Sees
 
 
 @attention.register("window")
@@ -26,9 +23,7 @@ from assay.attention.base import Pattern
 class Window(Pattern):
     """Keeps the latest keys alone."""
 
-    def sees(
-        self, query: Int[Tensor, "*q 1"], key: Int[Tensor, "*k"], *, time: int, slots: int
-    ) -> Bool[Tensor, "*rows query key"]:
+    def sees(self, query: Query, key: Key, *, time: int, slots: int) -> Sees:
         return query - key <= slots
 
     def cache(self, slots: int) -> tuple[int, int] | None:

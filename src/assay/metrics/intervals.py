@@ -36,6 +36,11 @@ class Interval:
     high: float | None
     n: int
 
+    def mapped(self, to: Callable[[float], float]) -> "Interval":
+        """Return the interval of a rising function of the mean."""
+        low, high = (None if bound is None else to(bound) for bound in (self.low, self.high))
+        return Interval(to(self.mean), low, high, self.n)
+
 
 def share(values: Sequence[float]) -> Interval:
     """Return `student_t` of values in [0, 1], such as accuracies, its bounds kept there. Where a value lies outside, a

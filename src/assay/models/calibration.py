@@ -21,13 +21,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.attention.lanes import masked_attention
-from assay.attention.layer import Layer
+from assay.attention.layer import Layer, masked_attention
 from assay.core.errors import UserError
 from assay.core.files import read_file, write_file
 from assay.data import places
 from assay.models.layout import evaluated
-from assay.models.taking_over import taking_over
+from assay.models.taking_over import own_mask, taking_over
 from assay.nn.random import stream
 
 VERSION, TOKENS, SINKS, RECENT = 1, 128, 4, 32
@@ -65,7 +64,7 @@ def measured(model: Any) -> list[list[float]]:
     scores: dict[int, list[float]] = {}
 
     def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **how: Any) -> Tensor:
-        layer = Layer(q, k, v, mask if mask is None else _seen(mask), **how)
+        layer = Layer(q, k, v, own_mask(mask, len(q)), **how)
         whole = masked_attention(layer, layer.visible[:, None])
         place = torch.arange(layer.time, device=q.device)
         near = (place < SINKS) | (place[:, None] - place <= RECENT)
@@ -83,10 +82,6 @@ def measured(model: Any) -> list[list[float]]:
     if len({len(heads) for heads in found}) != 1:
         raise UserError(f"{type(model).__name__} has no attention layers, or layers of different numbers of heads.")
     return found
-
-
-def _seen(mask: Tensor) -> Tensor:
-    return (mask if mask.dtype is torch.bool else mask == 0)[:, 0]
 
 
 def identity(model: Any) -> str:

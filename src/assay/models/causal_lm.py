@@ -12,20 +12,19 @@ rows of a batch are the sequences of the first lane, then those of the second, a
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
 from assay.attention.checks import Numbers, numbers
 from assay.attention.lanes import Lane, Usage, attend
-from assay.attention.layer import Call, Layer
+from assay.attention.layer import Call, Keys, Layer, Output, Queries, Values
 from assay.core.errors import UserError
 from assay.core.files import is_there
 from assay.core.plugin import plugins_in
@@ -34,8 +33,8 @@ from assay.data.language_model import fingerprint as fingerprint
 from assay.data.language_model import load_model as load_model
 from assay.data.language_model import load_tokenizer as load_tokenizer
 from assay.models.calibration import head_scores
-from assay.models.layout import Layout, layout_of, why_not
-from assay.models.taking_over import taking_over
+from assay.models.layout import Layout, model_layout, why_not
+from assay.models.taking_over import own_mask, taking_over
 
 
 def check_model(name: str, *, context: int, revision: str | None = None) -> None:
@@ -76,17 +75,13 @@ def sparse_lanes(model: nn.Module, lanes: Sequence[Lane], *, count: bool = True)
     methods = [method for lane in lanes for method in methods_of(lane)]
     heads = head_scores(model) if any(method.asks_heads for method in methods) else None
     state = State(tuple(lanes), [Usage() for _ in lanes], count, model, model_layout(model), heads)
-    # Hook the body, which runs whether or not logits are wanted.
-    hooks = [getattr(model, "base_model", model).register_forward_hook(state.check_used)]
-    if any(method.asks_call for method in methods):
-        parts = [part for part in model.modules() if hasattr(part, "layer_idx")]
-        hooks += [part.register_forward_pre_hook(state.note_call, with_kwargs=True) for part in parts]
-    try:
-        with taking_over(model, state.attend), numbers() as state.numbers:
-            yield state.usage
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, taking_over(model, state.attend), numbers() as state.numbers:
+        # Hook the body, which runs whether or not logits are wanted.
+        hooks.enter_context(getattr(model, "base_model", model).register_forward_hook(state.check_used))
+        for part in model.modules() if any(method.asks_call for method in methods) else ():
+            if hasattr(part, "layer_idx"):
+                hooks.enter_context(part.register_forward_pre_hook(state.note_call, with_kwargs=True))
+        yield state.usage
 
 
 def methods_of(lane: Lane) -> list[Method]:
@@ -109,17 +104,6 @@ def refusal(layout: Layout, lane: Lane, time: int) -> str:
     if sinks or any(method.asks_unturned for method in methods):
         return next(filter(None, map(why_not, layout.turns.values())), "")
     return ""
-
-
-def model_layout(model: nn.Module) -> Layout:
-    """Return which layers of a model attend, and how they rotate by positions."""
-    body = getattr(model, "base_model", model)
-
-    def run(looking: Any, inputs: dict[str, Tensor]) -> None:
-        with taking_over(model, looking):
-            body(**inputs, use_cache=False)
-
-    return layout_of(model, run)
 
 
 @dataclass
@@ -148,30 +132,17 @@ class State:
         if not self.used:
             raise UserError(f"no layer of {type(model).__name__} asked for attention: it has an attention of its own.")
 
-    def attend(
-        self,
-        module: nn.Module,
-        q: Float[Tensor, "rows heads time d"],
-        k: Float[Tensor, "rows kv_heads key d"],
-        v: Float[Tensor, "rows kv_heads key e"],
-        mask: Tensor | None,
-        *,
-        scale: float | None = None,
-        cap: float | None = None,
-        sinks: Float[Tensor, " heads"] | None = None,
-    ) -> Float[Tensor, "rows heads time e"]:
-        """Return the output of attention in a layer."""
+    def attend(self, module: Any, q: Queries, k: Keys, v: Values, mask: Tensor | None, **how: Any) -> Output:
+        """Return the output of attention in a layer; `how`: its scale, cap and sinks."""
         if q.shape[2] != k.shape[2]:
             raise UserError("sparse attention scores whole sequences: call the model with use_cache=False.")
         if refused := next(filter(None, (refusal(self.layout, lane, q.shape[2]) for lane in self.lanes)), ""):
             raise UserError(refused)
         self.used = True
-        index = int(module.layer_idx)  # type: ignore[arg-type]
-        place, turns = self.layout.place(index), self.layout.turns
-        call = self.calls.pop(id(module), None)
-        layer = Layer(
-            q, k, v, _mask(mask, len(q)), place, scale, len(turns), turns[index], cap, sinks, call, self.heads
-        )
+        index, turns = int(module.layer_idx), self.layout.turns
+        place, call = self.layout.place(index), self.calls.pop(id(module), None)
+        how |= {"layers": len(turns), "turn": turns[index], "call": call, "heads": self.heads}
+        layer = Layer(q, k, v, own_mask(mask, len(q)), place, **how)
         _check_padding(self.lanes, layer)
         return attend(self.lanes, layer, usage=self.usage if self.count else None)
 
@@ -185,17 +156,3 @@ def _check_padding(lanes: Sequence[Lane], layer: Layer) -> None:
             f"{shares[0].method.label}: a sparsity is a share of a sequence's length, and these sequences are padded "
             "in front. Give slots instead."
         )
-
-
-def _mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:
-    """Return the model's own mask as booleans."""
-    if given is None:
-        return None
-    if given.dtype != torch.bool:
-        hidden = given <= torch.finfo(given.dtype).min / 2
-        if bool((given.masked_fill(hidden, 0.0) != 0).any()):
-            raise UserError("the model adds a bias to its scores: attention methods do not know that.")
-        given = ~hidden
-    if given.shape[1] != 1:
-        raise UserError("the model has a mask for each head: attention methods know one for all.")
-    return given[:, 0].expand(rows, -1, -1)

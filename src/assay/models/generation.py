@@ -1,6 +1,6 @@
 """A language model generates greedily here with caches from which keys are really evicted.
 
-    found = generate(Scorer(model, device), [Lane(attention.parse("h2o"), Budget(slots=64))], prompt, tokens=32)
+    found = generate(Reader(model), [Lane(attention.parse("h2o"), Budget(slots=64))], prompt, tokens=32)
     found.tokens[0, 0]                the tokens of the first lane, after the first prompt
 
 The prompt is read in one pass, its evictions replayed; then one token at a time, without the history: the model is
@@ -14,33 +14,19 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from assay.attention.decoding import Decoding, check_decodes, decoding
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
-from assay.models.causal_lm import model_layout, sparse_lanes
-
-
-@runtime_checkable
-class Reader(Protocol):
-    """A model in two parts: its body, which gives hidden states, and what makes log-probabilities of them."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def body(self) -> nn.Module: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def log_probabilities(self, hidden: Float[Tensor, "rows time d"]) -> Float[Tensor, "rows time vocab"]: ...
+from assay.models.causal_lm import sparse_lanes
+from assay.models.layout import model_layout
+from assay.models.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -63,12 +49,7 @@ class Generated:
 
 @torch.no_grad()
 def generate(
-    reader: Reader,
-    lanes: Sequence[Lane],
-    prompt: Int[Tensor, "prompts time"],
-    *,
-    tokens: int,
-    total: int = 0,
+    reader: Reader, lanes: Sequence[Lane], prompt: Int[Tensor, "prompts time"], *, tokens: int, total: int = 0
 ) -> Generated:
     """Generate so many tokens behind each prompt, in every lane. `total`: length of the sequence that sparsities are
     of, if longer."""

@@ -14,9 +14,9 @@ do not attend (the recurrent ones of a hybrid) are not counted.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from assay.attention.layer import Turn
 from assay.core.errors import UserError
+from assay.models.taking_over import taking_over
 
 CONSTANT_ROTARY = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary positions whose frequencies do not depend on the length."""
@@ -38,12 +39,13 @@ CLOSE = 0.02
 
 @dataclass(frozen=True)
 class Seen:
-    """The queries and keys of an attention layer in a pass, and the width of its values."""
+    """The queries and keys of an attention layer in a pass, the width of its values, and whether scores are capped."""
 
     module: nn.Module
     q: Float[Tensor, "rows heads 1 d"]
     k: Float[Tensor, "rows kv_heads 1 d"]
     width: int
+    capped: bool
 
 
 @dataclass
@@ -67,46 +69,41 @@ class Layout:
             ) from None
 
 
-@dataclass
-class Looking:
-    """Takes the place of attention in the two passes, and notes what it is given."""
-
-    layers: dict[int, Seen] = field(default_factory=dict)
-    capped: bool = False
-
-    def __call__(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cap: Any = None, **_: Any
-    ) -> Tensor:
-        self.capped |= cap is not None
-        self.layers[int(module.layer_idx)] = Seen(module, q.detach(), k.detach(), v.shape[-1])  # type: ignore[arg-type]
-        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # one key has all the weight
-
-
 _LAYOUTS: WeakKeyDictionary[nn.Module, Layout] = WeakKeyDictionary()
 """Cached per model: every batch of windows asks."""
 
 
-def layout_of(model: nn.Module, run: Callable[[Looking, dict[str, Tensor]], None]) -> Layout:
-    """Return the layout of a model; `run` makes a pass with these inputs and with Looking in the place of attention."""
+def model_layout(model: nn.Module) -> Layout:
+    """Return which layers of a model attend, and how they rotate by positions."""
     if model not in _LAYOUTS:
         rotaries = [part for part in model.modules() if rotary_kinds(part)]
-        embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
-        tokens = torch.arange(1, TOKENS + 1, device=embedding.weight.device)[:, None] % len(embedding.weight)
-        passes = [Looking(), Looking()]
         with torch.no_grad(), evaluated(model):
-            for step, looking in zip((0, STEP), passes, strict=True):
-                places = {"position_ids": torch.full_like(tokens, step)} if rotaries else {}
-                run(looking, {"input_ids": tokens, **places})
-                if not rotaries:
-                    break
-            turns = {
-                index: turn_of(seen, passes[1].layers[index], rotaries) if rotaries else None
-                for index, seen in sorted(passes[0].layers.items())
-            }
-        widths = [width for seen in passes[0].layers.values() for width in (seen.k.shape[-1], seen.width)]
+            here = seen_at(0 if rotaries else None, model)
+            there = seen_at(STEP, model) if rotaries else {}
+            turns = {index: turn_of(seen, there[index], rotaries) if there else None for index, seen in here.items()}
+        widths = [width for seen in here.values() for width in (seen.k.shape[-1], seen.width)]
         mean = sum(widths) / max(1, len(widths))
-        _LAYOUTS[model] = Layout(turns, int(mean) if mean.is_integer() else mean, passes[0].capped)
+        capped = any(seen.capped for seen in here.values())
+        _LAYOUTS[model] = Layout(turns, int(mean) if mean.is_integer() else mean, capped)
     return _LAYOUTS[model]
+
+
+def seen_at(position: int | None, model: Any) -> dict[int, Seen]:
+    """Return what each layer that attends is given for tokens that are alone, in the order of layers."""
+    found: dict[int, Seen] = {}
+
+    def look(
+        module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cap: float | None = None, **_: Any
+    ) -> Tensor:
+        found[int(module.layer_idx)] = Seen(module, q.detach(), k.detach(), v.shape[-1], cap is not None)
+        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # one key has all the weight
+
+    embedding = model.get_input_embeddings().weight
+    tokens = torch.arange(1, TOKENS + 1, device=embedding.device)[:, None] % len(embedding)
+    places = {} if position is None else {"position_ids": torch.full_like(tokens, position)}
+    with taking_over(model, look):
+        getattr(model, "base_model", model)(tokens, **places, use_cache=False)
+    return dict(sorted(found.items()))
 
 
 @contextmanager

@@ -7,12 +7,13 @@ Most models ask transformers' attention interface, under a name that is register
 scaled_dot_product_attention themselves (Falcon) are caught there. Others cannot be changed, and are refused.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -22,8 +23,6 @@ from assay.data.language_model import transformers
 
 IMPLEMENTATION = "assay_sparse"
 """Name under which it is registered in transformers' attention interface."""
-CHANGES_SCORES = {"position_bias": "adds a bias to scores"}
-"""Options of the interface that change scores in a way that methods do not know."""
 Attend = Callable[..., Float[Tensor, "rows heads time e"]]
 
 _ACTIVE: dict[int, Attend] = {}
@@ -84,9 +83,8 @@ def interface(
     attend = _ACTIVE.get(id(module.config))
     if attend is None:
         raise UserError(f"'{IMPLEMENTATION}' is for use inside `with sparse(model, ...)`.")
-    for option, what in CHANGES_SCORES.items():
-        if options.get(option) is not None:
-            raise UserError(f"{type(module).__name__} {what}: attention methods do not know that.")
+    if options.get("position_bias") is not None:
+        raise UserError(f"{type(module).__name__} adds a bias to scores: attention methods do not know that.")
     if not options.get("is_causal", getattr(module, "is_causal", True)):
         raise UserError(f"{type(module).__name__} is not causal attention.")
     changes = {"cap": options.get("softcap"), "sinks": options.get("s_aux")}
@@ -99,14 +97,11 @@ def caught(model: nn.Module, attend: Attend) -> Iterator[None]:
     """Catch the calls of scaled_dot_product_attention that attention layers make, which hooks tell apart."""
     layers = [part for part in model.modules() if hasattr(part, "layer_idx") and hasattr(part, "is_causal")]
     catching = Catching(attend)
-    hooks = [layer.register_forward_pre_hook(lambda module, _: catching.inside.append(module)) for layer in layers]
-    hooks += [layer.register_forward_hook(lambda *_: catching.inside.clear(), always_call=True) for layer in layers]
-    try:
-        with catching:
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, catching:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(lambda module, _: catching.inside.append(module)))
+            hooks.enter_context(layer.register_forward_hook(lambda *_: catching.inside.clear(), always_call=True))
+        yield
 
 
 class Catching(TorchFunctionMode):
@@ -114,13 +109,7 @@ class Catching(TorchFunctionMode):
         super().__init__()
         self.attend, self.inside = attend, list[nn.Module]()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called = self.called if func is scaled_dot_product_attention and self.inside else func
         return called(*args, **(kwargs or {}))
 
@@ -133,3 +122,17 @@ class Catching(TorchFunctionMode):
         # Falcon repeats its keys for every query head that shares them.
         repeated = k.shape[1] // int(getattr(module, "num_kv_heads", k.shape[1]))
         return self.attend(module, q, k[:, ::repeated], v[:, ::repeated], attn_mask, scale=scale)
+
+
+def own_mask(given: Tensor | None, rows: int) -> Bool[Tensor, "rows query key"] | None:
+    """Return the model's own mask as booleans."""
+    if given is None:
+        return None
+    if given.dtype != torch.bool:
+        hidden = given <= torch.finfo(given.dtype).min / 2
+        if bool((given.masked_fill(hidden, 0.0) != 0).any()):
+            raise UserError("the model adds a bias to its scores: attention methods do not know that.")
+        given = ~hidden
+    if given.shape[1] != 1:
+        raise UserError("the model has a mask for each head: attention methods know one for all.")
+    return given[:, 0].expand(rows, -1, -1)

@@ -8,8 +8,10 @@ question, so that its likelihood shows what can be guessed.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 from typing import Any, ClassVar
 
@@ -18,6 +20,8 @@ from assay.core.plugin import Registry, Sized
 from assay.probes import probes
 from assay.probes.filler import sentence
 
+DIGITS = (3, 18)
+"""Fewer digits would make two values of one text equal, or a guess easy; more are no number."""
 Encode = Callable[[str], list[int]]
 """The tokens of a text."""
 
@@ -44,11 +48,15 @@ class Probe(Sized):
     placed: ClassVar[bool] = False
     """Whether what is asked for lies at a depth that can be chosen; otherwise it is spread over the context."""
 
+    limits: ClassVar[Mapping[str, tuple[int, int]]] = {}
+    """The least and the most that options of its own may be."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Fewer than 3 digits would make two values of one text equal, or a guess easy; more than 18 are no number.
-        if not 3 <= getattr(self, "digits", 3) <= 18:
-            raise UserError(f"probe '{self.name}': digits={getattr(self, 'digits', 3)} is from 3 to 18.")
+        for option, (least, most) in {"digits": DIGITS, **self.limits}.items():
+            if not least <= (value := getattr(self, option, least)) <= most:
+                fits = f"from {least} to {most}" if least > 1 else f"at most {most}"
+                raise UserError(f"probe '{self.name}': {option}={value} is {fits}.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         """Write a text of about `size` sentences (or words, where it is a list of words), what is asked for at `depth`
@@ -131,9 +139,7 @@ def fitted(probe: Probe, encode: Encode, *, length: int, depth: float, seed: int
         raise UserError(f"the probe {probe.label} needs a context of at least {least} tokens, not {length}.")
     text = written(size)
     tokens, asked = encode(whole(text) + text.answer), encode(whole(text))
-    shared = next(
-        (i for i, (a, b) in enumerate(zip(tokens, asked, strict=False)) if a != b), min(map(len, (tokens, asked)))
-    )
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(tokens, asked, strict=False))))
     before, gap = len(encode(text.floor if floor else text.context)), length - len(tokens)
     place = None
     if text.needle and not floor:
@@ -145,13 +151,10 @@ def _largest(fits: Callable[[int], bool]) -> int | None:
     """Return the largest size that fits, if 1 does; sizes and lengths rise together."""
     if not fits(1):
         return None
-    low, high = 1, 2
+    high = 2
     while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        high *= 2
+    return bisect(range(high), False, lo=high // 2, key=lambda size: not fits(size)) - 1
 
 
 def _ends(encode: Encode, count: int) -> list[int]:

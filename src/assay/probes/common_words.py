@@ -12,11 +12,11 @@ the list; they are asked for in the order of the alphabet, so that there is one 
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from assay.core.errors import UserError
 from assay.probes import probes
 from assay.probes.base import Draws, Probe, Text, words_of
-from assay.probes.made_up import new_words
+from assay.probes.filler import new_words
 
 SELDOM = 2
 
@@ -26,13 +26,10 @@ SELDOM = 2
 class CommonWords(Probe):
     """The words of a list that occur often."""
 
+    limits: ClassVar = {"common": (1, 10)}
+
     common: int = 3
     """Words that occur often."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.common > 10:
-            raise UserError(f"probe '{self.name}': common={self.common} is at most 10.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

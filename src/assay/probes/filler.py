@@ -1,8 +1,9 @@
-"""Writes sentences without digits, of a small grammar: what a needle lies in.
+"""Writes sentences without digits, of a small grammar: what a needle lies in; and makes up words, of syllables.
 
 No model can have learned them by heart, and no two texts share more than words.
 """
 
+from collections.abc import Sequence
 from random import Random
 
 WHO = ("baker", "sailor", "teacher", "farmer", "painter", "doctor", "gardener", "tailor", "miller", "weaver")
@@ -34,3 +35,14 @@ def sentence(rng: Random) -> str:
 
 def sentences(rng: Random, count: int) -> list[str]:
     return [sentence(rng) for _ in range(count)]
+
+
+def new_words(rng: Random, count: int, *, known: Sequence[str] = ()) -> list[str]:
+    """Return so many different words, such as `balino` and `ketasu`, none of them known."""
+    found, taken = list[str](), set(known)
+    while len(found) < count:
+        word = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+        if word not in taken:
+            taken.add(word)
+            found.append(word)
+    return found

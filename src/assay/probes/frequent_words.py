@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import pi
 from random import Random
+from typing import ClassVar
 
-from assay.core.errors import UserError
 from assay.probes import probes
 from assay.probes.base import Draws, Probe, Text, words_of
-from assay.probes.made_up import new_words
+from assay.probes.filler import new_words
 
 
 @probes.register("frequent_words")
@@ -26,13 +26,10 @@ from assay.probes.made_up import new_words
 class FrequentWords(Probe):
     """The words that occur most often in a list, in their order."""
 
+    limits: ClassVar = {"asked": (1, 10)}
+
     asked: int = 3
     """Words that are asked for."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.asked > 10:
-            raise UserError(f"probe '{self.name}': asked={self.asked} is at most 10.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from assay.core.errors import UserError
 from assay.probes import probes
 from assay.probes.base import Draws, Probe, Text, among, distinct, number
 from assay.probes.filler import THINGS, sentences
@@ -24,14 +23,10 @@ class MultiKey(Probe):
     """One of several numbers, each of another thing."""
 
     placed: ClassVar[bool] = True
+    limits: ClassVar = {"keys": (2, len(THINGS))}
 
     keys: int = 4
     digits: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 2 <= self.keys <= len(THINGS):
-            raise UserError(f"probe '{self.name}': keys={self.keys} is from 2 to {len(THINGS)}.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

@@ -11,8 +11,8 @@ computed, and there are 3, of 4 digits.
 import re
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from assay.core.errors import UserError
 from assay.probes import probes
 from assay.probes.base import Draws, Probe, Text, among, distinct, number
 from assay.probes.filler import THINGS, sentences
@@ -23,13 +23,10 @@ from assay.probes.filler import THINGS, sentences
 class MultiValue(Probe):
     """All numbers of one thing, in the order of the text."""
 
+    limits: ClassVar = {"values": (2, 100)}
+
     values: int = 3
     digits: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 2 <= self.values <= 100:
-            raise UserError(f"probe '{self.name}': values={self.values} is from 2 to 100.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws = Draws(rng)

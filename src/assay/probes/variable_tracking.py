@@ -14,8 +14,8 @@ CPU are small.
 import re
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
-from assay.core.errors import UserError
 from assay.probes import probes
 from assay.probes.base import Draws, Probe, Text, among, distinct, number
 from assay.probes.filler import sentences
@@ -26,14 +26,11 @@ from assay.probes.filler import sentences
 class VariableTracking(Probe):
     """Every name that a value was handed on to."""
 
+    limits: ClassVar = {"hops": (1, 100)}
+
     hops: int = 2
     """Times that the value is handed on, so that one name more has it."""
     digits: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hops > 100:
-            raise UserError(f"probe '{self.name}': hops={self.hops} is at most 100.")
 
     def write(self, rng: Random, size: int, depth: float) -> Text:
         draws, links = Draws(rng), self.hops + 1

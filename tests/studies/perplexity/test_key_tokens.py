@@ -38,7 +38,7 @@ def test_key_tokens_are_those_of_a_loop_over_tokens(tiny, monkeypatch, length, s
     monkeypatch.setattr(module, "GAIN", 0.2)
     monkeypatch.setattr(module, "LIKELY", -5.6)
     model = AutoModelForCausalLM.from_pretrained(tiny)
-    scorer = Scorer(model, torch.device("cpu"))
+    scorer = Scorer(model)
     ids = torch.randint(1, 200, (length + 1,), generator=torch.Generator().manual_seed(0))
     every = torch.ones(length, dtype=torch.bool)
     window = Window(0, ids[:-1], ids[1:], every, ~every)

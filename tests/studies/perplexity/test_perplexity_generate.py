@@ -57,11 +57,12 @@ def test_dense_generates_what_transformers_generates(tiny, text, records):
 
 def test_a_text_that_the_method_would_not_have_written_does_not_agree(tiny, text, records):
     """The agreement can fall: window's text is judged by dense attention's replay, and another token by window's."""
+    from assay.core.run import canonical
     from assay.data.text import load_corpus
-    from assay.studies.perplexity.execution import lane_of, scorer_for, tokenizer_for
+    from assay.studies.perplexity.execution import lane_of, located, scorer_for, tokenizer_for
     from assay.studies.perplexity.windows import bos_of, spans_of, windows_of
 
-    scorer = scorer_for(str(tiny), None, None, "float32", torch.device("cpu"))
+    scorer = scorer_for(canonical(located(str(tiny), None)), "float32", torch.device("cpu"))
     tokenizer = tokenizer_for(str(tiny), None)
     spans = spans_of(load_corpus(str(text), limit=4), tokenizer, longest=64, max_samples=4, max_windows=1)
     window = next(windows_of(spans.found, context=64, bos=bos_of(tokenizer)))

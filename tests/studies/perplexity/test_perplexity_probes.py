@@ -7,9 +7,9 @@ import assay
 from assay.core.errors import UserError
 from assay.studies.perplexity import execution
 from assay.studies.perplexity.cells import cells
+from assay.studies.perplexity.document import guessed_sweeps
 from assay.studies.perplexity.perplexity import Perplexity
 from assay.studies.perplexity.probe_report import NOT_DONE, probe_lines
-from assay.studies.perplexity.sweeps import guessed_sweeps
 
 OPTIONS = {
     "datasets": (),
@@ -87,12 +87,13 @@ def test_answers_are_decoded_under_every_protocol(tiny, protocol):
     from assay.attention import attention
     from assay.attention.base import Budget
     from assay.attention.lanes import Lane
+    from assay.core.run import canonical
     from assay.models.causal_lm import sparse_lanes
-    from assay.studies.perplexity.answering import answered
-    from assay.studies.perplexity.execution import scorer_for
+    from assay.studies.perplexity.execution import located, scorer_for
+    from assay.studies.perplexity.scoring import answered
     from assay.studies.perplexity.windows import Window
 
-    scorer = scorer_for(str(tiny), None, None, "float32", torch.device("cpu"))
+    scorer = scorer_for(canonical(located(str(tiny), None)), "float32", torch.device("cpu"))
     options = {"online": {}, "prefix": {"prefix": 70}, "chunked": {"chunk": 7}}[protocol]
     lane = Lane(attention.parse("h2o"), Budget(sparsity=0.8), **options)
     ids = torch.randint(200, (101,), generator=torch.Generator().manual_seed(0))

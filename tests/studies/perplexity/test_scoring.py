@@ -42,7 +42,7 @@ LANES = [
 def tallies(model, spans):
     windows = windows_of(spans.found, context=64, bos=0)
     going = Pass(LANES, context=64, clusters=len(spans.found))
-    *_, done = going.run(Scorer(model, torch.device("cpu")), windows, batch=3)
+    *_, done = going.run(Scorer(model), windows, batch=3)
     assert done == sum(len(span.tokens) for span in spans.found) // 64
     return [going.tally(lane) for lane in LANES]
 
@@ -101,7 +101,7 @@ def test_a_model_that_scales_and_caps_its_logits_is_scored_by_what_it_gives(mode
     changed_logits(model, monkeypatch, lambda logits: 3 * torch.tanh(logits / 6))
     window = next(windows_of(spans.found, context=64, bos=0))
     with sparse_lanes(model, LANES[:1]):
-        [(_, _, nll, _, _)] = Scorer(model, torch.device("cpu"))(LANES[:1], [window])
+        [(_, _, nll, _, _)] = Scorer(model)(LANES[:1], [window])
     with torch.no_grad():
         logits = model(window.inputs[None], use_cache=False).logits[0]
     torch.testing.assert_close(nll, cross_entropy(logits, window.targets, reduction="none"), rtol=0, atol=1e-5)
@@ -110,4 +110,4 @@ def test_a_model_that_scales_and_caps_its_logits_is_scored_by_what_it_gives(mode
 def test_a_model_whose_logits_need_more_than_a_hidden_state_is_refused(model, monkeypatch):
     changed_logits(model, monkeypatch, lambda logits: logits.cumsum(1))
     with pytest.raises(UserError, match="of more than its hidden state"):
-        Scorer(model, torch.device("cpu"))
+        Scorer(model)

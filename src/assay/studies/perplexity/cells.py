@@ -8,11 +8,13 @@ result(cell, dense, window)     R of the JSON (document.py)
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from assay.attention import attention
 from assay.attention.base import Budget, Method, Select
-from assay.core.run import Record, Status
+from assay.core.grouping import grouped
+from assay.core.run import Record, Status, canonical
 from assay.metrics.bootstrap import ratio, ratio_difference
 from assay.report.rows import Row, rows
 
@@ -30,11 +32,20 @@ EMPTY = (
 def cells(records: Iterable[Record]) -> list[Row]:
     """Pool records into a row per cell, shards in order; failed cells stay, since the table shows their error."""
     found = rows(records, names={"method": key_of}, over="shard", status=EVERY, columns=())
-    return [replace(cell, records=tuple(sorted(cell.records, key=_shard))) for cell in found]
+    return [
+        replace(cell, records=tuple(sorted(cell.records, key=lambda record: record.run.options["shard"])))
+        for cell in found
+    ]
 
 
-def _shard(record: Record) -> int:
-    return int(record.run.options["shard"])
+def by_model(found: Iterable[Row]) -> list[list[Row]]:
+    """Group cells by model, precision, seed and numerics."""
+
+    def key(cell: Row) -> str:
+        run = cell.records[0].run
+        return canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
+
+    return list(grouped(found, key).values())
 
 
 def key_of(record: Record) -> str:
@@ -102,6 +113,13 @@ def sums(cell: Row, *keys: str) -> list[list[float]]:
 def facts(cell: Row, key: str) -> list[Any]:
     """The clusters' numbers, documents or distances, in the order of `sums`."""
     return [cell.records[shard].metrics[key][place] for shard, place in _by_cluster(cell)]
+
+
+def by_fact(cell: Row, fact: str, key: str) -> dict[Any, float]:
+    """A sum per token of the clusters that share a fact: the loss by distance, the right tokens by depth."""
+    groups = grouped(zip(facts(cell, fact), *sums(cell, key, "tokens"), strict=True), itemgetter(0))
+    counts = {value: sum(tokens for *_, tokens in own) for value, own in groups.items()}
+    return {value: sum(total for _, total, _ in groups[value]) / n for value, n in counts.items() if n}
 
 
 def _by_cluster(cell: Row) -> list[tuple[int, int]]:
@@ -223,11 +241,7 @@ def _curves(cell: Row) -> dict[str, Any]:
     counts, totals = (_by_place(cell.records, key) for key in ("tokens", "nll"))
     firsts = [0, *(2**power for power in range(len(counts) - 1))]
     by_place = {str(f): t / n for f, t, n in zip(firsts, totals, counts, strict=True) if n}
-    by_distance: dict[int, list[float]] = {}
-    for distance, nll, tokens in zip(facts(cell, "distances"), *sums(cell, "nll", "tokens"), strict=True):
-        held = by_distance.setdefault(distance, [0.0, 0.0])
-        by_distance[distance] = [held[0] + nll, held[1] + tokens]
-    copied = {str(d): nll / n for d, (nll, n) in sorted(by_distance.items()) if d and n}
+    copied = {str(distance): loss for distance, loss in sorted(by_fact(cell, "distances", "nll").items()) if distance}
     return {"cross_entropy_by_position": by_place} | ({"cross_entropy_by_distance": copied} if copied else {})
 
 

@@ -7,31 +7,105 @@ Keys are nominal; R (cells.py) has the realised values. A failed cell has null f
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from assay.attention import attention
+from assay.attention.base import Pattern
+from assay.core.grouping import grouped
 from assay.core.run import Record, canonical, finite
 from assay.data.text import KEPT
 from assay.metrics.intervals import Interval
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import after_prefix, budget_of, cells, hides, is_dense, result
-from assay.studies.perplexity.sweeps import Sweeps, guessed_sweeps
+from assay.studies.perplexity.cells import after_prefix, budget_of, by_model, cells, hides, is_dense, method_of, result
 
 SWEEPS = ("sparsity_sweep", "budget_sweep", "context_length_sweep")
+FIXED = SWEEPS[:2]
+"""The sweeps over sparsities and budgets, at the fixed context."""
 Entry = Mapping[str, Any]
 """R, the numbers of one cell."""
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """The values of each sweep (empty: no such sweep), and the positions and protocol that the command asked for, which
+    records alone do not tell."""
+
+    context_lengths: tuple[int, ...]
+    fixed_sparsity: float | None
+    sparsity_levels: tuple[float, ...]
+    budgets: tuple[int, ...]
+    fixed_context_length: int
+    positions: str | None = None
+    protocol: str | None = None
+
+    def fit(self, cells: Sequence[Row]) -> bool:
+        """Return whether all cells belong to these sweeps; a page of several commands has others."""
+        levels, at_fixed = self.sparsity_levels, [cell for cell in cells if not self.by_context(cell)]
+        asked = {"positions": ("absolute", self.positions), "protocol": ("online", self.protocol)}
+        if any(cell.options[key] not in known for cell in cells for key, known in asked.items()):
+            return False
+        return all(
+            cell.options["context"] == self.fixed_context_length
+            and (is_dense(cell) or budget_of(cell).sparsity in levels or budget_of(cell).slots in self.budgets)
+            for cell in at_fixed
+        )
+
+    def by_context(self, cell: Row) -> bool:
+        fits = is_dense(cell) or budget_of(cell).sparsity == self.fixed_sparsity
+        return fits and cell.options["context"] in self.context_lengths
+
+    def by_sparsity(self, cell: Row) -> bool:
+        """Return whether the cell is in the sweep over sparsities; dense attention is at 0, beside budgets too."""
+        has_fixed = bool(self.sparsity_levels or self.budgets)
+        fits = budget_of(cell).sparsity in self.sparsity_levels or (is_dense(cell) and has_fixed)
+        return fits and cell.options["context"] == self.fixed_context_length
+
+    def by_budget(self, cell: Row) -> bool:
+        return budget_of(cell).slots in self.budgets and cell.options["context"] == self.fixed_context_length
+
+    def title(self, cell: Row, *, hidden: bool = False) -> str:
+        """The method's name in tables, with every departure from the published form and from the command. `hidden`: the
+        model's own window hides keys that the method keeps."""
+        positions, protocol = cell.options["positions"], cell.options["protocol"]
+        method, label = method_of(cell), attention.label_of(cell.options["method"])
+        said = [method.departure] if method and method.departure else []
+        in_cache = isinstance(method, Pattern) and method.published_in_cache
+        if positions == "absolute" and (in_cache or (self.positions == "cache" and not is_dense(cell))):
+            said.append("absolute positions")
+        if hidden and isinstance(method, Pattern):
+            said.append(method.when_hidden)
+        if protocol == "chunked":
+            said.append(f"chunks of {cell.options['chunk']}")
+        elif protocol == "online" and self.protocol == "chunked" and not is_dense(cell):
+            said.append("online")
+        if after_prefix(cell):
+            said.append("prefix")
+        return f"{label} ({', '.join(said)})" if said else label
+
+
+def guessed_sweeps(cells: Sequence[Row]) -> Sweeps:
+    """Guess the sweeps from records alone: the fixed context is the most common one, the fixed sparsity the one with
+    most contexts."""
+    contexts = [cell.options["context"] for cell in cells]
+    lossy = [cell for cell in cells if not is_dense(cell)]
+    pairs = {(budget_of(cell).sparsity, cell.options["context"]) for cell in lossy}
+    spread = [level for level, _ in pairs if level is not None]
+    return Sweeps(
+        tuple(sorted(set(contexts))),
+        max(spread, key=lambda level: (spread.count(level), level), default=None),
+        tuple(sorted({0.0, *spread})),
+        tuple(sorted({slots for cell in lossy if (slots := budget_of(cell).slots) is not None})),
+        max(contexts, key=lambda context: (contexts.count(context), context)),
+    )
 
 
 def documents_of(
     records: Sequence[Record], *, name: str, description: str = "", sweeps: Sweeps | None = None
 ) -> list[dict[str, Any]]:
     """Build one document per model, precision, seed and numerics."""
-    groups: dict[str, list[Row]] = {}
-    for cell in cells(records):
-        run = cell.records[0].run
-        key = canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
-        groups.setdefault(key, []).append(cell)
     head = {"name": name, "description": description}
-    return [_document(own, head, sweeps) for own in groups.values()]
+    return [_document(own, head, sweeps) for own in by_model(cells(records))]
 
 
 def _document(found: Sequence[Row], head: Mapping[str, Any], given: Sweeps | None) -> dict[str, Any]:
@@ -57,9 +131,7 @@ def _document(found: Sequence[Row], head: Mapping[str, Any], given: Sweeps | Non
 
 def _by_text(found: Sequence[Row]) -> dict[str, list[Row]]:
     """Group cells by the name of their text, numbered where texts of one name were cut differently."""
-    texts: dict[str, list[Row]] = {}
-    for cell in found:
-        texts.setdefault(canonical(cell.options["dataset"]), []).append(cell)
+    texts = grouped(found, lambda cell: canonical(cell.options["dataset"]))
     names = [own[0].options["dataset"]["name"] for own in texts.values()]
     named = [name if name in KEPT else name.rstrip("/").rpartition("/")[2] for name in names]
     while len(set(named)) < len(named):  # again where a file has a numbered name of its own

@@ -14,8 +14,9 @@ from assay.core.errors import UserError
 from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome
 from assay.data.text import load_corpus
-from assay.models.causal_lm import fingerprint, load_model, load_tokenizer, model_layout, refusal
+from assay.models.causal_lm import fingerprint, load_model, load_tokenizer, refusal
 from assay.models.generation import peak_memory
+from assay.models.layout import model_layout
 from assay.studies.perplexity.generating import GENERATE, generated
 from assay.studies.perplexity.probing import PROBE, probe_spans
 from assay.studies.perplexity.scoring import Pass, Scorer, Tally, metrics
@@ -39,11 +40,13 @@ def located(name: str, revision: str | None) -> dict[str, Any]:
 def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator[Outcome]:
     """Score all lanes and yield an outcome per run; a method whose budget is too small gets its reason instead of
     numbers. Lanes with a checkpoint in the middle of the text resume from there together."""
-    options = runs[0].options
-    spans = spans_for(canonical(options["dataset"]), canonical(options["model"]), options["context"], runs[0].seed)
+    options, model = runs[0].options, canonical(runs[0].options["model"])
+    spans = spans_for(canonical(options["dataset"]), model, options["context"], runs[0].seed)
     if GENERATE in options:
+        tokenizer = tokenizer_for(options["model"]["name"], options["model"]["revision"])
         for run in runs:
-            yield from _generated(run, spans, ctx, device)
+            scorer = scorer_for(model, options["dtype"], device)
+            yield from generated(run, lane_of(run.options, spans.prefix), scorer, spans, tokenizer, ctx)
         return
     only = range(options["shard"], len(spans.found), options["shards"])
     lanes, refused = dict[Run, Lane](), dict[Run, str]()
@@ -55,13 +58,12 @@ def execute(runs: Sequence[Run], ctx: Context, device: torch.device) -> Iterator
         except BudgetTooSmall as error:
             refused[run] = str(error)
     yield from (Outcome(run, {REFUSED: reason}) for run, reason in refused.items())
-    spec = options["model"]
-    model = scorer_for(spec["name"], spec["sha256"], spec["revision"], options["dtype"], device).model
-    layout, time = model_layout(model), options["context"]
+    scorer = scorer_for(model, options["dtype"], device)
+    layout, time = model_layout(scorer.model), options["context"]
     impossible = {run: reason for run, lane in lanes.items() if (reason := refusal(layout, lane, time))}
     lanes = {run: lane for run, lane in lanes.items() if run not in impossible}
     for some, saved in unfinished(list(lanes), ctx, whole=False):
-        yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, device, saved)
+        yield from _scored({run: lanes[run] for run in some}, spans, only, ctx, scorer, saved)
     if impossible:  # the others are stored by now; these fail, and are tried again another time
         raise UserError(next(iter(impossible.values())))
 
@@ -73,26 +75,12 @@ def lane_of(options: Any, prefix: int | None = None) -> Lane:
     return Lane(method, budget, options["positions"], options["chunk"], prefix)
 
 
-def _generated(run: Run, spans: Spans, ctx: Context, device: torch.device) -> Iterator[Outcome]:
-    spec, lane = run.options["model"], lane_of(run.options, spans.prefix)
-    scorer = scorer_for(spec["name"], spec["sha256"], spec["revision"], run.options["dtype"], device)
-    tokenizer = tokenizer_for(spec["name"], spec["revision"])
-    yield from generated(run, lane, scorer, spans, tokenizer, bos_of(tokenizer), ctx)
-
-
 def _scored(
-    lanes: dict[Run, Lane],
-    spans: Spans,
-    only: Sequence[int],
-    ctx: Context,
-    device: torch.device,
-    saved: Checkpoint | None,
+    lanes: dict[Run, Lane], spans: Spans, only: Sequence[int], ctx: Context, scorer: Scorer, saved: Checkpoint | None
 ) -> Iterator[Outcome]:
     """Score all lanes in one pass, resuming from their checkpoint."""
-    first = next(iter(lanes))
-    options, context = first.options, first.options["context"]
-    spec = options["model"]
-    scorer = scorer_for(spec["name"], spec["sha256"], spec["revision"], options["dtype"], device)
+    first, device = next(iter(lanes)), scorer.device
+    options, context, spec = first.options, first.options["context"], first.options["model"]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     bos = bos_of(tokenizer_for(spec["name"], spec["revision"]))
@@ -125,9 +113,10 @@ def _scored(
 
 
 @lru_cache(maxsize=1)
-def scorer_for(name: str, sha256: str | None, revision: str | None, dtype: str, device: torch.device) -> Scorer:
-    """Load a model once per worker; `sha256` is in the key, as a folder's content may change."""
-    return Scorer(load_model(name, dtype=dtype, device=device, revision=revision), device)
+def scorer_for(model: str, dtype: str, device: torch.device) -> Scorer:
+    """Load a model (its options as JSON) once per worker; a hash is among them, as a folder's content may change."""
+    spec = json.loads(model)
+    return Scorer(load_model(spec["name"], dtype=dtype, device=device, revision=spec["revision"]))
 
 
 @lru_cache(maxsize=2)
@@ -154,11 +143,9 @@ def _texts(run: Run, spans: Spans, only: Sequence[int]) -> dict[str, Any]:
     options = run.options["dataset"]
     if PROBE in options:
         return {"depths": [spans.found[number].depth for number in only]}
-    if options["name"] == COPY:
-        return {"dataset_sha256": None, "documents_used": spans.documents, "documents_too_short": 0}
-    corpus = load_corpus(options["name"], limit=options["max_samples"])
-    counts = {"documents_used": spans.documents, "documents_too_short": spans.too_short}
-    return {"dataset_sha256": corpus.sha256, **counts}
+    copies = options["name"] == COPY
+    sha256 = None if copies else load_corpus(options["name"], limit=options["max_samples"]).sha256
+    return {"dataset_sha256": sha256, "documents_used": spans.documents, "documents_too_short": spans.too_short}
 
 
 def _cost(tally: Tally, device: torch.device) -> dict[str, float]:

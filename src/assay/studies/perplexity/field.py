@@ -48,12 +48,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     **{
         # Five texts at each of five depths: as many clusters as an interval needs. Decoding each answer for each method
         # would take most of the time.
-        f"{name}-probes": {
-            **asked,
-            "datasets": (),
-            "probes": ("passkey", "needle", "multi_key"),
-            "probe_decode": False,
-        }
+        f"{name}-probes": {**asked, "datasets": (), "probes": ("passkey", "needle", "multi_key"), "probe_decode": False}
         for name, asked in ASKED.items()
     },
     **{

@@ -15,10 +15,9 @@ from assay.core.run import Record, canonical
 from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
 from assay.metrics.intervals import SIGNIFICANT, Interval, holm
 from assay.report.claims import Check, Claim, Judged, Verdict, by_identity, has_options, judge
-from assay.studies.perplexity.claims import CLUSTERS, EQUAL
+from assay.studies.perplexity.claims import CLUSTERS, EQUAL, EXEMPT, clusters_of
 from assay.studies.perplexity.field import ASKED
 
-EXEMPT = "nothing is trained: the language model is there already"
 ONLINE, PREFIX = "methods", "methods-prefix"
 PUBLISHED = {
     ONLINE: (
@@ -60,19 +59,6 @@ def _claim(preset: str, model: str, method: str, than: str, source: str) -> Clai
             for slots in ASKED[preset]["budgets"]
         ),
     )
-
-
-def clusters_of(records: Sequence[Record], method: str) -> tuple[list[float], list[float]]:
-    """Return the losses and tokens of each document that a method was scored on, in order."""
-    found = sorted(
-        (number, nll, tokens)
-        for record in records
-        if has_options(record.run, {"method": method})
-        for number, nll, tokens in zip(
-            record.metrics["clusters"], *(record.metrics["sums"][key] for key in ("nll", "tokens")), strict=True
-        )
-    )
-    return [nll for _, nll, _ in found], [tokens for *_, tokens in found]
 
 
 def more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval:

@@ -17,11 +17,11 @@ from assay.report.charts import interval_lines, without_validation
 from assay.report.draw import filled
 from assay.report.section import GROUP
 from assay.studies.perplexity.claims import EQUAL
-from assay.studies.perplexity.document import SWEEPS, Entry, entries, interval
+from assay.studies.perplexity.document import FIXED, SWEEPS, Entry, entries, interval
 
-FIXED = SWEEPS[:2]
-"""The sweeps over sparsities and budgets, at the fixed context."""
 FRONT = "(Pareto front)"
+Cell = tuple[str, ...]
+"""A text, a method and the ids of the records."""
 COLUMNS: tuple[tuple[str, str | Callable[[Entry], Any], str], ...] = (
     ("Dataset", "dataset", ""),
     ("Method", "title", ""),
@@ -149,11 +149,11 @@ def _lines(points: Sequence[Mapping[str, Any]], y: str, *, x_title: str, title: 
     return interval_lines(points, x="x", y=y, series="series", x_title=x_title, log_x=True, log_y=log_y, title=title)
 
 
-def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
+def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[Cell, str]:
     """Assign letters within a text, context and budget, among methods of one realised sparsity: those that share one do
     not differ significantly (paired bootstrap, Holm). Where a budget has several realised sparsities, the letter says
     of which it is: `a at 0.81` and `a at 0.91` are no comparison."""
-    found: dict[tuple[str, ...], str] = {}
+    found: dict[Cell, str] = {}
     for cells in _compared(document, sweeps, "context_length", "nominal_sparsity", "budget"):
         groups = alike(cells)
         for group in groups:
@@ -162,19 +162,19 @@ def _letters(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[s
     return found
 
 
-def _letters_of_bytes(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[tuple[str, ...], str]:
+def _letters_of_bytes(document: Mapping[str, Any], sweeps: Sequence[str]) -> dict[Cell, str]:
     """Assign letters within a text and context among methods that hold as many bytes, whatever the budget they were
     given: at one budget a method that selects holds everything, and one that shares slots out may hold less."""
-    found: dict[tuple[str, ...], str] = {}
+    found: dict[Cell, str] = {}
     for cells in _compared(document, sweeps, "context_length", "num_tokens"):
         for group in alike(cells, "kv_bytes_resident", relative=True):
             found |= _shared(cells, group)
     return found
 
 
-def _compared(document: Mapping[str, Any], sweeps: Sequence[str], *shared: str) -> list[dict[tuple[str, ...], Entry]]:
+def _compared(document: Mapping[str, Any], sweeps: Sequence[str], *shared: str) -> list[dict[Cell, Entry]]:
     """The cells with a loss and enough clusters, together where they are of one text and `shared` values."""
-    found: dict[tuple[Any, ...], dict[tuple[str, ...], Entry]] = {}
+    found: dict[tuple[Any, ...], dict[Cell, Entry]] = {}
     for dataset, title, _, entry in entries(document, *sweeps):
         if entry["perplexity"] is not None and entry["clusters"] >= LEAST and entry["realised_sparsity"] > 0:
             place = dataset, *(entry[key] for key in shared)
@@ -182,7 +182,7 @@ def _compared(document: Mapping[str, Any], sweeps: Sequence[str], *shared: str) 
     return list(found.values())
 
 
-def _shared(cells: Mapping[tuple[str, ...], Entry], group: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+def _shared(cells: Mapping[Cell, Entry], group: Sequence[Cell]) -> dict[Cell, str]:
     """The letters of a group; none where a cell is alone."""
     if len(group) < 2:
         return {}
@@ -192,12 +192,10 @@ def _shared(cells: Mapping[tuple[str, ...], Entry], group: Sequence[tuple[str, .
     return {key: found[str(number)] for number, key in enumerate(group)}
 
 
-def alike(
-    cells: Mapping[tuple[str, ...], Entry], by: str = "realised_sparsity", *, relative: bool = False
-) -> list[list[tuple[str, ...]]]:
+def alike(cells: Mapping[Cell, Entry], by: str = "realised_sparsity", *, relative: bool = False) -> list[list[Cell]]:
     """Group cells by realised sparsity, or by another number, so that no two of a group lie further apart than EQUAL,
     or than that share of the least."""
-    groups: list[list[tuple[str, ...]]] = []
+    groups: list[list[Cell]] = []
     for key in sorted(cells, key=lambda key: cells[key][by]):
         least = cells[groups[-1][0]][by] if groups else None
         if least is not None and cells[key][by] - least <= (EQUAL * least if relative else EQUAL):
@@ -233,10 +231,7 @@ def _reason(error: str) -> str:
 
 def percent(found: Interval | None) -> Interval | None:
     """A share as a percentage."""
-    if found is None:
-        return None
-    low, high = (None if bound is None else 100 * bound for bound in (found.low, found.high))
-    return Interval(100 * found.mean, low, high, found.n)
+    return found and found.mapped(lambda share: 100 * share)
 
 
 def _kilo(value: float | None) -> float | None:

@@ -36,7 +36,8 @@ def _of_text(budgets: Mapping[Any, Mapping[tuple[str, ...], Entry]]) -> str:
     ]
     if not sparse:
         dense = next(iter(next(iter(budgets.values())).values()))
-        return f"{_kind(dense)}) dense attention has perplexity {_perplexity(dense)}."
+        found = interval(dense, "perplexity")
+        return f"{_kind(dense)}) dense attention has perplexity {with_interval(found, '.3f') if found else 'unknown'}."
     cells = max(sparse, key=lambda cells: (len(cells), next(iter(cells.values()))["realised_sparsity"]))
     return _compared(dict(sorted(cells.items(), key=lambda cell: cell[1]["cross_entropy"])))
 
@@ -78,8 +79,3 @@ def _loss(entry: Entry) -> str:
     assert found is not None, "a cell without a loss is not compared"
     mean, _, bounds = with_interval(found, ".1f").partition(" ")
     return f"{'' if found.mean < 0 else '+'}{mean} %{f' {bounds}' if bounds else ''}"
-
-
-def _perplexity(entry: Entry) -> str:
-    found = interval(entry, "perplexity")
-    return with_interval(found, ".3f") if found else "unknown"

@@ -17,17 +17,17 @@ from torch import Tensor
 from assay.attention.decoding import check_decodes
 from assay.attention.lanes import Lane
 from assay.core.errors import UserError
-from assay.core.run import REFUSED, Record, Run, canonical
+from assay.core.run import REFUSED, Run, canonical
 from assay.core.study import Context, Outcome, Report
 from assay.models.causal_lm import sparse_lanes
 from assay.models.generation import Generated, generate
 from assay.report.draw import filled
-from assay.report.rows import Row, rows
-from assay.studies.perplexity.cells import EVERY, budget_of, error_of, is_dense, key_of
+from assay.report.rows import Row
+from assay.studies.perplexity.cells import budget_of, error_of, is_dense
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.scoring import Scorer
-from assay.studies.perplexity.sweeps import Sweeps
-from assay.studies.perplexity.windows import Spans, windows_of
+from assay.studies.perplexity.windows import Spans, bos_of, windows_of
 
 GENERATE = "generate"
 """Option of a run that generates: so many tokens."""
@@ -69,9 +69,7 @@ def generate_cells(study: Any) -> Iterator[dict[str, Any]]:
                     yield {"dataset": study.dataset(name), "context": study.fixed, **lane, **parts}
 
 
-def generated(
-    run: Run, lane: Lane, scorer: Scorer, spans: Spans, tokenizer: Any, bos: int, ctx: Context
-) -> Iterator[Outcome]:
+def generated(run: Run, lane: Lane, scorer: Scorer, spans: Spans, tokenizer: Any, ctx: Context) -> Iterator[Outcome]:
     """Generate behind each prompt, then read the whole under the replay."""
     context, tokens = run.options["context"], run.options[GENERATE]
     try:
@@ -80,7 +78,7 @@ def generated(
     except UserError as error:  # a budget that is too small, or nothing is evicted: the table says so
         yield Outcome(run, {REFUSED: str(error)})
         return
-    some = list(islice(windows_of(spans.found[:PROMPTS], context=context, bos=bos), PROMPTS))
+    some = list(islice(windows_of(spans.found[:PROMPTS], context=context, bos=bos_of(tokenizer)), PROMPTS))
     found, agreed = list[Generated](), list[int]()
     for number, window in enumerate(some):
         prompt = window.inputs[None, : context - tokens].to(scorer.device)
@@ -122,20 +120,15 @@ def _cost(found: Sequence[Generated], tokens: int) -> dict[str, float]:
     if not timed:
         return cost
     busy = sum(one.cpu_seconds for one in found)
-    return cost | {
-        "tokens_per_second": timed / max(seconds, 1e-9),
-        "tokens_per_cpu_second": timed / max(busy, 1e-9),
-    }
+    return cost | {"tokens_per_second": timed / max(seconds, 1e-9), "tokens_per_cpu_second": timed / max(busy, 1e-9)}
 
 
-def report_generated(records: Sequence[Record], out: Report, *, name: str, sweeps: Sweeps) -> None:
+def report_generated(found: Sequence[Row], out: Report, *, name: str, sweeps: Sweeps) -> None:
     """Add the table of the runs that generated, if there are any."""
-    found = rows(records, names={"method": key_of}, over="shard", status=EVERY, columns=())
     dense = {_key(row): row for row in found if is_dense(row) and not error_of(row)}
     lines = filled([_line(row, dense.get(_key(row)), sweeps) for row in found])
     if lines:
-        shared = {key for key in ("Dataset", "Context") if len({line[key] for line in lines}) == 1}
-        several = [key for key in ("Dataset", "Context") if key not in shared]
+        several = [key for key in ("Dataset", "Context") if len({line[key] for line in lines}) > 1]
         lead = [*several, *(column for column in LEAD if column in lines[0])]
         out.table(f"{name}_generate", lines, formats=FORMATS, lead=lead, note=NOTE)
 

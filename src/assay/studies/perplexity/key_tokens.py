@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from assay.models.generation import Reader
+from assay.models.reader import Reader
 from assay.studies.perplexity.windows import Window
 
 GAIN, LIKELY = 2.0, -2.0

@@ -16,7 +16,8 @@ HELD = 6
 def memory(run: Run) -> Mapping[str, int]:
     """Estimate the memory of a run; for a model that is not downloaded yet, only what every model needs."""
     spec, context = run.options["model"], run.options["context"]
-    precision = _precision(run.options["dtype"], run.numerics.device)
+    dtype = run.options["dtype"]
+    precision = DTYPES[dtype].itemsize if dtype != "auto" else 2 if run.numerics.device == "cuda" else 4
     return _memory(spec["name"], spec["sha256"], spec["revision"], context, precision)
 
 
@@ -33,9 +34,3 @@ def _memory(name: str, content: str | None, revision: str | None, context: int, 
         # For both lanes: as the head gives them, and their logarithms in float32.
         "logits": LANES * (precision + 4) * min(context, scoring.TOKENS_AT_ONCE) * model.vocab,
     }
-
-
-def _precision(dtype: str, device: str) -> int:
-    if dtype == "auto":
-        return 2 if device == "cuda" else 4
-    return DTYPES[dtype].itemsize

@@ -19,18 +19,19 @@ from assay.attention.base import Budget, BudgetTooSmall, Evict, Method, Pattern,
 from assay.core.convert import option_types
 from assay.core.errors import UserError
 from assay.core.files import exists
+from assay.core.grouping import grouped
 from assay.core.run import Record, Run, canonical
 from assay.core.study import Context, Outcome, Report, Study
 from assay.data import hub, text
 from assay.data.language_model import DTYPES, KNOWN_WITHOUT_THE_HUB, is_here, may_slide, placed
 from assay.models.causal_lm import check_model
 from assay.studies import studies
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.execution import COPY, execute, lane_of, located, spans_for
 from assay.studies.perplexity.field import FIELDS
 from assay.studies.perplexity.generating import GENERATE, check_generates, generate_cells
 from assay.studies.perplexity.memory import memory
 from assay.studies.perplexity.probing import PROBE, check_probes, probe_cells
-from assay.studies.perplexity.sweeps import Sweeps
 from assay.studies.perplexity.windows import check_copy, read_limits
 from assay.train.device import activate
 
@@ -186,10 +187,8 @@ class Perplexity(Study):
         return Path(self.output_dir) if self.output_dir else super().folder(out)
 
     def chosen(self) -> tuple[Method, ...]:
-        names = ("dense", "h2o", "cab_v4", "streaming_llm", "window")
-        defaults = (attention.parse(name) for name in names)
-        found = self.methods or tuple(m for m in defaults if self.protocol != "prefix" or not isinstance(m, Select))
-        dense = attention.parse("dense")
+        dense, *others = map(attention.parse, ("dense", "h2o", "cab_v4", "streaming_llm", "window"))
+        found = self.methods or [m for m in others if self.protocol != "prefix" or not isinstance(m, Select)]
         return tuple(dict.fromkeys((dense, *found)))
 
     @property
@@ -209,15 +208,8 @@ class Perplexity(Study):
 
     def sweeps(self) -> Sweeps:
         """The values of each sweep, for the JSON."""
-        return Sweeps(
-            self.swept_contexts,
-            self.fixed_sparsity,
-            self.sparsity_levels if self.sparsity_sweep else (),
-            self.budgets,
-            self.fixed,
-            self.positions,
-            self.protocol,
-        )
+        levels, asked = self.sparsity_levels if self.sparsity_sweep else (), (self.positions, self.protocol)
+        return Sweeps(self.swept_contexts, self.fixed_sparsity, levels, self.budgets, self.fixed, *asked)
 
     def plan(self) -> list[Run]:
         if not (points := self.points()):
@@ -355,11 +347,8 @@ def counts_in_cache(method: Method) -> bool:
 
 def _models(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], int]]:
     """The models of the runs, each with its longest context."""
-    found: dict[str, tuple[Mapping[str, Any], int]] = {}
-    for run in runs:
-        key, context = canonical(run.options["model"]), run.options["context"]
-        found[key] = run.options["model"], max(context, found[key][1] if key in found else 0)
-    return list(found.values())
+    groups = grouped(runs, lambda run: canonical(run.options["model"])).values()
+    return [(own[0].options["model"], max(run.options["context"] for run in own)) for own in groups]
 
 
 def _texts_of(run: Run) -> str:

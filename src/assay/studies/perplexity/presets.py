@@ -27,12 +27,8 @@ def commands(
 ) -> list[list[str]]:
     """Expand `--quick-test`, `--icml-full` and `--config FILE` to the commands they stand for; flags beside them come
     last, and so win. `known` are the study's options, `renamed` other names of theirs."""
-    rest, chosen = list(words), list[str]()
-    for flag, name in PRESETS.items():
-        for spelled in (flag, flag.replace("-", "_").replace("__", "--")):
-            while spelled in rest:
-                rest.remove(spelled)
-                chosen.append(name)
+    chosen = [PRESETS[_dashed(word)] for word in words if _dashed(word) in PRESETS]
+    rest = [word for word in words if _dashed(word) not in PRESETS]
     while found := [i for i, word in enumerate(rest) if word == "--config" or word.startswith("--config=")]:
         flag = rest.pop(found[0])
         if "=" not in flag and found[0] >= len(rest):
@@ -48,6 +44,10 @@ def commands(
     more = ["--yes"] if quick else []
     experiments = BenchmarkConfig.load(name).placed()
     return [[*as_words(beside(flags, experiment)), *more, *rest] for experiment in experiments]
+
+
+def _dashed(flag: str) -> str:
+    return flag[:2] + flag[2:].replace("_", "-")
 
 
 def flags_in(words: Sequence[str], known: Container[str], renamed: Mapping[str, str]) -> dict[str, list[str]]:
@@ -85,9 +85,7 @@ def beside(flags: Mapping[str, Sequence[str]], experiment: ExperimentConfig) -> 
     options["max_length"] = int(max([options["max_length"], *asked]))
     if levels := _numbers(flags, "sparsity_levels"):
         options["sparsity_sweep"] = True
-        if (
-            options["fixed_sparsity"] not in levels
-        ):  # else the sweep over contexts would have a sparsity nobody asked for
+        if options["fixed_sparsity"] not in levels:  # which nobody asked for, in the sweep over contexts
             options["fixed_sparsity"] = max(levels)
     if "datasets" in flags:
         limits_by_name = (word.rpartition("=") for word in options["max_samples"])

@@ -5,18 +5,18 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from assay.core.run import Record, canonical
+from assay.core.run import canonical
 from assay.core.study import Report
 from assay.metrics.bootstrap import LEAST, ratio, ratio_difference
 from assay.metrics.intervals import Interval, wilson
 from assay.report.charts import heatmap
 from assay.report.draw import filled
 from assay.report.rows import Row
-from assay.studies.perplexity.cells import after_prefix, budget_of, cells, error, facts, is_dense, sums
+from assay.studies.perplexity.cells import after_prefix, budget_of, by_fact, error, facts, is_dense, sums
+from assay.studies.perplexity.document import Sweeps
 from assay.studies.perplexity.figures import budget_words
 from assay.studies.perplexity.probing import PROBE
 from assay.studies.perplexity.scoring import DECODED
-from assay.studies.perplexity.sweeps import Sweeps
 
 FORMATS = {"Nats/token": ".3f", "Floor": ".3f", "Δ vs dense": ".3f"}
 LEAD = ("Probe", "Method", "Context", "Sparsity", "Nats/token", "Decoded", "Kept")
@@ -35,15 +35,12 @@ NOTHING = (
 Key = tuple[str, int, bool]
 
 
-def report_probes(records: Sequence[Record], out: Report, *, name: str, sweeps: Sweeps) -> None:
-    """Add the table and the maps of the records of probes, if there are any."""
-    found = cells(records)
+def report_probes(found: Sequence[Row], out: Report, *, name: str, sweeps: Sweeps) -> None:
+    """Add the table and the maps of the cells of probes, if there are any."""
     if not (lines := probe_lines(found, sweeps)):
         return
     note = f"{NOTE} {NOTHING}" if any(line.get("Kept") == NOT_DONE for line in lines) else NOTE
-    lead = [
-        column for column in LEAD if column in lines[0]
-    ]  # too few texts for an interval: nothing is said to be kept
+    lead = [column for column in LEAD if column in lines[0]]  # with too few texts nothing is said to be kept
     out.table(f"{name}_probes", lines, formats=FORMATS, lead=lead, note=note)
     for probe, chart in maps(found, sweeps).items():
         caption = f"{probe}: share of the answer's tokens that are the likeliest, by depth and length."
@@ -149,9 +146,5 @@ def maps(found: Sequence[Row], sweeps: Sweeps) -> dict[str, Any]:
 
 
 def _points(cell: Row) -> list[dict[str, Any]]:
-    by_depth: dict[float, list[float]] = {}
-    for depth, right, tokens in zip(facts(cell, "depths"), *sums(cell, "right", "tokens"), strict=True):
-        held = by_depth.setdefault(depth, [0.0, 0.0])
-        by_depth[depth] = [held[0] + right, held[1] + tokens]
-    context = cell.options["context"]
-    return [{"length": context, "depth": depth, "right": right / n} for depth, (right, n) in by_depth.items()]
+    by_depth, context = by_fact(cell, "depths", "right"), cell.options["context"]
+    return [{"length": context, "depth": depth, "right": right} for depth, right in by_depth.items()]

@@ -6,45 +6,36 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from assay.core.run import Record, canonical
+from assay.core.grouping import grouped
+from assay.core.run import Record
 from assay.core.study import Report
 from assay.report.thinning import SETTINGS, evenly, of_all
-from assay.studies.perplexity.cells import cells
+from assay.studies.perplexity.cells import by_model, cells
 from assay.studies.perplexity.claims import EQUAL
-from assay.studies.perplexity.document import documents_of, entries
-from assay.studies.perplexity.figures import (
-    FIXED,
-    FORMATS,
-    by_distance,
-    by_position,
-    figure_4,
-    figure_8,
-    lead_of,
-    table_3,
-)
+from assay.studies.perplexity.document import FIXED, Sweeps, documents_of, entries
+from assay.studies.perplexity.figures import FORMATS, by_distance, by_position, figure_4, figure_8, lead_of, table_3
 from assay.studies.perplexity.findings import sentences
 from assay.studies.perplexity.generating import GENERATE, report_generated
 from assay.studies.perplexity.probe_report import report_probes
 from assay.studies.perplexity.probing import PROBE
-from assay.studies.perplexity.sweeps import Sweeps, guessed_sweeps
 
-NOTE = (
+SAID_FIRST = (  # of both notes
     "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
     "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
-    "(k = slots), Realised is measured. At one budget, methods that share a letter are not told apart (the "
-    f"same paired bootstrap, Holm). Methods whose realised sparsities differ by more than {EQUAL:g} are not ranked "
-    "against each other: a letter then says at which it compares, and a method that is alone there has none. KL: from "
-    "dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: loss at the "
-    "last token of a rare bigram seen before in the window. Key CE: loss of the tokens that a long context makes "
-    "likelier (--key-tokens). KV kB: keys and values held when the last token attends, per sequence, and read per "
-    f"token; letters there compare the losses of methods that hold as many bytes, to {EQUAL:.0%}, whatever their "
+    "(k = slots), Realised is measured. At one budget, methods that share a letter are not told apart "
+)
+NOTE = (
+    f"{SAID_FIRST}(the same paired bootstrap, Holm). Methods whose realised sparsities differ by more than {EQUAL:g} "
+    "are not ranked against each other: a letter then says at which it compares, and a method that is alone there has "
+    "none. KL: from dense, nats per token. Gain kept: of what context gives beyond a window of that budget. Recall CE: "
+    "loss at the last token of a rare bigram seen before in the window. Key CE: loss of the tokens that a long context "
+    "makes likelier (--key-tokens). KV kB: keys and values held when the last token attends, per sequence, and read "
+    f"per token; letters there compare the losses of methods that hold as many bytes, to {EQUAL:.0%}, whatever their "
     "budget. Pass tokens/s: of all methods of one forward pass."
 )
 LEAD_NOTE = (
-    "Perplexity per token with its 95 % interval, and Δ, its difference from dense attention: bootstrap over clusters "
-    "(articles, or blocks of 2,048 tokens), paired for Δ; fewer than 20 clusters have no interval. Sparsity is nominal "
-    "(k = slots), Realised is measured. At one budget, methods that share a letter are not told apart (Holm); those "
-    f"whose realised sparsities differ by more than {EQUAL:g} are not ranked against each other."
+    f"{SAID_FIRST}(Holm); those whose realised sparsities differ by more than {EQUAL:g} are not ranked against each "
+    "other."
 )
 SAID = 3
 """Most sentences: one for each model and text."""
@@ -57,16 +48,10 @@ CHARTS = {
 
 
 def report(
-    records: Sequence[Record],
-    out: Report,
-    *,
-    name: str,
-    description: str = "",
-    sweeps: Sweeps | None = None,
-    verbose: bool = False,
+    records: Sequence[Record], out: Report, *, name: str, description: str, sweeps: Sweeps, verbose: bool
 ) -> None:
-    kinds = split(records)
-    documents = documents_of(kinds["text"], name=name, description=description, sweeps=sweeps)
+    kinds = grouped(records, kind_of)
+    documents = documents_of(kinds.get("text", []), name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
     _say(documents, names, [label in drawn for label in names], out)
@@ -87,27 +72,15 @@ def report(
             with out.about(" ".join(of_all(len(drawn), len(names)))):
                 _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
     for kind, draw in (("probe", report_probes), ("generate", report_generated)):
-        for label, own in _by_model(kinds[kind], _plain(name)).items():
-            draw(own, out, name=label, sweeps=sweeps or guessed_sweeps(cells(own)))
+        groups = by_model(cells(kinds.get(kind, [])))
+        for label, own in zip(_names(groups, name), groups, strict=True):
+            draw(own, out, name=label, sweeps=sweeps)
 
 
-def split(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """The records of texts, of probes, and of runs that generated."""
-    found: dict[str, list[Record]] = {"text": [], "probe": [], "generate": []}
-    for record in records:
-        options = record.run.options
-        found["generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"].append(record)
-    return found
-
-
-def _by_model(records: Sequence[Record], name: str) -> dict[str, list[Record]]:
-    """The records of each model, precision, seed and numerics, by a name; numbered where there are several."""
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        run = record.run
-        key = canonical([run.options["model"], run.options["dtype"], run.seed, vars(run.numerics)])
-        found.setdefault(key, []).append(record)
-    return {name if len(found) == 1 else f"{name}_{n}": own for n, own in enumerate(found.values(), start=1)}
+def kind_of(record: Record) -> str:
+    """Whether a text or a probe was scored, or text generated."""
+    options = record.run.options
+    return "generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"
 
 
 def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:
@@ -144,8 +117,9 @@ def _rows(document: Mapping[str, Any], documents: Sequence[Any]) -> list[dict[st
     return [{"Model": model, **row} for row in rows] if len(documents) > 1 else rows
 
 
-def _names(documents: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    return [_plain(name)] if len(documents) == 1 else [f"{_plain(name)}_{n}" for n in range(1, len(documents) + 1)]
+def _names(found: Sequence[Any], name: str) -> list[str]:
+    """A name for each model; numbered where there are several."""
+    return [_plain(name)] if len(found) == 1 else [f"{_plain(name)}_{n}" for n in range(1, len(found) + 1)]
 
 
 def _plain(name: str) -> str:

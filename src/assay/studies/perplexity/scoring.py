@@ -16,11 +16,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from assay.attention import attention
-from assay.attention.base import Budget, Method
+from assay.attention.base import Budget, Method, Select
 from assay.attention.lanes import Lane, Usage
-from assay.models.causal_lm import model_layout, sparse_lanes
-from assay.models.logits import Logits
-from assay.studies.perplexity.answering import answered, decodes
+from assay.models.causal_lm import sparse_lanes
+from assay.models.generation import generate
+from assay.models.layout import model_layout
+from assay.models.reader import Reader
 from assay.studies.perplexity.key_tokens import key_tokens
 from assay.studies.perplexity.windows import Spans, Window
 
@@ -41,6 +42,8 @@ STATE = ("sums", "by_place", "seconds", "windows")
 """Fields of a tally in a checkpoint, besides the usage."""
 
 
+Losses = Float[Tensor, " time"]
+Marks = Bool[Tensor, " time"]
 Scored = tuple[int, Window, Tensor, Tensor, Tensor | None]
 
 
@@ -64,29 +67,24 @@ class Tally:
         self.by_place = {key: [0.0] * PLACES for key in ("tokens", "nll")}
 
     def add(
-        self,
-        window: Window,
-        nll: Float[Tensor, " time"],
-        kl: Float[Tensor, " time"],
-        right: Bool[Tensor, " time"] | None = None,
+        self, window: Window, nll: Losses, kl: Losses, right: Marks | None = None, keys: Marks | None = None
     ) -> None:
+        """Add a window; of probes also the tokens that are right, and where they are asked for the key tokens."""
         self.windows += 1
         asked, hits = window.scored, window.scored & window.hits
-        found = [asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()]
-        found += [] if right is None else [right[asked].sum(), right[asked].all()]
-        for key, value in zip(SUMS if right is None else (*SUMS, *ANSWERS), found, strict=True):
+        totals = asked.sum(), nll[asked].sum(), kl[asked].sum(), hits.sum(), nll[hits].sum()
+        found = dict(zip(SUMS, totals, strict=True))
+        if right is not None:
+            found |= zip(ANSWERS, (right[asked].sum(), right[asked].all()), strict=True)
+        if keys is not None:
+            found |= zip(KEYS, ((asked & keys).sum(), nll[asked & keys].sum()), strict=True)
+        for key, value in found.items():
             self.sums[key][window.span] += float(value)
         places = torch.arange(len(nll))[asked]
         classes = places.clamp(min=1).log2().floor().long() + (places > 0)
         for key, values in (("tokens", torch.ones_like(nll)[asked]), ("nll", nll[asked])):
             summed = torch.zeros(PLACES, dtype=torch.float64).index_add_(0, classes, values.double()).tolist()
             self.by_place[key] = [one + other for one, other in zip(self.by_place[key], summed, strict=True)]
-
-    def add_keys(self, window: Window, nll: Float[Tensor, " time"], keys: Bool[Tensor, " time"]) -> None:
-        """Add the key tokens among those that are scored."""
-        scored = window.scored & keys
-        for key, value in zip(KEYS, (scored.sum(), nll[scored].sum()), strict=True):
-            self.sums[key][window.span] += float(value)
 
     def state(self) -> dict[str, Any]:
         """The sums as plain numbers, for a checkpoint."""
@@ -105,13 +103,8 @@ def _lengths(sums: Mapping[str, Sequence[float]]) -> dict[str, int]:
     return {key: len(values) for key, values in sums.items()}
 
 
-class Scorer:
+class Scorer(Reader):
     """A model whose hidden states are turned into losses piece by piece."""
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.model, self.device = model, device
-        self.logits = Logits(model)
-        self.body = self.logits.body
 
     @torch.no_grad()
     def __call__(self, lanes: Sequence[Lane], windows: Sequence[Window]) -> list[Scored]:
@@ -142,9 +135,6 @@ class Scorer:
             for lane in range(len(lanes))
             for i, window in enumerate(windows)
         ]
-
-    def log_probabilities(self, hidden: Float[Tensor, "window time d"]) -> Float[Tensor, "window time vocab"]:
-        return self.logits(hidden).float().log_softmax(-1)
 
 
 class Pass:
@@ -191,9 +181,7 @@ class Pass:
         keys = self._keys(scorer, scored)
         # Many lanes take several passes, each with the dense one, which counts once.
         for number, window, nll, kl, right in scored if first else scored[len(group) :]:
-            self.tallies[lanes[number]].add(window, nll, kl, right)
-            if window in keys:
-                self.tallies[lanes[number]].add_keys(window, nll, keys[window])
+            self.tallies[lanes[number]].add(window, nll, kl, right, keys.get(window))
         for number, (lane, usage) in enumerate(zip(lanes, usages, strict=True)):
             if number or first:
                 tally = self.tallies[lane]
@@ -211,6 +199,27 @@ class Pass:
 
     def tally(self, lane: Lane) -> Tally:
         return self.tallies[self.dense if lane.is_dense(self.context) else lane]
+
+
+def decodes(lane: Lane) -> bool:
+    """Return whether the lane has a cache of its own: methods that select evict nothing."""
+    return not isinstance(lane.method, Select)
+
+
+def answered(scorer: Reader, lanes: Sequence[Lane], windows: Sequence[Window]) -> Iterator[tuple[Lane, Window, bool]]:
+    """Yield whether each lane that evicts decodes each answer, token for token."""
+    evicting = [lane for lane in lanes if decodes(lane)]
+    for count, same in groupby(windows, key=lambda window: int(window.scored.sum())):
+        some = list(same) if evicting else []
+        if not some:
+            continue
+        inputs, answers = torch.stack([w.inputs for w in some]), torch.stack([w.targets[-count:] for w in some])
+        # The last of the prompt is the token before the answer.
+        prompt = inputs[:, : inputs.shape[1] - count + 1].to(scorer.device)
+        found = generate(scorer, evicting, prompt, tokens=count, total=inputs.shape[1])
+        for lane, tokens in zip(evicting, found.tokens.cpu(), strict=True):
+            for window, own, answer in zip(some, tokens, answers, strict=True):
+                yield lane, window, torch.equal(own, answer)
 
 
 def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:

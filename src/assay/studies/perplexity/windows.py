@@ -86,21 +86,17 @@ class Window:
 
 def read_limits(words: Sequence[str], datasets: Sequence[str]) -> dict[str, int | None]:
     """Read the limit of documents per text: `["20", "c4=1000"]`, ("c4", "pydoc") -> {"c4": 1000, "pydoc": 20}."""
-    found: dict[str, int | None] = {}
-    rest: int | None = None
+    found: dict[str, int | None] = {}  # a number without a name is that of all other texts
     for word in words:
         name, equals, number = word.rpartition("=")
         if not number.isdecimal() or int(number) < 1:
             raise UserError(f"--max-samples '{word}': write a number of at least 1, or by name: c4=1000 pg19=100.")
         if equals and name not in datasets:
             raise UserError(f"--max-samples {word}: '{name}' is none of the texts.{nearest(name, datasets)}")
-        if name in found or (not equals and rest is not None):
+        if name in found:
             raise UserError(f"--max-samples names {name or 'a number for all texts'} twice: '{word}'.")
-        if equals:
-            found[name] = int(number)
-        else:
-            rest = int(number)
-    return dict.fromkeys(datasets, rest) | found
+        found[name] = int(number)
+    return dict.fromkeys(datasets, found.pop("", None)) | found
 
 
 def spans_of(
@@ -138,16 +134,10 @@ def _span(number: int, text: str, tokenizer: Any, longest: int, max_windows: int
 
 def _blocks(span: Span, size: int) -> Iterator[Span]:
     """Split a long span; its characters, bytes and words are divided in proportion to tokens."""
-    parts = span.tokens.split(size)
-    for part in parts:
+    for part in span.tokens.split(size):
         share = len(part) / len(span.tokens)
-        yield replace(
-            span,
-            tokens=part,
-            chars=round(span.chars * share),
-            bytes=round(span.bytes * share),
-            words=round(span.words * share),
-        )
+        sizes = {key: round(getattr(span, key) * share) for key in ("chars", "bytes", "words")}
+        yield replace(span, tokens=part, **sizes)
 
 
 def bos_of(tokenizer: Any) -> int:
@@ -193,8 +183,7 @@ class RareBigrams:
 
 
 def bigrams(tokens: Int[Tensor, " time"]) -> list[tuple[int, int]]:
-    plain = tokens.tolist()
-    return list(pairwise(plain))
+    return list(pairwise(tokens.tolist()))
 
 
 def check_copy(context: int) -> None:

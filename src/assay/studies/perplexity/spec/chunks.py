@@ -90,13 +90,14 @@ def get_dataset_stats(dataset: PerplexityDatasetLoader) -> dict[str, Any]:
 
 @torch.no_grad()
 def compute_perplexity(
-    model: nn.Module, inputs: Int[Tensor, "batch time"], targets: Int[Tensor, "batch time"] | None = None, **method: Any
+    model: nn.Module, inputs: Int[Tensor, "batch time"], targets: Int[Tensor, "batch last"] | None = None, **method: Any
 ) -> PerplexityResult:
-    """The loss of `targets`, or of each token but the first; `method="h2o", sparsity=0.9` makes attention sparse."""
+    """The loss of `targets`, which follow the last inputs, or of each token but the first; `method="h2o", sparsity=0.9`
+    makes attention sparse."""
     if targets is None:
         inputs, targets = inputs[:, :-1], inputs[:, 1:]
     with sparse(model, method.pop("method", "dense"), **method):
-        logits = model(inputs, use_cache=False).logits
+        logits = model(inputs, use_cache=False).logits[:, -targets.shape[1] :]
     loss = cross_entropy(logits.float().flatten(0, 1), targets.flatten())
     return PerplexityResult(loss.item(), targets.numel(), len(targets))
 
@@ -111,17 +112,9 @@ def compute_sliding_window_perplexity(
     while scored < len(ids):
         end = min(len(ids), max(scored + stride, min(context + 1, len(ids))))
         window = ids[max(0, end - 1 - context) : end]
-        found.append(_last(model, window, end - scored, dict(method)))
+        found.append(compute_perplexity(model, window[None, :-1], window[None, scored - end :], **method))
         scored = end
     return aggregate_results(found)
-
-
-@torch.no_grad()
-def _last(model: nn.Module, window: Int[Tensor, " time"], count: int, method: dict[str, Any]) -> PerplexityResult:
-    """The loss of the last tokens of a window."""
-    with sparse(model, method.pop("method", "dense"), **method):
-        logits = model(window[None, :-1], use_cache=False).logits[0, -count:]
-    return PerplexityResult(cross_entropy(logits.float(), window[-count:]).item(), count)
 
 
 @dataclass

@@ -42,15 +42,8 @@ class DatasetConfig:
     cache_dir: str | None = None
 
     without_meaning = (
-        "hf_path",
-        "hf_subset",
-        "split",
-        "text_column",
-        "min_length",
-        "max_length",
-        "stride",
-        "cache_dir",
-    )
+        "hf_path", "hf_subset", "split", "text_column", "min_length", "max_length", "stride", "cache_dir",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

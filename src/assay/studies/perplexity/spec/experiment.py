@@ -8,7 +8,7 @@ A file holds one experiment, or several under `experiments`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from assay.attention import attention
 from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.files import TEXT, is_there, read_file, reason
+from assay.core.plugin import to_json
 from assay.data import yaml_text
 from assay.studies.perplexity.spec.config import (
     ContextLengthSweepConfig,
@@ -78,8 +79,10 @@ class ExperimentConfig:
 
     def options(self) -> dict[str, Any]:
         """Translate to fields of the study; warns of options without effect."""
-        for what, given in (("", self), ("model.", self.model), *self._named(self.dataset_configs)):
-            warn("", [f"{what}{key}" for key in given.without_meaning if getattr(given, key) != _default(given, key)])
+        named = ((f"{name}.", config) for name, config in self.dataset_configs.items())
+        for what, given in (("", self), ("model.", self.model), *named):
+            meant = [key for key in given.without_meaning if getattr(given, key) != getattr(type(given), key)]
+            warn("", [f"{what}{key}" for key in meant])
         contexts, levels = self.context_length_sweep, self.sparsity_sweep
         fits = [length for length in contexts.context_lengths if length <= self.model.max_length]
         if contexts.enabled and (left := sorted(set(contexts.context_lengths) - set(fits))):
@@ -118,10 +121,6 @@ class ExperimentConfig:
         if len(numbers := set(given.values())) == 1:
             return tuple(str(number) for number in numbers if number is not None)
         return tuple(f"{name}={number}" for name, number in given.items() if number is not None)
-
-    @staticmethod
-    def _named(configs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        return [(f"{name}.", config) for name, config in configs.items()]
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class BenchmarkConfig:
         )
         parts = [_experiment(one, where) for one, where in zip(whole["experiments"], places, strict=True)]
         found = made(cls, {**whole, "experiments": tuple(parts)}, what=what)
-        warn("", [key for key in cls.without_meaning if getattr(found, key) != _default(found, key)])
+        warn("", [key for key in cls.without_meaning if getattr(found, key) != getattr(cls, key)])
         return found
 
     @classmethod
@@ -178,10 +177,10 @@ class BenchmarkConfig:
     def to_yaml(self, path: str | Path) -> None:
         import yaml
 
-        Path(path).write_text(yaml.safe_dump(_plain(asdict(self)), sort_keys=False), encoding="utf-8")
+        Path(path).write_text(yaml.safe_dump(to_json(self), sort_keys=False), encoding="utf-8")
 
     def to_json(self, path: str | Path) -> None:
-        Path(path).write_text(json.dumps(_plain(asdict(self)), indent=1), encoding="utf-8")
+        Path(path).write_text(json.dumps(to_json(self), indent=1), encoding="utf-8")
 
     def placed(self) -> tuple[ExperimentConfig, ...]:
         """The experiments, with the benchmark's values where they have none of their own."""
@@ -234,14 +233,3 @@ def _experiment(given: Mapping[str, Any], where: str) -> ExperimentConfig:
         return made(ExperimentConfig, given, what=where)
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
-
-
-def _default(given: Any, key: str) -> Any:
-    option = next(option for option in fields(given) if option.name == key)
-    return option.default if option.default is not MISSING else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

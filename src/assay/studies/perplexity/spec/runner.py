@@ -80,7 +80,7 @@ def analyze_sparsity_tradeoff(results: Mapping[str, Any], dataset: str, method: 
         "sparsity_levels": levels,
         "realised": [cell["realised_sparsity"] for cell in cells],
         "perplexities": [cell["perplexity"] for cell in cells],
-        "relative_degradation": [_percent(cell["delta_vs_dense"]) for cell in cells],
+        "relative_degradation": [None if (more := cell["delta_vs_dense"]) is None else 100 * more for cell in cells],
         "dense_ppl": next((cell["dense_perplexity"] for cell in cells if cell.get("dense_perplexity")), None),
     }
 
@@ -89,15 +89,8 @@ def _sweep(results: Mapping[str, Any], dataset: str, method: str, sweep: str) ->
     try:
         return results["results"][dataset][method][sweep]
     except KeyError as error:
-        raise UserError(f"the results have no {error}: they hold {_held(results)}.") from None
-
-
-def _held(results: Mapping[str, Any]) -> str:
-    return "; ".join(f"{dataset}: {', '.join(methods)}" for dataset, methods in results["results"].items())
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+        held = "; ".join(f"{dataset}: {', '.join(methods)}" for dataset, methods in results["results"].items())
+        raise UserError(f"the results have no {error}: they hold {held}.") from None
 
 
 @dataclass(frozen=True)

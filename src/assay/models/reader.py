@@ -19,24 +19,27 @@ CLOSE = 1e-2
 """Relative distance within which logits are the same: bf16 rounds to 3 digits."""
 
 
-class Logits:
-    """Turns hidden states of a causal language model, which its body gives, into logits."""
+class Reader:
+    """A causal language model in two parts: its body, which gives hidden states, and what makes logits of them."""
 
     @torch.no_grad()
     def __init__(self, model: nn.Module) -> None:
-        self.model, name = model, type(model).__name__
-        ids = torch.arange(8, device=next(model.parameters()).device)[None]
+        self.model, self.device, name = model, next(model.parameters()).device, type(model).__name__
+        ids = torch.arange(8, device=self.device)[None]
         whole = model(ids, use_cache=False).logits.float()
         if not whole.isfinite().all():
             raise UserError(f"{name} gives logits that are not finite: look at its weights.")
         for body in bodies(model):
             self.body, self.given = body, body(ids, use_cache=False)
-            pieces = torch.cat([self(part).float() for part in self.given[0].split(4, dim=1)], dim=1)
+            pieces = torch.cat([self.logits(part).float() for part in self.given[0].split(4, dim=1)], dim=1)
             if whole.shape == pieces.shape and (whole - pieces).norm() <= CLOSE * whole.norm():
                 return
         raise UserError(f"{name} makes the logits of a token of more than its hidden state, which is not supported.")
 
-    def __call__(self, hidden: Float[Tensor, "rows time d"]) -> Float[Tensor, "rows time vocab"]:
+    def log_probabilities(self, hidden: Float[Tensor, "rows time d"]) -> Float[Tensor, "rows time vocab"]:
+        return self.logits(hidden).float().log_softmax(-1)
+
+    def logits(self, hidden: Float[Tensor, "rows time d"]) -> Float[Tensor, "rows time vocab"]:
         given: Any = copy.copy(self.given)
         given["last_hidden_state"] = hidden
         with replaced(self.body, given):
