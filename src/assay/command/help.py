@@ -9,9 +9,10 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from assay.command.flags import flag_of, members, options, plugin_options
 from assay.core.declared import TEXTS, texts_below
@@ -30,13 +31,16 @@ INDENT = 26
 
 def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
     """Prints the flags of dataclass instances, which hold the defaults; each nested part is a group."""
+    # Descriptions are left alone: they are wrapped already.
+    layout: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=INDENT, width=_width())
     parser = argparse.ArgumentParser(
-        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout, conflict_handler="resolve"
+        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=layout, conflict_handler="resolve"
     )
+    runner: Any = None
     for part in parts:
-        own = isinstance(part, Plugin)
-        runner = parser if own else _group(parser, RUNNER)
-        groups, texts = {"": cast(Any, runner)}, {"": field_texts(type(part))}
+        if not isinstance(part, Plugin):
+            runner = runner or parser.add_argument_group(RUNNER)
+        groups, texts = {"": runner or parser}, {"": field_texts(type(part))}
         for option in options(type(part)):
             holder, _, name = option.path.rpartition(".")
             if option.is_part:
@@ -55,17 +59,6 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
 
 
 RUNNER = "how it is run (options of every study)"
-
-
-def _group(parser: argparse.ArgumentParser, title: str) -> Any:
-    """Returns the group of that title, made where there is none yet."""
-    found = [group for group in parser._action_groups if group.title == title]
-    return found[0] if found else parser.add_argument_group(title)
-
-
-def _layout(prog: str) -> argparse.HelpFormatter:
-    """Makes a formatter that leaves descriptions alone, which are wrapped already."""
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=INDENT, width=_width())
 
 
 def field_texts(cls: type[Any]) -> dict[str, str]:

@@ -24,9 +24,12 @@ NAMED = 4
 """Most requested files whose paths are printed once they are written."""
 
 
-def publish(session: Session, results: Results, show: Callable[[Section, Path, str], None]) -> int:
-    """Shows a study's section, names its failures, and returns the exit code. `show` gets the section, the folder of
-    its files, and what to say of the page."""
+Shower = Callable[[Section, Path, str], None]
+"""Gets a section, the folder of its files, and what to say of the page."""
+
+
+def publish(session: Session, results: Results, show: Shower) -> int:
+    """Shows a study's section, names its failures, and returns the exit code."""
     study, out = session.plan.study, session.execution.out
     section, problem = Section(study.name), None
     settled = [record for record in results if study.shows_failures or record.status != "failed"]

@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from assay.command import flags
 from assay.command.flags import Parser
@@ -132,32 +132,22 @@ def data(words: list[str]) -> int:
     pulling = actions.add_parser("pull", help=f"fetch by name; {checked}")
     pulling.add_argument("names", nargs="+", metavar="NAME", help="names of `assay data list`")
     args = parser.parse_args(words)
-    return _list_data(as_json=args.json) if args.action == "list" else _pull_data(args.names)
-
-
-def _list_data(*, as_json: bool) -> int:
     from assay.data.sources import sources  # it brings http and ssl, which no other verb needs
 
-    entries = sources().values()
-    if as_json:
-        keys = ("name", "what", "size", "origin", "embedded")
-        print(json.dumps([{key: getattr(entry, key) for key in keys} | {"where": entry.where()} for entry in entries]))
-        return 0
-    for entry in entries:
-        lines = (entry.what, f"{entry.size}, {entry.origin}", entry.status)
-        print(f"{entry.name:<14} " + f"\n{'':<15}".join(lines))
-    return 0
-
-
-def _pull_data(names: list[str]) -> int:
-    from assay.data.sources import sources
-
     known = sources()
-    for name in names:  # all before the first is fetched
-        if name not in known:
-            raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
-    for name in names:
-        print(f"{name}: {known[name].pull()}")
+    if args.action == "pull":
+        for name in args.names:  # all before the first is fetched
+            if name not in known:
+                raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+        for name in args.names:
+            print(f"{name}: {known[name].pull()}")
+    elif args.json:
+        keys = ("name", "what", "size", "origin", "embedded")
+        print(json.dumps([{key: getattr(e, key) for key in keys} | {"where": e.where()} for e in known.values()]))
+    else:
+        for entry in known.values():
+            lines = (entry.what, f"{entry.size}, {entry.origin}", entry.status)
+            print(f"{entry.name:<14} " + f"\n{'':<15}".join(lines))
     return 0
 
 
@@ -180,37 +170,30 @@ def demo(words: list[str]) -> int:
     parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     studies = registries()["studies"]
-    codes, found = [], dict[str, list[Section]]()
-    for name in studies.names():
-        if "demo" in studies[name].presets:
-            print(f"\n$ assay {name.replace('.', ' ')} --preset demo --out {args.out}\n{studies[name].question}\n")
-            sections = found.setdefault(name, [])
-            try:
-                codes.append(run_study(name, ["--preset", "demo", "--out", args.out], _keeping(sections)))
-            except UserError as error:  # one study without its model must not stop the others
-                say(f"assay: {error}")
-                codes.append(2)
-    print(f"\n$ assay card {' '.join(CARD)} --out {args.out}\nWhat can a sequence mixer do, next to the field?\n")
-    try:
-        codes.append(card([*CARD, "--out", args.out]))
-    except UserError as error:
-        say(f"assay: {error}")
-        codes.append(2)
+    codes, found = [], {name: list[Section]() for name in studies.names() if "demo" in studies[name].presets}
+
+    def keep(section: Section, folder: Path, page: str) -> None:
+        write_section(section, folder)
+        found[section.study].append(section)
+
+    def run(command: str, question: str, verb: Callable[..., int], *given: Any) -> None:
+        print(f"\n$ assay {command} --out {args.out}\n{question}\n")
+        try:
+            codes.append(verb(*given))
+        except UserError as error:  # one study without its model must not stop the others
+            say(f"assay: {error}")
+            codes.append(2)
+
+    for name in found:
+        spelled, preset = name.replace(".", " "), ["--preset", "demo", "--out", args.out]
+        run(f"{spelled} --preset demo", studies[name].question, run_study, name, preset, keep)
+    about = "What can a sequence mixer do, next to the field?"
+    run(f"card {' '.join(CARD)}", about, card, [*CARD, "--out", args.out])
     print("\n" + _summary(found))
     print("\nEach command above prints its tables. The page with all tables and charts:")
     codes.append(report(["--out", args.out]))
     print("Next, with the README's mixer or your own in a file: assay card my_mixer.py")
     return max(codes)
-
-
-def _keeping(sections: list[Section]) -> Callable[[Section, Path, str], None]:
-    """Returns what writes a section's files and keeps the section."""
-
-    def keep(section: Section, folder: Path, page: str) -> None:
-        write_section(section, folder)
-        sections.append(section)
-
-    return keep
 
 
 def _summary(found: Mapping[str, Sequence[Section]]) -> str:
