@@ -40,7 +40,8 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
     for part in parts:
         if not isinstance(part, Plugin):
             runner = runner or parser.add_argument_group(RUNNER)
-        groups, texts = {"": runner or parser}, {"": field_texts(type(part))}
+        groups: dict[str, Any] = {"": runner or parser}
+        texts = {"": field_texts(type(part))}
         for option in options(type(part)):
             holder, _, name = option.path.rpartition(".")
             if option.is_part:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from contextlib import suppress
 from copy import copy
 from functools import cache
 from typing import Any
@@ -211,11 +212,9 @@ def _budgets(method: Method, time: int) -> list[Budget]:
     """Return those that are not too small for the method."""
     fitting = []
     for budget in BUDGETS:
-        try:
+        with suppress(BudgetTooSmall):
             method.check(time, budget)
-        except BudgetTooSmall:
-            continue
-        fitting.append(budget)
+            fitting.append(budget)
     return fitting
 
 

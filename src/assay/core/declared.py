@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -101,7 +102,11 @@ class _Source:
         """Run one statement, without methods and annotations of functions, in a namespace of the names it uses."""
         pruned = _pruned(node)
         used = {each.id for each in ast.walk(pruned) if isinstance(each, ast.Name)} - {name}
-        space = {"__name__": self.module} | {each: self._useful(each) for each in used if each in self.bound}
+        space: dict[str, Any] = {"__name__": self.module}
+        for each in used & self.bound.keys():
+            space[each] = _Absent()
+            with suppress(Unreadable):
+                space[each] = self.value(each)
         try:
             exec(compile(ast.Module([pruned], []), str(self.path), "exec"), space)
         except Unreadable:
@@ -114,12 +119,6 @@ class _Source:
                 raise Unreadable(f"{self.module}.{name} has a field of another library's type")
             setattr(space[name], TEXTS, texts_below(node))
         return space[name]
-
-    def _useful(self, name: str) -> Any:
-        try:
-            return self.value(name)
-        except Unreadable:
-            return _Absent()
 
 
 _source = cache(_Source)

@@ -185,13 +185,8 @@ def _varied(options: Mapping[Common, Mapping[str, Any]], plugins: Mapping[Common
         name
         for alike in grouped(options, lambda key: plugins[key]).values()
         for name in {name for key in alike for name in options[key]}
-        if len({_spelled_out(options[key].get(name)) for key in alike}) > 1
+        if len({canonical(options[key].get(name)) for key in alike}) > 1
     }
-
-
-def _spelled_out(value: Any) -> str:
-    """Return one text per JSON value; scalars get theirs by a shortcut that takes a tenth of the time."""
-    return repr(value) if value is None or isinstance(value, str | int | float) else canonical(value)
 
 
 def _prefixes(options: Iterable[Mapping[str, Any]]) -> set[str]:

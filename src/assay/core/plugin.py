@@ -12,7 +12,6 @@ import ast
 import dataclasses
 import importlib
 import importlib.metadata
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -88,8 +87,8 @@ def to_json(value: Any) -> Any:
     """Return plug-ins, dataclasses, tuples and paths as plain JSON values."""
     if isinstance(value, Plugin):
         return value.spec()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: to_json(item) for key, item in stated(value)}
+    if dataclasses.is_dataclass(value):
+        value = dict(stated(value))
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -102,16 +101,12 @@ def settled(value: Any, versions: dict[str, str]) -> Any:
     that is not finite is a ValueError. The JSON of plug-ins is shared between runs: do not change it."""
     if value is None or type(value) in (str, bool, int):  # first, since most values are these
         return value
-    if type(value) is float:
-        if not math.isfinite(value):
-            raise ValueError("not a finite number")
-        return value
     if isinstance(value, Plugin):
         plain, found = value._settled
         versions |= found
         return plain
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: settled(item, versions) for key, item in stated(value)}
+    if dataclasses.is_dataclass(value):
+        value = dict(stated(value))
     if isinstance(value, Mapping):
         return {key: settled(item, versions) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -126,15 +121,12 @@ def plugins_in(value: Any) -> Iterator[Plugin]:
     """Yield every plug-in inside a value, the value itself included."""
     if isinstance(value, Plugin):
         yield value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from plugins_in(getattr(value, field.name))
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from plugins_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from plugins_in(item)
+        value = list(value.values())
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from plugins_in(item)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,15 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The hash of the canonical text of `to_json`."""
-        return _hash(_around_the_seed(self), self.seed)
+        return _hash(self.setting, self.seed)
+
+    @property
+    def setting(self) -> tuple[str, str]:
+        """What runs share that differ only in their seed: their canonical text before and behind it. Keys are sorted,
+        so the seed stands in between."""
+        before = canonical({"numerics": vars(self.numerics), "options": self.options})
+        behind = canonical({"study": self.study, "versions": self.versions})
+        return f'{before[:-1]},"seed":', f",{behind[1:]}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and self.id == other.id
@@ -114,31 +122,29 @@ class Provenance:
     def here(cls) -> Self:
         """Return the provenance of this process, with the device that it computes on now (`computing_on`)."""
         return cls(
-            assay=_version("assay-bench"),
+            assay=version_of("assay-bench"),
             python=platform.python_version(),
-            torch=_version("torch"),
+            torch=version_of("torch"),
             host=platform.node(),
             machine=f"{platform.system()} {platform.machine()}",
             cpu=cpu_model(),
-            **_DEVICE,
+            **_device,
         )
 
 
-_DEVICE: dict[str, str] = {}
+_device: Mapping[str, str] = {}
 
 
 @contextmanager
 def computing_on(**device: str) -> Iterator[None]:
     """Let `Provenance.here` name this device inside the block: its `gpu`, `driver` and `cuda`; none for a CPU. The core
     knows no device library, so whoever chooses a device calls this."""
-    before = dict(_DEVICE)
-    _DEVICE.clear()
-    _DEVICE.update(device)
+    global _device
+    before, _device = _device, device
     try:
         yield
     finally:
-        _DEVICE.clear()
-        _DEVICE.update(before)
+        _device = before
 
 
 @cache
@@ -233,19 +239,10 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], folder: Path | None = None) -> Self:
-        return cls(
-            run=Run.from_json(data["run"], id=data["id"]),
-            status=data["status"],
-            metrics=data["metrics"],
-            cost=data["cost"],
-            error=data["error"],
-            provenance=shared(Provenance, data["provenance"]),
-            finished=data["finished"],
-            artifacts=tuple(data["artifacts"]),
-            place=data.get("place"),
-            folder=folder,
-            files=data.get("files", {}),
-        )
+        plain = {name: data[name] for name in ("status", "metrics", "cost", "error", "finished")}
+        later = {name: data[name] for name in ("place", "files") if name in data}  # not in those of assay 0.1.0
+        run, provenance = Run.from_json(data["run"], id=data["id"]), shared(Provenance, data["provenance"])
+        return cls(run=run, provenance=provenance, artifacts=tuple(data["artifacts"]), folder=folder, **plain, **later)
 
 
 def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
@@ -257,22 +254,14 @@ def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
         made = Run(run.study, run.options, run.seed, run.versions, numerics)
         alike = before is not None and run.options is before.options and run.versions is before.versions
         if not alike or before is None or run.study != before.study:
-            around = _around_the_seed(made)
+            around = made.setting
         vars(made)["id"] = _hash(around, run.seed)
         before = run
         yield made
 
 
-def _around_the_seed(run: Run) -> tuple[str, str]:
-    """Return the canonical text of a run before and after its seed: keys are sorted, so the seed stands in between."""
-    before = canonical({"numerics": vars(run.numerics), "options": run.options})
-    after = canonical({"study": run.study, "versions": run.versions})
-    return f'{before[:-1]},"seed":', f",{after[1:]}"
-
-
 def _hash(around: tuple[str, str], seed: int) -> str:
-    number = seed if type(seed) is int else canonical(seed)
-    return hashlib.sha256(f"{around[0]}{number}{around[1]}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{around[0]}{canonical(seed)}{around[1]}".encode()).hexdigest()[:16]
 
 
 def as_planned(records: Iterable[Record]) -> list[Record]:
@@ -336,12 +325,7 @@ def plugins_of(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 def shared(cls: type[T], data: Mapping[str, Any]) -> T:
     """Return an instance from a record's JSON, one object for all records that were made alike: missing fields have
     defaults, fields of a later version are dropped."""
-    return _made(cls, *((name, data[name]) for name in _field_names(cls) if name in data))  # type: ignore[arg-type]
-
-
-@cache
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls))
+    return _made(cls, *((f.name, data[f.name]) for f in fields(cls) if f.name in data))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -350,7 +334,7 @@ def _made(cls: type[T], *values: tuple[str, Any]) -> T:
 
 
 @cache
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -103,8 +103,9 @@ class Store:
 
     def find(self, prefix: str) -> Record:
         """Return the one record whose id starts with `prefix`."""
-        there = (record for path in self._paths(prefix) if (record := self._listed(path)))
-        found = list(islice(there, SEVERAL))
+        named = ((study, name) for study in self.studies() for name in names(self.root / study))
+        paths = (self.root / study / name / RECORD for study, name in named if name.startswith(prefix))
+        found = list(islice((record for path in paths if (record := self._listed(path))), SEVERAL))
         if len(found) != 1:
             ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
             problem = f"several runs start with '{prefix}': {ids}" if found else f"no run '{prefix}' in {self.root}"
@@ -154,13 +155,6 @@ class Store:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
-
-    def _paths(self, prefix: str = "") -> Iterator[Path]:
-        """Yield where records may be, ordered by study and id."""
-        for study in self.studies():
-            for name in names(self.root / study):
-                if name.startswith(prefix) and not name.startswith("."):
-                    yield self.root / study / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
         """Return the record for a list, or None: one that is unreadable or newer does not stop the others."""

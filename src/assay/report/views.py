@@ -142,6 +142,7 @@ def table_view(study: str, table: Table, links: Mapping[str, str]) -> dict[str, 
     cut = len(table.rows) > ROWS
     rows = [[_cell(table, row, column, links) for column in columns] for row in table.rows[:ROWS]]
     numeric = [any(cell.number for cell in column) for column in zip(*rows, strict=True)]
+    text = "" if cut else base64.b64encode(table.csv().encode(errors="backslashreplace")).decode()
     return {
         "name": table.name,
         "note": table.note,
@@ -151,7 +152,7 @@ def table_view(study: str, table: Table, links: Mapping[str, str]) -> dict[str, 
         "rows": rows,
         "count": len(table.rows),
         "cut": cut,
-        "csv": file_of(study, table) if cut else f"data:text/csv;base64,{_base64(table.csv())}",
+        "csv": file_of(study, table) if cut else f"data:text/csv;base64,{text}",
     }
 
 
@@ -164,10 +165,6 @@ def folded(table: Table) -> tuple[list[str], int]:
 
 def file_of(study: str, table: Table) -> str:
     return f"{FILES}/{study}/{table.name}.csv"
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode(errors="backslashreplace")).decode()
 
 
 def _cell(table: Table, row: Mapping[str, Value], column: str, links: Mapping[str, str]) -> PageCell:
@@ -191,18 +188,12 @@ def rows_of(table: Table, spellings: Collection[str]) -> tuple[Mapping[str, Valu
 def missing_view(records: Sequence[Record]) -> dict[str, Any]:
     """The runs without a result: the first of them, and how many there are."""
     lost = [record for record in records if record.status != "done"]
-    return {"runs": [_missing(record) for record in lost[:MISSING]], "count": len(lost)}
-
-
-def _missing(record: Record) -> dict[str, str]:
-    lines = (record.error or "").strip().splitlines()
-    return {
-        "id": record.run.id,
-        "label": record.run.label,
-        "status": record.status,
-        "last": lines[-1] if lines else "a metric was not finite" if record.status == "diverged" else "no message",
-        "error": record.error or "",
-    }
+    runs = []
+    for record in lost[:MISSING]:
+        error, run = record.error or "", {"id": record.run.id, "label": record.run.label, "status": record.status}
+        silent = "a metric was not finite" if record.status == "diverged" else "no message"
+        runs.append(run | {"last": [silent, *error.strip().splitlines()][-1], "error": error})
+    return {"runs": runs, "count": len(lost)}
 
 
 def provenance(records: Sequence[Record]) -> dict[str, str]:

@@ -31,7 +31,11 @@ class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
     def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
-        pool = _pool_of(fn, self.slots(), self.gpus)
+        asked = fn, self.slots(), self.gpus
+        if (pool := _kept.pop(asked, None)) is None or pool.stopped:
+            pool = _Pool(*asked)
+        if _keeping:
+            _kept[asked] = pool
         queue, again = iter(jobs), deque[tuple[Any, int]]()
 
         def take() -> tuple[Any, int] | None:
@@ -43,7 +47,7 @@ class Local(Executor):
 
         try:
             while True:
-                while pool.has_room and (item := take()):
+                while len(pool.busy) < pool.count and (item := take()):
                     pool.give(*item, limit(item[0]))
                 if not pool.busy:
                     return
@@ -51,14 +55,15 @@ class Local(Executor):
                     job, losses = pool.busy[worker]
                     messages, alive = worker.hear()
                     if messages and isinstance(messages[-1], Ended):
-                        pool.rest(worker)
+                        del pool.busy[worker]
+                        pool.idle.append(worker)
                     elif not alive:
                         pool.bury(worker)
                         if losses < self.retries:
                             again.append((job, losses + 1))
                         else:
                             messages.append(Ended("lost", f"its worker died {losses + 1} times ({worker.obituary()})"))
-                    elif worker.overdue:
+                    elif time.monotonic() > worker.deadline:
                         pool.bury(worker)
                         messages.append(Ended.overdue(worker.limit))
                     for message in messages:
@@ -69,7 +74,8 @@ class Local(Executor):
 
 
 _keeping = False
-_kept: "list[_Pool]" = []
+_kept: "dict[tuple[Work, int, tuple[int, ...]], _Pool]" = {}
+"""The pools of earlier plans, by what they do and on which devices."""
 
 
 @contextmanager
@@ -83,18 +89,7 @@ def kept_workers() -> Iterator[None]:
     finally:
         _keeping = before
         while _kept and not _keeping:
-            _kept.pop().stop()
-
-
-def _pool_of(fn: Work, count: int, gpus: tuple[int, ...]) -> "_Pool":
-    """Return the pool that an earlier plan left, if it does the same on the same devices, or a new one."""
-    for pool in _kept:
-        if not pool.stopped and (pool.fn, pool.count, pool.gpus) == (fn, count, gpus):
-            return pool
-    pool = _Pool(fn, count, gpus)
-    if _keeping:
-        _kept.append(pool)
-    return pool
+            _kept.popitem()[1].stop()
 
 
 class _Worker:
@@ -117,10 +112,6 @@ class _Worker:
         with suppress(ConnectionError):  # The worker died: `hear` says so, and the job is sent again.
             self.pipe.send(message)
 
-    def give(self, job: Any, limit: float | None) -> None:
-        self.limit, self.deadline = limit or math.inf, math.inf
-        self.send(job)
-
     def hear(self) -> tuple[list[Any], bool]:
         """Return the messages that have come, none after the job's end, and whether more may come.
 
@@ -133,10 +124,6 @@ class _Worker:
         ends = [place for place, message in enumerate(messages, 1) if isinstance(message, Ended)]
         del messages[ends[0] if ends else len(messages) :]  # a thread of the job may send more
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
-
-    @property
-    def overdue(self) -> bool:
-        return time.monotonic() > self.deadline
 
     def obituary(self) -> str:
         code = self.process.wait()
@@ -163,23 +150,16 @@ class _Pool:
             [sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
 
-    @property
-    def has_room(self) -> bool:
-        return len(self.busy) < self.count
-
     def give(self, job: Any, losses: int, limit: float | None) -> None:
         worker = self.idle.pop() if self.idle else self._start()
         self.busy[worker] = (job, losses)
-        worker.give(job, limit)
+        worker.limit, worker.deadline = limit or math.inf, math.inf
+        worker.send(job)
 
     def look(self) -> list[_Worker]:
         """Return busy workers, once one of them has sent something or a tick is over."""
         wait([worker.pipe.fileno() for worker in self.busy], TICK)
         return list(self.busy)
-
-    def rest(self, worker: _Worker) -> None:
-        del self.busy[worker]
-        self.idle.append(worker)
 
     def bury(self, worker: _Worker) -> None:
         del self.busy[worker], self.slots[worker]

@@ -84,35 +84,26 @@ class Ray(Executor):
 
 
 @dataclass
-class _Flight:
-    """A task that was submitted and has not returned."""
-
-    job: Any
-    number: int
-    limit: float | None
-
-
-@dataclass
 class _Tasks:
-    """The tasks in flight, by the reference to what each will return."""
+    """The tasks in flight, by the reference to what each will return: its job, its number and its limit."""
 
     ray: Any
     fn: Callable[..., None]
     options: dict[str, Any]
-    flying: dict[Any, _Flight] = field(default_factory=dict)
+    flying: dict[Any, tuple[Any, int, float | None]] = field(default_factory=dict)
     count: int = 0
 
     def start(self, job: Any, limit: float | None) -> None:
         task = self.ray.remote(**self.options)(_collect)
         self.count += 1
         reference = task.remote(self.fn, job, self._clock if limit else None, self.count)
-        self.flying[reference] = _Flight(job, self.count, limit)
+        self.flying[reference] = job, self.count, limit
 
     def look(self) -> list[tuple[Any, list[Any]]]:
         """Return the jobs that have ended, with all their messages."""
-        limited = any(flight.limit for flight in self.flying.values())
+        limited = any(limit for _, _, limit in self.flying.values())
         done = self.ray.wait(list(self.flying), timeout=TICK if limited else None)[0]
-        found = [(self.flying.pop(reference).job, self._messages(reference)) for reference in done]
+        found = [(self.flying.pop(reference)[0], self._messages(reference)) for reference in done]
         return found + (self._overdue() if limited else [])
 
     def cancel(self) -> None:
@@ -138,13 +129,13 @@ class _Tasks:
         began; cancelling by force kills its worker in any case, and Ray does not retry it."""
         ages = self.ray.get(self._clock.ages.remote())
         late = {
-            reference: flight.limit
-            for reference, flight in self.flying.items()
-            if flight.limit and ages.get(flight.number, 0.0) > flight.limit + GRACE
+            reference: limit
+            for reference, (_, number, limit) in self.flying.items()
+            if limit and ages.get(number, 0.0) > limit + GRACE
         }
         for reference in late:
             self.ray.cancel(reference, force=True)
-        return [(self.flying.pop(reference).job, [Ended.overdue(limit)]) for reference, limit in late.items()]
+        return [(self.flying.pop(reference)[0], [Ended.overdue(limit)]) for reference, limit in late.items()]
 
 
 class _Clock:
