@@ -231,12 +231,9 @@ def _details(one: Finding) -> str:
     devices = sorted({record.run.numerics.device for record in one.records})
     made = f"{len(one.records)} records on {' and '.join(devices)}" if one.records else "No records"
     lines = [f"## {one.name}", f"*{one.claim.claim}* ({one.claim.source})"]
-    lines.append(
-        "\n".join(f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged)
-    )
-    lines += (
-        ["\n".join(["Certificate:", "", *(f"- {certificate_line(part)}" for part in one.parts)])] if one.parts else []
-    )
+    checks = [f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged]
+    parts = ["Certificate:", "", *(f"- {certificate_line(part)}" for part in one.parts)] if one.parts else []
+    lines += ["\n".join(checks), "\n".join(parts)]
     lines.append(f"{made}, made by `{one.claim.command(one.name)}`." + (f" {one.reason}" if one.reason else ""))
     tables: Mapping[str, str] = tables_of(one.claim, one.records, markdown=True)
     return "\n\n".join(part for part in [*lines, *tables.values()] if part)

@@ -25,6 +25,7 @@ WIDTH = 80
 """Columns of the output where there is no terminal."""
 ASCII = str.maketrans("╭╮╰╯─│…", "++++-|~")
 """Box characters and their ASCII replacements, for terminals whose encoding lacks them."""
+SWITCHES = "Switches are read in every spelling, whatever the default: --x, --no_x, --x False; below a dot --a.no_x."
 INDENT = 26
 """Columns before the text of a flag; a longer flag has a line of its own."""
 
@@ -95,10 +96,7 @@ def describe(study: Study) -> str:
             "them.",
             f"Options of plug-ins are dotted flags{example}; those of the plug-ins chosen stand at the end.",
         ]
-    lines += [
-        "Switches are read in every spelling, whatever the default: --x, --no_x, --x False; below a dot --a.no_x."
-    ]
-    lines += [f"{flag}: {what}" for flag, what in cls.shorthands.items()]
+    lines += [SWITCHES, *(f"{flag}: {what}" for flag, what in cls.shorthands.items())]
     return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
 
 
@@ -132,7 +130,10 @@ def print_choices(study: Study) -> None:
     width, lines = _width() - 4, list[str]()
     for option in plugin_options(type(study)):
         words = [f"{option.path}:{name}" for name in _plugin_type(option.hint).registry.names()]
-        default = f"(default: {_choice(option.path, attrgetter(option.path)(study))})"
+        held = attrgetter(option.path)(study)
+        chosen = " ".join(map(_word, members(held)))
+        several = f"--{option.path} {chosen}" if chosen else "none named"
+        default = f"(default: {several if isinstance(held, tuple) else f'{option.path}:{chosen}'})"
         together = textwrap.wrap(f"[{{{', '.join(words)}}}]", width)  # broken after commas
         inside = [*textwrap.wrap(default, width), "─" * width, *(line.replace(", ", ",") for line in together)]
         inside += [line for word in words for line in textwrap.wrap(f"    {word}", width)]
@@ -146,13 +147,6 @@ def print_choices(study: Study) -> None:
 
 def _plugin_type(hint: Any) -> type[Plugin]:
     return get_args(hint)[0] if get_origin(hint) is tuple else hint
-
-
-def _choice(path: str, held: Any) -> str:
-    """Returns `task:mqar`, or for several plug-ins a flag with several words."""
-    if isinstance(held, tuple):
-        return f"--{path} {' '.join(map(_word, held))}" if held else "none named"
-    return f"{path}:{_word(held)}"
 
 
 def _word(plugin: Plugin) -> str:

@@ -69,12 +69,11 @@ def reproduce(words: list[str]) -> int:
 
 
 def _took(found: Mapping[str, Any] | None) -> str:
-    """`12 runs took 3 min in all on cpu, those of the certificate included`."""
+    """`takes: 12 runs with those of the certificate, 3 min of cpu`."""
     if found is None:
         return "takes: not known, no run of it ships with assay"
-    return (
-        f"takes: {found['runs']} runs with those of the certificate, {duration(found['seconds'])} of {found['device']}"
-    )
+    runs = f"{found['runs']} runs with those of the certificate"
+    return f"takes: {runs}, {duration(found['seconds'])} of {found['device']}"
 
 
 def known_claims() -> dict[str, Claim]:

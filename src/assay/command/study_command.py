@@ -114,7 +114,9 @@ def run_study(name: str, words: list[str], show: Shower | None = None) -> int:
         return run_reading(light, words)
     # Only words of the command line can contradict each other; flags win over a preset or a file of options.
     _refuse_contradictions(light, line := read(words, light, Shell, Execution))
-    if not light.stands_for_others(words) and (code := _answer(light, line)) is not None:
+    given = {word.partition("=")[0].replace("_", "-") for word in words}
+    # Of a line with shorthands only the study's `commands` knows what it says.
+    if given.isdisjoint(flag.split()[0] for flag in light.shorthands) and (code := _answer(light, line)) is not None:
         return code
     cls = studies[name]
     return max([_run_one(cls, read(each, cls, Shell, Execution), show) for each in cls.commands(words)])
@@ -181,7 +183,9 @@ def _run_one(cls: type[Study], line: Line, show: Shower | None = None) -> int:
     shell, execution = Shell(**line.values(Shell)), assign(Execution(), line.values(Execution))
     study, grid = _configured(base, preset, line)
     if shell.self_test:
-        return _self_test(study)
+        folders = {id(registry): folder for folder, registry in registries().items()}
+        parts = [(folders[id(part.registry)], part) for part in study.parts()]
+        return max([print_verdicts(folder, part) for folder, part in parts if has_contract(folder)], default=0)
     if shell.wandb == "on":
         require_wandb()
     if shell.cpu_only and execution.device not in ("auto", "cpu"):
@@ -208,22 +212,18 @@ def _prog(cls: type[Any]) -> str:
 def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
-    if session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet):
-        _ask(session)
+    asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
+    if asks and sys.stdin.isatty() and sys.stdout.isatty():
+        seconds = session.seconds_left()
+        if seconds is None or seconds > LONG:
+            say("This may take long (--yes skips this question). Continue? [y/N]")
+            if input().strip().lower() not in ("y", "yes"):
+                raise UserError("nothing was started.")
     with ExitStack() as stack:
         watch = stack.enter_context(shown(session.labels, len(session.todo), quiet=shell.quiet))
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
-
-
-def _ask(session: Session) -> None:
-    """Asks before runs that may take long, on a terminal only."""
-    seconds = session.seconds_left()
-    if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
-        say("This may take long (--yes skips this question). Continue? [y/N]")
-        if input().strip().lower() not in ("y", "yes"):
-            raise UserError("nothing was started.")
 
 
 def _preset(line: Line) -> str | None:
@@ -264,12 +264,6 @@ def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
         types = option_types(type(member))
         changed.append(assign(member, {path: v for path, v in given.items() if path.partition(".")[0] in types}))
     return tuple(changed) if isinstance(held, tuple) else changed[0]
-
-
-def _self_test(study: Study) -> int:
-    folders = {id(registry): folder for folder, registry in registries().items()}
-    parts = [(folders[id(part.registry)], part) for part in study.parts()]
-    return max([print_verdicts(folder, part) for folder, part in parts if has_contract(folder)], default=0)
 
 
 def _print_plan(session: Session, *, as_json: bool) -> int:

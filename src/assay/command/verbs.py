@@ -32,13 +32,9 @@ CARD = ["delta_net", "--vs", "attention:conv=4", "gru", "kda", "--stored"]
 """The demo's card: of a mixer whose records ship, so that nothing is trained."""
 
 
-def _parser(verb: str, description: str) -> Parser:
-    return Parser(prog=f"assay {verb}", description=description)
-
-
 def list_(words: list[str]) -> int:
     """List studies, encoders, tasks, ...; `assay list encoders --json` for machines."""
-    parser = _parser("list", list_.__doc__ or "")
+    parser = Parser(prog="assay list", description=list_.__doc__)
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of: {', '.join(registries())}; without one, all")
     parser.add_argument("--json", action="store_true", help="print names, aliases and summaries as JSON")
     args = parser.parse_args(words)
@@ -58,7 +54,8 @@ def list_(words: list[str]) -> int:
 def check(words: list[str]) -> int:
     """Check whether plug-ins keep the promises of their folder: `assay check FILE` tries each in a file."""
     kinds = ", ".join(folder for folder in registries() if has_contract(folder))
-    parser = _parser("check", f"{check.__doc__} FILE NAME tries one of them, KIND NAME one that is known by its name.")
+    about = f"{check.__doc__} FILE NAME tries one of them, KIND NAME one that is known by its name."
+    parser = Parser(prog="assay check", description=about)
     parser.add_argument("kind", metavar="FILE|KIND", help=f"a Python file with plug-ins, or one of: {kinds}")
     parser.add_argument("names", nargs="*", metavar="NAME", help="words such as self_attn or self_attn:heads=4")
     args = parser.parse_args(words)
@@ -72,25 +69,22 @@ def check(words: list[str]) -> int:
 
 def show(words: list[str]) -> int:
     """Show a stored run by the start of its id; without one, a line for each, the latest last."""
-    parser = _parser("show", show.__doc__ or "")
+    parser = Parser(prog="assay show", description=show.__doc__)
     parser.add_argument("id", nargs="?", help="the first letters are enough")
     parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
     parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     store = existing_store(args.out)
-    if args.id or args.json:
-        chosen = [store.find(args.id)] if args.id else store.records()
-        if args.json:
-            found = [record.to_json() for record in chosen]
-            print(json.dumps(found[0] if args.id else found, indent=1))
-            return 0
-        named = _labels(store.summaries(chosen[0].run.study))  # a label tells a run from those of its study
-        print(render_record(chosen[0], named.get(chosen[0].run.id, chosen[0].run.label)))
-        return 0
-    chosen = store.summaries()
-    named = _labels(chosen)
-    for record in sorted(chosen, key=lambda record: record.finished):
-        print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
+    one = store.find(args.id) if args.id else None
+    if args.json:
+        print(json.dumps(one.to_json() if one else [record.to_json() for record in store.records()], indent=1))
+    elif one:
+        named = _labels(store.summaries(one.run.study))  # a label tells a run from those of its study
+        print(render_record(one, named.get(one.run.id, one.run.label)))
+    else:
+        named = _labels(stored := store.summaries())
+        for record in sorted(stored, key=lambda record: record.finished):
+            print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
     return 0
 
 
@@ -98,7 +92,7 @@ def rm(words: list[str]) -> int:
     """Remove stored runs: by id, by --status, by --study.
 
     The exit code is 1 if one of them is in use, and stays."""
-    parser = _parser("rm", rm.__doc__ or "")
+    parser = Parser(prog="assay rm", description=rm.__doc__)
     parser.add_argument("ids", nargs="*", metavar="ID", help="runs to remove; the first letters are enough")
     parser.add_argument("--status", choices=get_args(Status), help="only runs that ended so")
     parser.add_argument("--study", metavar="NAME", help="only runs of this study, such as icl or sae.ablation")
@@ -124,7 +118,7 @@ def rm(words: list[str]) -> int:
 
 def data(words: list[str]) -> int:
     """List or fetch data and models: `assay data list` shows what there is, `assay data pull NAME` fetches it."""
-    parser = _parser("data", data.__doc__ or "")
+    parser = Parser(prog="assay data", description=data.__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="all data and models: size, origin, and whether they are here")
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -153,11 +147,10 @@ def data(words: list[str]) -> int:
 
 def report(words: list[str]) -> int:
     """Write one self-contained HTML page from everything stored; exit code 1 where a study's section is missing."""
-    parser = _parser("report", report.__doc__ or "")
+    parser = Parser(prog="assay report", description=report.__doc__)
     parser.add_argument("--out", default="results", help=flags.OUT)
-    parser.add_argument(
-        "--site", metavar="DIR", help="a static site into DIR instead: a page per study and per plug-in"
-    )
+    about = "a static site into DIR instead: a page per study and per plug-in"
+    parser.add_argument("--site", metavar="DIR", help=about)
     args = parser.parse_args(words)
     path, failed = write_page(args.out) if args.site is None else write_site(args.out, args.site)
     print(path)
@@ -166,7 +159,7 @@ def report(words: list[str]) -> int:
 
 def demo(words: list[str]) -> int:
     """Run every study's demo preset, say what was found, and write the page; takes seconds when the runs are stored."""
-    parser = _parser("demo", demo.__doc__ or "")
+    parser = Parser(prog="assay demo", description=demo.__doc__)
     parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     studies = registries()["studies"]
@@ -230,16 +223,7 @@ def card(words: list[str]) -> int:
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
-    "list": list_,
-    "check": check,
-    "show": show,
-    "rm": rm,
-    "data": data,
-    "report": report,
-    "demo": demo,
-    "card": card,
-    "reproduce": reproduce,
-    "findings": findings,
+    verb.__name__.rstrip("_"): verb for verb in (list_, check, show, rm, data, report, demo, card, reproduce, findings)
 }
 
 

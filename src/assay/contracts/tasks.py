@@ -32,10 +32,8 @@ def has_the_shape_it_says(task: Task) -> None:
         asked = batch.positions.shape[1]
         _assert_kind("positions", batch.positions, (size, asked), Tokens(shape.length))
         answers = (size, asked * shape.answers_per_position)
-        if shape.outputs == Vectors(1):
-            _assert_kind("targets", batch.targets.unsqueeze(-1), answers, shape.outputs)
-        else:
-            _assert_kind("targets", batch.targets, answers, shape.outputs)
+        targets = batch.targets.unsqueeze(-1) if shape.outputs == Vectors(1) else batch.targets
+        _assert_kind("targets", targets, answers, shape.outputs)
 
 
 def is_finite(task: Task) -> None:
@@ -126,10 +124,8 @@ def _assert_answers(name: str, found: Tensor, expected: torch.Size, task: Task) 
 
 def _assert_some_reference_beats_constants(task: Task) -> None:
     batch = _batch(task, 64)
-    found = {
-        name: given.argmax(-1) if given.ndim > batch.targets.ndim else given
-        for name, given in task.references(batch).items()
-    }
+    given = task.references(batch).items()
+    found = {name: answers.argmax(-1) if answers.ndim > batch.targets.ndim else answers for name, answers in given}
     assert found, "it has neither an oracle nor a reference: return one from `references`"
     right = max((answers == batch.targets).double().mean().item() for answers in found.values())
     constant = batch.targets.flatten().bincount().max().item() / batch.targets.numel()

@@ -33,23 +33,18 @@ def declared(registry: Registry[Any], word: str) -> type[Any]:
     """Return the class behind a name or an alias as its source declares it; the class itself where it comes from a file
     of the user's, from another distribution, or cannot be read alone."""
     name = registry.resolve(word)
-    if name not in registry.folder:
-        return registry[name]
-    try:
-        return _registered(registry, name)
-    except Unreadable:
-        return registry[name]
+    with suppress(Unreadable):
+        if name in registry.folder:
+            return _registered(registry, name)
+    return registry[name]
 
 
 @cache
 def _registered(registry: Registry[Any], name: str) -> type[Any]:
     source = _source(registry.folder[name].module)
     variable = registry.package.rpartition(".")[2]
-    (class_name,) = (
-        key
-        for key, node in source.bound.items()
-        if isinstance(node, ast.ClassDef) and name in registered_names(node, variable)
-    )
+    classes = {key: node for key, node in source.bound.items() if isinstance(node, ast.ClassDef)}
+    (class_name,) = (key for key, node in classes.items() if name in registered_names(node, variable))
     cls = source.value(class_name)
     cls.name, cls.registry = name, _declarations(registry)
     return cls

@@ -111,7 +111,7 @@ def _samples(run: Run, taken: Mapping[Kind, list[tuple[Run, float]]]) -> Iterato
     own, sizes = dict(kind.plugins), [key for key, _ in _sizes(run, None)]
     others = [other for other in taken if other[:2] == kind[:2] and other != kind]
     for path in own:
-        alike = [other for other in others if _but(other, path) == _but(kind, path) and path in dict(other.plugins)]
+        alike = [o for o in others if path in (theirs := dict(o.plugins)) and theirs | {path: ""} == own | {path: ""}]
         shared = frozenset(key for key in sizes if not key.startswith(f"{path}."))
         if alike:
             yield Sample([pair for other in alike for pair in taken[other]], shared)
@@ -120,20 +120,14 @@ def _samples(run: Run, taken: Mapping[Kind, list[tuple[Run, float]]]) -> Iterato
         yield Sample([pair for other in larger for pair in taken[other]], frozenset(sizes))
 
 
-def _but(kind: Kind, path: str) -> list[tuple[str, str]]:
-    return [pair for pair in kind.plugins if pair[0] != path]
-
-
 def _kind(run: Run) -> Kind:
     return Kind(run.study, run.numerics.device, tuple(sorted(plugins_of(run.options))))
 
 
 def _sizes(run: Run, shared: frozenset[str] | None) -> Sizes:
-    return tuple(
-        (key, math.log(max(value, 1)))
-        for key, value in sorted(flat(dict(run.options)).items())
-        if isinstance(value, int) and (shared is None or key in shared)
-    )
+    counts = {key: value for key, value in flat(dict(run.options)).items() if isinstance(value, int)}
+    kept = sorted(counts) if shared is None else sorted(shared & counts.keys())
+    return tuple((key, math.log(max(counts[key], 1))) for key in kept)
 
 
 def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:

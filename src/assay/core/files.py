@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -114,10 +114,9 @@ def _seal(data: bytes) -> bytes:
 
 def is_there(path: str | Path, *, folder: bool = False) -> bool:
     """Return whether a file (a folder) is here; False too for text that cannot be a path, for which `Path` raises."""
-    try:
+    with suppress(OSError, ValueError):
         return Path(path).is_dir() if folder else Path(path).is_file()
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def exists(path: str | Path) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from assay.core.errors import UserError
 from assay.core.files import DAMAGE, read_sealed, write_sealed
@@ -58,19 +58,14 @@ class Row(NamedTuple):
     finished: str
     refusal: str | None
     place: int | None
-    seconds: float | None
+    seconds: float | int | None
 
     @property
     def signature(self) -> Signature:
         return self[1:5]
 
 
-ROW_TYPES = set(
-    product(
-        [str], [int], [int], [int], [int], [int], [int], [str], [str],
-        [str, type(None)], [int, type(None)], [float, int, type(None)],
-    )
-)  # fmt: skip
+ROW_TYPES = set(product(*(get_args(hint) or (hint,) for hint in get_type_hints(Row).values())))
 STATUS = set(get_args(Status))
 
 
@@ -250,16 +245,14 @@ def _settled(signature: Signature | None, now: int) -> bool:
 
 def _load(path: Path, records: int) -> Index:
     """Return the index in the file; an empty one if it is missing or not ours. A stranger may have written it."""
-    try:
+    with suppress(*DAMAGE):
         body = read_sealed(path, PER_RECORD * (records + 1))
         data = decoder_for(body).decode(body.decode())  # raises for what no option can be: NaN, infinities
-        if data["layout"] != LAYOUT:
-            return Index()
-        settings = [_setting(path.parent.name, *entry) for entry in data["settings"]]
-        rows = [_row(entry, len(settings)) for entry in data["rows"]]
-        return Index(settings, {row.id: row for row in rows})
-    except DAMAGE:
-        return Index()
+        if data["layout"] == LAYOUT:
+            settings = [_setting(path.parent.name, *entry) for entry in data["settings"]]
+            rows = [_row(entry, len(settings)) for entry in data["rows"]]
+            return Index(settings, {row.id: row for row in rows})
+    return Index()
 
 
 def _setting(study: str, options: Any, versions: Any, numerics: Any) -> Run:

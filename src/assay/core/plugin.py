@@ -22,9 +22,8 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from assay.core import words
 from assay.core.convert import construct, nearest, stated
 from assay.core.errors import UserError
-from assay.core.foreign import on_reload, read_source, source_of
+from assay.core.foreign import SESSION, on_reload, read_source, session_version, source_of
 from assay.core.run import finite
-from assay.core.session import SESSION, session_version
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -187,10 +186,8 @@ class Registry(Generic[P]):
         return {point.name.removeprefix(prefix): point for point in points if point.name.startswith(prefix)}
 
     def entries(self) -> tuple[Entry, ...]:
-        loaded = {
-            name: Entry(name, cls.aliases, _first_line(cls.__doc__), cls.__module__)
-            for name, cls in self._classes.items()
-        }
+        classes = self._classes.items()
+        loaded = {name: Entry(name, cls.aliases, _first_line(cls.__doc__), cls.__module__) for name, cls in classes}
         outside = {name: Entry(name, (), f"from {point.value}", point.value) for name, point in self.installed.items()}
         every = outside | loaded | self.folder
         return tuple(every[name] for name in sorted(every))
@@ -325,9 +322,9 @@ def registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
 
 def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
     for statement in node.body:
-        target = getattr(statement, "target", None) or next(iter(getattr(statement, "targets", [])), None)
-        if isinstance(target, ast.Name) and target.id == "aliases":
-            return tuple(ast.literal_eval(statement.value))  # type: ignore[attr-defined]
+        match statement:
+            case ast.Assign([ast.Name("aliases")], value) | ast.AnnAssign(ast.Name("aliases"), _, value):
+                return tuple(ast.literal_eval(value))  # type: ignore[arg-type]
     return ()
 
 

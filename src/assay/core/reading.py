@@ -112,12 +112,8 @@ def _has_exponent(alike: bytes) -> bool:
 def _deeper_than(value: Any, depth: int) -> bool:
     level = [value]
     for _ in range(depth):
-        level = [
-            item
-            for held in level
-            for item in (held.values() if isinstance(held, dict) else held)
-            if isinstance(item, dict | list)
-        ]
+        inside = (item for held in level for item in (held.values() if isinstance(held, dict) else held))
+        level = [item for item in inside if isinstance(item, dict | list)]
         if not level:
             return False
     return True

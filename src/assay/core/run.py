@@ -13,7 +13,7 @@ import platform
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from itertools import groupby
@@ -30,6 +30,8 @@ FORMAT = 2
 hashes of files and no hardware, and its reader takes records with fields that it does not know for damaged ones."""
 REFUSED = "refused"
 """The metric in which a run says why it gives no numbers: it is done, and is not retried."""
+STORED = ("run", "status", "metrics", "cost", "error", "provenance", "finished", "artifacts", "files", "place")
+"""The fields of a record, in the order of its file."""
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -150,10 +152,9 @@ def computing_on(**device: str) -> Iterator[None]:
 @cache
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return `Intel(R) Xeon(R) Platinum 8480C`; for an ARM core on Linux, which has no name, maker and part numbers."""
-    try:
+    text = ""
+    with suppress(OSError):
         text = cpuinfo.read_text()
-    except OSError:
-        text = ""
     facts = dict(re.findall(r"^([^:\n]+?)\s*: *(.+)$", text, re.MULTILINE))
     if "CPU part" in facts:
         return f"ARM implementer {facts.get('CPU implementer', '?')} part {facts['CPU part']}"
@@ -222,27 +223,16 @@ class Record:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "id": self.run.id,
-            "run": self.run.to_json(),
-            "status": self.status,
-            "metrics": dict(self.metrics),
-            "cost": dict(self.cost),
-            "error": self.error,
-            "provenance": asdict(self.provenance),
-            "finished": self.finished,
-            "artifacts": list(self.artifacts),
-            "files": {name: dict(check) for name, check in self.files.items()},
-            "place": self.place,
-        }
+        stored = {name: getattr(self, name) for name in STORED}
+        stored |= {"run": self.run.to_json(), "provenance": asdict(self.provenance), "artifacts": list(self.artifacts)}
+        return {"format": FORMAT, "id": self.run.id, **stored}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], folder: Path | None = None) -> Self:
-        plain = {name: data[name] for name in ("status", "metrics", "cost", "error", "finished")}
-        later = {name: data[name] for name in ("place", "files") if name in data}  # not in those of assay 0.1.0
+        stored = {name: data[name] for name in STORED if name in data}  # assay 0.1.0 wrote neither files nor place
         run, provenance = Run.from_json(data["run"], id=data["id"]), shared(Provenance, data["provenance"])
-        return cls(run=run, provenance=provenance, artifacts=tuple(data["artifacts"]), folder=folder, **plain, **later)
+        stored |= {"run": run, "provenance": provenance, "artifacts": tuple(data["artifacts"])}
+        return cls(**stored, folder=folder)
 
 
 def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
@@ -335,7 +325,6 @@ def _made(cls: type[T], *values: tuple[str, Any]) -> T:
 
 @cache
 def version_of(distribution: str) -> str:
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"

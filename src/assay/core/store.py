@@ -60,15 +60,13 @@ class Store:
         cost, _ = finite(dict(outcome.cost))
         status: Status = "diverged" if outcome.diverged or not all_finite else "done"
         self._set_aside(outcome.run)
-        kept = tuple(outcome.artifacts)
-        files = {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in outcome.artifacts.items()
-        }
+        saved = outcome.artifacts
+        files = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in saved.items()}
         named = [*([outcome.diverged] if isinstance(outcome.diverged, str) else []), *not_finite(outcome.metrics)]
         error = f"not finite: {', '.join(named)}" if named else None
-        record = Record(outcome.run, status, metrics, cost, error, outcome.provenance, _now(), kept, place, files=files)
-        return self._write(record, outcome.artifacts)
+        made = outcome.provenance
+        record = Record(outcome.run, status, metrics, cost, error, made, _now(), tuple(saved), place, files=files)
+        return self._write(record, saved)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
         """Store a failed run as a record with its traceback, not a crash; it never replaces a result."""

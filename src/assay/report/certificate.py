@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record, Run, flat
-from assay.metrics.intervals import Interval, paired_difference
+from assay.metrics.intervals import paired_difference
 from assay.report.claims import (
     Certificate,
     Claim,
@@ -274,12 +274,8 @@ def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
         return Part("doubled training", False, f"{doubled}: {after.reason or before.reason}")
     reached = certificate.goal and before.verdict.word == "reproduced"
     said = f"{certificate.number.what}: {before.number}; with {doubled} {after.number}"
-    return Part("doubled training", reached or _moved_little(before.found, after.found), said)
-
-
-def _moved_little(before: Interval, after: Interval) -> bool:
-    """Whether one of the two lies in the interval of the other."""
-    return any(
+    moved_little = any(  # one of the two lies in the interval of the other
         one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
-        for one, other in ((before, after), (after, before))
+        for one, other in ((before.found, after.found), (after.found, before.found))
     )
+    return Part("doubled training", reached or moved_little, said)

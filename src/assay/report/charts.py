@@ -18,6 +18,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from assay.core.grouping import grouped
 from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
@@ -70,7 +71,8 @@ def interval_lines(
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
     points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
-    names, titles = _names(points), {"x": x_title or x, "y": y_title or y}
+    names = list(dict.fromkeys(point["series"] for point in points))  # the order of the rows decides their colours
+    titles = {"x": x_title or x, "y": y_title or y}
     pick = _pick(legend=True)
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
     kind: dict[str, Any] = {"type": "log"} if log_x else {"zero": False}
@@ -84,21 +86,16 @@ def interval_lines(
     base = alt.Chart(_data(points)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
     faint: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "color": colour, "opacity": _picked(pick, 0.2, 0.04)}
+    seeds = alt.Chart(_data(single)).mark_circle(size=14)
+    of_one, of_all = _tooltip(single, **titles), _tooltip(points, **titles)
     layers = [
         *(band.encode(x=across, y2=alt.Y2("high"), **faint) for band in _bands(points, **steps)),
         base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
-        alt.Chart(_data(single))
-        .mark_circle(size=14)
-        .encode(
-            x=across, y=upward, color=colour, opacity=_picked(pick, 0.55, 0.05), tooltip=_tooltip(single, **titles)
-        ),
-        base.mark_point(filled=True, size=46).encode(
-            y=upward, shape=shape, opacity=bright, tooltip=_tooltip(points, **titles)
-        ),
+        seeds.encode(x=across, y=upward, color=colour, opacity=_picked(pick, 0.55, 0.05), tooltip=of_one),
+        base.mark_point(filled=True, size=46).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all),
         *_references(references or {}, points, along="y"),
     ]
-    size = {"width": LINES[0], "height": LINES[1]}
-    return _layered(layers, pick, zoom, **size, **_texts(title, left_out))
+    return _layered(layers, pick, zoom, width=LINES[0], height=LINES[1], **_texts(title, left_out))
 
 
 @without_validation
@@ -120,7 +117,7 @@ def interval_bars(
     drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
     points = [_point(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
     single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
-    names = _names(points)
+    names = list(dict.fromkeys(point["series"] for point in points))
     padded = alt.Scale(paddingInner=0.25 if series else 0.2)
     upright = alt.Y(field="label", type="nominal", sort=None, title=None, scale=padded)
     titles = {"y": value_title or value}
@@ -132,14 +129,13 @@ def interval_bars(
     # Named, since panels of bars stand side by side and each has its own.
     pick = _pick(legend=bool(series), name=f"pick_{crc32(repr((title, titles['y'], names)).encode()):x}")
     base = alt.Chart(_data(points)).encode(**place)
+    low, high = alt.X(field="low", type="quantitative"), alt.X2("high")
+    rule = alt.Chart(_data(bounds)).mark_rule(strokeWidth=2.5, yOffset=-4)
+    seeds = alt.Chart(_data(single)).mark_circle(size=16, yOffset=4)
     layers = [
         base.mark_bar().encode(x=across, opacity=_picked(pick, 0.4, 0.1), tooltip=_tooltip(points, **titles)),
-        alt.Chart(_data(bounds))
-        .mark_rule(strokeWidth=2.5, yOffset=-4)
-        .encode(**place, x=alt.X(field="low", type="quantitative"), x2=alt.X2("high"), opacity=_picked(pick, 1, 0.1)),
-        alt.Chart(_data(single))
-        .mark_circle(size=16, yOffset=4)
-        .encode(**place, x=across, opacity=_picked(pick, 0.85, 0.1), tooltip=_tooltip(single, **titles)),
+        rule.encode(**place, x=low, x2=high, opacity=_picked(pick, 1, 0.1)),
+        seeds.encode(**place, x=across, opacity=_picked(pick, 0.85, 0.1), tooltip=_tooltip(single, **titles)),
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
@@ -230,11 +226,6 @@ def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityV
     return alt.OpacityValue(other, condition={"param": pick.name, "value": chosen})
 
 
-def _names(points: Sequence[Row]) -> list[str]:
-    """Names of the series in the order of the rows, which decides their colours."""
-    return list(dict.fromkeys(point["series"] for point in points))
-
-
 def _data(values: Sequence[Row]) -> "alt.InlineData":
     # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
     return alt.InlineData(values=tuple(values))
@@ -260,9 +251,8 @@ def _legend(names: Sequence[str]) -> "alt.Legend":
 def _bands(points: Sequence[Row], **options: Any) -> list["alt.Chart"]:
     """Draw the intervals of a series as a band, or as a bar where it has only one x, at which a band has no width."""
     bounded = [point for point in points if point["low"] is not None]
-    places: dict[str, set[float]] = {}
-    for point in bounded:
-        places.setdefault(point["series"], set()).add(point["x"])
+    own = grouped(bounded, lambda point: point["series"])
+    places = {series: {point["x"] for point in some} for series, some in own.items()}
     wide, alone = ([p for p in bounded if (len(places[p["series"]]) > 1) == several] for several in (True, False))
     return [
         alt.Chart(_data(wide)).mark_area(line=False, **options),

@@ -196,9 +196,8 @@ class Judged:
         if not self.by_seed:
             return f"{self.found.mean:.4g}{bounds}"
         each, count = list(self.by_seed.values()), len(self.by_seed)
-        shown = (
-            " ".join(f"{number:.4g}" for number in each) if count <= SHOWN else f"{min(each):.4g} to {max(each):.4g}"
-        )
+        one_by_one = " ".join(f"{number:.4g}" for number in each)
+        shown = one_by_one if count <= SHOWN else f"{min(each):.4g} to {max(each):.4g}"
         return f"{self.check.over} {self.found.mean:.4g}{bounds} of {count} seed{'s' * (count > 1)} ({shown})"
 
 

@@ -110,16 +110,14 @@ def _write(path: Path, section: Section) -> None:
 
 def _read(path: Path, study: str) -> Section | None:
     """Return the section of a file; None where there is none, or it cannot be read."""
-    try:
-        told = json.loads(read_sealed(path))
-        section = Section(study)
+    with suppress(*DAMAGE):
+        told, section = json.loads(read_sealed(path)), Section(study)
         section.findings = [Finding(**finding) for finding in told["findings"]]
         section.charts = [Chart(**chart) for chart in told["charts"]]
         section.documents = told["documents"]
         section.tables = [_table(table) for table in told["tables"]]
-    except DAMAGE:
-        return None
-    return section
+        return section
+    return None
 
 
 def _table(told: Mapping[str, Any]) -> Table:

@@ -53,15 +53,13 @@ def build_page(
     scripts = [asset("page.js")]
     if any(section.charts for _, _, section in sections):
         scripts.insert(0, vega())
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     room = views.room_for(section for _, _, section in sections)
-    studies = [
-        views.study_view(f"study-{number}", name, question, section, records, room)
-        for number, (name, question, section) in enumerate(sections, start=1)
-    ]
+    studies = [views.study_view(number, study, records, room, {}) for number, study in enumerate(sections, start=1)]
     return rendered(
         "page.html.j2",
         title=title,
-        policy=CONTENT_POLICY.format(scripts=" ".join(map(_hash, scripts))),
+        policy=CONTENT_POLICY.format(scripts=" ".join(f"'sha256-{digest}'" for digest in digests)),
         style=asset("page.css"),
         scripts=scripts,
         studies=studies,
@@ -124,7 +122,3 @@ def asset(name: str) -> str:
     from importlib.resources import files
 
     return files("assay.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

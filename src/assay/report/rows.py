@@ -23,7 +23,7 @@ from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, share, student_t
 from assay.report.labels import defaults_of, differ, is_spec, leaves, tails, word
 from assay.report.labels import labels as labels
-from assay.report.tuning import Score, Tried, at_the_edge, leave_one_out, most_common
+from assay.report.tuning import Score, Tried, leave_one_out
 
 Name = str | Callable[[Record], Any]
 """The path of a plug-in among the options, or a function that gives a record's name or plug-in spec."""
@@ -121,12 +121,14 @@ class Row:
     @property
     def tuned_value(self) -> Any:
         """The tuned value that most seeds count with; of equals, the lowest."""
-        return most_common(self.chosen)
+        return max(sorted(set(self.chosen), key=lambda value: value or 0), key=self.chosen.count)
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether any seed's value is the lowest or highest of those tried, so that one beyond might be better."""
-        return at_the_edge(self.chosen, self.tried)
+        """Whether any seed's value is the lowest or highest of several that were tried, so that one beyond might be
+        better; None has no edge."""
+        values = sorted({value for value in self.tried if value is not None})
+        return len(values) > 1 and not {values[0], values[-1]}.isdisjoint(self.chosen)
 
     @property
     def tuned_words(self) -> str | None:
@@ -248,9 +250,9 @@ def setup_of(found: Sequence[Row], ignore: Sequence[str] = ()) -> str:
     if not found:
         return ""
     skip = {found[0].tune, found[0].over, *ignore}
-    held: dict[str, list[Any]] = {}  # of the rows that have the option: what is fitted at once has no epochs
-    for path, value in (leaf for row in found for leaf in leaves(row.options)):
-        held.setdefault(path, []).append(value)
+    options = grouped((leaf for row in found for leaf in leaves(row.options)), lambda leaf: leaf[0])
+    # Of the rows that have the option: what is fitted at once has no epochs.
+    held = {path: [value for _, value in own] for path, own in options.items()}
     same = {path: values[0] for path, values in held.items() if not differ(values)}
     for path, values in held.items():
         same |= {} if path in same else _in_common(path, values)
@@ -319,10 +321,6 @@ def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
     columns = {name: [fields[name] for fields in numerics] for name in asdict(Numerics())}
     versions = {pair for run in runs for pair in run.versions.items()}
     changed = {component for component, count in Counter(name for name, _ in versions).items() if count > 1}
-    return columns | {
-        SEED: [None if row.over == SEED else row.seeds[0] for row in found],
-        "version": [
-            ",".join(version[:8] for component, version in run.versions.items() if component in changed) or None
-            for run in runs
-        ],
-    }
+    code = [",".join(version[:8] for name, version in run.versions.items() if name in changed) for run in runs]
+    seeds = [None if row.over == SEED else row.seeds[0] for row in found]
+    return columns | {SEED: seeds, "version": [one or None for one in code]}

@@ -172,10 +172,9 @@ def _there(value: Value) -> bool:
 
 
 def _csv(value: Value, *, spread: bool) -> list[Any]:
+    items: list[Any] = [value, None, None, None] if spread else [value]
     if isinstance(value, Interval):
-        items: list[Any] = [value.mean, value.low, value.high, value.n]
-    else:
-        items = [value, None, None, None] if spread else [value]
+        items = [value.mean, value.low, value.high, value.n]
     return [None if isinstance(item, float) and not math.isfinite(item) else _text(item) for item in items]
 
 

@@ -49,11 +49,10 @@ def build_site(sections: Sections, records: Sequence[Record], used: Used) -> Ite
     plugins = {key: _plugin(key) for key in sorted({key for keys in used.values() for key in keys})}
     looks = views.room_for(section for _, _, section in sections).looks
     studies = []
-    for number, (name, question, section) in enumerate(sections, start=1):
-        links = {word: plugins[key].file for key in used.get(name, ()) for word in plugins[key].spellings}
-        room = views.Room(views.CHART_BYTES, looks)
-        view = views.study_view(f"study-{number}", name, question, section, records, room, links)
-        studies.append(view | {"file": f"study-{_slug(name)}.html", "links": links})
+    for number, study in enumerate(sections, start=1):
+        links = {word: plugins[key].file for key in used.get(study[0], ()) for word in plugins[key].spellings}
+        view = views.study_view(number, study, records, views.Room(views.CHART_BYTES, looks), links)
+        studies.append(view | {"file": f"study-{_slug(study[0])}.html", "links": links})
     by_kind = grouped(plugins.values(), lambda plugin: plugin.kind)
     menu = {"policy": POLICY, "site": title, "studies": studies, "plugins": by_kind}
     told = overview(sections, records)
@@ -61,11 +60,8 @@ def build_site(sections: Sections, records: Sequence[Record], used: Used) -> Ite
     for view in studies:
         yield view["file"], rendered("site_study.html.j2", title=view["name"], here=view["file"], study=view, **menu)
     for key, plugin in plugins.items():
-        found = [
-            {**view, "tables": _tables(section, plugin, view)}
-            for view, (name, _, section) in zip(studies, sections, strict=True)
-            if key in used.get(name, ())
-        ]
+        mine = [(view, s) for view, (name, _, s) in zip(studies, sections, strict=True) if key in used.get(name, ())]
+        found = [{**view, "tables": _tables(section, plugin, view)} for view, section in mine]
         here = {"title": plugin.name, "here": plugin.file, "plugin": plugin}
         yield plugin.file, rendered("site_plugin.html.j2", found=found, **here, **menu)
     yield from long_tables(sections)

@@ -27,13 +27,12 @@ TICK = (
     "format(datum.value, '.2~e') : format(datum.value, ',.6~g')"
 )
 
+LETTERS = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
 HOUSE: Mapping[str, Any] = {
     "font": "Arial, Liberation Sans, Helvetica, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
+        **LETTERS,
         "titlePadding": 8,
         "gridColor": "#e6e6e6",
         "domainColor": "#999999",
@@ -43,16 +42,9 @@ HOUSE: Mapping[str, Any] = {
         "labelSeparation": 5,
     },
     "axisQuantitative": {"labelExpr": TICK},
-    "legend": {
-        "orient": "bottom",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "labelLimit": 290,
-        "symbolStrokeWidth": 2,
-    },
+    "legend": {"orient": "bottom", **LETTERS, "labelLimit": 290, "symbolStrokeWidth": 2},
     "title": {"fontSize": 14, "fontWeight": 600, "anchor": "start", "offset": 10, "limit": 400},
-    "header": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
+    "header": LETTERS,
     "range": {"category": list(PALETTE)},
 }
 

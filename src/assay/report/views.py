@@ -35,6 +35,8 @@ MISSING = 200
 """Most runs without a result that are listed."""
 LONG = 160
 """Letters of a table's note from which it is folded."""
+Links = Mapping[str, str]
+"""The pages of plug-ins by their spellings."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,15 @@ def room_for(sections: Iterable[Section]) -> Room:
 
 
 def study_view(
-    anchor: str,
-    name: str,
-    question: str,
-    section: Section,
-    records: Iterable[Record],
-    room: Room,
-    links: Mapping[str, str] | None = None,
+    number: int, study: tuple[str, str, Section], records: Iterable[Record], room: Room, links: Links
 ) -> dict[str, Any]:
-    """What the page shows of one study; `links` are the pages of plug-ins by their spellings."""
+    """What the page shows of one study, the first, the second, ..., given with its question and its section."""
+    anchor, (name, question, section) = f"study-{number}", study
     status = Counter(record.status for record in records if record.run.study == name)
     flat = {chart.name: value for chart in section.charts if (value := flat_value(chart.spec)) is not None}
     wanted = [chart for chart in section.charts if chart.name not in flat]
     charts = room.take(wanted, anchor)
-    tables = [table_view(name, table, links or {}) for table in section.tables[:TABLES]]
+    tables = [table_view(name, table, links) for table in section.tables[:TABLES]]
     return {
         "anchor": anchor,
         "name": name,
@@ -136,7 +133,7 @@ def _card(section: Section, charts: Sequence[Drawn], tables: Sequence[Mapping[st
     }
 
 
-def table_view(study: str, table: Table, links: Mapping[str, str]) -> dict[str, Any]:
+def table_view(study: str, table: Table, links: Links) -> dict[str, Any]:
     """A table with its lead columns first; `lead` counts them."""
     columns, lead = folded(table)
     cut = len(table.rows) > ROWS
@@ -167,7 +164,7 @@ def file_of(study: str, table: Table) -> str:
     return f"{FILES}/{study}/{table.name}.csv"
 
 
-def _cell(table: Table, row: Mapping[str, Value], column: str, links: Mapping[str, str]) -> PageCell:
+def _cell(table: Table, row: Mapping[str, Value], column: str, links: Links) -> PageCell:
     value = row[column]
     mean = value.mean if isinstance(value, Interval) else value
     parts = shown(table, row, column)

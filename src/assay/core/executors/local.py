@@ -36,22 +36,15 @@ class Local(Executor):
             pool = _Pool(*asked)
         if _keeping:
             _kept[asked] = pool
-        queue, again = iter(jobs), deque[tuple[Any, int]]()
-
-        def take() -> tuple[Any, int] | None:
-            """Return a job that lost its worker before, or the next one."""
-            if again:
-                return again.popleft()
-            job = next(queue, None)
-            return None if job is None else (job, 0)
-
+        fresh, again = ((job, 0) for job in jobs), deque[tuple[Any, int]]()  # again: jobs that lost their worker
         try:
             while True:
-                while len(pool.busy) < pool.count and (item := take()):
+                while len(pool.busy) < pool.count and (item := again.popleft() if again else next(fresh, None)):
                     pool.give(*item, limit(item[0]))
                 if not pool.busy:
                     return
-                for worker in pool.look():
+                wait([worker.pipe.fileno() for worker in pool.busy], TICK)  # for a message, or until the tick is over
+                for worker in list(pool.busy):
                     job, losses = pool.busy[worker]
                     messages, alive = worker.hear()
                     if messages and isinstance(messages[-1], Ended):
@@ -62,7 +55,9 @@ class Local(Executor):
                         if losses < self.retries:
                             again.append((job, losses + 1))
                         else:
-                            messages.append(Ended("lost", f"its worker died {losses + 1} times ({worker.obituary()})"))
+                            code = worker.process.wait()
+                            cause = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+                            messages.append(Ended("lost", f"its worker died {losses + 1} times ({cause})"))
                     elif time.monotonic() > worker.deadline:
                         pool.bury(worker)
                         messages.append(Ended.overdue(worker.limit))
@@ -125,10 +120,6 @@ class _Worker:
         del messages[ends[0] if ends else len(messages) :]  # a thread of the job may send more
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
 
-    def obituary(self) -> str:
-        code = self.process.wait()
-        return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
-
     def stop(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # its process group, so that its children die too
@@ -156,24 +147,18 @@ class _Pool:
         worker.limit, worker.deadline = limit or math.inf, math.inf
         worker.send(job)
 
-    def look(self) -> list[_Worker]:
-        """Return busy workers, once one of them has sent something or a tick is over."""
-        wait([worker.pipe.fileno() for worker in self.busy], TICK)
-        return list(self.busy)
-
     def bury(self, worker: _Worker) -> None:
-        del self.busy[worker], self.slots[worker]
+        self.busy.pop(worker, None)
+        del self.slots[worker]
         worker.stop()
         self._tell_guard(f"-{worker.process.pid}")
 
     def stop(self) -> None:
-        if self.stopped:
-            return
-        self.stopped = True
-        for worker in self.slots:
-            worker.stop()
-            self._tell_guard(f"-{worker.process.pid}")
-        self.guard.communicate()
+        if not self.stopped:
+            self.stopped = True
+            for worker in list(self.slots):
+                self.bury(worker)
+            self.guard.communicate()
 
     def _start(self) -> _Worker:
         slot = min(set(range(self.count)) - set(self.slots.values()))

@@ -25,8 +25,6 @@ from assay.core.errors import UserError
 from assay.core.executors import executors
 from assay.core.executors.base import GRACE, TICK, Began, Ended, Executor, Limit, Receive, Work, call, device_name
 
-LOOPBACK = ("127.0.0.1", "::1")
-
 
 @executors.register("ray")
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,8 @@ class Ray(Executor):
                         for message in messages:
                             emit(job, message)
             finally:
-                tasks.cancel()
+                for reference in tasks.flying:
+                    ray.cancel(reference, force=True)
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
@@ -106,10 +105,6 @@ class _Tasks:
         found = [(self.flying.pop(reference)[0], self._messages(reference)) for reference in done]
         return found + (self._overdue() if limited else [])
 
-    def cancel(self) -> None:
-        for reference in self.flying:
-            self.ray.cancel(reference, force=True)
-
     @functools.cached_property
     def _clock(self) -> Any:
         """Actor on the driver's own node, so that it lives as long as the driver."""
@@ -128,11 +123,8 @@ class _Tasks:
         """Return jobs that did not stop at their limit. A task waits in Ray's queue, so it reports itself when it
         began; cancelling by force kills its worker in any case, and Ray does not retry it."""
         ages = self.ray.get(self._clock.ages.remote())
-        late = {
-            reference: limit
-            for reference, (_, number, limit) in self.flying.items()
-            if limit and ages.get(number, 0.0) > limit + GRACE
-        }
+        limited = ((reference, number, limit) for reference, (_, number, limit) in self.flying.items() if limit)
+        late = {reference: limit for reference, number, limit in limited if ages.get(number, 0.0) > limit + GRACE}
         for reference in late:
             self.ray.cancel(reference, force=True)
         return [(self.flying.pop(reference)[0], [Ended.overdue(limit)]) for reference, limit in late.items()]
@@ -194,7 +186,7 @@ def _start_here(ray: Any, slots: int, gpus: tuple[int, ...]) -> None:
         _connect(ray, "Ray does not start here", **own)
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = enabled
-    if (where := ray.util.get_node_ip_address()) not in LOOPBACK:
+    if (where := ray.util.get_node_ip_address()) not in ("127.0.0.1", "::1"):
         raise UserError(f"Ray {ray.__version__} listens on {where}, open to the network: use --executor local.")
 
 
@@ -204,9 +196,9 @@ def _connect(ray: Any, trouble: str, **how: Any) -> None:
     except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         remedy = (
-            "Start a cluster with `ray start --head`; if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            "Start a cluster with `ray start --head`; if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
         )
-        raise UserError(f"{trouble}: {reason}. {remedy}.") from None
+        raise UserError(f"{trouble}: {reason}. {remedy}") from None
 
 
 @functools.cache
