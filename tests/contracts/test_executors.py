@@ -20,7 +20,7 @@ from assay.core.executors import ray as ray_executor
 from assay.core.executors.base import Began, Ended, Executor
 from assay.core.run import canonical
 from assay.core.store import Store
-from assay.core.time_limit import TimeLimit
+from assay.core.time_limit import time_limit
 
 NAMES = executors.names()
 
@@ -283,8 +283,7 @@ def test_a_job_that_does_not_stop_at_its_limit_is_killed_once_and_the_others_fin
 
 def flood(job: int, emit: Callable[[Any], None]) -> None:
     """More than the pipe holds, until the alarm."""
-    with TimeLimit(1.0) as limit:
-        send = limit.guard(emit)
+    with time_limit(1.0, emit) as send:
         while True:
             send(b"x" * 20_000)
 

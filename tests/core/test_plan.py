@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from assay.core import run
 from assay.core.errors import UserError
 from assay.core.plan import assign, cohorts, labels, make_plan, parse_grid, points
 from assay.core.plugin import registries
@@ -146,8 +145,8 @@ def test_a_plan_is_linear_and_fast() -> None:
 def test_what_runs_of_one_setting_have_in_common_is_written_out_once(toy: Any, monkeypatch: Any) -> None:
     """A plan of ten thousand runs is mostly seeds: to write out the options of each would take most of its time."""
     written = []
-    whole = run._around_the_seed
-    monkeypatch.setattr(run, "_around_the_seed", lambda of: written.append(of) or whole(of))
+    whole = Run.setting.fget
+    monkeypatch.setattr(Run, "setting", property(lambda of: written.append(of) or whole(of)))
     study = registries()["studies"]["icl"](seeds=tuple(range(50)))  # a model and references, each with 50 seeds
     planned = make_plan(study, {"optimizer.lr": [1e-3, 1e-2]}, Numerics(device="cuda")).runs
     assert len(planned) == 3 * 50

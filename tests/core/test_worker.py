@@ -15,7 +15,7 @@ import pytest
 from assay.core.executors.base import Ended, call
 from assay.core.guard import guard
 from assay.core.pipe import Pipe
-from assay.core.time_limit import RunTimeoutError, TimeLimit
+from assay.core.time_limit import RunTimeoutError, time_limit
 
 BLOCK = b"x" * 20_000
 """Of this size, a message's length is what finds the pipe full, so that an alarm would fall between it and the rest."""
@@ -55,9 +55,8 @@ def test_an_alarm_that_finds_the_pipe_full_leaves_no_half_message(taken: Callabl
     reader = threading.Thread(target=read)
     reader.start()
     expired = threading.Timer(1.0, late.set)  # well after the alarm
-    with taken(), pytest.raises(RunTimeoutError), TimeLimit(0.3) as limit:
+    with taken(), pytest.raises(RunTimeoutError), time_limit(0.3, theirs.send) as send:
         expired.start()
-        send = limit.guard(theirs.send)
         while True:
             send(BLOCK)
     theirs.send("the end")
@@ -73,8 +72,8 @@ def test_an_alarm_is_put_off_until_the_message_is_sent() -> None:
         signal.raise_signal(signal.SIGALRM)
         sent.append("second half")
 
-    with pytest.raises(RunTimeoutError, match="limit of 60 s"), TimeLimit(60) as limit:
-        limit.guard(emit)("message")
+    with pytest.raises(RunTimeoutError, match="limit of 60 s"), time_limit(60, emit) as send:
+        send("message")
     assert sent == ["first half", "second half"]
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
@@ -156,7 +155,7 @@ def test_what_cannot_be_pickled_is_an_error_before_a_byte_is_sent() -> None:
 
 def test_a_run_that_catches_exceptions_is_interrupted_all_the_same() -> None:
     def deaf(job: Any, emit: Any) -> None:
-        with TimeLimit(0.2):
+        with time_limit(0.2, emit):
             while True:
                 with suppress(Exception):
                     time.sleep(60)
@@ -174,7 +173,7 @@ def test_a_job_outside_the_main_thread_has_no_alarm() -> None:
 
 
 def _nap() -> None:
-    with TimeLimit(0.01):
+    with time_limit(0.01, print):
         time.sleep(0.1)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from assay.report.bundle import bundle
+from assay.report.page import bundle
 
 
 def test_the_bundle_is_made_once_and_again_if_its_file_is_damaged(

@@ -4,7 +4,6 @@ import pytest
 
 from assay.core.run import Record, Run
 from assay.report.rows import Row, rows
-from assay.report.tuning import at_the_edge, most_common
 
 
 @pytest.mark.parametrize(
@@ -17,21 +16,24 @@ from assay.report.tuning import at_the_edge, most_common
     ],
 )
 def test_a_row_is_marked_where_any_seed_counts_at_the_lowest_or_highest_rate(
-    chosen: list[float], is_marked: bool
+    chosen: list[float | None], is_marked: bool
 ) -> None:
-    tried = (3e-3, 1e-2, 1e-3)
+    assert at_rates(chosen, [3e-3, 1e-2, 1e-3]).at_the_edge is is_marked
+
+
+def at_rates(chosen: list[float | None], tried: list[float | None]) -> Row:
+    """A row whose seeds count with the chosen rates."""
     records = tuple(Record(Run("sae", {"lr": rate}, seed, {}), "done", {}) for seed, rate in enumerate(chosen))
-    assert at_the_edge(chosen, tried) is is_marked
-    assert Row(records, tune="lr", tried={rate: {} for rate in tried}).at_the_edge is is_marked
+    return Row(records, tune="lr", tried={rate: {} for rate in tried})
 
 
 def test_one_rate_or_none_has_no_edge() -> None:
-    assert not at_the_edge([1e-3, 1e-3], [1e-3]) and not at_the_edge([None], [None])
+    assert not at_rates([1e-3, 1e-3], [1e-3]).at_the_edge and not at_rates([None], [None]).at_the_edge
 
 
 def test_the_rate_shown_is_that_of_most_seeds_and_of_equals_the_lowest() -> None:
-    assert most_common([1e-2, 3e-3, 3e-3]) == 3e-3 and most_common([1e-2, 1e-3]) == 1e-3
-    assert most_common([None, None]) is None
+    assert at_rates([1e-2, 3e-3, 3e-3], []).tuned_value == 3e-3 and at_rates([1e-2, 1e-3], []).tuned_value == 1e-3
+    assert at_rates([None, None], []).tuned_value is None
 
 
 def record(seed: int, lr: float, validation: float | None, test: float = 0.0, mixer: str = "gru") -> Record:

@@ -55,4 +55,4 @@ def test_the_cpu_has_its_name_or_its_numbers(text: str, model: str, tmp_path: Pa
 def test_devices_do_not_leak_when_a_run_raises() -> None:
     with pytest.raises(ValueError), computing_on(gpu="one"):
         raise ValueError
-    assert run_module._DEVICE == {}
+    assert run_module._device == {}

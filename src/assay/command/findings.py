@@ -17,14 +17,16 @@ from typing import Any
 
 from assay.command.flags import Parser
 from assay.command.progress import say
-from assay.command.reproduce import certificate_line, known_claims, tables_of
+from assay.command.reproduce import certificate_line, configured, known_claims, tables_of
 from assay.core import shipped
 from assay.core.errors import UserError
 from assay.core.files import disk_errors, write_file
+from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run, finite
+from assay.core.store import Store
 from assay.metrics.intervals import Interval
 from assay.report.certificate import Finding, examined
-from assay.report.claims import Check, Claim, Judged, Measured, identity, of_one_kind
+from assay.report.claims import Check, Claim, Judged, identity, of_one_kind
 
 HEAD = """# Findings
 
@@ -134,8 +136,6 @@ class Sources:
         return of_one_kind(pair for study in studies for pair in self._named(study) if pair[0] in wanted)
 
     def _named(self, study: str) -> list[tuple[str, Record]]:
-        from assay.core.store import Store
-
         if study not in self.read:
             known = [*shipped.records(study), *Store(self.out).records(study)]
             there = [record for record in known if record.status in ("done", "diverged")]
@@ -145,13 +145,7 @@ class Sources:
 
 def planned(claim: Claim) -> Sequence[Run]:
     """The runs that a claim needs. Whether they would fit into memory is asked by whoever runs them."""
-    from assay.api import combined_grid, configure
-    from assay.core.plan import make_plan
-    from assay.studies import studies
-
-    cls = studies[claim.study]
-    grid = combined_grid(cls, claim.preset, claim.grid, named=claim.options)
-    return make_plan(configure(cls, claim.preset, dict(claim.options)), grid, Numerics()).runs
+    return make_plan(*configured(claim), Numerics()).runs
 
 
 def judged(name: str, claim: Claim, sources: Sources) -> Finding:
@@ -161,20 +155,15 @@ def judged(name: str, claim: Claim, sources: Sources) -> Finding:
         runs = planned(wanted)
         return runs, sources.of(runs)
 
-    try:
-        return examined(name, claim, look, known_numbers(name, sources.numbers))
-    except UserError as error:
-        return Finding(name, claim, reason=str(error))
-
-
-def known_numbers(name: str, numbers: Mapping[str, Mapping[str, Any]]) -> Measured:
-    """Look up what was measured from weights that are not here."""
-
     def measured(check: Check, chosen: Sequence[Record]) -> Interval | None:
-        entry = numbers.get(shipped.key_of(name, check.what, shipped.digest(chosen)))
+        """Look up what was measured from weights that are not here."""
+        entry = sources.numbers.get(shipped.key_of(name, check.what, shipped.digest(chosen)))
         return Interval(*(entry[key] for key in ("mean", "low", "high", "n"))) if entry else None
 
-    return measured
+    try:
+        return examined(name, claim, look, measured)
+    except UserError as error:
+        return Finding(name, claim, reason=str(error))
 
 
 def ship(found: Sequence[Finding], folder: Path) -> None:
@@ -242,12 +231,9 @@ def _details(one: Finding) -> str:
     devices = sorted({record.run.numerics.device for record in one.records})
     made = f"{len(one.records)} records on {' and '.join(devices)}" if one.records else "No records"
     lines = [f"## {one.name}", f"*{one.claim.claim}* ({one.claim.source})"]
-    lines.append(
-        "\n".join(f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged)
-    )
-    lines += (
-        ["\n".join(["Certificate:", "", *(f"- {certificate_line(part)}" for part in one.parts)])] if one.parts else []
-    )
+    checks = [f"- **{j.verdict}** {j.check.what}: {j.number}; wanted {j.check.wanted}" for j in one.judged]
+    parts = ["Certificate:", "", *(f"- {certificate_line(part)}" for part in one.parts)] if one.parts else []
+    lines += ["\n".join(checks), "\n".join(parts)]
     lines.append(f"{made}, made by `{one.claim.command(one.name)}`." + (f" {one.reason}" if one.reason else ""))
     tables: Mapping[str, str] = tables_of(one.claim, one.records, markdown=True)
     return "\n\n".join(part for part in [*lines, *tables.values()] if part)

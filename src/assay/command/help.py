@@ -9,9 +9,10 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from assay.command.flags import flag_of, members, options, plugin_options
 from assay.core.declared import TEXTS, texts_below
@@ -24,19 +25,24 @@ WIDTH = 80
 """Columns of the output where there is no terminal."""
 ASCII = str.maketrans("╭╮╰╯─│…", "++++-|~")
 """Box characters and their ASCII replacements, for terminals whose encoding lacks them."""
+SWITCHES = "Switches are read in every spelling, whatever the default: --x, --no_x, --x False; below a dot --a.no_x."
 INDENT = 26
 """Columns before the text of a flag; a longer flag has a line of its own."""
 
 
 def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
     """Prints the flags of dataclass instances, which hold the defaults; each nested part is a group."""
+    # Descriptions are left alone: they are wrapped already.
+    layout: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=INDENT, width=_width())
     parser = argparse.ArgumentParser(
-        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=_layout, conflict_handler="resolve"
+        prog, f"{prog} [-h] [OPTIONS]", description, formatter_class=layout, conflict_handler="resolve"
     )
+    runner: Any = None
     for part in parts:
-        own = isinstance(part, Plugin)
-        runner = parser if own else _group(parser, RUNNER)
-        groups, texts = {"": cast(Any, runner)}, {"": field_texts(type(part))}
+        if not isinstance(part, Plugin):
+            runner = runner or parser.add_argument_group(RUNNER)
+        groups: dict[str, Any] = {"": runner or parser}
+        texts = {"": field_texts(type(part))}
         for option in options(type(part)):
             holder, _, name = option.path.rpartition(".")
             if option.is_part:
@@ -55,17 +61,6 @@ def print_help(prog: str, description: str, parts: Iterable[Any]) -> None:
 
 
 RUNNER = "how it is run (options of every study)"
-
-
-def _group(parser: argparse.ArgumentParser, title: str) -> Any:
-    """Returns the group of that title, made where there is none yet."""
-    found = [group for group in parser._action_groups if group.title == title]
-    return found[0] if found else parser.add_argument_group(title)
-
-
-def _layout(prog: str) -> argparse.HelpFormatter:
-    """Makes a formatter that leaves descriptions alone, which are wrapped already."""
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=INDENT, width=_width())
 
 
 def field_texts(cls: type[Any]) -> dict[str, str]:
@@ -101,10 +96,7 @@ def describe(study: Study) -> str:
             "them.",
             f"Options of plug-ins are dotted flags{example}; those of the plug-ins chosen stand at the end.",
         ]
-    lines += [
-        "Switches are read in every spelling, whatever the default: --x, --no_x, --x False; below a dot --a.no_x."
-    ]
-    lines += [f"{flag}: {what}" for flag, what in cls.shorthands.items()]
+    lines += [SWITCHES, *(f"{flag}: {what}" for flag, what in cls.shorthands.items())]
     return "\n\n".join(textwrap.fill(line, _width(), break_on_hyphens=False) for line in lines)
 
 
@@ -138,7 +130,10 @@ def print_choices(study: Study) -> None:
     width, lines = _width() - 4, list[str]()
     for option in plugin_options(type(study)):
         words = [f"{option.path}:{name}" for name in _plugin_type(option.hint).registry.names()]
-        default = f"(default: {_choice(option.path, attrgetter(option.path)(study))})"
+        held = attrgetter(option.path)(study)
+        chosen = " ".join(map(_word, members(held)))
+        several = f"--{option.path} {chosen}" if chosen else "none named"
+        default = f"(default: {several if isinstance(held, tuple) else f'{option.path}:{chosen}'})"
         together = textwrap.wrap(f"[{{{', '.join(words)}}}]", width)  # broken after commas
         inside = [*textwrap.wrap(default, width), "─" * width, *(line.replace(", ", ",") for line in together)]
         inside += [line for word in words for line in textwrap.wrap(f"    {word}", width)]
@@ -152,13 +147,6 @@ def print_choices(study: Study) -> None:
 
 def _plugin_type(hint: Any) -> type[Plugin]:
     return get_args(hint)[0] if get_origin(hint) is tuple else hint
-
-
-def _choice(path: str, held: Any) -> str:
-    """Returns `task:mqar`, or for several plug-ins a flag with several words."""
-    if isinstance(held, tuple):
-        return f"--{path} {' '.join(map(_word, held))}" if held else "none named"
-    return f"{path}:{_word(held)}"
 
 
 def _word(plugin: Plugin) -> str:

@@ -4,10 +4,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from assay.api import Results, Session
 from assay.command.progress import say
@@ -24,9 +23,12 @@ NAMED = 4
 """Most requested files whose paths are printed once they are written."""
 
 
-def publish(session: Session, results: Results, show: Callable[[Section, Path, str], None]) -> int:
-    """Shows a study's section, names its failures, and returns the exit code. `show` gets the section, the folder of
-    its files, and what to say of the page."""
+Shower = Callable[[Section, Path, str], None]
+"""Gets a section, the folder of its files, and what to say of the page."""
+
+
+def publish(session: Session, results: Results, show: Shower) -> int:
+    """Shows a study's section, names its failures, and returns the exit code."""
     study, out = session.plan.study, session.execution.out
     section, problem = Section(study.name), None
     settled = [record for record in results if study.shows_failures or record.status != "failed"]
@@ -67,7 +69,10 @@ class Show:
     def __call__(self, section: Section, folder: Path, page: str = "") -> None:
         files = write_section(section, folder) if section.tables else []
         if self.json:
-            print(json.dumps(_document(section, files), allow_nan=False), flush=True)
+            said, paths = [finding.sentence for finding in section.findings], [str(path) for path in files]
+            rows = {table.name: table.json_rows() for table in section.tables}
+            told = {"findings": said, "rows": next(iter(rows.values()), []), "files": paths, "tables": rows}
+            print(json.dumps({"study": section.study, **told}, allow_nan=False), flush=True)
             return
         findings = [wrapped(finding.sentence, screen()) for finding in section.findings]
         tables = [render(table, screen(), whole=self.whole) for table in section.tables]
@@ -82,17 +87,6 @@ class Show:
             say(f"wrote {path}")
         if len(asked) > NAMED:
             say(f"and {len(asked) - NAMED} more beside them")
-
-
-def _document(section: Section, files: Sequence[Path]) -> dict[str, Any]:
-    tables = {table.name: table.json_rows() for table in section.tables}
-    return {
-        "study": section.study,
-        "findings": [finding.sentence for finding in section.findings],
-        "rows": next(iter(tables.values()), []),
-        "files": [str(path) for path in files],
-        "tables": tables,
-    }
 
 
 def screen() -> int:

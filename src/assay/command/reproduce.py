@@ -19,8 +19,9 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from assay.api import Execution, Session, combined_grid, configure
 from assay.command import flags
 from assay.command.flags import Parser
 from assay.command.progress import say, shown
@@ -29,13 +30,15 @@ from assay.core.convert import construct, nearest
 from assay.core.errors import UserError
 from assay.core.estimate import duration
 from assay.core.files import read_file
+from assay.core.plan import Grid
 from assay.core.run import Record, Run
+from assay.core.study import Study
 from assay.core.words import printable
 from assay.report.certificate import Part, examined
 from assay.report.claims import Claim, by_identity
-
-if TYPE_CHECKING:
-    from assay.api import Execution, Session
+from assay.report.section import Section
+from assay.report.text import as_markdown, render
+from assay.studies import studies
 
 
 def reproduce(words: list[str]) -> int:
@@ -55,8 +58,6 @@ def reproduce(words: list[str]) -> int:
         for name, found in known.items():
             print(f"{name}: {found.claim}\n  {found.source}\n  {_took(took.get(name))}")
         return 0
-    from assay.api import Execution
-
     placing = {key: getattr(args, key) for key in ("out", "device", "executor", "workers")}
     execution = construct(Execution, placing, what="assay reproduce")
     chosen = list(known) if "all" in args.names else args.names
@@ -68,19 +69,16 @@ def reproduce(words: list[str]) -> int:
 
 
 def _took(found: Mapping[str, Any] | None) -> str:
-    """`12 runs took 3 min in all on cpu, those of the certificate included`."""
+    """`takes: 12 runs with those of the certificate, 3 min of cpu`."""
     if found is None:
         return "takes: not known, no run of it ships with assay"
-    return (
-        f"takes: {found['runs']} runs with those of the certificate, {duration(found['seconds'])} of {found['device']}"
-    )
+    runs = f"{found['runs']} runs with those of the certificate"
+    return f"takes: {runs}, {duration(found['seconds'])} of {found['device']}"
 
 
 def known_claims() -> dict[str, Claim]:
     """The claims by name: those of studies/<name>/claims.py, which import no torch, and those that a study of a
     plug-in file carries itself."""
-    from assay.studies import studies
-
     folders = dict.fromkeys(name.partition(".")[0] for name in studies.names())
     found: dict[str, Claim] = {}
     for folder in folders:
@@ -102,20 +100,22 @@ def claims_in(path: Path) -> dict[str, Claim]:
     return {name: construct(Claim, given, what=f"claim '{name}'") for name, given in data.items()}
 
 
-def session_of(claim: Claim, execution: "Execution") -> "Session":
-    """The claim's runs, planned, and its checks looked at, before anything is computed."""
-    from assay.api import Session, combined_grid, configure
-    from assay.studies import studies
-
+def configured(claim: Claim) -> tuple[Study, Grid]:
+    """The study that a claim is about, with its options, and the grid."""
     cls = studies[claim.study]
     grid = combined_grid(cls, claim.preset, claim.grid, named=claim.options)
-    session = Session.open(configure(cls, claim.preset, dict(claim.options)), grid, execution)
+    return configure(cls, claim.preset, dict(claim.options)), grid
+
+
+def session_of(claim: Claim, execution: Execution) -> Session:
+    """The claim's runs, planned, and its checks looked at, before anything is computed."""
+    session = Session.open(*configured(claim), execution)
     for check in claim.checks:
         check.chosen(session.plan.runs)
     return session
 
 
-def run_claim(name: str, claim: Claim, session: "Session", *, quick: bool = False) -> int:
+def run_claim(name: str, claim: Claim, session: Session, *, quick: bool = False) -> int:
     """1 unless the verdict, by numbers of all seeds and with its certificate, is that the claim is reproduced."""
 
     def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
@@ -150,7 +150,7 @@ def _shipped(runs: Sequence[Run]) -> list[Record]:
     return [record for study in studies for record in shipped.records(study) if record.run.id in wanted]
 
 
-def computed(session: "Session") -> list[Record]:
+def computed(session: Session) -> list[Record]:
     """Compute a session, with its progress and every run that did not finish on standard error."""
     say(session.describe())
     with shown(session.labels, len(session.todo)) as watch:
@@ -172,10 +172,6 @@ def tables_of(claim: Claim, records: Sequence[Record], *, markdown: bool = False
     done = [record for record in records if record.status == "done"]
     if not claim.tables or not done:
         return {}
-    from assay.api import configure
-    from assay.report.section import Section, Table
-    from assay.report.text import as_markdown, render
-    from assay.studies import studies
 
     class Enough(Exception):
         """All that is wanted is there; charts and files, which may need weights, are left out."""
@@ -188,8 +184,8 @@ def tables_of(claim: Claim, records: Sequence[Record], *, markdown: bool = False
 
     section = Wanted(claim.study)
     with suppress(Enough):
-        configure(studies[claim.study], claim.preset, dict(claim.options)).report(done, section)
-    tables: dict[str, Table] = {table.name: table for table in section.tables}
+        configured(claim)[0].report(done, section)
+    tables = {table.name: table for table in section.tables}
     for name in claim.tables:
         if name not in tables:
             raise UserError(f"{claim.study} has no table '{name}'.{nearest(name, tables)} It has: {', '.join(tables)}.")

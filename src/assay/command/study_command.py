@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING, dataclass, fields, replace
 from inspect import cleandoc
@@ -14,7 +14,7 @@ from assay.api import Execution, Results, Session, combined_grid, configure, fie
 from assay.command.flags import Line, members, options, plugin_options, read, refuse_unknown
 from assay.command.help import chosen_options, describe, other_words, print_choices, print_help
 from assay.command.progress import say, shown
-from assay.command.publish import Show, publish
+from assay.command.publish import Show, Shower, publish
 from assay.command.wandb_log import logged, require_wandb
 from assay.contracts.base import check as verdicts_of
 from assay.contracts.base import has_contract, made
@@ -75,32 +75,24 @@ class ReadingShell:
     """Print only findings and tables."""
 
 
-def run_reading(cls: type[Reading], words: list[str]) -> int:
-    """Runs a command that reads files, such as `assay modular similarity SWEEP`: it plans and stores nothing."""
-    line = _reading_line(cls, words)
-    shell, section = ReadingShell(**line.values(ReadingShell)), Section(cls.name)
-    construct(cls, line.values(cls), what=_prog(cls)).report(section)
+def run_reading(light: type[Reading], words: list[str]) -> int:
+    """Runs a command that reads files, such as `assay modular similarity SWEEP`: it plans and stores nothing. Its
+    declaration is enough for the help and for refusing flags."""
+    named = [f"--{light.argument}", *words] if light.argument and words and not words[0].startswith("-") else words
+    prog, start, line = _prog(light), _unset(light), read(named, light, ReadingShell)
+    if line.help:
+        print_help(prog, cleandoc(light.__doc__ or ""), (start, ReadingShell()))
+        return 0
+    for field in fields(light):
+        if field.name not in line.values(light) and getattr(start, field.name) is MISSING:
+            raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
+    shell, section = ReadingShell(**line.values(ReadingShell)), Section(light.name)
+    refuse_unknown(prog, line, (start, shell))
+    cls = registries()["studies"][light.name]
+    construct(cls, read(named, cls, ReadingShell).values(cls), what=prog).report(section)
     where = ": tables, and figures as .png and .pdf. The page of `assay report` shows stored runs, not these"
     Show(shell.json, shell.quiet, shell.all_columns)(section, shell.out / section.study, where)
     return 0
-
-
-def _reading_line(cls: type[Reading], words: list[str]) -> Line:
-    named = [f"--{cls.argument}", *words] if cls.argument and words and not words[0].startswith("-") else words
-    return read(named, cls, ReadingShell)
-
-
-def _reading_answer(cls: type[Reading], words: list[str]) -> int | None:
-    """Prints the help or refuses flags, as `_answer` does."""
-    prog, start, line = _prog(cls), _unset(cls), _reading_line(cls, words)
-    if line.help:
-        print_help(prog, cleandoc(cls.__doc__ or ""), (start, ReadingShell()))
-        return 0
-    for field in fields(cls):
-        if field.name not in line.values(cls) and getattr(start, field.name) is MISSING:
-            raise UserError(f"{prog} needs --{field.name}: `{prog} --help` says what that is.")
-    refuse_unknown(prog, line, (start, ReadingShell(**line.values(ReadingShell))))
-    return None
 
 
 def _unset(cls: type[Reading]) -> Reading:
@@ -112,9 +104,6 @@ def _unset(cls: type[Reading]) -> Reading:
     return made
 
 
-Shower = Callable[[Section, Path, str], None]
-
-
 def run_study(name: str, words: list[str], show: Shower | None = None) -> int:
     """Runs a command line, or the several that it stands for, one after another. What its declaration answers, the help
     or a wrong flag, comes before the study is imported, which takes seconds. `show` takes each section, instead of
@@ -122,11 +111,12 @@ def run_study(name: str, words: list[str], show: Shower | None = None) -> int:
     studies = registries()["studies"]
     light = declared(studies, name)
     if issubclass(light, Reading):
-        code = _reading_answer(light, words)
-        return run_reading(studies[name], words) if code is None else code
+        return run_reading(light, words)
     # Only words of the command line can contradict each other; flags win over a preset or a file of options.
     _refuse_contradictions(light, line := read(words, light, Shell, Execution))
-    if not light.stands_for_others(words) and (code := _answer(light, line)) is not None:
+    given = {word.partition("=")[0].replace("_", "-") for word in words}
+    # Of a line with shorthands only the study's `commands` knows what it says.
+    if given.isdisjoint(flag.split()[0] for flag in light.shorthands) and (code := _answer(light, line)) is not None:
         return code
     cls = studies[name]
     return max([_run_one(cls, read(each, cls, Shell, Execution), show) for each in cls.commands(words)])
@@ -137,8 +127,12 @@ def _answer(cls: type[Study], line: Line) -> int | None:
     command asks for more."""
     base = configure(cls, preset := _preset(line), {})
     parts = (base, Shell(), Execution())
-    if line.help:
-        return _print_help(base, line, parts)
+    if line.help:  # the flags, then the options of the plug-ins that the words beside --help choose
+        chosen = {option.path: option.value(words) for option, words in line.of(cls) if option.is_plugin}
+        about = chosen_options(assign(base, chosen))  # first, so that an unknown plug-in is an error, not help
+        print_help(_prog(cls), describe(base), parts)
+        print(about, end="")
+        return 0
     refuse_unknown(_prog(cls), line, parts, *other_words(base))
     shell = Shell(**line.values(Shell))
     if (shell.self_test or shell.choices) and shell.json:
@@ -189,10 +183,14 @@ def _run_one(cls: type[Study], line: Line, show: Shower | None = None) -> int:
     shell, execution = Shell(**line.values(Shell)), assign(Execution(), line.values(Execution))
     study, grid = _configured(base, preset, line)
     if shell.self_test:
-        return _self_test(study)
+        folders = {id(registry): folder for folder, registry in registries().items()}
+        parts = [(folders[id(part.registry)], part) for part in study.parts()]
+        return max([print_verdicts(folder, part) for folder, part in parts if has_contract(folder)], default=0)
     if shell.wandb == "on":
         require_wandb()
-    session = Session.open(study, grid, _placed(execution, cpu_only=shell.cpu_only))
+    if shell.cpu_only and execution.device not in ("auto", "cpu"):
+        raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
+    session = Session.open(study, grid, replace(execution, device="cpu") if shell.cpu_only else execution)
     if shell.dry_run:
         return _print_plan(session, as_json=shell.json)
     whole = shell.all_columns or preset in cls.whole_tables
@@ -211,40 +209,21 @@ def _prog(cls: type[Any]) -> str:
     return f"assay {cls.name.replace('.', ' ')}"
 
 
-def _placed(execution: Execution, *, cpu_only: bool) -> Execution:
-    if cpu_only and execution.device not in ("auto", "cpu"):
-        raise UserError(f"--cpu-only and --device {execution.device} exclude each other: leave one out.")
-    return replace(execution, device="cpu") if cpu_only else execution
-
-
 def _compute(session: Session, shell: Shell) -> Results:
     if not shell.quiet:
         say(session.describe())
-    if session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet):
-        _ask(session)
+    asks = session.plan.study.asks_first and session.todo and not (shell.yes or shell.preset or shell.quiet)
+    if asks and sys.stdin.isatty() and sys.stdout.isatty():
+        seconds = session.seconds_left()
+        if seconds is None or seconds > LONG:
+            say("This may take long (--yes skips this question). Continue? [y/N]")
+            if input().strip().lower() not in ("y", "yes"):
+                raise UserError("nothing was started.")
     with ExitStack() as stack:
         watch = stack.enter_context(shown(session.labels, len(session.todo), quiet=shell.quiet))
         if shell.wandb == "on":
             watch = stack.enter_context(logged(watch, session.todo, session.labels, quiet=shell.quiet))
         return session.compute(watch)
-
-
-def _ask(session: Session) -> None:
-    """Asks before runs that may take long, on a terminal only."""
-    seconds = session.seconds_left()
-    if sys.stdin.isatty() and sys.stdout.isatty() and (seconds is None or seconds > LONG):
-        say("This may take long (--yes skips this question). Continue? [y/N]")
-        if input().strip().lower() not in ("y", "yes"):
-            raise UserError("nothing was started.")
-
-
-def _print_help(base: Study, line: Line, parts: Sequence[Any]) -> int:
-    """Prints the flags, then the options of the plug-ins that the words beside --help choose."""
-    chosen = {option.path: option.value(words) for option, words in line.of(type(base)) if option.is_plugin}
-    about = chosen_options(assign(base, chosen))  # first, so that an unknown plug-in is an error, not help
-    print_help(_prog(type(base)), describe(base), parts)
-    print(about, end="")
-    return 0
 
 
 def _preset(line: Line) -> str | None:
@@ -285,12 +264,6 @@ def _with_options(held: Any, given: Mapping[str, Any]) -> Any:
         types = option_types(type(member))
         changed.append(assign(member, {path: v for path, v in given.items() if path.partition(".")[0] in types}))
     return tuple(changed) if isinstance(held, tuple) else changed[0]
-
-
-def _self_test(study: Study) -> int:
-    folders = {id(registry): folder for folder, registry in registries().items()}
-    parts = [(folders[id(part.registry)], part) for part in study.parts()]
-    return max([print_verdicts(folder, part) for folder, part in parts if has_contract(folder)], default=0)
 
 
 def _print_plan(session: Session, *, as_json: bool) -> int:

@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from assay.command import flags
 from assay.command.flags import Parser
@@ -32,13 +32,9 @@ CARD = ["delta_net", "--vs", "attention:conv=4", "gru", "kda", "--stored"]
 """The demo's card: of a mixer whose records ship, so that nothing is trained."""
 
 
-def _parser(verb: str, description: str) -> Parser:
-    return Parser(prog=f"assay {verb}", description=description)
-
-
 def list_(words: list[str]) -> int:
     """List studies, encoders, tasks, ...; `assay list encoders --json` for machines."""
-    parser = _parser("list", list_.__doc__ or "")
+    parser = Parser(prog="assay list", description=list_.__doc__)
     parser.add_argument("kind", nargs="?", metavar="KIND", help=f"one of: {', '.join(registries())}; without one, all")
     parser.add_argument("--json", action="store_true", help="print names, aliases and summaries as JSON")
     args = parser.parse_args(words)
@@ -58,7 +54,8 @@ def list_(words: list[str]) -> int:
 def check(words: list[str]) -> int:
     """Check whether plug-ins keep the promises of their folder: `assay check FILE` tries each in a file."""
     kinds = ", ".join(folder for folder in registries() if has_contract(folder))
-    parser = _parser("check", f"{check.__doc__} FILE NAME tries one of them, KIND NAME one that is known by its name.")
+    about = f"{check.__doc__} FILE NAME tries one of them, KIND NAME one that is known by its name."
+    parser = Parser(prog="assay check", description=about)
     parser.add_argument("kind", metavar="FILE|KIND", help=f"a Python file with plug-ins, or one of: {kinds}")
     parser.add_argument("names", nargs="*", metavar="NAME", help="words such as self_attn or self_attn:heads=4")
     args = parser.parse_args(words)
@@ -72,25 +69,22 @@ def check(words: list[str]) -> int:
 
 def show(words: list[str]) -> int:
     """Show a stored run by the start of its id; without one, a line for each, the latest last."""
-    parser = _parser("show", show.__doc__ or "")
+    parser = Parser(prog="assay show", description=show.__doc__)
     parser.add_argument("id", nargs="?", help="the first letters are enough")
     parser.add_argument("--json", action="store_true", help="the record itself, whole; without an id, all of them")
     parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     store = existing_store(args.out)
-    if args.id or args.json:
-        chosen = [store.find(args.id)] if args.id else store.records()
-        if args.json:
-            found = [record.to_json() for record in chosen]
-            print(json.dumps(found[0] if args.id else found, indent=1))
-            return 0
-        named = _labels(store.summaries(chosen[0].run.study))  # a label tells a run from those of its study
-        print(render_record(chosen[0], named.get(chosen[0].run.id, chosen[0].run.label)))
-        return 0
-    chosen = store.summaries()
-    named = _labels(chosen)
-    for record in sorted(chosen, key=lambda record: record.finished):
-        print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
+    one = store.find(args.id) if args.id else None
+    if args.json:
+        print(json.dumps(one.to_json() if one else [record.to_json() for record in store.records()], indent=1))
+    elif one:
+        named = _labels(store.summaries(one.run.study))  # a label tells a run from those of its study
+        print(render_record(one, named.get(one.run.id, one.run.label)))
+    else:
+        named = _labels(stored := store.summaries())
+        for record in sorted(stored, key=lambda record: record.finished):
+            print(f"{record.run.id}  {record.verdict:<8}  {record.finished}  {named[record.run.id]}")
     return 0
 
 
@@ -98,7 +92,7 @@ def rm(words: list[str]) -> int:
     """Remove stored runs: by id, by --status, by --study.
 
     The exit code is 1 if one of them is in use, and stays."""
-    parser = _parser("rm", rm.__doc__ or "")
+    parser = Parser(prog="assay rm", description=rm.__doc__)
     parser.add_argument("ids", nargs="*", metavar="ID", help="runs to remove; the first letters are enough")
     parser.add_argument("--status", choices=get_args(Status), help="only runs that ended so")
     parser.add_argument("--study", metavar="NAME", help="only runs of this study, such as icl or sae.ablation")
@@ -124,7 +118,7 @@ def rm(words: list[str]) -> int:
 
 def data(words: list[str]) -> int:
     """List or fetch data and models: `assay data list` shows what there is, `assay data pull NAME` fetches it."""
-    parser = _parser("data", data.__doc__ or "")
+    parser = Parser(prog="assay data", description=data.__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     listing = actions.add_parser("list", help="all data and models: size, origin, and whether they are here")
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -132,42 +126,31 @@ def data(words: list[str]) -> int:
     pulling = actions.add_parser("pull", help=f"fetch by name; {checked}")
     pulling.add_argument("names", nargs="+", metavar="NAME", help="names of `assay data list`")
     args = parser.parse_args(words)
-    return _list_data(as_json=args.json) if args.action == "list" else _pull_data(args.names)
-
-
-def _list_data(*, as_json: bool) -> int:
     from assay.data.sources import sources  # it brings http and ssl, which no other verb needs
 
-    entries = sources().values()
-    if as_json:
-        keys = ("name", "what", "size", "origin", "embedded")
-        print(json.dumps([{key: getattr(entry, key) for key in keys} | {"where": entry.where()} for entry in entries]))
-        return 0
-    for entry in entries:
-        lines = (entry.what, f"{entry.size}, {entry.origin}", entry.status)
-        print(f"{entry.name:<14} " + f"\n{'':<15}".join(lines))
-    return 0
-
-
-def _pull_data(names: list[str]) -> int:
-    from assay.data.sources import sources
-
     known = sources()
-    for name in names:  # all before the first is fetched
-        if name not in known:
-            raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
-    for name in names:
-        print(f"{name}: {known[name].pull()}")
+    if args.action == "pull":
+        for name in args.names:  # all before the first is fetched
+            if name not in known:
+                raise UserError(f"no data named '{name}'.{nearest(name, known)} Known: {', '.join(known)}.")
+        for name in args.names:
+            print(f"{name}: {known[name].pull()}")
+    elif args.json:
+        keys = ("name", "what", "size", "origin", "embedded")
+        print(json.dumps([{key: getattr(e, key) for key in keys} | {"where": e.where()} for e in known.values()]))
+    else:
+        for entry in known.values():
+            lines = (entry.what, f"{entry.size}, {entry.origin}", entry.status)
+            print(f"{entry.name:<14} " + f"\n{'':<15}".join(lines))
     return 0
 
 
 def report(words: list[str]) -> int:
     """Write one self-contained HTML page from everything stored; exit code 1 where a study's section is missing."""
-    parser = _parser("report", report.__doc__ or "")
+    parser = Parser(prog="assay report", description=report.__doc__)
     parser.add_argument("--out", default="results", help=flags.OUT)
-    parser.add_argument(
-        "--site", metavar="DIR", help="a static site into DIR instead: a page per study and per plug-in"
-    )
+    about = "a static site into DIR instead: a page per study and per plug-in"
+    parser.add_argument("--site", metavar="DIR", help=about)
     args = parser.parse_args(words)
     path, failed = write_page(args.out) if args.site is None else write_site(args.out, args.site)
     print(path)
@@ -176,41 +159,34 @@ def report(words: list[str]) -> int:
 
 def demo(words: list[str]) -> int:
     """Run every study's demo preset, say what was found, and write the page; takes seconds when the runs are stored."""
-    parser = _parser("demo", demo.__doc__ or "")
+    parser = Parser(prog="assay demo", description=demo.__doc__)
     parser.add_argument("--out", default="results", help=flags.OUT)
     args = parser.parse_args(words)
     studies = registries()["studies"]
-    codes, found = [], dict[str, list[Section]]()
-    for name in studies.names():
-        if "demo" in studies[name].presets:
-            print(f"\n$ assay {name.replace('.', ' ')} --preset demo --out {args.out}\n{studies[name].question}\n")
-            sections = found.setdefault(name, [])
-            try:
-                codes.append(run_study(name, ["--preset", "demo", "--out", args.out], _keeping(sections)))
-            except UserError as error:  # one study without its model must not stop the others
-                say(f"assay: {error}")
-                codes.append(2)
-    print(f"\n$ assay card {' '.join(CARD)} --out {args.out}\nWhat can a sequence mixer do, next to the field?\n")
-    try:
-        codes.append(card([*CARD, "--out", args.out]))
-    except UserError as error:
-        say(f"assay: {error}")
-        codes.append(2)
+    codes, found = [], {name: list[Section]() for name in studies.names() if "demo" in studies[name].presets}
+
+    def keep(section: Section, folder: Path, page: str) -> None:
+        write_section(section, folder)
+        found[section.study].append(section)
+
+    def run(command: str, question: str, verb: Callable[..., int], *given: Any) -> None:
+        print(f"\n$ assay {command} --out {args.out}\n{question}\n")
+        try:
+            codes.append(verb(*given))
+        except UserError as error:  # one study without its model must not stop the others
+            say(f"assay: {error}")
+            codes.append(2)
+
+    for name in found:
+        spelled, preset = name.replace(".", " "), ["--preset", "demo", "--out", args.out]
+        run(f"{spelled} --preset demo", studies[name].question, run_study, name, preset, keep)
+    about = "What can a sequence mixer do, next to the field?"
+    run(f"card {' '.join(CARD)}", about, card, [*CARD, "--out", args.out])
     print("\n" + _summary(found))
     print("\nEach command above prints its tables. The page with all tables and charts:")
     codes.append(report(["--out", args.out]))
     print("Next, with the README's mixer or your own in a file: assay card my_mixer.py")
     return max(codes)
-
-
-def _keeping(sections: list[Section]) -> Callable[[Section, Path, str], None]:
-    """Returns what writes a section's files and keeps the section."""
-
-    def keep(section: Section, folder: Path, page: str) -> None:
-        write_section(section, folder)
-        sections.append(section)
-
-    return keep
 
 
 def _summary(found: Mapping[str, Sequence[Section]]) -> str:
@@ -247,16 +223,7 @@ def card(words: list[str]) -> int:
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
-    "list": list_,
-    "check": check,
-    "show": show,
-    "rm": rm,
-    "data": data,
-    "report": report,
-    "demo": demo,
-    "card": card,
-    "reproduce": reproduce,
-    "findings": findings,
+    verb.__name__.rstrip("_"): verb for verb in (list_, check, show, rm, data, report, demo, card, reproduce, findings)
 }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from contextlib import suppress
 from copy import copy
 from functools import cache
 from typing import Any
@@ -110,9 +111,8 @@ def stays_within_its_budgets(method: Method) -> None:
     length = method.length(layer.time) if isinstance(method, Prefix) else layer.time
     for budget, kept in masks:
         slots = budget.cache(length)
-        every = [
-            head_budgets(method, dataclasses.replace(layer, index=index), length, slots) for index in range(LAYERS)
-        ]
+        layers = (dataclasses.replace(layer, index=index) for index in range(LAYERS))
+        every = [head_budgets(method, one, length, slots) for one in layers]
         given = torch.stack([torch.full((2, 2), slots) if one is None else one for one in every])
         most, total = int(given.sum((0, 2)).max()), slots * given[:, 0].numel()
         assert int(given.min()) >= 0, f"{budget}: a budget of {int(given.min())} slots"
@@ -211,11 +211,9 @@ def _budgets(method: Method, time: int) -> list[Budget]:
     """Return those that are not too small for the method."""
     fitting = []
     for budget in BUDGETS:
-        try:
+        with suppress(BudgetTooSmall):
             method.check(time, budget)
-        except BudgetTooSmall:
-            continue
-        fitting.append(budget)
+            fitting.append(budget)
     return fitting
 
 

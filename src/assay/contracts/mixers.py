@@ -1,6 +1,5 @@
 """Every mixer keeps these promises: see assay.mixers.base."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from operator import itemgetter
@@ -137,22 +136,17 @@ def _sequences(batch: int, length: int = SHORT, *, name: str = "one") -> Float[T
 
 
 @shared
-def _walked(mixer: Mixer, length: int) -> tuple[Float[Tensor, "batch time d_model"], dict[int, tuple[State, int]]]:
-    outputs, _, states = _stepped(_module(mixer, length), _sequences(3, length), (1, SHORT, length))
-    return outputs, states
-
-
 @torch.no_grad()
-def _stepped(
-    module: MixerModule, x: Float[Tensor, "batch time d_model"], marks: Sequence[int] = ()
-) -> tuple[Float[Tensor, "batch time d_model"], State, dict[int, tuple[State, int]]]:
-    """Return the outputs token by token and the last state; and for the tokens in `marks`, counted from 1, the state
-    before each and the scalars of the state after it."""
+def _walked(mixer: Mixer, length: int) -> tuple[Float[Tensor, "batch time d_model"], dict[int, tuple[State, int]]]:
+    """Return the outputs token by token; and for the first token, that of the short length and the last, counted from
+    1, the state before it and the scalars of the state after it."""
+    module, x = _module(mixer, length), _sequences(3, length)
     state, outputs, states = module.init_state(len(x)), [], {}
     for count, token in enumerate(x.unbind(1), 1):
-        before = deepcopy(state) if count in marks else None
+        marked = count in (1, SHORT, length)
+        before = deepcopy(state) if marked else None
         y, state = module.step(token, state)
         outputs.append(y)
-        if count in marks:
+        if marked:
             states[count] = before, state_scalars(state)
-    return torch.stack(outputs, dim=1), state, states
+    return torch.stack(outputs, dim=1), states

@@ -58,15 +58,12 @@ def lies_at_the_depth_that_is_asked_for(probe: Probe) -> None:
 def fills_a_window(probe: Probe) -> None:
     """The text has exactly as many tokens as a window, the answer last, with and without what answers it."""
     for floor in (False, True):
-        found = fitted(probe, _bytes, length=2000, depth=0.5, seed=derive(0, "contract"), floor=floor)
+        seed = derive(0, "contract")
+        found = fitted(probe, lambda text: list(text.encode()), length=2000, depth=0.5, seed=seed, floor=floor)
         assert len(found.tokens) == 2000, f"{len(found.tokens)} tokens for a window of 2000"
         assert bytes(found.tokens[-found.answer :]).decode() == found.text.answer, "the last tokens are not the answer"
         end = f"{found.text.floor if floor else found.text.context}{found.text.question}{found.text.answer}"
         assert bytes(found.tokens).decode().endswith(end), "the text was cut"
-
-
-def _bytes(text: str) -> list[int]:
-    return list(text.encode())
 
 
 def _text(probe: Probe, number: int, size: int, depth: float = 0.5) -> Text:

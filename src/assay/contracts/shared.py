@@ -68,9 +68,9 @@ def training_reach(
     if y.requires_grad:
         (y * torch.randn(y.shape, generator=stream(0, "contract", "weights"))).sum().backward()
     module.eval()
-    return (
-        torch.zeros_like(x[..., 0], dtype=torch.bool) if given.grad is None else (given.grad.abs() > least).any(dim=2)
-    )
+    if given.grad is None:
+        return torch.zeros_like(x[..., 0], dtype=torch.bool)
+    return (given.grad.abs() > least).any(dim=2)
 
 
 TEXTS = (

@@ -32,10 +32,8 @@ def has_the_shape_it_says(task: Task) -> None:
         asked = batch.positions.shape[1]
         _assert_kind("positions", batch.positions, (size, asked), Tokens(shape.length))
         answers = (size, asked * shape.answers_per_position)
-        if shape.outputs == Vectors(1):
-            _assert_kind("targets", batch.targets.unsqueeze(-1), answers, shape.outputs)
-        else:
-            _assert_kind("targets", batch.targets, answers, shape.outputs)
+        targets = batch.targets.unsqueeze(-1) if shape.outputs == Vectors(1) else batch.targets
+        _assert_kind("targets", targets, answers, shape.outputs)
 
 
 def is_finite(task: Task) -> None:
@@ -59,7 +57,7 @@ def answers_each_sequence_alone(task: Task) -> None:
     """No answer to a sequence, the oracle's or a reference's, reads the targets or the other sequences."""
     batch = _batch(task, 6)
     targets = torch.zeros_like(batch.targets[:3])
-    blind = Batch(batch.inputs[:3], targets, _first(batch.positions, 3))
+    blind = Batch(batch.inputs[:3], targets, None if batch.positions is None else batch.positions[:3])
     alone = _answers(task, blind)
     for name, together in _answers(task, batch).items():
         gap = (together[:3].double() - alone[name].double()).abs().max().item()
@@ -141,10 +139,6 @@ def _assert_some_reference_beats_constants(task: Task) -> None:
 
 def _batch(task: Task, size: int) -> Batch:
     return task.sample(size, stream(0, "contract", size))
-
-
-def _first(tensor: Tensor | None, rows: int) -> Tensor | None:
-    return None if tensor is None else tensor[:rows]
 
 
 def _assert_kind(name: str, tensor: Tensor, leading: tuple[int, ...], kind: Tokens | Vectors) -> None:

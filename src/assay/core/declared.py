@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -32,23 +33,18 @@ def declared(registry: Registry[Any], word: str) -> type[Any]:
     """Return the class behind a name or an alias as its source declares it; the class itself where it comes from a file
     of the user's, from another distribution, or cannot be read alone."""
     name = registry.resolve(word)
-    if name not in registry.folder:
-        return registry[name]
-    try:
-        return _registered(registry, name)
-    except Unreadable:
-        return registry[name]
+    with suppress(Unreadable):
+        if name in registry.folder:
+            return _registered(registry, name)
+    return registry[name]
 
 
 @cache
 def _registered(registry: Registry[Any], name: str) -> type[Any]:
     source = _source(registry.folder[name].module)
     variable = registry.package.rpartition(".")[2]
-    (class_name,) = (
-        key
-        for key, node in source.bound.items()
-        if isinstance(node, ast.ClassDef) and name in registered_names(node, variable)
-    )
+    classes = {key: node for key, node in source.bound.items() if isinstance(node, ast.ClassDef)}
+    (class_name,) = (key for key, node in classes.items() if name in registered_names(node, variable))
     cls = source.value(class_name)
     cls.name, cls.registry = name, _declarations(registry)
     return cls
@@ -101,7 +97,11 @@ class _Source:
         """Run one statement, without methods and annotations of functions, in a namespace of the names it uses."""
         pruned = _pruned(node)
         used = {each.id for each in ast.walk(pruned) if isinstance(each, ast.Name)} - {name}
-        space = {"__name__": self.module} | {each: self._useful(each) for each in used if each in self.bound}
+        space: dict[str, Any] = {"__name__": self.module}
+        for each in used & self.bound.keys():
+            space[each] = _Absent()
+            with suppress(Unreadable):
+                space[each] = self.value(each)
         try:
             exec(compile(ast.Module([pruned], []), str(self.path), "exec"), space)
         except Unreadable:
@@ -114,12 +114,6 @@ class _Source:
                 raise Unreadable(f"{self.module}.{name} has a field of another library's type")
             setattr(space[name], TEXTS, texts_below(node))
         return space[name]
-
-    def _useful(self, name: str) -> Any:
-        try:
-            return self.value(name)
-        except Unreadable:
-            return _Absent()
 
 
 _source = cache(_Source)

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from assay.core.grouping import grouped
-from assay.core.run import Record, Run, canonical, flat, plugins_of
+from assay.core.run import Record, Run, flat, plugins_of
 
 NEAR = math.log(4.0)
 """Largest difference, as a logarithm over all sizes and counts together, at which one run's time predicts another's."""
@@ -36,13 +36,9 @@ class Kind(NamedTuple):
 
 def estimate(runs: Sequence[Run], records: Iterable[Record], workers: int) -> float | None:
     """Return wall seconds for `runs` on this kind of device; None if nothing stored is like one of them."""
-    taken: dict[Kind, list[tuple[Run, float]]] = {}
-    for record in records:
-        seconds = record.cost.get("seconds")
-        if record.status == "done" and isinstance(seconds, int | float):
-            known = taken.setdefault(_kind(record.run), [])
-            if len(known) < SAMPLE:
-                known.append((record.run, float(seconds)))
+    costs = ((record.run, record.cost.get("seconds")) for record in records if record.status == "done")
+    timed = [(run, float(seconds)) for run, seconds in costs if isinstance(seconds, int | float)]
+    taken = {kind: own[:SAMPLE] for kind, own in grouped(timed, lambda pair: _kind(pair[0])).items()}
     samples: dict[Kind, list[Sample]] = {}
     total = 0.0
     for run in runs:
@@ -72,7 +68,7 @@ class Sample:
     _found: dict["Sizes", float | None] = field(default_factory=dict)
 
     def of(self, run: Run) -> float | None:
-        if self.shared is None and (exact := self._by_setting.get(_setting(run))) is not None:
+        if self.shared is None and (exact := self._by_setting.get(run.setting)) is not None:
             return exact
         sizes = _sizes(run, self.shared)
         if sizes not in self._found:
@@ -82,8 +78,8 @@ class Sample:
         return self._found[sizes]
 
     @cached_property
-    def _by_setting(self) -> dict[str, float]:
-        return _medians((_setting(run), seconds) for run, seconds in self.taken)
+    def _by_setting(self) -> dict[tuple[str, str], float]:
+        return _medians((run.setting, seconds) for run, seconds in self.taken)
 
     @cached_property
     def _by_size(self) -> dict["Sizes", float]:
@@ -115,7 +111,7 @@ def _samples(run: Run, taken: Mapping[Kind, list[tuple[Run, float]]]) -> Iterato
     own, sizes = dict(kind.plugins), [key for key, _ in _sizes(run, None)]
     others = [other for other in taken if other[:2] == kind[:2] and other != kind]
     for path in own:
-        alike = [other for other in others if _but(other, path) == _but(kind, path) and path in dict(other.plugins)]
+        alike = [o for o in others if path in (theirs := dict(o.plugins)) and theirs | {path: ""} == own | {path: ""}]
         shared = frozenset(key for key in sizes if not key.startswith(f"{path}."))
         if alike:
             yield Sample([pair for other in alike for pair in taken[other]], shared)
@@ -124,25 +120,14 @@ def _samples(run: Run, taken: Mapping[Kind, list[tuple[Run, float]]]) -> Iterato
         yield Sample([pair for other in larger for pair in taken[other]], frozenset(sizes))
 
 
-def _but(kind: Kind, path: str) -> list[tuple[str, str]]:
-    return [pair for pair in kind.plugins if pair[0] != path]
-
-
 def _kind(run: Run) -> Kind:
     return Kind(run.study, run.numerics.device, tuple(sorted(plugins_of(run.options))))
 
 
 def _sizes(run: Run, shared: frozenset[str] | None) -> Sizes:
-    return tuple(
-        (key, math.log(max(value, 1)))
-        for key, value in sorted(flat(dict(run.options)).items())
-        if isinstance(value, int) and (shared is None or key in shared)
-    )
-
-
-def _setting(run: Run) -> str:
-    """Return what decides a run's numbers, except its seed."""
-    return canonical([run.options, run.versions, vars(run.numerics)])
+    counts = {key: value for key, value in flat(dict(run.options)).items() if isinstance(value, int)}
+    kept = sorted(counts) if shared is None else sorted(shared & counts.keys())
+    return tuple((key, math.log(max(counts[key], 1))) for key in kept)
 
 
 def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:

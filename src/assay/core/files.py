@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,7 +44,12 @@ def write_files(files: Mapping[Path, Data]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
             staged[temporary] = path
-            _write_through(temporary, data)
+            # A file of this name is a dead process's, or a stranger's link to a file that must not be emptied.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file:
+                file.writelines([data] if isinstance(data, bytes) else data)
+                file.flush()
+                os.fsync(file.fileno())
         if others:
             last.unlink(missing_ok=True)
         for temporary, path in staged.items():
@@ -53,16 +58,6 @@ def write_files(files: Mapping[Path, Data]) -> None:
         for temporary in staged:
             temporary.unlink(missing_ok=True)
         raise
-
-
-def _write_through(path: Path, data: Data) -> None:
-    """Write a file of our own, and wait until it is on the disk."""
-    # A file of this name is a dead process's, or a stranger's link to a file that must not be emptied.
-    path.unlink(missing_ok=True)
-    with path.open("xb") as file:
-        file.writelines([data] if isinstance(data, bytes) else data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def open_plain(path: Path) -> BinaryIO:
@@ -119,10 +114,9 @@ def _seal(data: bytes) -> bytes:
 
 def is_there(path: str | Path, *, folder: bool = False) -> bool:
     """Return whether a file (a folder) is here; False too for text that cannot be a path, for which `Path` raises."""
-    try:
+    with suppress(OSError, ValueError):
         return Path(path).is_dir() if folder else Path(path).is_file()
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def exists(path: str | Path) -> bool:

@@ -1,23 +1,31 @@
-"""Plug-in files from outside the tree are given with `--plugin FILE`.
+"""Plug-ins from outside the tree come in files (`--plugin FILE`), or are classes of a notebook or a script.
 
 A file is known by its text: the sha256 of the text is the version of every plug-in in it, and jobs carry the text, so
-that a worker on another machine runs the same code.
+that a worker on another machine runs the same code. Classes of a session have no file that travels: the text of the
+cell, or of the script, identifies them.
+
+class Scale(nn.Module): ...            a plug-in's version is the hash of its own text, and of the classes and
+class Mine(Mixer): ... Scale(...)      functions of the session that it uses, and that those use
 """
 
+import ast
 import contextlib
 import hashlib
 import io
 import linecache
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.files import read_file
+
+SESSION = "__main__"
 
 
 @dataclass(frozen=True)
@@ -95,3 +103,46 @@ def _cause(error: BaseException, path: str) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     where = f"line {lines[-1]}: " if lines else ""
     return f"{where}{type(error).__name__}: {error}"
+
+
+def session_version(cls: type[Any]) -> str:
+    """Return the hash of a class's text and of what it uses of the session, or raise where there is no text."""
+    texts: dict[str, str] = {}
+    _collect(cls, texts)
+    return hashlib.sha256("\n".join(texts[name] for name in sorted(texts)).encode()).hexdigest()
+
+
+def _collect(thing: Any, texts: dict[str, str]) -> None:
+    node, space = _definition(thing)
+    texts[thing.__name__] = ast.unparse(node)
+    for name in {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} - texts.keys():
+        used = space.get(name)
+        if isinstance(used, type | FunctionType) and used.__module__ == SESSION:
+            _collect(used, texts)
+        elif isinstance(used, int | float | str | tuple):
+            texts[name] = f"{name} = {used!r}"
+
+
+def _definition(thing: Any) -> tuple[ast.AST, dict[str, Any]]:
+    """Return the statement that defines a class or a function, and the names around it. Python finds the text of a
+    function, also of a notebook's; of a class without a file only that of its methods."""
+    for function in _functions(thing):
+        nodes = ast.walk(ast.parse("".join(linecache.getlines(function.__code__.co_filename))))
+        named = (node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef))
+        found = [node for node in named if node.name == thing.__name__]
+        if found:
+            return found[-1], function.__globals__
+    raise UserError(
+        f"'{thing.__name__}' is defined where its source cannot be read, so that its results could not be told from "
+        "those of another version. Write it to a file of its own and give that with plugins=[FILE] (--plugin FILE)."
+    )
+
+
+def _functions(thing: Any) -> Iterator[FunctionType]:
+    if isinstance(thing, FunctionType):
+        yield thing
+        return
+    for member in vars(thing).values():
+        inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if isinstance(inner, FunctionType) and inner.__module__ == SESSION:
+            yield inner

@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from assay.core.errors import UserError
 from assay.core.files import DAMAGE, read_sealed, write_sealed
 from assay.core.grouping import grouped
 from assay.core.reading import decoder_for
-from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status, canonical
+from assay.core.run import FORMAT, REFUSED, Numerics, Record, Run, Status
 
 RECORD = "record.json"
 INDEX = ".index"
@@ -58,67 +58,47 @@ class Row(NamedTuple):
     finished: str
     refusal: str | None
     place: int | None
-    seconds: float | None
+    seconds: float | int | None
 
     @property
     def signature(self) -> Signature:
         return self[1:5]
 
 
-ROW_TYPES = set(
-    product(
-        [str], [int], [int], [int], [int], [int], [int], [str], [str],
-        [str, type(None)], [int, type(None)], [float, int, type(None)],
-    )
-)  # fmt: skip
+ROW_TYPES = set(product(*(get_args(hint) or (hint,) for hint in get_type_hints(Row).values())))
 STATUS = set(get_args(Status))
-
-
-class Setting(NamedTuple):
-    """The common part of runs that differ only in their seed."""
-
-    options: dict[str, Any]
-    versions: dict[str, str]
-    numerics: Numerics
-
-    @property
-    def key(self) -> str:
-        return canonical([self.options, self.versions, asdict(self.numerics)])
 
 
 @dataclass
 class Index:
     """A study's index file, and what was found since it was written."""
 
-    settings: list[Setting] = field(default_factory=list)
+    settings: list[Run] = field(default_factory=list)
+    """One run of each setting, with any seed."""
     rows: dict[str, Row] = field(default_factory=dict)
 
-    def run(self, study: str, row: Row) -> Run:
-        setting = self.settings[row.setting]
-        run = Run(study, setting.options, row.seed, setting.versions, setting.numerics)
+    def run(self, row: Row) -> Run:
+        alike = self.settings[row.setting]
+        run = Run(alike.study, alike.options, row.seed, alike.versions, alike.numerics)
         # The folder's name, which `read` compares: hashing it again would take longer than all else.
         vars(run)["id"] = row.id
         return run
 
-    def summary(self, study: str, row: Row) -> Record:
+    def summary(self, row: Row) -> Record:
         """Return the record without its measurements."""
-        run = self.run(study, row)
         metrics = {} if row.refusal is None else {REFUSED: row.refusal}
         cost = {} if row.seconds is None else {"seconds": row.seconds}
-        return Record(run, row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
+        return Record(self.run(row), row.status, metrics, cost, finished=row.finished, place=row.place)  # type: ignore[arg-type]
 
-    def enter(self, record: Record, signature: Signature, numbers: dict[str, int]) -> Row:
-        """Return a row for a record that was read; `numbers` are the settings' places by their keys."""
+    def enter(self, record: Record, signature: Signature, numbers: dict[tuple[str, str], int]) -> Row:
+        """Return a row for a record that was read; `numbers` are the places of settings in the list."""
         run = record.run
-        setting = Setting(dict(run.options), dict(run.versions), run.numerics)
-        number = numbers.setdefault(setting.key, len(self.settings))
+        number = numbers.setdefault(run.setting, len(self.settings))
         if number == len(self.settings):
-            self.settings.append(setting)
-        seconds = record.cost.get("seconds")
-        seconds = seconds if type(seconds) in (int, float) else None
+            self.settings.append(run)
         return Row(
             run.id, *signature, setting=number, seed=run.seed, status=record.status, finished=record.finished,
-            refusal=record.refusal, place=record.place, seconds=seconds,
+            refusal=record.refusal, place=record.place, seconds=record.cost.get("seconds"),
         )  # fmt: skip
 
 
@@ -126,7 +106,7 @@ def summaries(folder: Path, read: Read) -> list[Record]:
     """Return the study's records without their measurements, ordered by id: id, run, status, times, and the cost in
     seconds. `read` gives the record of a path, or None where there is none."""
     index, rows = _listed(folder, read)
-    return [index.summary(folder.name, row) for row in rows.values()]
+    return [index.summary(row) for row in rows.values()]
 
 
 def costs(folder: Path, read: Read) -> list[Record]:
@@ -135,7 +115,7 @@ def costs(folder: Path, read: Read) -> list[Record]:
     timed = [row for row in rows.values() if row.status == "done" and row.seconds is not None]
     finished = grouped(timed, lambda row: row.setting)
     typical = [some[0]._replace(seconds=median(row.seconds for row in some)) for some in finished.values()]  # type: ignore[type-var]
-    return [index.summary(folder.name, row) for row in typical]
+    return [index.summary(row) for row in typical]
 
 
 def records(folder: Path, read: Read) -> list[Record]:
@@ -149,17 +129,14 @@ def records(folder: Path, read: Read) -> list[Record]:
         return record
 
     index, rows = _listed(folder, remembered)
-    return [
-        just_read.get(name) or Stored.of(index.run(folder.name, row), row, folder / name, read)
-        for name, row in rows.items()
-    ]
+    return [just_read.get(name) or Stored.of(index.run(row), row, folder / name, read) for name, row in rows.items()]
 
 
 def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
     """Return every record's row, by id. Brings the index file up to date."""
     files, now = list(record_files(folder)), time.time_ns()
     index = _load(folder / INDEX, len(files))
-    numbers: dict[str, int] = {}
+    numbers: dict[tuple[str, str], int] = {}
     rows: dict[str, Row] = {}
     changed, reused = False, 0
     for name, signature in files:
@@ -168,15 +145,14 @@ def _listed(folder: Path, read: Read) -> tuple[Index, dict[str, Row]]:
             record = read(folder / name / RECORD)
             if record is None:
                 continue
-            numbers = numbers or {setting.key: number for number, setting in enumerate(index.settings)}
+            numbers = numbers or {run.setting: number for number, run in enumerate(index.settings)}
             row = index.enter(record, signature or (0, 0, 0, 0), numbers)
             changed |= _settled(signature, now)
         else:
             reused += 1
         rows[name] = row
     if changed or reused < len(index.rows):
-        settled = {name: row for name, row in rows.items() if _settled(row.signature, now)}
-        kept = {name: row for name, row in settled.items() if tuple(map(type, row)) in ROW_TYPES}
+        kept = {name: row for name, row in rows.items() if _settled(row.signature, now)}
         if len(kept) >= WORTHWHILE:
             _save(folder / INDEX, Index(index.settings, kept))
     return index, rows
@@ -269,25 +245,23 @@ def _settled(signature: Signature | None, now: int) -> bool:
 
 def _load(path: Path, records: int) -> Index:
     """Return the index in the file; an empty one if it is missing or not ours. A stranger may have written it."""
-    try:
+    with suppress(*DAMAGE):
         body = read_sealed(path, PER_RECORD * (records + 1))
         data = decoder_for(body).decode(body.decode())  # raises for what no option can be: NaN, infinities
-        if data["layout"] != LAYOUT:
-            return Index()
-        settings = [_setting(*entry) for entry in data["settings"]]
-        rows = [_row(entry, len(settings)) for entry in data["rows"]]
-        return Index(settings, {row.id: row for row in rows})
-    except DAMAGE:
-        return Index()
+        if data["layout"] == LAYOUT:
+            settings = [_setting(path.parent.name, *entry) for entry in data["settings"]]
+            rows = [_row(entry, len(settings)) for entry in data["rows"]]
+            return Index(settings, {row.id: row for row in rows})
+    return Index()
 
 
-def _setting(options: Any, versions: Any, numerics: Any) -> Setting:
+def _setting(study: str, options: Any, versions: Any, numerics: Any) -> Run:
     told = Numerics(**numerics)
     kinds = [type(value) for value in asdict(Numerics()).values()]
     plain = all(type(name) is type(version) is str for name, version in versions.items())
     if type(options) is not dict or not plain or [type(value) for value in asdict(told).values()] != kinds:
         raise ValueError("not a setting")
-    return Setting(options, versions, told)
+    return Run(study, options, 0, versions, told)
 
 
 def _row(entry: Any, settings: int) -> Row:
@@ -305,7 +279,7 @@ def _save(path: Path, index: Index) -> None:
     settings = [index.settings[number] for number in used]
     data: Mapping[str, Any] = {
         "layout": LAYOUT,
-        "settings": [[setting.options, setting.versions, asdict(setting.numerics)] for setting in settings],
+        "settings": [[run.options, run.versions, asdict(run.numerics)] for run in settings],
         "rows": [row._replace(setting=used[row.setting]) for row in index.rows.values()],
     }
     with suppress(OSError):

@@ -2,12 +2,11 @@
 
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
-GROUPS = Path("/sys/fs/cgroup")
 
-
-def free_memory(proc: Path = Path("/proc"), groups: Path = GROUPS) -> int | None:
+def free_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return what the machine has free for new processes, or the control group of a container or a scheduler, if that
     is less. None if the system does not say."""
     found = [_of_the_machine(proc), *_of_the_groups(proc, groups)]
@@ -19,23 +18,19 @@ def free_addresses(proc: Path = Path("/proc")) -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    try:
+    pages = 0
+    with suppress(OSError, ValueError, IndexError):
         pages = int((proc / "self" / "statm").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        pages = 0
     return max(0, limit - pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def _of_the_machine(proc: Path) -> int | None:
-    try:
+    with suppress(OSError, ValueError, KeyError, IndexError):
         lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
         return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, ValueError, KeyError, IndexError):
-        pass
-    try:  # not Linux: the total, since free memory takes another library to know
+    with suppress(OSError, ValueError):  # not Linux: the total, since free memory takes another library to know
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def _of_the_groups(proc: Path, groups: Path) -> list[int | None]:

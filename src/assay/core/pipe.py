@@ -65,10 +65,6 @@ class Pipe:
     def close(self) -> None:
         self._end.close()
 
-    def _close_in_child(self) -> None:
-        self._forked = True
-        self._end.close()
-
     def _read(self, flags: int) -> None:
         if self._forked:
             raise EOFError
@@ -95,7 +91,8 @@ _OPEN: weakref.WeakSet[Pipe] = weakref.WeakSet()
 
 def _close_in_child() -> None:
     for pipe in _OPEN:
-        pipe._close_in_child()
+        pipe._forked = True
+        pipe.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

@@ -160,7 +160,9 @@ def labels(runs: Sequence[Run]) -> dict[str, str]:
         settings = {_held_in_common(run): run for run in mine}
         options = {key: _decisive(run) for key, run in settings.items()}
         plugins = {key: run.label.rpartition(" ")[0] for key, run in settings.items()}
-        varied, held = _varied(options, plugins), _prefixes(options.values())
+        varied, names = _varied(options, plugins), {name for own in options.values() for name in own}
+        # `model` and `model.seq_mixer` for `model.seq_mixer.conv`
+        held = {name[:place] for name in names for place, char in enumerate(name) if char == "."}
         words = {}
         for key, own in options.items():
             told = [f"{name}={value}" for name, value in own.items() if name in varied and value is not None]
@@ -185,19 +187,8 @@ def _varied(options: Mapping[Common, Mapping[str, Any]], plugins: Mapping[Common
         name
         for alike in grouped(options, lambda key: plugins[key]).values()
         for name in {name for key in alike for name in options[key]}
-        if len({_spelled_out(options[key].get(name)) for key in alike}) > 1
+        if len({canonical(options[key].get(name)) for key in alike}) > 1
     }
-
-
-def _spelled_out(value: Any) -> str:
-    """Return one text per JSON value; scalars get theirs by a shortcut that takes a tenth of the time."""
-    return repr(value) if value is None or isinstance(value, str | int | float) else canonical(value)
-
-
-def _prefixes(options: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return `model` and `model.seq_mixer` for `model.seq_mixer.conv`."""
-    names = {name for own in options for name in own}
-    return {name[:place] for name in names for place, char in enumerate(name) if char == "."}
 
 
 def _decisive(run: Run) -> dict[str, Any]:

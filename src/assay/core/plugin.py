@@ -12,7 +12,6 @@ import ast
 import dataclasses
 import importlib
 import importlib.metadata
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,9 +22,8 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from assay.core import words
 from assay.core.convert import construct, nearest, stated
 from assay.core.errors import UserError
-from assay.core.foreign import on_reload, read_source, source_of
+from assay.core.foreign import SESSION, on_reload, read_source, session_version, source_of
 from assay.core.run import finite
-from assay.core.session import SESSION, session_version
 
 ENTRY_POINTS = "assay.plugins"
 
@@ -88,8 +86,8 @@ def to_json(value: Any) -> Any:
     """Return plug-ins, dataclasses, tuples and paths as plain JSON values."""
     if isinstance(value, Plugin):
         return value.spec()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: to_json(item) for key, item in stated(value)}
+    if dataclasses.is_dataclass(value):
+        value = dict(stated(value))
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -102,16 +100,12 @@ def settled(value: Any, versions: dict[str, str]) -> Any:
     that is not finite is a ValueError. The JSON of plug-ins is shared between runs: do not change it."""
     if value is None or type(value) in (str, bool, int):  # first, since most values are these
         return value
-    if type(value) is float:
-        if not math.isfinite(value):
-            raise ValueError("not a finite number")
-        return value
     if isinstance(value, Plugin):
         plain, found = value._settled
         versions |= found
         return plain
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: settled(item, versions) for key, item in stated(value)}
+    if dataclasses.is_dataclass(value):
+        value = dict(stated(value))
     if isinstance(value, Mapping):
         return {key: settled(item, versions) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -126,15 +120,12 @@ def plugins_in(value: Any) -> Iterator[Plugin]:
     """Yield every plug-in inside a value, the value itself included."""
     if isinstance(value, Plugin):
         yield value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from plugins_in(getattr(value, field.name))
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from plugins_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from plugins_in(item)
+        value = list(value.values())
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from plugins_in(item)
 
 
 @dataclass(frozen=True)
@@ -195,10 +186,8 @@ class Registry(Generic[P]):
         return {point.name.removeprefix(prefix): point for point in points if point.name.startswith(prefix)}
 
     def entries(self) -> tuple[Entry, ...]:
-        loaded = {
-            name: Entry(name, cls.aliases, _first_line(cls.__doc__), cls.__module__)
-            for name, cls in self._classes.items()
-        }
+        classes = self._classes.items()
+        loaded = {name: Entry(name, cls.aliases, _first_line(cls.__doc__), cls.__module__) for name, cls in classes}
         outside = {name: Entry(name, (), f"from {point.value}", point.value) for name, point in self.installed.items()}
         every = outside | loaded | self.folder
         return tuple(every[name] for name in sorted(every))
@@ -333,9 +322,9 @@ def registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
 
 def _literal_aliases(node: ast.ClassDef) -> tuple[str, ...]:
     for statement in node.body:
-        target = getattr(statement, "target", None) or next(iter(getattr(statement, "targets", [])), None)
-        if isinstance(target, ast.Name) and target.id == "aliases":
-            return tuple(ast.literal_eval(statement.value))  # type: ignore[attr-defined]
+        match statement:
+            case ast.Assign([ast.Name("aliases")], value) | ast.AnnAssign(ast.Name("aliases"), _, value):
+                return tuple(ast.literal_eval(value))  # type: ignore[arg-type]
     return ()
 
 

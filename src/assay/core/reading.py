@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path, PurePosixPath
+from types import EllipsisType
 from typing import Any, NoReturn, get_args
 
 from assay.core.errors import UserError
@@ -34,13 +36,14 @@ _BEFORE_NUMBER = b" \t\r\n:,["
 _RECORD: dict[str, tuple[type, ...]] = {
     "id": (str,), "run": (dict,), "status": (str,), "metrics": (dict,), "cost": (dict,), "error": (str, type(None)),
     "provenance": (dict,), "finished": (str,), "artifacts": (list,),
+    "place": (int, type(None), EllipsisType), "files": (dict, EllipsisType),
 }  # fmt: skip
-_OPTIONAL: dict[str, tuple[type, ...]] = {"place": (int, type(None)), "files": (dict,)}
+"""The types that a field may have; `EllipsisType`: it may be missing."""
 _RUN: dict[str, tuple[type, ...]] = {
     "study": (str,), "options": (dict,), "seed": (int,), "versions": (dict,), "numerics": (dict,)
 }  # fmt: skip
 _STATUS = get_args(Status)
-_NUMERICS: dict[str, tuple[type, ...]] = {f.name: (type(f.default),) for f in fields(Numerics)}
+_NUMERICS = {f.name: (type(f.default), EllipsisType) for f in fields(Numerics)}
 
 
 class NotARecord(ValueError):
@@ -109,12 +112,8 @@ def _has_exponent(alike: bytes) -> bool:
 def _deeper_than(value: Any, depth: int) -> bool:
     level = [value]
     for _ in range(depth):
-        level = [
-            item
-            for held in level
-            for item in (held.values() if isinstance(held, dict) else held)
-            if isinstance(item, dict | list)
-        ]
+        inside = (item for held in level for item in (held.values() if isinstance(held, dict) else held))
+        level = [item for item in inside if isinstance(item, dict | list)]
         if not level:
             return False
     return True
@@ -123,10 +122,9 @@ def _deeper_than(value: Any, depth: int) -> bool:
 def _check(found: Mapping[str, Any]) -> None:
     """Raise unless every field has its type, the nested ones too."""
     _typed(found, _RECORD)
-    _typed(found, _OPTIONAL, required=False)
     run = found["run"]
     _typed(run, _RUN, where="run.")
-    _typed(run["numerics"], _NUMERICS, required=False, where="run.numerics.")
+    _typed(run["numerics"], _NUMERICS, where="run.numerics.")
     if not ID.match(found["id"]):
         raise NotARecord("its id is none")
     if not (run["study"].isprintable() and found["finished"].isprintable()):
@@ -145,11 +143,9 @@ def _check(found: Mapping[str, Any]) -> None:
             raise NotARecord("its files are not sizes and hashes")
 
 
-def _typed(
-    found: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], *, required: bool = True, where: str = ""
-) -> None:
+def _typed(found: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], *, where: str = "") -> None:
     for name, allowed in types.items():
-        if (required or name in found) and type(found.get(name, ...)) not in allowed:
+        if type(found.get(name, ...)) not in allowed:
             raise NotARecord(f"its {where}{name} is missing or of another type")
 
 
@@ -164,13 +160,9 @@ def _refuse(word: str) -> NoReturn:
     raise NotARecord(f"{word[:20]} is no number that a record can hold")
 
 
-def _integer(text: str) -> int:
-    return int(text) if len(text) <= DIGITS else _refuse(text)
-
-
-def _number(text: str) -> float:
-    return value if abs(value := float(text)) != float("inf") else _refuse(text)
-
-
 _QUICK = json.JSONDecoder(parse_constant=_refuse)
-_STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_number)
+_STRICT = json.JSONDecoder(
+    parse_constant=_refuse,
+    parse_int=lambda text: int(text) if len(text) <= DIGITS else _refuse(text),
+    parse_float=lambda text: value if isfinite(value := float(text)) else _refuse(text),
+)

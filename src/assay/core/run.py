@@ -13,7 +13,7 @@ import platform
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, lru_cache
 from itertools import groupby
@@ -30,6 +30,8 @@ FORMAT = 2
 hashes of files and no hardware, and its reader takes records with fields that it does not know for damaged ones."""
 REFUSED = "refused"
 """The metric in which a run says why it gives no numbers: it is done, and is not retried."""
+STORED = ("run", "status", "metrics", "cost", "error", "provenance", "finished", "artifacts", "files", "place")
+"""The fields of a record, in the order of its file."""
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -63,7 +65,15 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The hash of the canonical text of `to_json`."""
-        return _hash(_around_the_seed(self), self.seed)
+        return _hash(self.setting, self.seed)
+
+    @property
+    def setting(self) -> tuple[str, str]:
+        """What runs share that differ only in their seed: their canonical text before and behind it. Keys are sorted,
+        so the seed stands in between."""
+        before = canonical({"numerics": vars(self.numerics), "options": self.options})
+        behind = canonical({"study": self.study, "versions": self.versions})
+        return f'{before[:-1]},"seed":', f",{behind[1:]}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and self.id == other.id
@@ -114,40 +124,37 @@ class Provenance:
     def here(cls) -> Self:
         """Return the provenance of this process, with the device that it computes on now (`computing_on`)."""
         return cls(
-            assay=_version("assay-bench"),
+            assay=version_of("assay-bench"),
             python=platform.python_version(),
-            torch=_version("torch"),
+            torch=version_of("torch"),
             host=platform.node(),
             machine=f"{platform.system()} {platform.machine()}",
             cpu=cpu_model(),
-            **_DEVICE,
+            **_device,
         )
 
 
-_DEVICE: dict[str, str] = {}
+_device: Mapping[str, str] = {}
 
 
 @contextmanager
 def computing_on(**device: str) -> Iterator[None]:
     """Let `Provenance.here` name this device inside the block: its `gpu`, `driver` and `cuda`; none for a CPU. The core
     knows no device library, so whoever chooses a device calls this."""
-    before = dict(_DEVICE)
-    _DEVICE.clear()
-    _DEVICE.update(device)
+    global _device
+    before, _device = _device, device
     try:
         yield
     finally:
-        _DEVICE.clear()
-        _DEVICE.update(before)
+        _device = before
 
 
 @cache
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return `Intel(R) Xeon(R) Platinum 8480C`; for an ARM core on Linux, which has no name, maker and part numbers."""
-    try:
+    text = ""
+    with suppress(OSError):
         text = cpuinfo.read_text()
-    except OSError:
-        text = ""
     facts = dict(re.findall(r"^([^:\n]+?)\s*: *(.+)$", text, re.MULTILINE))
     if "CPU part" in facts:
         return f"ARM implementer {facts.get('CPU implementer', '?')} part {facts['CPU part']}"
@@ -216,36 +223,16 @@ class Record:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "id": self.run.id,
-            "run": self.run.to_json(),
-            "status": self.status,
-            "metrics": dict(self.metrics),
-            "cost": dict(self.cost),
-            "error": self.error,
-            "provenance": asdict(self.provenance),
-            "finished": self.finished,
-            "artifacts": list(self.artifacts),
-            "files": {name: dict(check) for name, check in self.files.items()},
-            "place": self.place,
-        }
+        stored = {name: getattr(self, name) for name in STORED}
+        stored |= {"run": self.run.to_json(), "provenance": asdict(self.provenance), "artifacts": list(self.artifacts)}
+        return {"format": FORMAT, "id": self.run.id, **stored}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], folder: Path | None = None) -> Self:
-        return cls(
-            run=Run.from_json(data["run"], id=data["id"]),
-            status=data["status"],
-            metrics=data["metrics"],
-            cost=data["cost"],
-            error=data["error"],
-            provenance=shared(Provenance, data["provenance"]),
-            finished=data["finished"],
-            artifacts=tuple(data["artifacts"]),
-            place=data.get("place"),
-            folder=folder,
-            files=data.get("files", {}),
-        )
+        stored = {name: data[name] for name in STORED if name in data}  # assay 0.1.0 wrote neither files nor place
+        run, provenance = Run.from_json(data["run"], id=data["id"]), shared(Provenance, data["provenance"])
+        stored |= {"run": run, "provenance": provenance, "artifacts": tuple(data["artifacts"])}
+        return cls(**stored, folder=folder)
 
 
 def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
@@ -257,22 +244,14 @@ def placed(runs: Iterable[Run], numerics: Numerics) -> Iterator[Run]:
         made = Run(run.study, run.options, run.seed, run.versions, numerics)
         alike = before is not None and run.options is before.options and run.versions is before.versions
         if not alike or before is None or run.study != before.study:
-            around = _around_the_seed(made)
+            around = made.setting
         vars(made)["id"] = _hash(around, run.seed)
         before = run
         yield made
 
 
-def _around_the_seed(run: Run) -> tuple[str, str]:
-    """Return the canonical text of a run before and after its seed: keys are sorted, so the seed stands in between."""
-    before = canonical({"numerics": vars(run.numerics), "options": run.options})
-    after = canonical({"study": run.study, "versions": run.versions})
-    return f'{before[:-1]},"seed":', f",{after[1:]}"
-
-
 def _hash(around: tuple[str, str], seed: int) -> str:
-    number = seed if type(seed) is int else canonical(seed)
-    return hashlib.sha256(f"{around[0]}{number}{around[1]}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{around[0]}{canonical(seed)}{around[1]}".encode()).hexdigest()[:16]
 
 
 def as_planned(records: Iterable[Record]) -> list[Record]:
@@ -336,12 +315,7 @@ def plugins_of(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 def shared(cls: type[T], data: Mapping[str, Any]) -> T:
     """Return an instance from a record's JSON, one object for all records that were made alike: missing fields have
     defaults, fields of a later version are dropped."""
-    return _made(cls, *((name, data[name]) for name in _field_names(cls) if name in data))  # type: ignore[arg-type]
-
-
-@cache
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls))
+    return _made(cls, *((f.name, data[f.name]) for f in fields(cls) if f.name in data))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -350,8 +324,7 @@ def _made(cls: type[T], *values: tuple[str, Any]) -> T:
 
 
 @cache
-def _version(distribution: str) -> str:
-    try:
+def version_of(distribution: str) -> str:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"

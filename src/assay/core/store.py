@@ -60,15 +60,13 @@ class Store:
         cost, _ = finite(dict(outcome.cost))
         status: Status = "diverged" if outcome.diverged or not all_finite else "done"
         self._set_aside(outcome.run)
-        kept = tuple(outcome.artifacts)
-        files = {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in outcome.artifacts.items()
-        }
+        saved = outcome.artifacts
+        files = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in saved.items()}
         named = [*([outcome.diverged] if isinstance(outcome.diverged, str) else []), *not_finite(outcome.metrics)]
         error = f"not finite: {', '.join(named)}" if named else None
-        record = Record(outcome.run, status, metrics, cost, error, outcome.provenance, _now(), kept, place, files=files)
-        return self._write(record, outcome.artifacts)
+        made = outcome.provenance
+        record = Record(outcome.run, status, metrics, cost, error, made, _now(), tuple(saved), place, files=files)
+        return self._write(record, saved)
 
     def commit_failure(self, run: Run, error: str, *, place: int | None = None) -> Record:
         """Store a failed run as a record with its traceback, not a crash; it never replaces a result."""
@@ -103,8 +101,9 @@ class Store:
 
     def find(self, prefix: str) -> Record:
         """Return the one record whose id starts with `prefix`."""
-        there = (record for path in self._paths(prefix) if (record := self._listed(path)))
-        found = list(islice(there, SEVERAL))
+        named = ((study, name) for study in self.studies() for name in names(self.root / study))
+        paths = (self.root / study / name / RECORD for study, name in named if name.startswith(prefix))
+        found = list(islice((record for path in paths if (record := self._listed(path))), SEVERAL))
         if len(found) != 1:
             ids = ", ".join(record.run.id for record in found) + (", ..." if len(found) == SEVERAL else "")
             problem = f"several runs start with '{prefix}': {ids}" if found else f"no run '{prefix}' in {self.root}"
@@ -154,13 +153,6 @@ class Store:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
-
-    def _paths(self, prefix: str = "") -> Iterator[Path]:
-        """Yield where records may be, ordered by study and id."""
-        for study in self.studies():
-            for name in names(self.root / study):
-                if name.startswith(prefix) and not name.startswith("."):
-                    yield self.root / study / name / RECORD
 
     def _listed(self, path: Path) -> Record | None:
         """Return the record for a list, or None: one that is unreadable or newer does not stop the others."""

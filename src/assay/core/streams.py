@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from assay.core.errors import UserError
@@ -16,41 +17,30 @@ class Forgiving:
         self.lost = False
 
     def write(self, text: str) -> int:
-        try:
-            if not self.lost:
-                self._stream.write(self._encodable(text))
-        except OSError as error:
-            self._lose(error)
-        return len(text)
-
-    def _encodable(self, text: str) -> str:
-        """Return the text with characters that the stream cannot encode, such as half of a surrogate pair, escaped."""
         encoding = self._stream.encoding or "utf-8"
-        try:
-            text.encode(encoding)
-            return text
-        except UnicodeEncodeError:
-            return text.encode(encoding, "backslashreplace").decode(encoding)
+        # Characters that the stream cannot encode, such as half of a surrogate pair, are escaped.
+        self._unless_lost(self._stream.write, text.encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
+        self._unless_lost(self._stream.flush)
+
+    def _unless_lost(self, do: Callable[..., Any], *given: Any) -> None:
         try:
             if not self.lost:
-                self._stream.flush()
+                do(*given)
         except OSError as error:
-            self._lose(error)
-
-    def _lose(self, error: OSError) -> None:
-        self.lost = True
-        # Python flushes the rest of its buffer at exit, and would report the error there once more.
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, self._stream.fileno())
-        os.close(sink)
-        if error.errno not in (errno.EPIPE, errno.EIO):  # no reader at the other end, or no terminal any more
-            raise UserError(f"cannot write to {self._stream.name}: {error.strerror}.") from None
+            self.lost = True
+            # Python flushes the rest of its buffer at exit, and would report the error there once more.
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, self._stream.fileno())
+            os.close(sink)
+            if error.errno not in (errno.EPIPE, errno.EIO):  # no reader at the other end, or no terminal any more
+                raise UserError(f"cannot write to {self._stream.name}: {error.strerror}.") from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -139,12 +139,6 @@ class Study(Plugin):
     """Whether a command asks, on a terminal, before it starts what may take long."""
 
     @classmethod
-    def stands_for_others(cls, words: Sequence[str]) -> bool:
-        """Return whether a command line has one of the `shorthands`, so that only `commands` knows what it says."""
-        flags = {flag.split()[0] for flag in cls.shorthands}
-        return not flags.isdisjoint(word.partition("=")[0].replace("_", "-") for word in words)
-
-    @classmethod
     def commands(cls, words: list[str]) -> list[list[str]]:
         """Return the command lines that one with `shorthands` stands for."""
         return [words]

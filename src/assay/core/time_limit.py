@@ -6,9 +6,12 @@ processes of its own then kills the worker (`GRACE` in executors/base.py).
 
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+
+Emit = Callable[[Any], None]
 
 
 class RunTimeoutError(BaseException):
@@ -19,8 +22,10 @@ class RunTimeoutError(BaseException):
         super().__init__(f"over its limit of {seconds:g} s (--timeout-per-run)")
 
 
-class TimeLimit:
-    """Raises `RunTimeoutError` in a block that takes longer than `seconds`, but never while a message is being sent.
+@contextmanager
+def time_limit(seconds: float | None, emit: Emit) -> Iterator[Emit]:
+    """Raise `RunTimeoutError` in a block that takes longer than `seconds`, but never while a message is being sent:
+    yields `emit`, guarded against that.
 
     Half a message would leave the driver waiting for its other half. Blocking the signal in the main thread would not
     do: any other thread takes it, and Python then runs the handler in the main thread all the same. So the handler
@@ -28,43 +33,34 @@ class TimeLimit:
 
     Signals need the main thread, where workers run their jobs; elsewhere there is no limit.
     """
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield emit
+        return
+    over = sending = False
 
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = seconds if threading.current_thread() is threading.main_thread() else None
-        self._over = self._sending = False
-        self._previous: Any = None
+    def expire(signum: int, frame: FrameType | None) -> None:
+        nonlocal over
+        over = True
+        if not sending:
+            raise RunTimeoutError(seconds)
 
-    def __enter__(self) -> "TimeLimit":
-        if self.seconds:
-            self._previous = signal.signal(signal.SIGALRM, self._expire)
-            signal.setitimer(signal.ITIMER_REAL, self.seconds)
-        return self
+    def send(message: Any) -> None:
+        nonlocal sending
+        if threading.current_thread() is not threading.main_thread():
+            emit(message)  # signal handlers run in the main thread alone
+            return
+        sending = True
+        try:
+            emit(message)
+        finally:
+            sending = False
+        if over:
+            raise RunTimeoutError(seconds)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.seconds:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._previous)
-
-    def guard(self, emit: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Wrap `emit` so that the alarm does not interrupt it."""
-
-        def send(message: Any) -> None:
-            if threading.current_thread() is not threading.main_thread():
-                emit(message)  # signal handlers run in the main thread alone
-                return
-            self._sending = True
-            try:
-                emit(message)
-            finally:
-                self._sending = False
-            if self._over and self.seconds:
-                raise RunTimeoutError(self.seconds)
-
-        return send
-
-    def _expire(self, signum: int, frame: FrameType | None) -> None:
-        self._over = True
-        if not self._sending and self.seconds:
-            raise RunTimeoutError(self.seconds)
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield send
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)

@@ -10,6 +10,7 @@ inside another. A text that could be read as anything but itself stands in doubl
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -32,33 +33,26 @@ class Word(str):
     @property
     def text(self) -> str | None:
         """Text between quotes; None where there are none."""
-        if not QUOTED.fullmatch(self):
-            return None
-        try:
-            return str(json.loads(self))
-        except ValueError:  # a backslash that means nothing in JSON: not our quotes
-            return None
+        with suppress(ValueError):  # a backslash that means nothing in JSON: not our quotes
+            return str(json.loads(self)) if QUOTED.fullmatch(self) else None
+        return None
 
 
 def split(text: str, separator: str) -> list[str]:
     """Split at separators outside parentheses and quotes: `a+(b:c=1+2)` -> `a`, `(b:c=1+2)`."""
     parts, start = [], 0
     for place, char, depth in _outside_quotes(text):
-        if char != separator or depth != 0 or (char == "+" and EXPONENT.fullmatch(text, max(0, place - 2), place)):
-            continue
-        parts.append(text[start:place])
-        start = place + 1
+        is_exponent = char == "+" and EXPONENT.fullmatch(text, max(0, place - 2), place)
+        if char == separator and depth == 0 and not is_exponent:
+            parts.append(text[start:place])
+            start = place + 1
     return [*parts, text[start:]]
 
 
 def unwrapped(text: str) -> str:
     """Remove the parentheses around a text, if they belong together."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    for place, _, depth in _outside_quotes(text):
-        if depth == 0:
-            return text[1:-1] if place == len(text) - 1 else text
-    return text
+    closed = next((place for place, _, depth in _outside_quotes(text) if depth == 0), None)
+    return text[1:-1] if text.startswith("(") and closed == len(text) - 1 else text
 
 
 def written(value: Any) -> str:

@@ -19,7 +19,7 @@ from assay.core.plugin import registries
 from assay.core.run import Provenance, Run, canonical, finite
 from assay.core.streams import Forgiving
 from assay.core.study import Context, Outcome, Progress
-from assay.core.time_limit import TimeLimit
+from assay.core.time_limit import time_limit
 
 Message = Outcome | Progress
 
@@ -51,18 +51,17 @@ def execute(job: Job, emit: Callable[[Any], None]) -> None:
     study = registries()["studies"][job.study]()
     missing = set(job.runs)
     before = time.perf_counter(), time.process_time()
-    with TimeLimit(job.limit) as limit, redirect_stdout(sys.stderr):
-        emit = limit.guard(emit)
-        emit(Began())
+    with time_limit(job.limit, emit) as send, redirect_stdout(sys.stderr):
+        send(Began())
         # A copy: in one process the driver removes runs from the same list while the study iterates over it.
-        for outcome in study.execute(tuple(job.runs), Context(job.runs[0].numerics, emit, job.scratch)):
+        for outcome in study.execute(tuple(job.runs), Context(job.runs[0].numerics, send, job.scratch)):
             now = time.perf_counter(), time.process_time()
             cost = {"seconds": now[0] - before[0], "cpu_seconds": now[1] - before[1]} | dict(outcome.cost)
             if outcome.run not in missing:
                 raise ValueError(f"{job.study} gave an outcome twice, or one it was not asked for: {outcome.run.label}")
             missing.remove(outcome.run)
             canonical([finite(outcome.metrics)[0], finite(cost)[0]])  # a result that is not JSON is this run's error
-            emit(replace(outcome, cost=cost, provenance=Provenance.here()))  # the study names its device by now
+            send(replace(outcome, cost=cost, provenance=Provenance.here()))  # the study names its device by now
             before = now
 
 

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from assay.core.run import Record, Run, flat
-from assay.metrics.intervals import Interval, paired_difference
+from assay.metrics.intervals import paired_difference
 from assay.report.claims import (
     Certificate,
     Claim,
@@ -38,6 +38,8 @@ WIDER = 3
 SCALE = tuple(float(f"{digit}e{power}") for power, digit in product(range(-9, 7), (1, 3)))
 """1, 3, 10, 30, ...: where the next value of a rate or a decay is taken from."""
 
+Axes = Mapping[str, Sequence[Any]]
+"""Dotted options and the values that are tried of each."""
 Look = Callable[[Claim], tuple[Sequence[Run], Mapping[str, Record]]]
 """Plans a claim's runs and gives their records by identity: those that are stored, or all, once computed."""
 
@@ -93,7 +95,9 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
     found = _judged(name, claim, runs, stored, measured)
     certificate = claim.certificate
     if certificate is None:
-        return replace(found, parts=(*_untrained(claim), enough(found.judged)))
+        why = claim.exempt or ("not measured: see the verdict" if claim.uncertified else "not looked at")
+        untrained = [Part(part, bool(claim.exempt), why) for part in ("recipe", "doubled training")]
+        return replace(found, parts=(*untrained, enough(found.judged)))
     if certificate.goal and found.checked.word == "reproduced":
         reached = [Part(part, True, "not asked for: the goal was reached") for part in ("recipe", "doubled training")]
         return replace(found, parts=(*reached, enough(found.judged)))
@@ -116,12 +120,6 @@ def _judged(name: str, claim: Claim, runs: Sequence[Run], stored: Mapping[str, R
 
 def _those(runs: Sequence[Run], stored: Mapping[str, Record]) -> tuple[Record, ...]:
     return tuple(stored[key] for run in runs if (key := identity(run)) in stored)
-
-
-def _untrained(claim: Claim) -> list[Part]:
-    """The first two parts of a claim without a certificate."""
-    why = claim.exempt or ("not measured: see the verdict" if claim.uncertified else "not looked at")
-    return [Part(name, bool(claim.exempt), why) for name in ("recipe", "doubled training")]
 
 
 def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
@@ -156,11 +154,11 @@ class Search:
     """What a search over recipes found."""
 
     part: Part
-    tried: Mapping[str, Sequence[Any]]
+    tried: Axes
     records: tuple[Record, ...]
 
 
-def varied(claim: Claim, options: Mapping[str, Any], axes: Mapping[str, Sequence[Any]] | None = None) -> Claim:
+def varied(claim: Claim, options: Mapping[str, Any], axes: Axes | None = None) -> Claim:
     """The claim's runs with some options changed, at every point of the axes."""
     grid = {**claim.grid, **{key: [value] for key, value in options.items()}, **(axes or {})}
     return replace(claim, grid=grid, checks=())
@@ -180,7 +178,7 @@ def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
             if found is None:
                 return Search(Part("recipe", False, said), tried, records)
             return replace(found, part=replace(found.part, said=f"{found.part.said}; of a wider grid {said}"))
-        arms = [_Arm.of(certificate, arm, own, records, tried) for arm in certificate.arms]
+        arms = [_compared(certificate, arm, own, records, tried) for arm in certificate.arms]
         said = "; ".join(arm.said for arm in arms)
         found = Search(Part("recipe", all(arm.holds for arm in arms), said), tried, records)
         wider = widened(tried, [edge for arm in arms for edge in arm.edges], certificate.tried)
@@ -189,9 +187,7 @@ def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
         tried = wider
 
 
-def widened(
-    tried: Mapping[str, Sequence[float]], edges: Iterable[tuple[str, bool]], start: Mapping[str, Sequence[float]]
-) -> dict[str, list[float]]:
+def widened(tried: Axes, edges: Iterable[tuple[str, bool]], start: Axes) -> dict[str, list[float]]:
     """The grid with the next value at each of the edges (axis, whether the upper), but no more than three beyond the
     ends of `start`; the same grid where none is left."""
     grid = {axis: sorted(values) for axis, values in tried.items()}
@@ -213,38 +209,33 @@ class _Arm:
     edges: tuple[tuple[str, bool], ...]
     """Where the best recipe is the last of those tried: the axis, and whether at its upper end."""
 
-    @classmethod
-    def of(
-        cls,
-        certificate: Certificate,
-        arm: Mapping[str, Any],
-        own: Sequence[Run],
-        records: Sequence[Record],
-        tried: Mapping[str, Sequence[Any]],
-    ) -> "_Arm":
-        scores = _scores(certificate.metric, [r for r in records if has_options(r.run, arm)], list(tried))
-        mine = {_recipe(run, list(tried)) for run in own if has_options(run, arm)}
-        best = max(scores, key=lambda recipe: fmean(scores[recipe].values()))
-        name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
-        count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
-        if len(mine) == 1:  # otherwise it chooses for itself
-            (recipe,) = mine
-            if recipe not in scores:
-                return cls(f"{count}none is its own", False, ())
-            if not _told_above(scores[best], scores[recipe]):
-                best = recipe
-        edges = [(axis, up) for axis, value in zip(tried, best, strict=True) for up in _ends(value, tried[axis])]
-        apart = len(mine) == 1 and best not in mine
-        chosen = " ".join(f"{axis}={value:g}" for axis, value in zip(tried, best, strict=True))
-        metric, score = certificate.metric.removeprefix("-"), abs(fmean(scores[best].values()))
-        if apart:
-            mean = abs(fmean(scores[recipe].values()))
-            said = f"{count}{chosen} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
-        else:
-            top = abs(max(fmean(by_seed.values()) for by_seed in scores.values()))
-            said = f"{count}{chosen} is its own, and none is told above it ({metric} {score:.4g}, the best {top:.4g})"
-        said += ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
-        return cls(said, not edges and not apart, tuple(edges))
+
+def _compared(
+    certificate: Certificate, arm: Mapping[str, Any], own: Sequence[Run], records: Sequence[Record], tried: Axes
+) -> _Arm:
+    scores = _scores(certificate.metric, [r for r in records if has_options(r.run, arm)], list(tried))
+    mine = {_recipe(run, list(tried)) for run in own if has_options(run, arm)}
+    best = max(scores, key=lambda recipe: fmean(scores[recipe].values()))
+    name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
+    count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
+    if len(mine) == 1:  # otherwise it chooses for itself
+        (recipe,) = mine
+        if recipe not in scores:
+            return _Arm(f"{count}none is its own", False, ())
+        if not _told_above(scores[best], scores[recipe]):
+            best = recipe
+    edges = [(axis, up) for axis, value in zip(tried, best, strict=True) for up in _ends(value, tried[axis])]
+    apart = len(mine) == 1 and best not in mine
+    chosen = " ".join(f"{axis}={value:g}" for axis, value in zip(tried, best, strict=True))
+    metric, score = certificate.metric.removeprefix("-"), abs(fmean(scores[best].values()))
+    if apart:
+        mean = abs(fmean(scores[recipe].values()))
+        said = f"{count}{chosen} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
+    else:
+        top = abs(max(fmean(by_seed.values()) for by_seed in scores.values()))
+        said = f"{count}{chosen} is its own, and none is told above it ({metric} {score:.4g}, the best {top:.4g})"
+    said += ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
+    return _Arm(said, not edges and not apart, tuple(edges))
 
 
 def _ends(value: float, values: Sequence[float]) -> list[bool]:
@@ -283,12 +274,8 @@ def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
         return Part("doubled training", False, f"{doubled}: {after.reason or before.reason}")
     reached = certificate.goal and before.verdict.word == "reproduced"
     said = f"{certificate.number.what}: {before.number}; with {doubled} {after.number}"
-    return Part("doubled training", reached or _moved_little(before.found, after.found), said)
-
-
-def _moved_little(before: Interval, after: Interval) -> bool:
-    """Whether one of the two lies in the interval of the other."""
-    return any(
+    moved_little = any(  # one of the two lies in the interval of the other
         one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
-        for one, other in ((before, after), (after, before))
+        for one, other in ((before.found, after.found), (after.found, before.found))
     )
+    return Part("doubled training", reached or moved_little, said)

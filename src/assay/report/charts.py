@@ -18,6 +18,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from assay.core.grouping import grouped
 from assay.core.on_use import Later
 from assay.core.run import finite
 from assay.metrics.intervals import Interval
@@ -70,40 +71,31 @@ def interval_lines(
     drawn, single_rows, left_out = thinned(list(rows), list(dots), series)
     points = [_point(row, y) | {"x": row[x], "series": str(row[series])} for row in drawn]
     single = [_seed(row, y) | {"x": row[x], "series": str(row[series])} for row in single_rows]
-    names = _names(points)
+    names = list(dict.fromkeys(point["series"] for point in points))  # the order of the rows decides their colours
+    titles = {"x": x_title or x, "y": y_title or y}
     pick = _pick(legend=True)
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
     kind: dict[str, Any] = {"type": "log"} if log_x else {"zero": False}
-    across = alt.X(
-        field="x", type="quantitative", title=x_title or x, scale=_roomy(**kind), axis=_measured(points, log=log_x)
-    )
+    ticks = _measured(points, log=log_x)
+    across = alt.X(field="x", type="quantitative", title=titles["x"], scale=_roomy(**kind), axis=ticks)
     upward_scale = {"scale": _roomy(type="log"), "axis": _rounded(points)} if log_y else {"scale": _roomy(zero=False)}
-    vertical: dict[str, Any] = {"type": "quantitative", "title": y_title or y, **upward_scale}
+    vertical: dict[str, Any] = {"type": "quantitative", "title": titles["y"], **upward_scale}
     upward = alt.Y(field="y", **vertical)
-    colour, shape = _colour(names), _shape(names)
+    colour, shape = _sign(alt.Color, PALETTE, names), _sign(alt.Shape, SHAPES, names)
     bright = _picked(pick, 1, 0.12)
     base = alt.Chart(_data(points)).encode(x=across, color=colour)
     steps: dict[str, Any] = {"interpolate": "step-after"} if stepped else {}
     faint: dict[str, Any] = {"y": alt.Y(field="low", **vertical), "color": colour, "opacity": _picked(pick, 0.2, 0.04)}
+    seeds = alt.Chart(_data(single)).mark_circle(size=14)
+    of_one, of_all = _tooltip(single, **titles), _tooltip(points, **titles)
     layers = [
         *(band.encode(x=across, y2=alt.Y2("high"), **faint) for band in _bands(points, **steps)),
         base.mark_line(strokeWidth=2, **steps).encode(y=upward, opacity=bright),
-        alt.Chart(_data(single))
-        .mark_circle(size=14)
-        .encode(
-            x=across,
-            y=upward,
-            color=colour,
-            opacity=_picked(pick, 0.55, 0.05),
-            tooltip=_seed_tooltip(single, x_title or x, y_title or y),
-        ),
-        base.mark_point(filled=True, size=46).encode(
-            y=upward, shape=shape, opacity=bright, tooltip=_tooltip(x_title or x, y_title or y)
-        ),
+        seeds.encode(x=across, y=upward, color=colour, opacity=_picked(pick, 0.55, 0.05), tooltip=of_one),
+        base.mark_point(filled=True, size=46).encode(y=upward, shape=shape, opacity=bright, tooltip=of_all),
         *_references(references or {}, points, along="y"),
     ]
-    size = {"width": LINES[0], "height": LINES[1]}
-    return _layered(layers, pick, zoom, **size, **_texts(title, left_out))
+    return _layered(layers, pick, zoom, width=LINES[0], height=LINES[1], **_texts(title, left_out))
 
 
 @without_validation
@@ -125,31 +117,25 @@ def interval_bars(
     drawn, single_rows, left_out = thinned(list(rows), list(dots), label)
     points = [_point(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
     single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
-    names = _names(points)
-    upright = alt.Y(
-        field="label", type="nominal", sort=None, title=None, scale=alt.Scale(paddingInner=0.25 if series else 0.2)
-    )
-    across = alt.X(field="y", type="quantitative", title=value_title or value)
-    place: dict[str, Any] = {"y": upright, "color": _colour(names, legend=bool(series))}
+    names = list(dict.fromkeys(point["series"] for point in points))
+    padded = alt.Scale(paddingInner=0.25 if series else 0.2)
+    upright = alt.Y(field="label", type="nominal", sort=None, title=None, scale=padded)
+    titles = {"y": value_title or value}
+    across = alt.X(field="y", type="quantitative", title=titles["y"])
+    place: dict[str, Any] = {"y": upright, "color": _sign(alt.Color, PALETTE, names, legend=bool(series))}
     if series:
         place["yOffset"] = alt.YOffset(field="series", type="nominal", sort=names)
     bounds = [point for point in points if point["low"] is not None]
     # Named, since panels of bars stand side by side and each has its own.
-    pick = _pick(legend=bool(series), name=f"pick_{crc32(repr((title, value_title or value, names)).encode()):x}")
+    pick = _pick(legend=bool(series), name=f"pick_{crc32(repr((title, titles['y'], names)).encode()):x}")
     base = alt.Chart(_data(points)).encode(**place)
+    low, high = alt.X(field="low", type="quantitative"), alt.X2("high")
+    rule = alt.Chart(_data(bounds)).mark_rule(strokeWidth=2.5, yOffset=-4)
+    seeds = alt.Chart(_data(single)).mark_circle(size=16, yOffset=4)
     layers = [
-        base.mark_bar().encode(x=across, opacity=_picked(pick, 0.4, 0.1), tooltip=_tooltip("", value_title or value)),
-        alt.Chart(_data(bounds))
-        .mark_rule(strokeWidth=2.5, yOffset=-4)
-        .encode(**place, x=alt.X(field="low", type="quantitative"), x2=alt.X2("high"), opacity=_picked(pick, 1, 0.1)),
-        alt.Chart(_data(single))
-        .mark_circle(size=16, yOffset=4)
-        .encode(
-            **place,
-            x=across,
-            opacity=_picked(pick, 0.85, 0.1),
-            tooltip=_seed_tooltip(single, "", value_title or value),
-        ),
+        base.mark_bar().encode(x=across, opacity=_picked(pick, 0.4, 0.1), tooltip=_tooltip(points, **titles)),
+        rule.encode(**place, x=low, x2=high, opacity=_picked(pick, 1, 0.1)),
+        seeds.encode(**place, x=across, opacity=_picked(pick, 0.85, 0.1), tooltip=_tooltip(single, **titles)),
         *_references(references or {}, points, along="x"),
     ]
     step = alt.Step(GROUP_STEP, **{"for": "offset"}) if series else alt.Step(STEP)
@@ -240,11 +226,6 @@ def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityV
     return alt.OpacityValue(other, condition={"param": pick.name, "value": chosen})
 
 
-def _names(points: Sequence[Row]) -> list[str]:
-    """Names of the series in the order of the rows, which decides their colours."""
-    return list(dict.fromkeys(point["series"] for point in points))
-
-
 def _data(values: Sequence[Row]) -> "alt.InlineData":
     # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
     return alt.InlineData(values=tuple(values))
@@ -255,14 +236,10 @@ def _texts(title: str, note: str = "") -> dict[str, str]:
     return {key: text for key, text in (("title", title), ("description", note)) if text}
 
 
-def _colour(names: Sequence[str], *, legend: bool = True) -> "alt.Color":
-    scale = alt.Scale(domain=list(names), range=list(islice(cycle(PALETTE), len(names))))
-    return alt.Color(field=SERIES, type="nominal", scale=scale, legend=_legend(names) if legend else None)
-
-
-def _shape(names: Sequence[str]) -> "alt.Shape":
-    scale = alt.Scale(domain=list(names), range=list(islice(cycle(SHAPES), len(names))))
-    return alt.Shape(field=SERIES, type="nominal", scale=scale, legend=_legend(names))
+def _sign(channel: Any, signs: Sequence[str], names: Sequence[str], *, legend: bool = True) -> Any:
+    """The colours or the shapes of the series."""
+    scale = alt.Scale(domain=list(names), range=list(islice(cycle(signs), len(names))))
+    return channel(field=SERIES, type="nominal", scale=scale, legend=_legend(names) if legend else None)
 
 
 def _legend(names: Sequence[str]) -> "alt.Legend":
@@ -274,9 +251,8 @@ def _legend(names: Sequence[str]) -> "alt.Legend":
 def _bands(points: Sequence[Row], **options: Any) -> list["alt.Chart"]:
     """Draw the intervals of a series as a band, or as a bar where it has only one x, at which a band has no width."""
     bounded = [point for point in points if point["low"] is not None]
-    places: dict[str, set[float]] = {}
-    for point in bounded:
-        places.setdefault(point["series"], set()).add(point["x"])
+    own = grouped(bounded, lambda point: point["series"])
+    places = {series: {point["x"] for point in some} for series, some in own.items()}
     wide, alone = ([p for p in bounded if (len(places[p["series"]]) > 1) == several] for several in (True, False))
     return [
         alt.Chart(_data(wide)).mark_area(line=False, **options),
@@ -325,34 +301,23 @@ def _references(references: Mapping[str, float], points: Sequence[Row], *, along
     middle = (min(values) + max(values)) / 2 if values else 0.0
     layers = []
     for name, value in references.items():
-        chart = alt.Chart(_data([{"y": value, "name": name}]))
-        beside: dict[str, Any] = {
-            "align": "right",
-            "baseline": "top" if value > middle else "bottom",
-            "dy": 4 if value > middle else -3,
-        }
-        above: dict[str, Any] = {"align": "right" if value > middle else "left", "baseline": "bottom", "dy": -3}
+        chart, high = alt.Chart(_data([{"y": value, "name": name}])), value > middle
+        beside: dict[str, Any] = {"align": "right", "baseline": "top" if high else "bottom", "dy": 4 if high else -3}
+        above: dict[str, Any] = {"align": "right" if high else "left", "baseline": "bottom", "dy": -3}
+        text = chart.mark_text(fontSize=11, color=MUTED, **(beside if along == "y" else above))
         layers += [
             chart.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=MUTED).encode(**place),
-            chart.mark_text(fontSize=11, color=MUTED, **(beside if along == "y" else above)).encode(
-                **place, **edge, text=alt.Text(field="name", type="nominal")
-            ),
+            text.encode(**place, **edge, text=alt.Text(field="name", type="nominal")),
         ]
     return layers
 
 
-def _tooltip(x_title: str, y_title: str) -> list["alt.Tooltip"]:
-    return [*_tooltip_head(x_title, y_title), _nominal("interval", "95 % interval"), _nominal("n", "n")]
-
-
-def _seed_tooltip(single: Sequence[Row], x_title: str, y_title: str) -> list["alt.Tooltip"]:
-    run = [_nominal("run", "run")] if any("run" in dot for dot in single) else []
-    return [*_tooltip_head(x_title, y_title), _nominal("seed", "seed"), *run]
-
-
-def _tooltip_head(x_title: str, y_title: str) -> list["alt.Tooltip"]:
-    where = [_nominal("series", "series"), _nominal("x", x_title)] if x_title else [_nominal("label", "row")]
-    return [*where, alt.Tooltip(field="y", type="quantitative", title=y_title, format=".3g")]
+def _tooltip(marks: Sequence[Row], *, y: str, x: str = "") -> list["alt.Tooltip"]:
+    """What stands beside a mark: where it is, by the titles of its axes, its value, and its interval or its seed."""
+    where = [_nominal("series", "series"), _nominal("x", x)] if x else [_nominal("label", "row")]
+    held = {"interval": "95 % interval", "n": "n", "seed": "seed", "run": "run"}
+    more = [_nominal(field, title) for field, title in held.items() if any(field in mark for mark in marks)]
+    return [*where, alt.Tooltip(field="y", type="quantitative", title=y, format=".3g"), *more]
 
 
 def _nominal(field: str, title: str) -> "alt.Tooltip":

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from assay.core.errors import UserError
-from assay.core.run import Record, Run, canonical, flat
+from assay.core.run import Record, Run, canonical
 from assay.metrics.intervals import Interval, student_t
-from assay.report.rows import number_at
+from assay.report.rows import number_at, value_at
 
 Word = Literal["reproduced", "undecided", "not converged", "not reproduced", "no record"]
 ORDER: tuple[Word, ...] = ("reproduced", "undecided", "not converged", "not reproduced", "no record")
@@ -104,8 +104,7 @@ class Check:
     def chosen(self, runs: Sequence[Run]) -> list[Run]:
         """The runs that the check is about. Raises unless there is one, and for a metric unless all share a setting."""
         found = [run for run in runs if has_options(run, self.rows)]
-        settings = {canonical({**run.to_json(), "seed": None}) for run in found}
-        if not found or (self.metric and len(settings) != 1):
+        if not found or (self.metric and len({run.setting for run in found}) != 1):
             kind = "runs of several settings" if found else "no run"
             raise UserError(f"check '{self.what}': its rows, {canonical(self.rows)}, choose {kind} of the plan.")
         return found
@@ -197,9 +196,8 @@ class Judged:
         if not self.by_seed:
             return f"{self.found.mean:.4g}{bounds}"
         each, count = list(self.by_seed.values()), len(self.by_seed)
-        shown = (
-            " ".join(f"{number:.4g}" for number in each) if count <= SHOWN else f"{min(each):.4g} to {max(each):.4g}"
-        )
+        one_by_one = " ".join(f"{number:.4g}" for number in each)
+        shown = one_by_one if count <= SHOWN else f"{min(each):.4g} to {max(each):.4g}"
         return f"{self.check.over} {self.found.mean:.4g}{bounds} of {count} seed{'s' * (count > 1)} ({shown})"
 
 
@@ -217,34 +215,24 @@ def judge(
         missing = f"{len(needed) - len(there)} of {len(needed)} runs are not stored"
         return Judged(check, Verdict("no record"), None, reason=missing)
     if check.measure is not None:
-        return _measured(check, check.measure, there, measured)
+        try:
+            found = check.measure(there)
+        except UserError as error:
+            found = measured(check, there)
+            if found is None:
+                return Judged(check, Verdict("no record"), None, reason=str(error))
+        if found is None:
+            return Judged(check, Verdict("not reproduced"), None, reason="the records do not give this number")
+        return Judged(check, decided(check, found), found, records=tuple(there))
     values = {r.run.seed: number_at(r.metrics, check.metric.split(".")) for r in there if r.status == "done"}
     numbers = {seed: value for seed, value in values.items() if value is not None}
     if len(numbers) < len(needed):
         reason = f"{check.metric} is there for {len(numbers)} of {len(needed)} seeds"
         return Judged(check, Verdict("not reproduced"), None, reason=reason)
-    found = _pooled(check.over, list(numbers.values()))
+    each = list(numbers.values())
+    extreme = min(each) if check.over == "min" else max(each)
+    found = student_t(each) if check.over == "mean" else Interval(extreme, None, None, len(each))
     return Judged(check, decided(check, found), found, numbers, records=tuple(there))
-
-
-def _measured(
-    check: Check, measure: Callable[[Sequence[Record]], Interval | None], records: Sequence[Record], known: Measured
-) -> Judged:
-    try:
-        found = measure(records)
-    except UserError as error:
-        found = known(check, records)
-        if found is None:
-            return Judged(check, Verdict("no record"), None, reason=str(error))
-    if found is None:
-        return Judged(check, Verdict("not reproduced"), None, reason="the records do not give this number")
-    return Judged(check, decided(check, found), found, records=tuple(records))
-
-
-def _pooled(over: str, values: Sequence[float]) -> Interval:
-    if over == "mean":
-        return student_t(values)
-    return Interval(min(values) if over == "min" else max(values), None, None, len(values))
 
 
 def decided(check: Check, found: Interval) -> Verdict:
@@ -317,17 +305,6 @@ def of_one_kind(named: Iterable[tuple[str, Record]]) -> dict[str, Record]:
 
 def has_options(run: Run, wanted: Mapping[str, Any]) -> bool:
     """Return whether a run has these options. `seq_mixer.pattern.1` is the name of a plug-in in a list."""
-    options = flat(run.options)
-    return all(options.get(key, _member(run.options, key)) == value for key, value in wanted.items())
-
-
-def _member(value: Any, path: str) -> Any:
-    """The name of the plug-in at a path through lists; a value that no option has where there is none."""
-    for key in path.split("."):
-        if isinstance(value, list | tuple) and key.isdigit() and int(key) < len(value):
-            value = value[int(key)]
-        elif isinstance(value, Mapping) and key in value:
-            value = value[key]
-        else:
-            return math.nan
-    return value["name"] if isinstance(value, Mapping) and "name" in value else value
+    found = {key: value_at(run.options, key.split("."), missing=math.nan) for key in wanted}  # what no option is
+    names = {key: value.get("name", value) if isinstance(value, Mapping) else value for key, value in found.items()}
+    return all(names[key] == value for key, value in wanted.items())

@@ -11,6 +11,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,9 @@ def _listed(folder: Path) -> dict[str, dict[str, str]]:
 
 def _there(path: Path) -> bytes | None:
     """Read a plain file; None for anything else, and where there is none."""
-    try:
+    with suppress(OSError, ValueError):
         return read_plain(path)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def _sha256(data: bytes) -> str:
@@ -89,9 +89,8 @@ def _contents(section: Section, folder: Path) -> Iterator[tuple[str, bytes]]:
         try:
             yield from _pictures(chart, folder)
         except (ValueError, RuntimeError) as error:  # raised by vl-convert; a lost chart must not cost the tables
-            warnings.warn(
-                f"the chart {chart.name} cannot be drawn ({reason(error)}); the tables are whole", stacklevel=2
-            )
+            lost = f"the chart {chart.name} cannot be drawn ({reason(error)}); the tables are whole"
+            warnings.warn(lost, stacklevel=2)
 
 
 def _utf8(text: str) -> bytes:

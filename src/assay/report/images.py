@@ -58,14 +58,12 @@ def picture(pixels: np.ndarray, *, title: str = "", size: int = 180) -> "alt.Cha
     """A picture as a chart, `size` wide, its pixels kept sharp."""
     factor = max(1, math.ceil(2 * size / pixels.shape[1]))  # renderers blur what they enlarge
     sharp = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
-    height = round(size * pixels.shape[0] / pixels.shape[1])
+    extent: dict[str, Any] = {"width": size, "height": round(size * pixels.shape[0] / pixels.shape[1])}
     url = "data:image/png;base64," + base64.b64encode(png(sharp)).decode()
-    chart = alt.Chart(alt.InlineData(values=[{"url": url}])).mark_image(
-        width=size, height=height, align="left", baseline="top"
-    )
+    chart = alt.Chart(alt.InlineData(values=[{"url": url}])).mark_image(**extent, align="left", baseline="top")
     titled: dict[str, Any] = {"title": title} if title else {}
     placed = chart.encode(x=alt.value(0), y=alt.value(0), url=alt.Url(field="url", type="nominal"))
-    return placed.properties(width=size, height=height, **titled)
+    return placed.properties(**extent, **titled)
 
 
 @without_validation

@@ -15,16 +15,15 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from assay.core.files import DAMAGE, read_sealed, write_sealed
 from assay.core.foreign import loaded_sources
 from assay.core.plugin import classes_in_session, registries
-from assay.core.run import Record
+from assay.core.run import Record, version_of
 from assay.data import places
 from assay.metrics.intervals import Interval
 from assay.report.section import Chart, Finding, Section, Table
@@ -74,17 +73,10 @@ def _code() -> str:
     """Hash the source of assay, and the versions of what it runs on."""
     root = Path(__file__).parent.parent
     files = sorted(path for path in root.rglob("*") if "__pycache__" not in path.parts and path.is_file())
-    found = hashlib.sha256(" ".join([sys.version, platform.machine(), *map(_version, LIBRARIES)]).encode())
+    found = hashlib.sha256(" ".join([sys.version, platform.machine(), *map(version_of, LIBRARIES)]).encode())
     for path in files:
         found.update(f"\n{path.relative_to(root)}\n".encode() + path.read_bytes())
     return found.hexdigest()
-
-
-def _version(library: str) -> str:
-    try:
-        return f"{library} {version(library)}"
-    except PackageNotFoundError:
-        return library
 
 
 def _artifacts(record: Record) -> list[Any]:
@@ -106,7 +98,7 @@ def _write(path: Path, section: Section) -> None:
     with suppress(OSError, TypeError, ValueError):
         told = {
             "findings": [vars(finding) for finding in section.findings],
-            "tables": [_told(table) for table in section.tables],
+            "tables": [asdict(table) for table in section.tables],
             "charts": [vars(chart) for chart in section.charts],
             "documents": {name: text if isinstance(text, str) else text() for name, text in section.documents.items()},
         }
@@ -118,23 +110,14 @@ def _write(path: Path, section: Section) -> None:
 
 def _read(path: Path, study: str) -> Section | None:
     """Return the section of a file; None where there is none, or it cannot be read."""
-    try:
-        told = json.loads(read_sealed(path))
-        section = Section(study)
+    with suppress(*DAMAGE):
+        told, section = json.loads(read_sealed(path)), Section(study)
         section.findings = [Finding(**finding) for finding in told["findings"]]
         section.charts = [Chart(**chart) for chart in told["charts"]]
         section.documents = told["documents"]
         section.tables = [_table(table) for table in told["tables"]]
-    except DAMAGE:
-        return None
-    return section
-
-
-def _told(table: Table) -> dict[str, Any]:
-    rows = [
-        {key: asdict(cell) if isinstance(cell, Interval) else cell for key, cell in row.items()} for row in table.rows
-    ]
-    return {each.name: getattr(table, each.name) for each in fields(table)} | {"rows": rows}
+        return section
+    return None
 
 
 def _table(told: Mapping[str, Any]) -> Table:

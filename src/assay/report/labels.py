@@ -59,10 +59,8 @@ def defaults_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     name, found = spec["name"], list[dict[str, Any]]()
     for registry in registries().values():
         if name in registry.names():
-            made = {
-                f.name: f.default if f.default_factory is MISSING else f.default_factory()
-                for f in fields(registry[name])
-            }
+            known = fields(registry[name])
+            made = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in known}
             found.append({key: to_json(value) for key, value in made.items() if value is not MISSING})
     return max(found, key=lambda defaults: len(defaults.keys() & spec.keys()), default={})
 

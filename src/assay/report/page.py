@@ -7,20 +7,27 @@ fetching. The policy needs no 'unsafe-eval', because vega-embed's `ast` mode int
 
 import base64
 import hashlib
+import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from assay.core.errors import UserError
+from assay.core.files import disk_errors, read_sealed, write_sealed
 from assay.core.run import Record
+from assay.data import places
 from assay.report import views
-from assay.report.bundle import bundle
 from assay.report.section import Section
+from assay.report.style import vegalite_version
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+LARGEST_SCRIPT = 2**24
+"""Most bytes of the script in the cache."""
 Sections = Sequence[tuple[str, str, Section]]
 """(study, its question, its section)."""
 
@@ -46,15 +53,13 @@ def build_page(
     scripts = [asset("page.js")]
     if any(section.charts for _, _, section in sections):
         scripts.insert(0, vega())
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     room = views.room_for(section for _, _, section in sections)
-    studies = [
-        views.study_view(f"study-{number}", name, question, section, records, room)
-        for number, (name, question, section) in enumerate(sections, start=1)
-    ]
+    studies = [views.study_view(number, study, records, room, {}) for number, study in enumerate(sections, start=1)]
     return rendered(
         "page.html.j2",
         title=title,
-        policy=CONTENT_POLICY.format(scripts=" ".join(map(_hash, scripts))),
+        policy=CONTENT_POLICY.format(scripts=" ".join(f"'sha256-{digest}'" for digest in digests)),
         style=asset("page.css"),
         scripts=scripts,
         studies=studies,
@@ -97,11 +102,23 @@ def vega() -> str:
     return script
 
 
+def bundle() -> str:
+    """Return the script of the versions installed here. It is made once per version, since that takes two seconds, and
+    kept in assay's cache; a file that was cut short or changed is made again. Altair, whose version decides that of
+    Vega-Lite, is imported only where the script has to be made."""
+    versions = "-".join(importlib.metadata.version(library) for library in ("vl-convert-python", "altair"))
+    path = places.cache() / f"vega-{versions}.js"
+    with suppress(OSError, ValueError):
+        return read_sealed(path, LARGEST_SCRIPT).decode()
+    import vl_convert
+
+    made: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vegalite_version())
+    with suppress(UserError), disk_errors(path):  # a cache that cannot be written costs time, not the page
+        write_sealed(path, made.encode())
+    return made
+
+
 def asset(name: str) -> str:
     from importlib.resources import files
 
     return files("assay.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -8,10 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from assay.core.drive import Event
-from assay.core.run import Record
 from assay.core.words import printable
 
 Watch = Callable[[Event], None]
@@ -46,9 +44,8 @@ def _one_line(labels: Mapping[str, str], total: int) -> Watch:
     def watch(event: Event) -> None:
         nonlocal done, width
         done += event.record is not None
-        found = _found(event.record) if event.record else _brief(event.progress.metrics) if event.progress else ""
         share = f" {100 * event.progress.share:.0f} %" if event.progress else ""
-        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{found}")
+        text = printable(f"{done}/{total}{share} {labels[event.run.id]}{_found(event)}")
         print(f"\r{text:<{width}}", end="\n" if done == total else "", file=sys.stderr, flush=True)
         width = len(text)
 
@@ -77,9 +74,9 @@ def _lines(labels: Mapping[str, str], total: int) -> Watch:
             say(f"waiting for another driver: {labels[event.run.id]}")
         if event.record:
             done += 1
-            tell(f"{event.record.verdict} {labels[event.run.id]}{_found(event.record)}")
+            tell(f"{event.record.verdict} {labels[event.run.id]}{_found(event)}")
         elif event.progress and time.monotonic() - said >= SILENCE:
-            tell(f"{100 * event.progress.share:.0f} % of {labels[event.run.id]}{_brief(event.progress.metrics)}")
+            tell(f"{100 * event.progress.share:.0f} % of {labels[event.run.id]}{_found(event)}")
 
     return watch
 
@@ -98,15 +95,12 @@ def _bar(labels: Mapping[str, str], total: int) -> Iterator[Watch]:
 
         def watch(event: Event) -> None:
             nonlocal finished
-            found = ""
             if event.progress:
                 partial[event.run.id] = event.progress.share
-                found = _brief(event.progress.metrics)
             if event.record:
                 finished += 1
                 partial.pop(event.run.id, None)
-                found = _found(event.record)
-            text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{found}"
+            text = f"{event.kind if event.kind == 'waiting' else ''} {labels[event.run.id]}{_found(event)}"
             bar.update(task, completed=finished + sum(partial.values()), latest=text.strip())
 
         yield watch
@@ -116,12 +110,10 @@ def say(text: str) -> None:
     print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr, flush=True)
 
 
-def _found(record: Record) -> str:
-    """Returns the first metrics, or the reason why there are none."""
-    return f": {record.refusal}" if record.refusal else _brief(record.metrics)
-
-
-def _brief(metrics: Mapping[str, Any]) -> str:
-    """Returns the first three metrics."""
-    numbers = [(key, value) for key, value in metrics.items() if isinstance(value, float)]
+def _found(event: Event) -> str:
+    """Returns the first three metrics, or the reason why there are none."""
+    if event.record and event.record.refusal:
+        return f": {event.record.refusal}"
+    source = event.record or event.progress
+    numbers = [(key, value) for key, value in source.metrics.items() if isinstance(value, float)] if source else []
     return "".join(f"  {key} {value:.3g}" for key, value in numbers[:3])

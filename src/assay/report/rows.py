@@ -11,6 +11,7 @@ each seed's run is the one whose tuned option the other seeds chose (report.tuni
 pooled over that option instead, and seeds are settings like any other.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
@@ -22,7 +23,7 @@ from assay.core.run import Numerics, Record, Status, canonical
 from assay.metrics.intervals import Interval, share, student_t
 from assay.report.labels import defaults_of, differ, is_spec, leaves, tails, word
 from assay.report.labels import labels as labels
-from assay.report.tuning import Score, Tried, at_the_edge, leave_one_out, most_common
+from assay.report.tuning import Score, Tried, leave_one_out
 
 Name = str | Callable[[Record], Any]
 """The path of a plug-in among the options, or a function that gives a record's name or plug-in spec."""
@@ -51,10 +52,11 @@ class Row:
         first = self.records[0].run
         for record in self.records[1:]:
             if record.run.numerics != first.numerics:
+                pairs = zip(vars(first.numerics).items(), vars(record.run.numerics).values(), strict=True)
+                differing = ", ".join(f"{name} {one} and {other}" for (name, one), other in pairs if one != other)
                 raise UserError(
-                    f"runs {first.id} and {record.run.id} were computed differently "
-                    f"({_difference(first.numerics, record.run.numerics)}) and cannot share a cell of a table. "
-                    "Report them apart, or remove one kind with `assay rm`."
+                    f"runs {first.id} and {record.run.id} were computed differently ({differing}) and cannot share a "
+                    "cell of a table. Report them apart, or remove one kind with `assay rm`."
                 )
         parts = [pooled_key(record, self.over) for record in self.records]
         assert len(parts) == len(set(parts)), f"a {self.over} twice in one row: {parts}"
@@ -119,12 +121,14 @@ class Row:
     @property
     def tuned_value(self) -> Any:
         """The tuned value that most seeds count with; of equals, the lowest."""
-        return most_common(self.chosen)
+        return max(sorted(set(self.chosen), key=lambda value: value or 0), key=self.chosen.count)
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether any seed's value is the lowest or highest of those tried, so that one beyond might be better."""
-        return at_the_edge(self.chosen, self.tried)
+        """Whether any seed's value is the lowest or highest of several that were tried, so that one beyond might be
+        better; None has no edge."""
+        values = sorted({value for value in self.tried if value is not None})
+        return len(values) > 1 and not {values[0], values[-1]}.isdisjoint(self.chosen)
 
     @property
     def tuned_words(self) -> str | None:
@@ -246,9 +250,9 @@ def setup_of(found: Sequence[Row], ignore: Sequence[str] = ()) -> str:
     if not found:
         return ""
     skip = {found[0].tune, found[0].over, *ignore}
-    held: dict[str, list[Any]] = {}  # of the rows that have the option: what is fitted at once has no epochs
-    for path, value in (leaf for row in found for leaf in leaves(row.options)):
-        held.setdefault(path, []).append(value)
+    options = grouped((leaf for row in found for leaf in leaves(row.options)), lambda leaf: leaf[0])
+    # Of the rows that have the option: what is fitted at once has no epochs.
+    held = {path: [value for _, value in own] for path, own in options.items()}
     same = {path: values[0] for path, values in held.items() if not differ(values)}
     for path, values in held.items():
         same |= {} if path in same else _in_common(path, values)
@@ -279,23 +283,27 @@ def seeds_of(found: Sequence[Row]) -> str:
     return f"{few}{counts[-1]} seed{'' if counts == [1] else 's'}"
 
 
-def option(options: Mapping[str, Any], path: str) -> Any:
-    """The option at a dotted path; None where there is none."""
-    value: Any = options
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+def value_at(value: Any, path: Iterable[str], missing: Any = None) -> Any:
+    """What lies at a path through mappings and lists, whose keys may be places in a list."""
+    for key in path:
+        # isinstance(x, Mapping) is slow, and tables of large stores ask a million times: test for dict first.
+        if type(value) is dict or isinstance(value, Mapping):
+            value = value.get(key, missing)
+        else:
+            inside = isinstance(value, list | tuple) and key.isdigit() and int(key) < len(value)
+            value = value[int(key)] if inside else missing
     return value
 
 
+def option(options: Mapping[str, Any], path: str) -> Any:
+    """The option at a dotted path; None where there is none."""
+    return value_at(options, path.split("."))
+
+
 def number_at(metrics: Any, path: Sequence[str]) -> float | None:
-    """The number at a path into the metrics, whose keys may be places in a list; None where there is none."""
-    for key in path:
-        if type(metrics) is list:
-            metrics = metrics[int(key)] if key.isdigit() and int(key) < len(metrics) else None
-            continue
-        # isinstance(x, Mapping) is slow, and tables of large stores ask a million times: test for dict first.
-        metrics = metrics.get(key) if type(metrics) is dict or isinstance(metrics, Mapping) else None
-    return float(metrics) if isinstance(metrics, int | float) else None
+    """The number at a path into the metrics; None where there is none."""
+    found = value_at(metrics, path)
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _without(options: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -311,20 +319,8 @@ def _code_and_numerics(found: Sequence[Row]) -> dict[str, list[Any]]:
     runs = [row.records[0].run for row in found]
     numerics = [asdict(run.numerics) for run in runs]
     columns = {name: [fields[name] for fields in numerics] for name in asdict(Numerics())}
-    several: dict[str, set[str]] = {}
-    for run in runs:
-        for component, version in run.versions.items():
-            several.setdefault(component, set()).add(version)
-    changed = {component for component, versions in several.items() if len(versions) > 1}
-    return columns | {
-        SEED: [None if row.over == SEED else row.seeds[0] for row in found],
-        "version": [
-            ",".join(version[:8] for component, version in run.versions.items() if component in changed) or None
-            for run in runs
-        ],
-    }
-
-
-def _difference(one: Numerics, other: Numerics) -> str:
-    left, right = asdict(one), asdict(other)
-    return ", ".join(f"{name} {left[name]} and {right[name]}" for name in left if left[name] != right[name])
+    versions = {pair for run in runs for pair in run.versions.items()}
+    changed = {component for component, count in Counter(name for name, _ in versions).items() if count > 1}
+    code = [",".join(version[:8] for name, version in run.versions.items() if name in changed) for run in runs]
+    seeds = [None if row.over == SEED else row.seeds[0] for row in found]
+    return columns | {SEED: seeds, "version": [one or None for one in code]}

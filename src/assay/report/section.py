@@ -4,6 +4,8 @@ import csv
 import io
 import math
 import re
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -15,7 +17,6 @@ from assay.core.errors import UserError
 from assay.core.run import Record, finite
 from assay.core.study import Study
 from assay.metrics.intervals import Interval
-from assay.report.readable import described, without_odd
 from assay.report.style import Looks, house_spec, notes
 
 CEILING, GROUP = "_ceiling", "_group"
@@ -24,6 +25,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 """Characters that begin a formula in a spreadsheet; the last four are wide forms of the first."""
 NUMBER = re.compile(r"[+-](\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|-", re.ASCII | re.IGNORECASE)
 Value = str | int | float | Interval | None
+NAMED = 3
+"""Most runs that a warning names; it counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +172,9 @@ def _there(value: Value) -> bool:
 
 
 def _csv(value: Value, *, spread: bool) -> list[Any]:
+    items: list[Any] = [value, None, None, None] if spread else [value]
     if isinstance(value, Interval):
-        items: list[Any] = [value.mean, value.low, value.high, value.n]
-    else:
-        items = [value, None, None, None] if spread else [value]
+        items = [value.mean, value.low, value.high, value.n]
     return [None if isinstance(item, float) and not math.isfinite(item) else _text(item) for item in items]
 
 
@@ -192,14 +194,58 @@ def report_into(section: Section, study: Study, records: Sequence[Record]) -> st
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a study's report may raise anything
-        problem = described(error)
+        problem = _described(error)
 
     def report(some: Sequence[Record]) -> Section:
         made = Section(section.study)
         study.report(some, made)
         return made
 
-    if (made := without_odd(report, records)) is None:
+    if (made := _without_odd(report, records)) is None:
         return problem
     vars(section).update(vars(made))
     return None
+
+
+def _without_odd(report: Callable[[Sequence[Record]], Section], records: Sequence[Record]) -> Section | None:
+    """Report the records that can be read, where not all can; a warning names the others. None: they cannot be told
+    apart, or nothing is left."""
+    odd = _odd(report, records)
+    names = [record.run.id for record in odd]
+    left = [record for record in records if record.run.id not in names]
+    if not odd or not left or _problem(report, left) is not None:
+        return None
+    more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
+    warnings.warn(
+        f"{odd[0].run.study} is reported without {', '.join(names[:NAMED])}{more}, which cannot be read: "
+        f"{_problem(report, odd[:1])}",
+        stacklevel=3,
+    )
+    return report(left)
+
+
+def _problem(report: Callable[[Sequence[Record]], object], records: Sequence[Record]) -> str | None:
+    """Return why these records cannot be reported. None: they can, or the study raises a UserError of its own."""
+    try:
+        report(records)
+    except UserError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a study's report may raise anything
+        return _described(error)
+    return None
+
+
+def _described(error: Exception) -> str:
+    """The error in one line, with the place where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def _odd(report: Callable[[Sequence[Record]], object], records: Sequence[Record]) -> list[Record]:
+    """Find the records that cannot be reported even alone, by bisection: a store may have many records, and few odd
+    ones."""
+    if len(records) == 1:
+        return list(records)
+    middle = len(records) // 2
+    parts = [part for part in (records[:middle], records[middle:]) if _problem(report, part) is not None]
+    return [record for part in parts for record in _odd(report, part)]

@@ -136,7 +136,9 @@ def _ranking(found: Contest, of: str) -> str:
     if not found.above_floor:
         return f"no {of} scores far above chance on {measure.name}: at best {score} ({best.label})"
     if found.seeds < LEAST:
-        seen = f"{_listed(_leaders(found))} scored {most} on {measure.name}, {score}, {_worst(found)}"
+        means = {name: fmean(own.values()) for name, own in found.scores.items()}
+        leaders = [row for row in found.ranked if means[row.series] == means[best.series]]
+        seen = f"{_listed(leaders)} scored {most} on {measure.name}, {score}, {_worst(found)}"
         few = {0: "no shared seed tells", 1: "one seed tells"}.get(found.seeds, f"{found.seeds} seeds tell")
         return f"{seen}; {few} nothing apart"
     top = f"{best.label} scores {most} on {measure.name}, {score}"
@@ -150,12 +152,6 @@ def _ranking(found: Contest, of: str) -> str:
     if found.apart:
         return f"{top}, but is told apart from none; {len(found.apart)} other pairs are ({_worst(found)})"
     return f"{top}, {_worst(found)}, but no two {of}s are told apart"
-
-
-def _leaders(found: Contest) -> list[Row]:
-    """The best row and those with exactly its mean."""
-    means = {name: fmean(own.values()) for name, own in found.scores.items()}
-    return [row for row in found.ranked if means[row.series] == means[found.ranked[0].series]]
 
 
 def _score(found: Contest, row: Row) -> str:

@@ -43,36 +43,27 @@ class PluginPage:
         return {word.lower() for word in (self.name, *self.aliases)}
 
 
-def build_site(
-    sections: Sections, records: Sequence[Record], used: Used, *, title: str = "assay report"
-) -> Iterator[tuple[str, str]]:
+def build_site(sections: Sections, records: Sequence[Record], used: Used) -> Iterator[tuple[str, str]]:
     """Yield the path in the site and the text of every file."""
+    title = "assay report"
     plugins = {key: _plugin(key) for key in sorted({key for keys in used.values() for key in keys})}
     looks = views.room_for(section for _, _, section in sections).looks
     studies = []
-    for number, (name, question, section) in enumerate(sections, start=1):
-        links = {word: plugins[key].file for key in used.get(name, ()) for word in plugins[key].spellings}
-        room = views.Room(views.CHART_BYTES, looks)
-        view = views.study_view(f"study-{number}", name, question, section, records, room, links)
-        studies.append(view | {"file": f"study-{_slug(name)}.html", "links": links})
+    for number, study in enumerate(sections, start=1):
+        links = {word: plugins[key].file for key in used.get(study[0], ()) for word in plugins[key].spellings}
+        view = views.study_view(number, study, records, views.Room(views.CHART_BYTES, looks), links)
+        studies.append(view | {"file": f"study-{_slug(study[0])}.html", "links": links})
     by_kind = grouped(plugins.values(), lambda plugin: plugin.kind)
     menu = {"policy": POLICY, "site": title, "studies": studies, "plugins": by_kind}
-    yield (
-        "index.html",
-        rendered("site_index.html.j2", title=title, here="index.html", **menu, **overview(sections, records)),
-    )
+    told = overview(sections, records)
+    yield "index.html", rendered("site_index.html.j2", title=title, here="index.html", **menu, **told)
     for view in studies:
         yield view["file"], rendered("site_study.html.j2", title=view["name"], here=view["file"], study=view, **menu)
     for key, plugin in plugins.items():
-        found = [
-            {**view, "tables": _tables(section, plugin, view)}
-            for view, (name, _, section) in zip(studies, sections, strict=True)
-            if key in used.get(name, ())
-        ]
-        yield (
-            plugin.file,
-            rendered("site_plugin.html.j2", title=plugin.name, here=plugin.file, plugin=plugin, found=found, **menu),
-        )
+        mine = [(view, s) for view, (name, _, s) in zip(studies, sections, strict=True) if key in used.get(name, ())]
+        found = [{**view, "tables": _tables(section, plugin, view)} for view, section in mine]
+        here = {"title": plugin.name, "here": plugin.file, "plugin": plugin}
+        yield plugin.file, rendered("site_plugin.html.j2", found=found, **here, **menu)
     yield from long_tables(sections)
     yield from (("vega.js", vega()), ("page.js", asset("page.js")), ("page.css", asset("page.css")))
 

@@ -27,13 +27,12 @@ TICK = (
     "format(datum.value, '.2~e') : format(datum.value, ',.6~g')"
 )
 
+LETTERS = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
 HOUSE: Mapping[str, Any] = {
     "font": "Arial, Liberation Sans, Helvetica, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
+        **LETTERS,
         "titlePadding": 8,
         "gridColor": "#e6e6e6",
         "domainColor": "#999999",
@@ -43,16 +42,9 @@ HOUSE: Mapping[str, Any] = {
         "labelSeparation": 5,
     },
     "axisQuantitative": {"labelExpr": TICK},
-    "legend": {
-        "orient": "bottom",
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "labelLimit": 290,
-        "symbolStrokeWidth": 2,
-    },
+    "legend": {"orient": "bottom", **LETTERS, "labelLimit": 290, "symbolStrokeWidth": 2},
     "title": {"fontSize": 14, "fontWeight": 600, "anchor": "start", "offset": 10, "limit": 400},
-    "header": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
+    "header": LETTERS,
     "range": {"category": list(PALETTE)},
 }
 
@@ -111,15 +103,21 @@ def _structure(spec: Any, key: str = "") -> Any:
     return {name: empty.get(name) or _structure(value, name) for name, value in spec.items() if name != "datasets"}
 
 
-def notes(spec: Any) -> list[str]:
-    """The remarks in a spec's parts about the data they show, once each."""
-    parts = spec if isinstance(spec, list) else [spec]
-    own = [part["description"] for part in parts if part.get("description", "").startswith(LEFT_OUT)]
-    inner = [note for part in parts for key in PARTS if key in part for note in notes(part[key])]
-    return list(dict.fromkeys([*own, *inner]))
-
-
 PARTS = ("layer", "hconcat", "vconcat", "concat")
+
+
+def parts_of(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a spec, and every layer and part of it."""
+    yield spec
+    inner = [part for key in PARTS for part in spec.get(key, ())]
+    for part in [*inner, spec["spec"]] if "spec" in spec else inner:
+        yield from parts_of(part)
+
+
+def notes(spec: Mapping[str, Any]) -> list[str]:
+    """The remarks in a spec's parts about the data they show, once each."""
+    said = [part.get("description", "") for part in parts_of(spec)]
+    return list(dict.fromkeys(text for text in said if text.startswith(LEFT_OUT)))
 
 
 class Looks:
@@ -137,7 +135,7 @@ class Looks:
 
     def learn(self, specs: Iterable[Any]) -> None:
         """Give every series of the specs a colour and a shape; one that has them keeps them."""
-        found = dict.fromkeys(name for spec in specs for names in self._together(spec) for name in names)
+        found = dict.fromkeys(name for spec in specs for name in self._together(spec))
         new = [name for name in found if name not in self.numbers]
         for plugin in dict.fromkeys(map(plugin_of, new)):
             others = {plugin_of(name) for own in found if plugin_of(own) == plugin for name in self._beside[own]}
@@ -153,12 +151,13 @@ class Looks:
         self.learn([spec])
         return self._dressed(spec)
 
-    def _together(self, spec: Any) -> list[list[str]]:
-        """The names that stand in one chart, and note that they do."""
-        names = list(dict.fromkeys(name for domain in _domains(spec) for name in domain))
+    def _together(self, spec: Any) -> list[str]:
+        """Return the series that stand in one chart, and note that they do."""
+        parts = [(part, channel) for part in parts_of(spec) for channel in SIGNS]
+        names = list(dict.fromkeys(name for part in parts for name in _domain(*part)))
         for name in names:
             self._beside.setdefault(name, set()).update(other for other in names if other != name)
-        return [names]
+        return names
 
     def _dressed(self, spec: Any) -> Any:
         if isinstance(spec, list):
@@ -195,17 +194,6 @@ def _domain(spec: Mapping[str, Any], channel: str) -> list[str]:
     """The series on a part's own colour or shape scale."""
     encoding = spec.get("encoding", {}).get(channel, {})
     return encoding.get("scale", {}).get("domain", []) if encoding.get("field") == SERIES else []
-
-
-def _domains(spec: Any) -> Iterator[list[str]]:
-    """Yield the series of every layer and part of a spec."""
-    if isinstance(spec, list):
-        for part in spec:
-            yield from _domains(part)
-    elif isinstance(spec, dict):
-        yield from (_domain(spec, channel) for channel in SIGNS)
-        for key in (*PARTS, "spec"):
-            yield from _domains(spec.get(key))
 
 
 def vegalite_version() -> str:

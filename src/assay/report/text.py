@@ -105,10 +105,9 @@ def shown(table: Table, row: Mapping[str, Value], column: str) -> Shown:
     form = table.formats.get(column, "")
     value, best, group = row[column], row.get(column + CEILING), row.get(column + GROUP)
     ceiling = best.mean if isinstance(best, Interval) else best
+    text, spread = number(value.mean if isinstance(value, Interval) else value, form), ""
     if isinstance(value, Interval):
-        text, spread = number(value.mean, form), _spread(value, form)
-    else:
-        text, spread = number(value, form), ""
+        spread = _spread(value, form)
     if text == MISSING:
         return Shown(text, spread)
     return Shown(text, spread, "" if ceiling is None else f"/{number(ceiling, form)}", str(group or ""))

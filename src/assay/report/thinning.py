@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from assay.core.grouping import grouped
-from assay.report.style import LEFT_OUT, PARTS
+from assay.report.style import LEFT_OUT, parts_of
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -64,16 +64,14 @@ def flat_value(spec: Mapping[str, Any]) -> float | None:
 def _shown(spec: Mapping[str, Any], named: Mapping[str, Sequence[Row]]) -> Iterator[tuple[Any, float | None]]:
     """Yield where the marks of a chart are and what they show: `y` of points, bars and dots, `v` of a heatmap's cells.
     References, which have neither a series nor a cell, do not count; a row with other fields shows two values."""
-    for part in (part for key in PARTS for part in spec.get(key, ())):
-        yield from _shown(part, named)
-    data = spec.get("data", {})
-    for row in named.get(data["name"], ()) if "name" in data else data.get("values", ()):
-        match row:
-            case {"series": series, "y": y}:
-                yield (series, row.get("x"), row.get("label")), y
-            case {"x": x, "y": y, "v": v}:
-                yield (x, y), v
-            case {"name": _, "y": _}:
-                pass
-            case _:
-                yield from ((0, None), (1, 0.0))
+    for data in (part.get("data", {}) for part in parts_of(spec)):
+        for row in named.get(data["name"], ()) if "name" in data else data.get("values", ()):
+            match row:
+                case {"series": series, "y": y}:
+                    yield (series, row.get("x"), row.get("label")), y
+                case {"x": x, "y": y, "v": v}:
+                    yield (x, y), v
+                case {"name": _, "y": _}:
+                    pass
+                case _:
+                    yield from ((0, None), (1, 0.0))

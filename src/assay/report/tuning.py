@@ -11,7 +11,7 @@ itself.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -37,14 +37,3 @@ def leave_one_out(tried: Tried, score: Score) -> dict[int, Record]:
         others = {rate: [*own[:place], *own[place + 1 :]] or own for rate, own in scores.items() if seed in tried[rate]}
         chosen[seed] = tried[max(others, key=lambda rate: fmean(others[rate]))][seed]
     return chosen
-
-
-def most_common(chosen: Sequence[Any]) -> Any:
-    """The rate that most seeds have; of equals, the lowest."""
-    return max(sorted(set(chosen), key=lambda rate: rate or 0), key=chosen.count)
-
-
-def at_the_edge(chosen: Iterable[Any], tried: Iterable[Any]) -> bool:
-    """Return whether any seed's rate is the lowest or the highest of several that were tried; None has no edge."""
-    rates = sorted({rate for rate in tried if rate is not None})
-    return len(rates) > 1 and not {rates[0], rates[-1]}.isdisjoint(chosen)

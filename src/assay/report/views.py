@@ -35,6 +35,8 @@ MISSING = 200
 """Most runs without a result that are listed."""
 LONG = 160
 """Letters of a table's note from which it is folded."""
+Links = Mapping[str, str]
+"""The pages of plug-ins by their spellings."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,15 @@ def room_for(sections: Iterable[Section]) -> Room:
 
 
 def study_view(
-    anchor: str,
-    name: str,
-    question: str,
-    section: Section,
-    records: Iterable[Record],
-    room: Room,
-    links: Mapping[str, str] | None = None,
+    number: int, study: tuple[str, str, Section], records: Iterable[Record], room: Room, links: Links
 ) -> dict[str, Any]:
-    """What the page shows of one study; `links` are the pages of plug-ins by their spellings."""
+    """What the page shows of one study, the first, the second, ..., given with its question and its section."""
+    anchor, (name, question, section) = f"study-{number}", study
     status = Counter(record.status for record in records if record.run.study == name)
     flat = {chart.name: value for chart in section.charts if (value := flat_value(chart.spec)) is not None}
     wanted = [chart for chart in section.charts if chart.name not in flat]
     charts = room.take(wanted, anchor)
-    tables = [table_view(name, table, links or {}) for table in section.tables[:TABLES]]
+    tables = [table_view(name, table, links) for table in section.tables[:TABLES]]
     return {
         "anchor": anchor,
         "name": name,
@@ -136,12 +133,13 @@ def _card(section: Section, charts: Sequence[Drawn], tables: Sequence[Mapping[st
     }
 
 
-def table_view(study: str, table: Table, links: Mapping[str, str]) -> dict[str, Any]:
+def table_view(study: str, table: Table, links: Links) -> dict[str, Any]:
     """A table with its lead columns first; `lead` counts them."""
     columns, lead = folded(table)
     cut = len(table.rows) > ROWS
     rows = [[_cell(table, row, column, links) for column in columns] for row in table.rows[:ROWS]]
     numeric = [any(cell.number for cell in column) for column in zip(*rows, strict=True)]
+    text = "" if cut else base64.b64encode(table.csv().encode(errors="backslashreplace")).decode()
     return {
         "name": table.name,
         "note": table.note,
@@ -151,7 +149,7 @@ def table_view(study: str, table: Table, links: Mapping[str, str]) -> dict[str, 
         "rows": rows,
         "count": len(table.rows),
         "cut": cut,
-        "csv": file_of(study, table) if cut else f"data:text/csv;base64,{_base64(table.csv())}",
+        "csv": file_of(study, table) if cut else f"data:text/csv;base64,{text}",
     }
 
 
@@ -166,11 +164,7 @@ def file_of(study: str, table: Table) -> str:
     return f"{FILES}/{study}/{table.name}.csv"
 
 
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode(errors="backslashreplace")).decode()
-
-
-def _cell(table: Table, row: Mapping[str, Value], column: str, links: Mapping[str, str]) -> PageCell:
+def _cell(table: Table, row: Mapping[str, Value], column: str, links: Links) -> PageCell:
     value = row[column]
     mean = value.mean if isinstance(value, Interval) else value
     parts = shown(table, row, column)
@@ -191,18 +185,12 @@ def rows_of(table: Table, spellings: Collection[str]) -> tuple[Mapping[str, Valu
 def missing_view(records: Sequence[Record]) -> dict[str, Any]:
     """The runs without a result: the first of them, and how many there are."""
     lost = [record for record in records if record.status != "done"]
-    return {"runs": [_missing(record) for record in lost[:MISSING]], "count": len(lost)}
-
-
-def _missing(record: Record) -> dict[str, str]:
-    lines = (record.error or "").strip().splitlines()
-    return {
-        "id": record.run.id,
-        "label": record.run.label,
-        "status": record.status,
-        "last": lines[-1] if lines else "a metric was not finite" if record.status == "diverged" else "no message",
-        "error": record.error or "",
-    }
+    runs = []
+    for record in lost[:MISSING]:
+        error, run = record.error or "", {"id": record.run.id, "label": record.run.label, "status": record.status}
+        silent = "a metric was not finite" if record.status == "diverged" else "no message"
+        runs.append(run | {"last": [silent, *error.strip().splitlines()][-1], "error": error})
+    return {"runs": runs, "count": len(lost)}
 
 
 def provenance(records: Sequence[Record]) -> dict[str, str]:

@@ -31,34 +31,34 @@ class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
     def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
-        pool = _pool_of(fn, self.slots(), self.gpus)
-        queue, again = iter(jobs), deque[tuple[Any, int]]()
-
-        def take() -> tuple[Any, int] | None:
-            """Return a job that lost its worker before, or the next one."""
-            if again:
-                return again.popleft()
-            job = next(queue, None)
-            return None if job is None else (job, 0)
-
+        asked = fn, self.slots(), self.gpus
+        if (pool := _kept.pop(asked, None)) is None or pool.stopped:
+            pool = _Pool(*asked)
+        if _keeping:
+            _kept[asked] = pool
+        fresh, again = ((job, 0) for job in jobs), deque[tuple[Any, int]]()  # again: jobs that lost their worker
         try:
             while True:
-                while pool.has_room and (item := take()):
+                while len(pool.busy) < pool.count and (item := again.popleft() if again else next(fresh, None)):
                     pool.give(*item, limit(item[0]))
                 if not pool.busy:
                     return
-                for worker in pool.look():
+                wait([worker.pipe.fileno() for worker in pool.busy], TICK)  # for a message, or until the tick is over
+                for worker in list(pool.busy):
                     job, losses = pool.busy[worker]
                     messages, alive = worker.hear()
                     if messages and isinstance(messages[-1], Ended):
-                        pool.rest(worker)
+                        del pool.busy[worker]
+                        pool.idle.append(worker)
                     elif not alive:
                         pool.bury(worker)
                         if losses < self.retries:
                             again.append((job, losses + 1))
                         else:
-                            messages.append(Ended("lost", f"its worker died {losses + 1} times ({worker.obituary()})"))
-                    elif worker.overdue:
+                            code = worker.process.wait()
+                            cause = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+                            messages.append(Ended("lost", f"its worker died {losses + 1} times ({cause})"))
+                    elif time.monotonic() > worker.deadline:
                         pool.bury(worker)
                         messages.append(Ended.overdue(worker.limit))
                     for message in messages:
@@ -69,7 +69,8 @@ class Local(Executor):
 
 
 _keeping = False
-_kept: "list[_Pool]" = []
+_kept: "dict[tuple[Work, int, tuple[int, ...]], _Pool]" = {}
+"""The pools of earlier plans, by what they do and on which devices."""
 
 
 @contextmanager
@@ -83,18 +84,7 @@ def kept_workers() -> Iterator[None]:
     finally:
         _keeping = before
         while _kept and not _keeping:
-            _kept.pop().stop()
-
-
-def _pool_of(fn: Work, count: int, gpus: tuple[int, ...]) -> "_Pool":
-    """Return the pool that an earlier plan left, if it does the same on the same devices, or a new one."""
-    for pool in _kept:
-        if not pool.stopped and (pool.fn, pool.count, pool.gpus) == (fn, count, gpus):
-            return pool
-    pool = _Pool(fn, count, gpus)
-    if _keeping:
-        _kept.append(pool)
-    return pool
+            _kept.popitem()[1].stop()
 
 
 class _Worker:
@@ -117,10 +107,6 @@ class _Worker:
         with suppress(ConnectionError):  # The worker died: `hear` says so, and the job is sent again.
             self.pipe.send(message)
 
-    def give(self, job: Any, limit: float | None) -> None:
-        self.limit, self.deadline = limit or math.inf, math.inf
-        self.send(job)
-
     def hear(self) -> tuple[list[Any], bool]:
         """Return the messages that have come, none after the job's end, and whether more may come.
 
@@ -133,14 +119,6 @@ class _Worker:
         ends = [place for place, message in enumerate(messages, 1) if isinstance(message, Ended)]
         del messages[ends[0] if ends else len(messages) :]  # a thread of the job may send more
         return [message for message in messages if not isinstance(message, Began)], alive and is_open
-
-    @property
-    def overdue(self) -> bool:
-        return time.monotonic() > self.deadline
-
-    def obituary(self) -> str:
-        code = self.process.wait()
-        return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 
     def stop(self) -> None:
         with suppress(ProcessLookupError):
@@ -163,37 +141,24 @@ class _Pool:
             [sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
 
-    @property
-    def has_room(self) -> bool:
-        return len(self.busy) < self.count
-
     def give(self, job: Any, losses: int, limit: float | None) -> None:
         worker = self.idle.pop() if self.idle else self._start()
         self.busy[worker] = (job, losses)
-        worker.give(job, limit)
-
-    def look(self) -> list[_Worker]:
-        """Return busy workers, once one of them has sent something or a tick is over."""
-        wait([worker.pipe.fileno() for worker in self.busy], TICK)
-        return list(self.busy)
-
-    def rest(self, worker: _Worker) -> None:
-        del self.busy[worker]
-        self.idle.append(worker)
+        worker.limit, worker.deadline = limit or math.inf, math.inf
+        worker.send(job)
 
     def bury(self, worker: _Worker) -> None:
-        del self.busy[worker], self.slots[worker]
+        self.busy.pop(worker, None)
+        del self.slots[worker]
         worker.stop()
         self._tell_guard(f"-{worker.process.pid}")
 
     def stop(self) -> None:
-        if self.stopped:
-            return
-        self.stopped = True
-        for worker in self.slots:
-            worker.stop()
-            self._tell_guard(f"-{worker.process.pid}")
-        self.guard.communicate()
+        if not self.stopped:
+            self.stopped = True
+            for worker in list(self.slots):
+                self.bury(worker)
+            self.guard.communicate()
 
     def _start(self) -> _Worker:
         slot = min(set(range(self.count)) - set(self.slots.values()))

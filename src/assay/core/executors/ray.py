@@ -25,8 +25,6 @@ from assay.core.errors import UserError
 from assay.core.executors import executors
 from assay.core.executors.base import GRACE, TICK, Began, Ended, Executor, Limit, Receive, Work, call, device_name
 
-LOOPBACK = ("127.0.0.1", "::1")
-
 
 @executors.register("ray")
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,8 @@ class Ray(Executor):
                         for message in messages:
                             emit(job, message)
             finally:
-                tasks.cancel()
+                for reference in tasks.flying:
+                    ray.cancel(reference, force=True)
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
@@ -84,40 +83,27 @@ class Ray(Executor):
 
 
 @dataclass
-class _Flight:
-    """A task that was submitted and has not returned."""
-
-    job: Any
-    number: int
-    limit: float | None
-
-
-@dataclass
 class _Tasks:
-    """The tasks in flight, by the reference to what each will return."""
+    """The tasks in flight, by the reference to what each will return: its job, its number and its limit."""
 
     ray: Any
     fn: Callable[..., None]
     options: dict[str, Any]
-    flying: dict[Any, _Flight] = field(default_factory=dict)
+    flying: dict[Any, tuple[Any, int, float | None]] = field(default_factory=dict)
     count: int = 0
 
     def start(self, job: Any, limit: float | None) -> None:
         task = self.ray.remote(**self.options)(_collect)
         self.count += 1
         reference = task.remote(self.fn, job, self._clock if limit else None, self.count)
-        self.flying[reference] = _Flight(job, self.count, limit)
+        self.flying[reference] = job, self.count, limit
 
     def look(self) -> list[tuple[Any, list[Any]]]:
         """Return the jobs that have ended, with all their messages."""
-        limited = any(flight.limit for flight in self.flying.values())
+        limited = any(limit for _, _, limit in self.flying.values())
         done = self.ray.wait(list(self.flying), timeout=TICK if limited else None)[0]
-        found = [(self.flying.pop(reference).job, self._messages(reference)) for reference in done]
+        found = [(self.flying.pop(reference)[0], self._messages(reference)) for reference in done]
         return found + (self._overdue() if limited else [])
-
-    def cancel(self) -> None:
-        for reference in self.flying:
-            self.ray.cancel(reference, force=True)
 
     @functools.cached_property
     def _clock(self) -> Any:
@@ -137,14 +123,11 @@ class _Tasks:
         """Return jobs that did not stop at their limit. A task waits in Ray's queue, so it reports itself when it
         began; cancelling by force kills its worker in any case, and Ray does not retry it."""
         ages = self.ray.get(self._clock.ages.remote())
-        late = {
-            reference: flight.limit
-            for reference, flight in self.flying.items()
-            if flight.limit and ages.get(flight.number, 0.0) > flight.limit + GRACE
-        }
+        limited = ((reference, number, limit) for reference, (_, number, limit) in self.flying.items() if limit)
+        late = {reference: limit for reference, number, limit in limited if ages.get(number, 0.0) > limit + GRACE}
         for reference in late:
             self.ray.cancel(reference, force=True)
-        return [(self.flying.pop(reference).job, [Ended.overdue(limit)]) for reference, limit in late.items()]
+        return [(self.flying.pop(reference)[0], [Ended.overdue(limit)]) for reference, limit in late.items()]
 
 
 class _Clock:
@@ -203,7 +186,7 @@ def _start_here(ray: Any, slots: int, gpus: tuple[int, ...]) -> None:
         _connect(ray, "Ray does not start here", **own)
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = enabled
-    if (where := ray.util.get_node_ip_address()) not in LOOPBACK:
+    if (where := ray.util.get_node_ip_address()) not in ("127.0.0.1", "::1"):
         raise UserError(f"Ray {ray.__version__} listens on {where}, open to the network: use --executor local.")
 
 
@@ -213,9 +196,9 @@ def _connect(ray: Any, trouble: str, **how: Any) -> None:
     except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         remedy = (
-            "Start a cluster with `ray start --head`; if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            "Start a cluster with `ray start --head`; if it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
         )
-        raise UserError(f"{trouble}: {reason}. {remedy}.") from None
+        raise UserError(f"{trouble}: {reason}. {remedy}") from None
 
 
 @functools.cache
