@@ -79,7 +79,7 @@ class Mixer(Sized):
     def check_width(self, d_model: int) -> None:
         """Raise UserError where its heads do not divide a model of that width evenly. It can still be built, so that a
         parameter budget can be met, but it is not what a name such as `attention` promises."""
-        heads = getattr(self, "num_heads", 1)
+        heads = getattr(self, "num_heads", 1) or 1  # 0: the mixer chooses, or has none
         if d_model % heads:
             raise UserError(f"{self}: {heads} heads do not divide model_dim={d_model}. Choose num_heads or model_dim.")
 

@@ -41,10 +41,6 @@ class FlaLayer(Mixer):
     num_heads: int = 4
     """Heads, for a layer that has them; 0: it has none."""
 
-    def check_width(self, d_model: int) -> None:
-        if self.num_heads:
-            super().check_width(d_model)
-
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return ForeignLayer(self.built(d_model), self.layer)
 

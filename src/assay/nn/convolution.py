@@ -51,6 +51,8 @@ class ShortConvolution(nn.Module):
 class NoConvolution(nn.Module):
     """Stands where a layer could have a short convolution: it changes nothing and carries nothing."""
 
+    weight = bias = None
+
     def forward(self, x: Tokens) -> Tokens:
         return x
 

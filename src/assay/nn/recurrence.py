@@ -14,16 +14,7 @@ from assay.nn.attention import HeadProjections
 from assay.nn.axes import Token, Tokens
 from assay.nn.fused import fused, gate_kernels
 from assay.nn.random import for_shapes_alone
-from assay.nn.scan import (
-    Keys,
-    MatrixState,
-    PerHead,
-    Values,
-    delta_loop,
-    delta_scan,
-    outer_loop,
-    outer_scan,
-)
+from assay.nn.scan import Keys, MatrixState, PerHead, Values, delta_loop, delta_scan, outer_loop, outer_scan
 
 
 class Recurrence(nn.Module):
@@ -96,6 +87,6 @@ class SelectiveDecay(nn.Module):
         """Return dt and log a, given W x."""
         if fused("gates"):
             dt = gate_kernels.per_head(projected, self.bias, "softplus")
-            return dt, -self.log_rate.exp()[:, None] * dt
-        dt = softplus(projected.to(self.bias.dtype) + self.bias)
-        return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
+        else:
+            dt = rearrange(softplus(projected.to(self.bias.dtype) + self.bias), "b t h -> b h t")
+        return dt, -self.log_rate.exp()[:, None] * dt
