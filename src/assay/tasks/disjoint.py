@@ -11,7 +11,6 @@ mask is causal throughout, where its own model reads the lists in both direction
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from einops import rearrange
@@ -29,8 +28,6 @@ PREFIX, BETWEEN, ASK, CONTENT = 1, 2, 3, 4
 @dataclass(frozen=True, kw_only=True)
 class Disjoint(Task):
     """Name the token that a short and a long list have in common."""
-
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
 
     vocab_size: int = 128
     short_length: int = 8

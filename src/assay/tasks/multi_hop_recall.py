@@ -15,7 +15,6 @@ Differs from the paper: a node is one token, and the number of nodes is fixed; s
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int
@@ -30,8 +29,6 @@ from assay.tasks.subsets import distinct
 @dataclass(frozen=True, kw_only=True)
 class MultiHopRecall(Task):
     """Follow the edges of a cycle seen in context, several at a time."""
-
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
 
     vocab_size: int = 64
     num_nodes: int = 16
@@ -74,20 +71,17 @@ class MultiHopRecall(Task):
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch answers"]:
         """Follow the edges as often as is asked."""
-        assert batch.positions is not None
-        hops = 1 + batch.inputs.gather(1, batch.positions - 1)
+        hops = 1 + batch.inputs.gather(1, batch.asked - 1)
         return self._follow(batch, hops)
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
-        assert batch.positions is not None
-        return {"one_hop": self._follow(batch, torch.ones_like(batch.positions))}
+        return {"one_hop": self._follow(batch, torch.ones_like(batch.asked))}
 
     def _follow(self, batch: Batch, hops: Int[Tensor, "batch answers"]) -> Int[Tensor, "batch answers"]:
-        assert batch.positions is not None
         edges = batch.inputs[:, : 2 * self.num_nodes]
         following = torch.zeros(len(edges), self.vocab_size, dtype=torch.long, device=edges.device)
         following.scatter_(1, edges[:, 0::2], edges[:, 1::2])
-        node = batch.inputs.gather(1, batch.positions)
+        node = batch.inputs.gather(1, batch.asked)
         for step in range(self.max_hops):
             node = torch.where(step < hops, following.gather(1, node), node)
         return node
