@@ -31,9 +31,6 @@ class DeltaNet(DeltaHeads):
 
     version: ClassVar[int] = 2
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
-
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return OverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 

@@ -37,8 +37,6 @@ from assay.nn.recurrence import SelectiveDecay
 class DeltaProduct(DeltaHeads):
     """Gated DeltaNet with several steps of the delta rule per token."""
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
     expand_v: float = 2.0
     beta_max: float = 2.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""

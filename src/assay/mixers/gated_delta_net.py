@@ -37,8 +37,6 @@ class GatedDeltaNet(DeltaHeads):
 
     version: ClassVar[int] = 2
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
     expand_v: float = 2.0
     use_gate: bool = True
     """Multiply what is read by swish(W_g x)."""

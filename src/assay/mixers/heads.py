@@ -119,6 +119,8 @@ class DeltaHeads(ConvolvedHeads):
     swish: ClassVar[bool] = True
     finish: ClassVar[Finish] = "unit"
 
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
     beta_max: float = 1.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
 

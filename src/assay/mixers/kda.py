@@ -40,9 +40,6 @@ from assay.nn.scan import Keys, PerChannel, Values
 class KDA(DeltaHeads):
     """The delta rule with a data-dependent decay for every key channel."""
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
-
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return ChannelDecayMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 

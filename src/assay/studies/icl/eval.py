@@ -81,9 +81,7 @@ class Eval(Study):
         """Plan a run per seed, and one that scores the task's oracle and plain predictors on as many sequences."""
         self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
-        return [
-            self.cell(seed=seed, **asked, model=model) for model in (located(self.model), None) for seed in self.seeds
-        ]
+        return [run for model in (located(self.model), None) for run in self.cells(self.seeds, **asked, model=model)]
 
     def memory(self, run: Run) -> Mapping[str, int]:
         return memory(run)
