@@ -69,7 +69,7 @@ class Mixer(Sized):
     @property
     def front_kernel(self) -> int:
         """Kernel of the convolution in front; 0: none."""
-        return self.conv
+        return 0 if self.inner_kernel else self.conv
 
     @property
     def inner_kernel(self) -> int:
@@ -104,10 +104,6 @@ class InnerConvolution(Mixer):
 
     conv_on: Literal["qkv", "input"] = "qkv"
     """Where the convolution stands: on queries, keys and values, with a SiLU after it, or as x + conv(x) in front."""
-
-    @property
-    def front_kernel(self) -> int:
-        return self.conv if self.conv_on == "input" else 0
 
     @property
     def inner_kernel(self) -> int:

@@ -14,11 +14,9 @@ Differs from the paper: 4 heads whatever the width, where its models have heads 
 layer of attention after every third of these: `hybrid:pattern=kda+kda+kda+attention`.
 """
 
-import math
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -31,7 +29,7 @@ from assay.nn.attention import HeadProjections
 from assay.nn.axes import Read, Tokens
 from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
-from assay.nn.random import for_shapes_alone
+from assay.nn.recurrence import initial_decay
 from assay.nn.scan import Keys, PerChannel, Values
 
 
@@ -70,13 +68,7 @@ class ChannelDecay(nn.Module):
     def __init__(self, d_model: int, heads: int, channels: int, *, rank: int) -> None:
         super().__init__()
         self.project = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, channels, bias=False))
-        self.bias, self.log_rate = nn.Parameter(torch.empty(channels)), nn.Parameter(torch.empty(heads))
-        if for_shapes_alone():
-            return
-        with torch.no_grad():
-            dt = torch.exp(self.bias.uniform_(math.log(1e-3), math.log(1e-1)))
-            self.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
-            self.log_rate.uniform_(1, 16).log_()
+        self.bias, self.log_rate = initial_decay(channels, heads)
 
     def forward(self, low: Float[Tensor, "batch time rank"]) -> PerChannel:
         """Return log a, given W_1 x."""

@@ -87,10 +87,6 @@ class HeadProjections(nn.Module):
         weight, bias = self.convolution.weight, self.convolution.bias
         return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish))
 
-    def init_seen(self, batch: int) -> Any:
-        """Return what the convolution has seen before the first token: its part of a state."""
-        return self.convolution.init_state(batch)
-
     def split_next(self, x: Token, seen: Any) -> tuple[tuple[Queries, Keys, Values], Any]:
         """Return the heads of one token, as a sequence of length 1, and what the convolution has seen after it."""
         y, seen = self.convolution.step(self.qkv(x), seen)

@@ -132,9 +132,10 @@ class Task(Plugin):
         if not holds:
             raise UserError(f"task '{self.name}': {otherwise}")
 
-    def require_positive(self, field: str) -> None:
-        size = getattr(self, field)
-        self.require(size >= 1, f"{field}={size} must be at least 1. Use {field}=1 or more.")
+    def require_positive(self, *fields: str) -> None:
+        for field in fields:
+            size = getattr(self, field)
+            self.require(size >= 1, f"{field}={size} must be at least 1. Use {field}=1 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,7 @@ class Disjoint(Task):
     long_length: int = 32
 
     def __post_init__(self) -> None:
-        self.require_positive("short_length")
-        self.require_positive("long_length")
+        self.require_positive("short_length", "long_length")
         needed = CONTENT + self.short_length + self.long_length
         self.require(
             self.vocab_size >= needed,

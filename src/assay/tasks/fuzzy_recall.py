@@ -40,8 +40,7 @@ class FuzzyRecall(TokenTask):
     v_motif_size: int = 3
 
     def __post_init__(self) -> None:
-        self.require_positive("k_motif_size")
-        self.require_positive("v_motif_size")
+        self.require_positive("k_motif_size", "v_motif_size")
         longest = self.k_motif_size + self.v_motif_size
         self.require(
             self.input_seq_len >= 2 * longest,

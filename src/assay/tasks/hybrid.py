@@ -56,8 +56,7 @@ class Hybrid(BlockTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("r_global")
-        self.require_positive("r_local")
+        self.require_positive("r_global", "r_local")
         self.require(
             0 <= self.ar_coeff < 1,
             f"ar_coeff={self.ar_coeff} leaves the local factors without a stationary law. Use 0 <= ar_coeff < 1.",

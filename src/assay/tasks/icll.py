@@ -57,8 +57,7 @@ class Icll(Task):
     """Probability of a state's likely symbol."""
 
     def __post_init__(self) -> None:
-        for field in ("num_states", "num_strings", "string_length"):
-            self.require_positive(field)
+        self.require_positive("num_states", "num_strings", "string_length")
         self.require(self.num_symbols >= 2, f"num_symbols={self.num_symbols} leaves nothing to predict. Use 2 or more.")
         self.require(
             1 / self.num_symbols < self.likely < 1,

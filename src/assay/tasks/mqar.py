@@ -47,6 +47,7 @@ TRAINED = ((64, 4), (128, 8), (64, 4), (256, 16), (64, 4), (256, 32), (64, 4), (
 in the authors' set."""
 SCORED = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256))
 """Cells that it is scored on, each as much as another. The last two are larger than any in training."""
+Pairs = Int[Tensor, "batch pairs"]
 
 
 @tasks.register("mqar")
@@ -176,7 +177,7 @@ class Mqar(Task):
     def unseen(self) -> Task | None:
         return replace(self, key_pool="eval") if self.key_pool == "train" else None
 
-    def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+    def gaps(self, batch: Batch) -> Pairs:
         """Return the distance from a key, where it has its newest value, to its question."""
         return batch.asked - 2 * self._newest(batch)
 
@@ -216,9 +217,7 @@ class Mqar(Task):
             inputs.scatter_(1, positions + 1, targets)
         return Batch(inputs=inputs, targets=targets, positions=positions)
 
-    def _keys_written(
-        self, keys: Int[Tensor, "batch pairs"], rng: torch.Generator
-    ) -> tuple[Int[Tensor, "batch written"], Int[Tensor, "batch pairs"]]:
+    def _keys_written(self, keys: Pairs, rng: torch.Generator) -> tuple[Int[Tensor, "batch written"], Pairs]:
         """Return the key of every pair in its order, and which pair is the last of each key."""
         if not self.updates:
             return keys, torch.arange(keys.shape[1], device=keys.device).expand_as(keys)
@@ -235,7 +234,7 @@ class Mqar(Task):
         uniform = torch.rand(batch, self.slots, generator=rng, device=rng.device)
         return uniform.log_().mul_(slot.pow(1 - self.power_a))
 
-    def _filler(self, keys: Int[Tensor, "batch pairs"], rng: torch.Generator) -> Int[Tensor, "batch time"]:
+    def _filler(self, keys: Pairs, rng: torch.Generator) -> Int[Tensor, "batch time"]:
         """Draw tokens for every place, as if there were neither pairs nor questions."""
         shape = (len(keys), self.input_seq_len)
         match self.filler:
@@ -248,22 +247,20 @@ class Mqar(Task):
             case other:
                 assert_never(other)
 
-    def _tokens_without(
-        self, keys: Int[Tensor, "batch pairs"], shape: tuple[int, int], rng: torch.Generator
-    ) -> Int[Tensor, "batch time"]:
+    def _tokens_without(self, keys: Pairs, shape: tuple[int, int], rng: torch.Generator) -> Int[Tensor, "batch time"]:
         """Draw uniformly from [1, V) less the row's keys: the n-th token left, by counting the keys below it."""
         uniform = torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)
         rank = 1 + (uniform * (self.vocab_size - 1 - keys.shape[1])).long()
         below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)
         return rank + torch.searchsorted(below, rank, right=True)
 
-    def _newest(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+    def _newest(self, batch: Batch) -> Pairs:
         """Look each queried key up among the pairs: the last of them that has it."""
         asked = rearrange(batch.inputs.gather(1, batch.asked), "b q -> b q 1")
         found = asked == rearrange(batch.inputs[:, 0 : 2 * self._pairs_written : 2], "b c -> b 1 c")
         return self._pairs_written - 1 - found.to(torch.uint8).flip(-1).argmax(-1)
 
-    def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+    def oracle(self, batch: Batch) -> Pairs:
         """Return the newest value of each queried key."""
         return batch.inputs[:, 1 : 2 * self._pairs_written : 2].gather(1, self._newest(batch))
 

@@ -36,8 +36,7 @@ class MultiHopRecall(Task):
     num_queries: int = 8
 
     def __post_init__(self) -> None:
-        for field in ("num_nodes", "max_hops", "num_queries"):
-            self.require_positive(field)
+        self.require_positive("num_nodes", "max_hops", "num_queries")
         self.require(
             self.max_hops < self.num_nodes,
             f"max_hops={self.max_hops} goes round a cycle of num_nodes={self.num_nodes}. "

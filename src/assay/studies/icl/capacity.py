@@ -195,10 +195,7 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _bits_of_curve(pairs: Sequence[int], recall: Sequence[float], vocab: int) -> dict[str, float]:
     """The two columns of bits, where only accuracies are known."""
-    return {
-        BEYOND: best_recalled_bits(pairs, recall, vocab, beyond=True),
-        "bits": best_recalled_bits(pairs, recall, vocab),
-    }
+    return {name: best_recalled_bits(pairs, recall, vocab, beyond=name == BEYOND) for name in (BEYOND, "bits")}
 
 
 def _to_widen(found: Sequence[Row]) -> list[str]:

@@ -30,13 +30,9 @@ def measured(row: Row) -> str:
     return str(mixer["pattern"][-1]["name"] if mixer.get("pattern") else mixer["name"])
 
 
-def has_learned(record: Record) -> bool:
-    return curve(record)[0] >= LEARNED
-
-
 def learned(row: Row) -> list[Record]:
     """The seeds that left the plateau."""
-    return [record for record in row.finished if has_learned(record)]
+    return [record for record in row.finished if curve(record)[0] >= LEARNED]
 
 
 def curve(record: Record) -> list[float]:
