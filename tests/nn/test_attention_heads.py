@@ -64,12 +64,12 @@ def test_linear_attention_in_chunks_is_the_loop(time, chunk):
     q, k, v = drawn(time)
     carried, outputs = torch.zeros(2, 4, 6, 5, dtype=torch.float64), []
     for t in range(time):
-        o, carried = linear_attention_step(q[:, :, t], k[:, :, t], v[:, :, t], carried)
+        o, carried = linear_attention_step(q[:, :, t : t + 1], k[:, :, t : t + 1], v[:, :, t : t + 1], carried)
         outputs.append(o)
     slow = torch.stack(
         [sum((q[:, :, t] * k[:, :, s]).sum(-1, True) * v[:, :, s] for s in range(t + 1)) for t in range(time)], 2
     )
-    torch.testing.assert_close(torch.stack(outputs, 2), slow)
+    torch.testing.assert_close(torch.cat(outputs, 2), slow)
     torch.testing.assert_close(linear_attention(q, k, v, chunk=chunk), slow)
 
 

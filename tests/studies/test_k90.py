@@ -110,7 +110,7 @@ def test_interval_is_students_on_the_logarithm():
     assert (found.low.value, found.high.value) == pytest.approx(
         (2 ** (fmean(logs) - half), 2 ** (fmean(logs) + half)), rel=1e-3
     )
-    assert [seed.value for seed in found.seeds] == pytest.approx(k90) and found.n == 5
+    assert [seed.value for seed in found.seeds] == pytest.approx(k90) and len(found.seeds) == 5
     assert str(found) == "55 [41, 74]"
 
 

@@ -69,7 +69,7 @@ class Mixer(Sized):
     @property
     def front_kernel(self) -> int:
         """Kernel of the convolution in front; 0: none."""
-        return self.conv
+        return 0 if self.inner_kernel else self.conv
 
     @property
     def inner_kernel(self) -> int:
@@ -79,7 +79,7 @@ class Mixer(Sized):
     def check_width(self, d_model: int) -> None:
         """Raise UserError where its heads do not divide a model of that width evenly. It can still be built, so that a
         parameter budget can be met, but it is not what a name such as `attention` promises."""
-        heads = getattr(self, "num_heads", 1)
+        heads = getattr(self, "num_heads", 1) or 1  # 0: the mixer chooses, or has none
         if d_model % heads:
             raise UserError(f"{self}: {heads} heads do not divide model_dim={d_model}. Choose num_heads or model_dim.")
 
@@ -104,10 +104,6 @@ class InnerConvolution(Mixer):
 
     conv_on: Literal["qkv", "input"] = "qkv"
     """Where the convolution stands: on queries, keys and values, with a SiLU after it, or as x + conv(x) in front."""
-
-    @property
-    def front_kernel(self) -> int:
-        return self.conv if self.conv_on == "input" else 0
 
     @property
     def inner_kernel(self) -> int:

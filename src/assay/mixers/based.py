@@ -15,19 +15,11 @@ Differs from the paper's layer:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from einops import rearrange
 from torch import Tensor
 
 from assay.mixers import mixers
 from assay.mixers.base import Mixer, MixerModule
-from assay.nn.attention import (
-    HeadProjections,
-    divided,
-    head_dim,
-    linear_attention,
-    linear_attention_step,
-    with_ones,
-)
+from assay.nn.attention import HeadProjections, divided, head_dim, linear_attention, linear_attention_step, with_ones
 from assay.nn.axes import Memory, Token, Tokens
 from assay.nn.feature_maps import Taylor
 from assay.nn.fused import fused, taylor_kernels
@@ -51,14 +43,8 @@ class Based(Mixer):
     """Channels of a head's queries and keys; the state grows with its square."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        heads = HeadProjections(
-            d_model,
-            heads=self.num_heads,
-            kv_heads=self.num_heads,
-            key_dim=self.feature_dim,
-            value_dim=head_dim(d_model, self.num_heads),
-        )
-        return TaylorMemory(heads)
+        n, values = self.num_heads, head_dim(d_model, self.num_heads)
+        return TaylorMemory(HeadProjections(d_model, heads=n, kv_heads=n, key_dim=self.feature_dim, value_dim=values))
 
     def core_state(self, d_model: int, length: int) -> int:
         return self.num_heads * Taylor.features(self.feature_dim) * (head_dim(d_model, self.num_heads) + 1)
@@ -83,10 +69,9 @@ class TaylorMemory(MixerModule):
         return self.heads.out.weight.new_zeros(shape)
 
     def step(self, x: Token, state: Memory) -> tuple[Token, Memory]:
-        q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
+        q, k, v = self._written(x[:, None])
         o, state = linear_attention_step(self.taylor(q), self.taylor(k), v, state)
-        y = self.heads.merge(rearrange(divided(o, floor=FLOOR), "b h e -> b h 1 e"))
-        return rearrange(y, "b 1 d -> b d"), state
+        return self.heads.merge(divided(o, floor=FLOOR)).squeeze(1), state
 
     def _written(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.heads.split(x)

@@ -17,13 +17,10 @@ Differs from the paper's layer:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import nn
-
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import DeltaHeads, DeltaMemory
+from assay.mixers.heads import DeltaHeads, DeltaMemory, GatedReading
 from assay.nn.attention import HeadProjections
-from assay.nn.axes import Read, Tokens
 from assay.nn.norm import LAYER_EPS, Norm
 
 
@@ -34,19 +31,11 @@ class DeltaNet(DeltaHeads):
 
     version: ClassVar[int] = 2
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
-
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return OverwritingMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 
 
-class OverwritingMemory(DeltaMemory):
+class OverwritingMemory(GatedReading, DeltaMemory):
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
-        super().__init__(heads)
-        self.beta_max = beta_max
-        self.beta = nn.Linear(d_model, heads.heads, bias=False)
-        self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
-
-    def read(self, o: Read, x: Tokens) -> Tokens:
-        return self.heads.out(self.norm.of_heads(o))
+        super().__init__(heads, d_model, beta_max=beta_max)
+        self.gate, self.norm = None, Norm(heads.value_dim, eps=LAYER_EPS)

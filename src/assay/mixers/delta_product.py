@@ -25,11 +25,11 @@ from torch.nn.functional import pad
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import DeltaHeads, GatedReading
+from assay.mixers.heads import DeltaHeads, DeltaMemory, GatedReading
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Keys, Queries, Tokens, Values
 from assay.nn.norm import LAYER_EPS, Norm
-from assay.nn.recurrence import DeltaRecurrence, SelectiveDecay
+from assay.nn.recurrence import SelectiveDecay
 
 
 @mixers.register("delta_product")
@@ -37,8 +37,6 @@ from assay.nn.recurrence import DeltaRecurrence, SelectiveDecay
 class DeltaProduct(DeltaHeads):
     """Gated DeltaNet with several steps of the delta rule per token."""
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
     expand_v: float = 2.0
     beta_max: float = 2.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
@@ -48,33 +46,20 @@ class DeltaProduct(DeltaHeads):
     """Whether the state decays, by a data-dependent factor per head."""
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
-        return ProductMemory(self.projections(d_model), d_model, beta_max=self.beta_max, forget=self.forget)
+        heads = self.projections(d_model, writes=self.num_householder)
+        return ProductMemory(heads, d_model, beta_max=self.beta_max, forget=self.forget)
 
     def convolved_channels(self, d_model: int) -> int:
         keys, values = self.key_dim(d_model), self.value_dim(d_model)
         return self.num_heads * (keys + self.num_householder * (keys + values))
 
-    def projections(self, d_model: int) -> HeadProjections:
-        """Return projections with keys and values of every step as heads of their own."""
-        return HeadProjections(
-            d_model,
-            heads=self.num_heads,
-            kv_heads=self.num_heads * self.num_householder,
-            key_dim=self.key_dim(d_model),
-            value_dim=self.value_dim(d_model),
-            conv=self.inner_kernel,
-            swish=self.swish,
-            finish=self.finish,
-        )
 
-
-class ProductMemory(GatedReading, DeltaRecurrence, MixerModule):
+class ProductMemory(GatedReading, DeltaMemory):
     """The steps of a token are as many tokens of the delta rule; the last one reads."""
 
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float, forget: bool) -> None:
-        super().__init__(heads)
-        self.beta_max, self.steps = beta_max, heads.kv_heads // heads.heads
-        self.beta = nn.Linear(d_model, heads.kv_heads, bias=False)
+        super().__init__(heads, d_model, beta_max=beta_max)
+        self.steps = heads.kv_heads // heads.heads
         self.decay = SelectiveDecay(d_model, heads.heads, slowest=0.0) if forget else None
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False)
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)

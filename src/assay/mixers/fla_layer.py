@@ -10,7 +10,7 @@ one by one, since their kernels have no axis for the models of a bank.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from assay.core.errors import UserError
 from assay.mixers import mixers
@@ -40,10 +41,6 @@ class FlaLayer(Mixer):
     """A class of fla.layers."""
     num_heads: int = 4
     """Heads, for a layer that has them; 0: it has none."""
-
-    def check_width(self, d_model: int) -> None:
-        if self.num_heads:
-            super().check_width(d_model)
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return ForeignLayer(self.built(d_model), self.layer)
@@ -93,16 +90,8 @@ class Carried:
         self.cache = cache
 
     def __iter__(self) -> Iterator[Tensor]:
-        return tensors(self.cache[0]) if len(self.cache) else iter(())
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | tuple | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors(part)
+        held = tree_leaves(self.cache[0]) if len(self.cache) else ()
+        return (value for value in held if isinstance(value, Tensor))
 
 
 @cache

@@ -37,8 +37,6 @@ class GatedDeltaNet(DeltaHeads):
 
     version: ClassVar[int] = 2
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
     expand_v: float = 2.0
     use_gate: bool = True
     """Multiply what is read by swish(W_g x)."""
@@ -50,9 +48,7 @@ class GatedDeltaNet(DeltaHeads):
 
 class GatedOverwritingMemory(GatedReading, DeltaMemory):
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float, use_gate: bool) -> None:
-        super().__init__(heads)
-        self.beta_max = beta_max
-        self.beta = nn.Linear(d_model, heads.heads, bias=False)
+        super().__init__(heads, d_model, beta_max=beta_max)
         self.decay = SelectiveDecay(d_model, heads.heads, slowest=0.0)
         self.gate = nn.Linear(d_model, heads.heads * heads.value_dim, bias=False) if use_gate else None
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)

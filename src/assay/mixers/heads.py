@@ -90,11 +90,12 @@ class MatrixHeads(Mixer):
     def value_dim(self, d_model: int) -> int:
         return head_dim(int(self.expand_v * d_model), self.num_heads)
 
-    def projections(self, d_model: int) -> HeadProjections:
+    def projections(self, d_model: int, *, writes: int = 1) -> HeadProjections:
+        """Return the projections; each of a token's `writes` keys and values is a head of its own."""
         return HeadProjections(
             d_model,
             heads=self.num_heads,
-            kv_heads=self.num_heads,
+            kv_heads=self.num_heads * writes,
             key_dim=self.key_dim(d_model),
             value_dim=self.value_dim(d_model),
             conv=self.inner_kernel,
@@ -118,6 +119,8 @@ class DeltaHeads(ConvolvedHeads):
     swish: ClassVar[bool] = True
     finish: ClassVar[Finish] = "unit"
 
+    conv: int = 4
+    """As published; 0 goes without the short convolution."""
     beta_max: float = 1.0
     """The strongest write: 1 replaces a value, 2 allows negative eigenvalues."""
 
@@ -130,9 +133,11 @@ class DeltaHeads(ConvolvedHeads):
 class DeltaMemory(DeltaRecurrence, MixerModule):
     """Writes by the delta rule: queries and keys are unit vectors, b_t = beta_max * sigmoid(W_b x_t)."""
 
-    beta_max: float
-    beta: nn.Linear
     norm: Norm
+
+    def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
+        super().__init__(heads)
+        self.beta_max, self.beta = beta_max, nn.Linear(d_model, heads.kv_heads, bias=False)
 
     @property
     def beside(self) -> tuple[nn.Linear, ...]:

@@ -33,6 +33,7 @@ from assay.nn.scan import in_float32
 FAST, SLOW, LEFT = 0.3, 1.5, 1e-2
 """The fastest and the slowest channel have LEFT of the window after these shares of the length."""
 State = tuple[Any, Float[Tensor, "batch _ d_model"]]
+Channels = Float[Tensor, "*axes d_model"]
 
 
 @mixers.register("hyena")
@@ -85,9 +86,7 @@ class LongConvolution(MixerModule):
         before, after, v = projected.chunk(3, dim=-1)
         return after, before * v
 
-    def _read(
-        self, gate: Float[Tensor, "*axes d_model"], z: Float[Tensor, "*axes d_model"], reached: Tensor
-    ) -> Float[Tensor, "*axes d_model"]:
+    def _read(self, gate: Channels, z: Channels, reached: Channels) -> Channels:
         return self.out(gate * (reached + self.skip * z))
 
 

@@ -14,11 +14,9 @@ Differs from the paper: 4 heads whatever the width, where its models have heads 
 layer of attention after every third of these: `hybrid:pattern=kda+kda+kda+attention`.
 """
 
-import math
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -26,13 +24,12 @@ from torch.nn.functional import softplus
 
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
-from assay.mixers.heads import DeltaHeads
+from assay.mixers.heads import DeltaHeads, DeltaMemory
 from assay.nn.attention import HeadProjections
 from assay.nn.axes import Read, Tokens
 from assay.nn.fused import fused, gate_kernels
 from assay.nn.norm import LAYER_EPS, Norm
-from assay.nn.random import for_shapes_alone
-from assay.nn.recurrence import DeltaRecurrence
+from assay.nn.recurrence import initial_decay
 from assay.nn.scan import Keys, PerChannel, Values
 
 
@@ -41,21 +38,16 @@ from assay.nn.scan import Keys, PerChannel, Values
 class KDA(DeltaHeads):
     """The delta rule with a data-dependent decay for every key channel."""
 
-    conv: int = 4
-    """As published; 0 goes without the short convolution."""
-
     def core(self, d_model: int, max_len: int) -> MixerModule:
         return ChannelDecayMemory(self.projections(d_model), d_model, beta_max=self.beta_max)
 
 
-class ChannelDecayMemory(DeltaRecurrence, MixerModule):
+class ChannelDecayMemory(DeltaMemory):
     def __init__(self, heads: HeadProjections, d_model: int, *, beta_max: float) -> None:
-        super().__init__(heads)
-        self.beta_max, keys, values = beta_max, heads.heads * heads.key_dim, heads.heads * heads.value_dim
-        self.beta = nn.Linear(d_model, heads.heads, bias=False)
-        self.decay = ChannelDecay(d_model, heads.heads, keys, rank=heads.value_dim)
+        super().__init__(heads, d_model, beta_max=beta_max)
         rank = heads.value_dim
-        self.gate = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, values))
+        self.decay = ChannelDecay(d_model, heads.heads, heads.heads * heads.key_dim, rank=rank)
+        self.gate = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, heads.heads * rank))
         self.norm = Norm(heads.value_dim, eps=LAYER_EPS)
 
     @property
@@ -64,10 +56,7 @@ class ChannelDecayMemory(DeltaRecurrence, MixerModule):
 
     def written(self, x: Tokens, q: Keys, k: Keys, v: Values, *beside: Tensor) -> tuple[Tensor, ...]:
         beta, low = beside
-        if fused("gates"):
-            return q, k, v, gate_kernels.per_head(beta, None, "sigmoid", scale=self.beta_max), self.decay(low)
-        beta = self.beta_max * torch.sigmoid(beta.to(self.norm.weight.dtype))
-        return q, k, v, rearrange(beta, "b t h -> b h t"), self.decay(low)
+        return *super().written(x, q, k, v, beta), self.decay(low)
 
     def read(self, o: Read, x: Tokens) -> Tokens:
         return self.heads.out(self.norm.of_heads(o, self.gate(x), act="sigmoid"))
@@ -79,18 +68,13 @@ class ChannelDecay(nn.Module):
     def __init__(self, d_model: int, heads: int, channels: int, *, rank: int) -> None:
         super().__init__()
         self.project = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, channels, bias=False))
-        self.bias, self.log_rate = nn.Parameter(torch.empty(channels)), nn.Parameter(torch.empty(heads))
-        if for_shapes_alone():
-            return
-        with torch.no_grad():
-            dt = torch.exp(self.bias.uniform_(math.log(1e-3), math.log(1e-1)))
-            self.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
-            self.log_rate.uniform_(1, 16).log_()
+        self.bias, self.log_rate = initial_decay(channels, heads)
 
     def forward(self, low: Float[Tensor, "batch time rank"]) -> PerChannel:
         """Return log a, given W_1 x."""
+        projected, heads = self.project[1](low), len(self.log_rate)
         if fused("gates"):
-            dt = gate_kernels.per_channel(self.project[1](low), self.bias, "softplus", heads=len(self.log_rate))
-            return -self.log_rate.exp()[:, None, None] * dt
-        dt = softplus(self.project[1](low).to(self.bias.dtype) + self.bias)
-        return -self.log_rate.exp()[:, None, None] * rearrange(dt, "b t (h d) -> b h t d", h=len(self.log_rate))
+            dt = gate_kernels.per_channel(projected, self.bias, "softplus", heads=heads)
+        else:
+            dt = rearrange(softplus(projected.to(self.bias.dtype) + self.bias), "b t (h d) -> b h t d", h=heads)
+        return -self.log_rate.exp()[:, None, None] * dt

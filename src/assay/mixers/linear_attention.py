@@ -17,7 +17,6 @@ Differs from the paper's layer:
 from dataclasses import dataclass
 from typing import ClassVar
 
-from einops import rearrange
 from torch import Tensor
 
 from assay.core.errors import UserError
@@ -79,9 +78,8 @@ class MatrixMemory(MixerModule):
         return self.heads.out.weight.new_zeros(shape)
 
     def step(self, x: Token, state: Memory) -> tuple[Token, Memory]:
-        q, k, v = (rearrange(part, "b h 1 d -> b h d") for part in self._written(x[:, None]))
-        o, state = linear_attention_step(q, k, v, state)
-        return rearrange(self._read(rearrange(o, "b h e -> b h 1 e")), "b 1 d -> b d"), state
+        o, state = linear_attention_step(*self._written(x[:, None]), state)
+        return self._read(o).squeeze(1), state
 
     def _written(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.heads.split(x)

@@ -30,7 +30,7 @@ from assay.mixers import mixers
 from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim
 from assay.nn.axes import Read, Token, Tokens
-from assay.nn.convolution import ShortConvolution, short_convolution
+from assay.nn.convolution import short_convolution
 from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels, state_space_kernels
 from assay.nn.norm import LAYER_EPS, Norm, precision
 from assay.nn.recurrence import SelectiveDecay
@@ -59,10 +59,6 @@ class Mamba2(InnerConvolution):
         super().__post_init__()
         if self.expand <= 0:
             raise UserError(f"mamba2: expand={self.expand} must be above 0.")
-
-    def check_width(self, d_model: int) -> None:
-        if self.num_heads:
-            super().check_width(d_model)
 
     def core(self, d_model: int, max_len: int) -> MixerModule:
         heads, width = self.heads(d_model)
@@ -120,15 +116,9 @@ class StateSpace(MixerModule):
         missing = -(own + self.heads) % ALIGNED
         empty = written.new_zeros(missing, written.shape[1])
         projected = linear(x, torch.cat([written, self.decay.project.weight, empty]))
-        convolution = self.convolution if isinstance(self.convolution, ShortConvolution) else None
         shared = (Part(width + i * self.sizes[1], 1, self.sizes[1]) for i in range(2))
-        u, b, c, rest = head_kernels.heads(
-            projected,
-            None if convolution is None else convolution.weight,
-            None if convolution is None else convolution.bias,
-            None,
-            Plan((Part(0, self.heads, self.state_shape[2]), *shared), swish=True),
-        )
+        plan = Plan((Part(0, self.heads, self.state_shape[2]), *shared), swish=True)
+        u, b, c, rest = head_kernels.heads(projected, self.convolution.weight, self.convolution.bias, None, plan)
         dt, log_decay = self.decay(rest[..., : self.heads])
         o, _ = outer_scan(c, (dt[..., None] * b).to(b.dtype), u, log_decay)
         read = state_space_kernels.gate_then_norm(

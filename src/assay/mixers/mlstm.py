@@ -32,7 +32,7 @@ from assay.mixers import mixers
 from assay.mixers.base import InnerConvolution, MixerModule
 from assay.nn.attention import head_dim, with_ones
 from assay.nn.axes import Token, Tokens
-from assay.nn.convolution import ShortConvolution, short_convolution
+from assay.nn.convolution import short_convolution
 from assay.nn.fused import ALIGNED, VECTOR, Part, Plan, exponential_kernels, fused, head_kernels
 from assay.nn.random import for_shapes_alone
 from assay.nn.scan import MatrixState, PerHead, outer_loop, outer_scan
@@ -110,7 +110,7 @@ class ExponentialMemory(MixerModule):
         inner, size = self.heads * self.width, self.heads * 2
         u, z = (linear(x, weight) for weight in self.up.weight.chunk(2))
         convolved = u
-        if isinstance(self.convolution, ShortConvolution):
+        if self.swish:
             one = Plan((Part(0, 1, inner),), swish=True)
             convolved, _ = head_kernels.heads(u, self.convolution.weight, self.convolution.bias, None, one)
             convolved = rearrange(convolved, "b 1 t d -> b t d")

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
 from assay.nn.axes import Keys, Memory, Queries, Read, Token, Tokens, Values
-from assay.nn.convolution import ShortConvolution, short_convolution
+from assay.nn.convolution import short_convolution
 from assay.nn.fused import ALIGNED, Part, Plan, fused, head_kernels
 from assay.nn.rotary import rotate, turns
 from assay.nn.scan import unit
 from assay.nn.whole import whole
 
-Features = Float[Tensor, "batch heads f"]
-Value = Float[Tensor, "batch heads e"]
+One = Float[Tensor, "batch heads 1 _"]
 Finish = Literal["none", "scaled", "unit", "rotary"]
 
 
@@ -81,20 +80,12 @@ class HeadProjections(nn.Module):
             Part(queries, self.kv_heads, self.key_dim, **kinds),
             Part(queries + keys, self.kv_heads, self.value_dim),
         )
-        weights = (
-            (self.convolution.weight, self.convolution.bias)
-            if isinstance(self.convolution, ShortConvolution)
-            else (None, None)
-        )
-        time, device = projected.shape[1], projected.device
-        angles = (
-            turns(time, self.key_dim, start=0, device=device, dtype=torch.float32) if self.finish == "rotary" else None
-        )
-        return head_kernels.heads(projected, *weights, angles, Plan(parts, self.swish))
-
-    def init_seen(self, batch: int) -> Any:
-        """Return what the convolution has seen before the first token: its part of a state."""
-        return self.convolution.init_state(batch)
+        angles = None
+        if self.finish == "rotary":
+            time, device = projected.shape[1], projected.device
+            angles = turns(time, self.key_dim, start=0, device=device, dtype=torch.float32)
+        weight, bias = self.convolution.weight, self.convolution.bias
+        return head_kernels.heads(projected, weight, bias, angles, Plan(parts, self.swish))
 
     def split_next(self, x: Token, seen: Any) -> tuple[tuple[Queries, Keys, Values], Any]:
         """Return the heads of one token, as a sequence of length 1, and what the convolution has seen after it."""
@@ -192,10 +183,10 @@ def linear_attention(
     return rearrange(o, "b h n c e -> b h (n c) e")[:, :, :time]
 
 
-def linear_attention_step(q: Features, k: Features, v: Value, carried: Memory) -> tuple[Value, Memory]:
+def linear_attention_step(q: One, k: One, v: One, carried: Memory) -> tuple[One, Memory]:
     """One token of `linear_attention`: S <- S + k v^T, o = S^T q."""
-    carried = carried + k[..., :, None] * v[..., None, :]
-    return rearrange(q[..., None, :] @ carried, "b h 1 e -> b h e"), carried
+    carried = carried + k.mT * v
+    return q @ carried, carried
 
 
 def with_ones(v: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch e_and_1"]:

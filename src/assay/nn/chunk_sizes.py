@@ -1,4 +1,4 @@
-"""What the launches of the chunked recurrences share: precision, room, the cut of value channels, a bank's models."""
+"""What the launches of the chunked recurrences share: precision, the cut of value channels, a bank's models."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.autograd import Function
 
 from assay.core.errors import UserError
+from assay.nn.scan import Scanned, Start
 
 BUSY = 128
 """Programs that keep a GPU busy."""
@@ -20,19 +22,6 @@ def products(q: Tensor) -> str:
     return "tf32x3" if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def room(k: Tensor, v: Tensor) -> Tensor:
-    """Return the state before the first token, zeros."""
-    return v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1], dtype=torch.float32)
-
-
-def check_keys(k: Tensor) -> None:
-    if k.shape[-1] > LARGEST_KEY:
-        raise UserError(
-            f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
-            "choose more heads, or leave it out."
-        )
-
-
 def ways(heads: int, values: int, block: int) -> int:
     """Return the value channels of a program that goes from chunk to chunk. They go their own ways there: few long
     sequences are cut finer."""
@@ -41,16 +30,49 @@ def ways(heads: int, values: int, block: int) -> int:
     return block
 
 
-def folded(
-    function: Any, models: int, dims: Sequence[int | None], inputs: Sequence[Any]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Run an autograd function under vmap with the models of a bank folded into the sequences."""
+class Folded(Function):
+    """Base of a function of sequences; a bank's models are more sequences."""
 
-    def flat(x: Any, dim: int | None) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        x = x.expand(models, *x.shape) if dim is None else x.movedim(dim, 0)
-        return x.flatten(0, 1)
+    @classmethod
+    def vmap(cls, info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        models = info.batch_size
 
-    found = function.apply(*map(flat, inputs, dims))
-    return tuple(x.unflatten(0, (models, -1)) for x in found), (0,) * len(found)
+        def flat(x: Any, dim: int | None) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            x = x.expand(models, *x.shape) if dim is None else x.movedim(dim, 0)
+            return x.flatten(0, 1)
+
+        found = cls.apply(*map(flat, inputs, dims))  # type: ignore[no-untyped-call]
+        return tuple(x.unflatten(0, (models, -1)) for x in found), (0,) * len(found)
+
+
+class KernelScan(Folded):
+    """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the slopes)."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.dot = inputs
+        _, _, *kept = output
+        ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
+        ctx.save_for_backward(*tensors[:5], *kept)
+
+    @classmethod
+    def run(
+        cls, q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, log_decay: Tensor, state: Start, scale: float
+    ) -> Scanned:
+        """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
+        if k.shape[-1] > LARGEST_KEY:
+            raise UserError(
+                f"--backend triton has keys of at most {LARGEST_KEY} channels, and these have {k.shape[-1]}: "
+                "choose more heads, or leave it out."
+            )
+        if state is None:
+            state = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1], dtype=torch.float32)
+        q = q if scale == 1.0 else scale * q
+        given = (q, k, v, *others, log_decay.float())
+        tensors = (None if x is None else x.expand(*v.shape[:2], *x.shape[2:]) for x in given)
+        with torch.autocast(v.device.type, enabled=False):
+            o, last, *_ = cls.apply(*tensors, state.float(), products(q))  # type: ignore[no-untyped-call]
+        return o, last

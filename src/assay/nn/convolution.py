@@ -27,12 +27,10 @@ class ShortConvolution(nn.Module):
             from assay.nn.convolution_kernels import convolve
 
             return convolve(x, self.weight, self.bias)
-        return self._shifted(self._weighted(x)).to(x.dtype)
-
-    def _weighted(self, x: Tokens) -> Tokens:
         # A few shifted products are faster on a CPU than a depthwise convolution and its gradient.
         padded, time = pad(x, (0, 0, self.kernel - 1, 0)), x.shape[1]
-        return sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))
+        y = sum((padded[:, i : i + time] * self.weight[:, i] for i in range(self.kernel)), torch.zeros_like(x))
+        return self._shifted(y).to(x.dtype)
 
     def init_state(self, batch: int) -> Float[Tensor, "batch seen d_model"]:
         return self.weight.new_zeros(batch, self.kernel - 1, len(self.weight))
@@ -50,6 +48,8 @@ class ShortConvolution(nn.Module):
 
 class NoConvolution(nn.Module):
     """Stands where a layer could have a short convolution: it changes nothing and carries nothing."""
+
+    weight = bias = None
 
     def forward(self, x: Tokens) -> Tokens:
         return x

@@ -7,7 +7,6 @@ Tensors are (models, sequences, time, d), (models, d, K) and (models, d), contig
 the dtype of x.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +14,9 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from assay.nn.head_blocks import Kernels
 
 ROWS, COLUMNS = 64, 64
 """Tokens and channels that a program holds."""
@@ -30,23 +30,19 @@ def convolve(
     return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None])[0]
 
 
-class _Convolution(Function):
+class _Convolution(Kernels):
+    own = 3
+
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = x.contiguous()
         return correlate(x, weight, torch.empty_like(x), bias=bias)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
-        x, weight, bias = inputs
-        ctx.save_for_backward(x, weight)
-        ctx.bias = None if bias is None else bias.dtype
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        x, weight = (saved.contiguous() for saved in ctx.saved_tensors)
-        gradient = gradient.contiguous()
+        *given, bias = ctx.saved_tensors
+        x, weight, gradient = (x.contiguous() for x in (*given, gradient))
         models, sequences, time, d = x.shape
         taps, blocks = weight.shape[-1], triton.cdiv(time, ROWS)
         programs = min(PROGRAMS, sequences * blocks)
@@ -55,21 +51,8 @@ class _Convolution(Function):
             x, gradient, sums, sequences, blocks, time, d, taps, ROWS, COLUMNS, triton.next_power_of_2(taps + 1)
         )
         total = sums.sum(dim=1)
-        d_bias = None if ctx.bias is None else total[..., -1].to(ctx.bias)
+        d_bias = None if bias is None else total[..., -1].to(bias.dtype)
         return correlate(gradient, weight, torch.empty_like(x), back=True), total[..., :-1].to(weight.dtype), d_bias
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Sequence[int | None], x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> tuple[Tensor, int]:
-        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
-        own = [
-            given
-            if given is None
-            else (given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)).squeeze(1)
-            for given, dim in zip((x, weight, bias), dims, strict=True)
-        ]
-        return _Convolution.apply(*own)[:, None], 0
 
 
 def correlate(x: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, back: bool = False) -> Tensor:

@@ -6,7 +6,6 @@ o is (models, sequences, heads, time, wide), as the scans write it: d channels, 
 time); c, z and y are (models, sequences, time, heads d). m has no gradient: whatever it is, it cancels.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,39 +13,28 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import block, grid, load, normed, of_a_bank, shared, sizes, totals
+from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, block_of, grid, load, normed, shared, sizes, totals
 
 FLOOR = tl.constexpr(1e-6)
 EPS = tl.constexpr(1e-5)
 """Added to the variance, as torch's layer_norm does."""
-Inner = Float[Tensor, "batch time channels"]
 
 
-def held(
-    o: Float[Tensor, "batch heads time wide"],
-    m: Float[Tensor, "batch heads time"],
-    c: Inner,
-    z: Inner,
-    gain: Float[Tensor, " channels"],
-    skip: Float[Tensor, " channels"],
-) -> Inner:
+def held(o: Heads, m: Float[Tensor, "batch heads time"], c: Inner, z: Inner, gain: Channels, skip: Channels) -> Inner:
     return _Held.apply(*(x[None] for x in (o, m, c, z, gain, skip)))[0]
 
 
-class _Held(Function):
+class _Held(Kernels):
+    own = 6
+
     @staticmethod
     def forward(o: Tensor, m: Tensor, c: Tensor, z: Tensor, gain: Tensor, skip: Tensor) -> Tensor:
         o, m, c, z, gain, skip = (x.contiguous() for x in (o, m, c, z, gain, skip))
         heads, y = _channels(o, z), torch.empty_like(z)
-        _held[grid(heads)](o, m, c, z, gain, skip, y, *sizes(heads), o.shape[-1], *block(heads))
+        _held[grid(heads)](o, m, c, z, gain, skip, y, *sizes(heads), o.shape[-1], *block_of(heads.shape[-1]))
         return y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @once_differentiable
@@ -56,14 +44,11 @@ class _Held(Function):
         d_o, d_c, d_z = torch.zeros_like(o), torch.empty_like(c), torch.empty_like(z)
         programs, sums = shared(heads, 2)
         _held_back[programs](
-            o, m, c, z, gain, skip, slope.contiguous(), d_o, d_c, d_z, sums, *sizes(heads), o.shape[-1], *block(heads)
-        )
+            o, m, c, z, gain, skip, slope.contiguous(), d_o, d_c, d_z, sums, *sizes(heads), o.shape[-1],
+            *block_of(heads.shape[-1]),
+        )  # fmt: skip
         d_gain, d_skip = totals(sums)
         return d_o, None, d_c, d_z, d_gain.to(gain.dtype), d_skip.to(skip.dtype)
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Tensor) -> tuple[Tensor, int]:
-        return _Held.apply(*of_a_bank(info.batch_size, dims, inputs))[:, None], 0
 
 
 def _channels(o: Tensor, z: Tensor) -> Tensor:

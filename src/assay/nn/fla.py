@@ -78,7 +78,13 @@ def _run(op: str, q: Keys, k: Keys, v: Values, state: Start, scale: float, **gat
     dtype, kernel, width = _precision(q, k, v), f"chunk_{op}", v.shape[-1]
     if width % 2:  # the kernels take an even number of channels, and one of zeros changes no other
         v, state = pad(v, (0, 1)), None if state is None else pad(state, (0, 1))
-    _refuse_sizes(kernel, k.shape[-1], v.shape[-1])
+    d_key, d_value = k.shape[-1], v.shape[-1]
+    # Odd sizes in half precision read outside shared memory: chunk_bwd_dv of fla 0.6 asserts that there are none.
+    if min(d_key, d_value) < SMALLEST_HEAD or d_key % 2 or d_value % 2:
+        raise UserError(
+            f"--backend fla: {kernel} takes heads of {SMALLEST_HEAD} channels or more, an even number of them; here "
+            f"keys have {d_key} and values {d_value}. Use fewer or wider heads, {INSTEAD}"
+        )
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise UserError(f"--backend fla: {kernel} takes no {dtype}. Use float32 or bf16, {INSTEAD}")
     chunked: Callable[..., Any] = getattr(import_module(f"fla.ops.{op}"), kernel)
@@ -98,15 +104,6 @@ def _precision(q: Keys, k: Keys, v: Values) -> torch.dtype:
     if torch.is_autocast_enabled(v.device.type):
         return torch.get_autocast_dtype(v.device.type)
     return reduce(torch.promote_types, (q.dtype, k.dtype, v.dtype))
-
-
-def _refuse_sizes(kernel: str, d_key: int, d_value: int) -> None:
-    # Odd sizes in half precision read outside shared memory: chunk_bwd_dv of fla 0.6 asserts that there are none.
-    if min(d_key, d_value) < SMALLEST_HEAD or d_key % 2 or d_value % 2:
-        raise UserError(
-            f"--backend fla: {kernel} takes heads of {SMALLEST_HEAD} channels or more, an even number of them; here "
-            f"keys have {d_key} and values {d_value}. Use fewer or wider heads, {INSTEAD}"
-        )
 
 
 def _refuse_wrong_gradients(kernel: str, *tensors: Tensor) -> None:

@@ -5,7 +5,6 @@
 x is (models, sequences, time, heads d), y (models, sequences, heads, time, d), float32, as the scans read it.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,8 +12,9 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, block_of, dense
 
 NUMBERS = 2048
 """Numbers in a block of rows."""
@@ -30,25 +30,20 @@ def per_head(
     return per_channel(x, bias, kind, heads=x.shape[-1], scale=scale).squeeze(-1)
 
 
-def per_channel(
-    x: Float[Tensor, "batch time channels"],
-    bias: Float[Tensor, " channels"] | None,
-    kind: Kind,
-    *,
-    heads: int,
-    scale: float = 1.0,
-) -> Float[Tensor, "batch heads time d"]:
+def per_channel(x: Inner, bias: Channels | None, kind: Kind, *, heads: int, scale: float = 1.0) -> Heads:
     own = None if bias is None else bias[None]
     return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale)[0]
 
 
-class _Gates(Function):
+class _Gates(Kernels):
+    own = 2
+
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, heads: int, kind: int, scale: float) -> Tensor:
-        x = _dense(x)
+        x = dense(x)
         models, sequences, time, channels = x.shape
         y = torch.empty(models, sequences, heads, time, channels // heads, device=x.device)
-        width, rows = _block(channels)
+        width, rows = block_of(channels, numbers=NUMBERS, most=128)
         _gates[(models * sequences, triton.cdiv(time, rows))](
             x, x if bias is None else bias.contiguous(), y, *x.stride()[:3], sequences, time, channels,
             channels // heads, scale, width, rows, kind, bias is not None,
@@ -56,52 +51,21 @@ class _Gates(Function):
         return y
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, bias, *ctx.options = inputs
-        ctx.biased = bias is not None
-        ctx.save_for_backward(x, *([bias] if ctx.biased else []))
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, *biases = ctx.saved_tensors
-        heads, kind, scale = ctx.options
-        x = _dense(x)
+        (x, bias), (heads, kind, scale) = ctx.saved_tensors, ctx.options
+        x = dense(x)
         models, sequences, time, channels = x.shape
-        width, rows = _block(channels)
+        width, rows = block_of(channels, numbers=NUMBERS, most=128)
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * blocks)
         dx = torch.empty(x.shape, device=x.device, dtype=x.dtype)
         sums = torch.empty(models, programs, channels, device=x.device)
         _gates_back[(programs, models)](
-            x, biases[0].contiguous() if biases else x, slope.contiguous(), dx, sums, *x.stride()[:3], sequences,
-            blocks, time, channels, channels // heads, scale, width, rows, kind, ctx.biased,
+            x, x if bias is None else bias.contiguous(), slope.contiguous(), dx, sums, *x.stride()[:3], sequences,
+            blocks, time, channels, channels // heads, scale, width, rows, kind, bias is not None,
         )  # fmt: skip
-        return dx, sums.sum(dim=1).to(biases[0].dtype) if biases else None, None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Sequence[int | None], x: Tensor, bias: Tensor | None, *options: Any
-    ) -> tuple[Tensor, int]:
-        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
-
-        def own(given: Tensor | None, dim: int | None) -> Tensor | None:
-            if given is None:
-                return None
-            return (given.expand(info.batch_size, *given.shape) if dim is None else given.movedim(dim, 0)).squeeze(1)
-
-        return _Gates.apply(own(x, dims[0]), own(bias, dims[1]), *options)[:, None], 0
-
-
-def _dense(x: Tensor) -> Tensor:
-    """Return x with neighbouring channels; any other strides will do."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _block(channels: int) -> tuple[int, int]:
-    """Return the width and the rows of a block."""
-    width = triton.next_power_of_2(channels)
-    return width, min(128, max(1, NUMBERS // width))
+        return dx, None if bias is None else sums.sum(dim=1).to(bias.dtype), None, None, None
 
 
 @triton.jit

@@ -4,44 +4,27 @@ The kernels are those of nn/general_kernels.py, under the rules of nn/triton.py:
 TF32 with float32 sums, a bank's models as more sequences.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_forward, general_kernels
-from assay.nn.chunk_sizes import check_keys, folded, products, room, ways
-from assay.nn.scan import Keys, MatrixState, PerChannel, Values
+from assay.nn.chunk_sizes import KernelScan, ways
+from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
 
 
 def general_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    a: Keys,
-    b: Keys,
-    log_decay: PerChannel,
-    *,
-    state: MatrixState | None = None,
-    scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+    q: Keys, k: Keys, v: Values, a: Keys, b: Keys, log_decay: PerChannel, *, state: Start = None, scale: float = 1.0
+) -> Scanned:
     """Return what `scan.general_loop` gives."""
-    check_keys(k)
-    batch, heads = v.shape[:2]
-    state = room(k, v) if state is None else state
-    q = q if scale == 1.0 else scale * q
-    q, k, a, b, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (q, k, a, b, log_decay))
-    with torch.autocast(v.device.type, enabled=False):
-        o, last, *_ = _General.apply(q, k, v, a, b, log_decay.float(), state.float(), products(q))  # type: ignore[no-untyped-call]
-    return o, last
+    return _General.run(q, k, v, a, b, log_decay=log_decay, state=state, scale=scale)
 
 
-class _General(Function):
+class _General(KernelScan):
     """(q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
 
     @staticmethod
@@ -51,23 +34,11 @@ class _General(Function):
         return _Chunks(q, k, v, a, b, dot).forward(log_decay.contiguous(), state)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.dot = inputs
-        _, _, *kept = output
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
-        ctx.save_for_backward(*tensors[:5], *kept)
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         q, k, v, a, b, *kept = ctx.saved_tensors
         d_o = torch.zeros_like(v) if d_o is None else d_o.contiguous()
         return (*_Chunks(q, k, v, a, b, ctx.dot).backward(d_o, d_last, *kept), None)
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return folded(_General, info.batch_size, dims, inputs)
 
 
 class _Chunks:

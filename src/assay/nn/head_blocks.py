@@ -5,43 +5,77 @@ model's tokens, for one head, and sums of its own for the parameters.
 """
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 import triton
 import triton.language as tl
+from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import Function
 
+Heads = Float[Tensor, "batch heads time d"]
+Inner = Float[Tensor, "batch time channels"]
+Channels = Float[Tensor, " channels"]
 NUMBERS = 1024
 """Numbers in a block of rows of one head."""
 PROGRAMS = 256
 """Programs that share the tokens of one head of a model in the backward pass."""
 
 
-def of_a_bank(models: int, dims: Sequence[int | None], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
-    pairs = zip(inputs, dims, strict=True)
-    return [(x.expand(models, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1) for x, dim in pairs]
+class Kernels(Function):
+    """Base of an operation by kernels. Its first inputs are tensors, or None; the rest are options, without a slope."""
+
+    own: ClassVar[int]
+    """How many inputs have an axis of models in front: it is of size 1, but in a bank."""
+    shared: ClassVar[int] = 0
+    """How many tensors after them have none, and are all models'."""
+
+    @classmethod
+    def setup_context(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors = cls.own + cls.shared
+        ctx.save_for_backward(*inputs[:tensors])
+        ctx.options = inputs[tensors:]
+
+    @classmethod
+    def vmap(cls, info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[Any, Any]:
+        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
+
+        def moved(x: Tensor | None, dim: int | None) -> Tensor | None:
+            if x is None:
+                return None
+            return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
+
+        found = cls.apply(*map(moved, inputs[: cls.own], dims[: cls.own]), *inputs[cls.own :])
+        if isinstance(found, Tensor):
+            return found[:, None], 0
+        return tuple(x[:, None] for x in found), (0,) * len(found)
 
 
-def block(heads: Tensor) -> tuple[int, int]:
-    """Return the width and the rows of a block."""
-    width = triton.next_power_of_2(heads.shape[-1])
-    return width, min(64, max(1, NUMBERS // width))
+def dense(x: Tensor) -> Tensor:
+    """Return x with neighbouring channels; any other strides will do."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def sizes(heads: Tensor) -> tuple[int, int, int, int]:
-    return heads.shape[1], heads.shape[2], heads.shape[3], heads.shape[4]
+def block_of(channels: int, *, numbers: int = NUMBERS, most: int = 64) -> tuple[int, int]:
+    """Return the width and the rows of a block of so many numbers."""
+    width = triton.next_power_of_2(channels)
+    return width, min(most, max(1, numbers // width))
+
+
+def sizes(heads: Tensor) -> tuple[int, ...]:
+    return tuple(heads.shape[1:])
 
 
 def grid(heads: Tensor) -> tuple[int, int]:
     models, sequences, count, time, _ = heads.shape
-    return models * sequences * count, triton.cdiv(time, block(heads)[1])
+    return models * sequences * count, triton.cdiv(time, block_of(heads.shape[-1])[1])
 
 
 def shared(heads: Tensor, kinds: int) -> tuple[tuple[int, int, int], Tensor]:
     """Return the grid of a backward pass, and room for sums of so many kinds of parameters."""
     models, sequences, count, time, d = heads.shape
-    programs = min(PROGRAMS, sequences * triton.cdiv(time, block(heads)[1]))
+    programs = min(PROGRAMS, sequences * triton.cdiv(time, block_of(d)[1]))
     return (programs, count, models), torch.empty(models, programs, kinds, count * d, device=heads.device)
 
 

@@ -8,7 +8,6 @@ they are. Backward, `_slopes` makes the slopes of h, with the sums for weights a
 those of x.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,11 +15,11 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from assay.nn.convolution_kernels import correlate
 from assay.nn.fused import Part, Plan
+from assay.nn.head_blocks import Kernels, block_of
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
@@ -42,7 +41,9 @@ def heads(
     return [found[0] for found in _Heads.apply(x[None], *own, cos, sin, plan)]
 
 
-class _Heads(Function):
+class _Heads(Kernels):
+    own, shared = 3, 2
+
     @staticmethod
     def forward(
         x: Tensor, weight: Tensor | None, bias: Tensor | None, cos: Tensor | None, sin: Tensor | None, plan: Plan
@@ -51,30 +52,9 @@ class _Heads(Function):
         return (*(run.written(part) for part in plan.parts), run.x[..., plan.channels :].clone())
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.plan = inputs
-        ctx.given = [x is not None for x in tensors]
-        ctx.save_for_backward(*(x for x in tensors if x is not None))
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        saved = iter(ctx.saved_tensors)
-        inputs: list[Any] = [*(next(saved) if given else None for given in ctx.given), ctx.plan]
-        run = _Run(*inputs)
-        return (*run.backward(*slopes), None, None, None)
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Take a bank's axis as that of the models. No tensor has one yet but of size 1; turns are all models'."""
-
-        def own(x: Tensor | None, dim: int | None) -> Tensor | None:
-            if x is None:
-                return None
-            return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
-
-        found = _Heads.apply(*map(own, inputs[:3], dims[:3]), *inputs[3:])
-        return tuple(x[:, None] for x in found), (0,) * len(found)
+        return (*_Run(*ctx.saved_tensors, *ctx.options).backward(*slopes), None, None, None)
 
 
 class _Run:
@@ -92,9 +72,9 @@ class _Run:
         self.read = [x if given is None else given for given in (self.weight, self.bias, cos, sin)]
 
     def options(self, part: Part) -> dict[str, Any]:
-        width = triton.next_power_of_2(part.d)
+        width, rows = block_of(part.d, numbers=NUMBERS)
         way = {"SWISH": self.plan.swish, "UNIT": part.unit, "ROTARY": part.rotary, "BIASED": self.bias is not None}
-        return {"WIDTH": width, "ROWS": min(64, max(1, NUMBERS // width)), "TAPS": self.taps, **way}
+        return {"WIDTH": width, "ROWS": rows, "TAPS": self.taps, **way}
 
     def written(self, part: Part) -> Tensor:
         options = self.options(part)

@@ -1,6 +1,5 @@
 """Root-mean-square normalisation (Zhang and Sennrich 2019) keeps the dtype of its input."""
 
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -28,7 +27,14 @@ class Norm(nn.RMSNorm):
         super().__init__(width, eps=eps)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        alone, together = partial(_alone, eps=self.eps), partial(_together, eps=self.eps)
+        def alone(x: Tensor, gains: Tensor) -> Tensor:
+            return rms_norm(x, gains.shape, gains, self.eps)
+
+        def together(x: Tensor, gains: Tensor) -> Tensor:  # under vmap, each model has gains of its own
+            if has_kernels(x.device):
+                return kernels.rms_norm(x, gains, self.eps)
+            return rms_norm(x, x.shape[-1:], eps=self.eps) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)
+
         return whole(alone, together, x, self.weight.to(x.dtype))
 
     def of_heads(self, o: Read, gate: Tokens | None = None, *, act: Literal["silu", "sigmoid"] = "silu") -> Tokens:
@@ -47,13 +53,3 @@ def precision(weight: Tensor) -> torch.dtype:
     """Return what a product after a norm with that weight takes."""
     device = weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-
-
-def _alone(x: Float[Tensor, "*batch d"], gains: Float[Tensor, " d"], *, eps: float | None) -> Float[Tensor, "*batch d"]:
-    return rms_norm(x, gains.shape, gains, eps)
-
-
-def _together(x: Float[Tensor, "models *batch d"], gains: Float[Tensor, "models d"], *, eps: float | None) -> Tensor:
-    if has_kernels(x.device):
-        return kernels.rms_norm(x, gains, eps)
-    return rms_norm(x, x.shape[-1:], eps=eps) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)

@@ -6,7 +6,6 @@ o is (models, sequences, heads, time, d), as the scans write it; the gate and y 
 as the projections have them.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -14,8 +13,9 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from assay.nn.head_blocks import Heads, Inner, Kernels, block_of, dense
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
@@ -25,25 +25,21 @@ Act = Literal["silu", "sigmoid"]
 
 
 def gated_norm(
-    o: Float[Tensor, "batch heads time d"],
-    gate: Float[Tensor, "batch time channels"] | None,
-    gains: Float[Tensor, " d"],
-    *,
-    eps: float,
-    act: Act,
-    dtype: torch.dtype,
-) -> Float[Tensor, "batch time channels"]:
+    o: Heads, gate: Inner | None, gains: Float[Tensor, " d"], *, eps: float, act: Act, dtype: torch.dtype
+) -> Inner:
     given = None if gate is None else gate[None]
     return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype)[0]
 
 
-class _GatedNorm(Function):
+class _GatedNorm(Kernels):
+    own = 3
+
     @staticmethod
     def forward(o: Tensor, gate: Tensor | None, gains: Tensor, eps: float, swish: bool, dtype: torch.dtype) -> Tensor:
-        o = _dense(o)
+        o = dense(o)
         models, sequences, heads, time, d = o.shape
         y = torch.empty(models, sequences, time, heads * d, device=o.device, dtype=dtype)
-        width, rows = _block(d)
+        width, rows = block_of(d, numbers=NUMBERS)
         gate = y if gate is None else gate.contiguous()
         _read[(models * sequences * heads, triton.cdiv(time, rows))](
             o, gate, gains.contiguous(), y, *o.stride()[:4], sequences, heads, time, d, eps, width, rows, gate is not y,
@@ -52,54 +48,23 @@ class _GatedNorm(Function):
         return y
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        o, gate, gains, ctx.eps, ctx.swish, _ = inputs
-        ctx.gated = gate is not None
-        ctx.save_for_backward(o, gains, *([gate] if ctx.gated else []))
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        o, gains, *gates = ctx.saved_tensors
-        o, slope = _dense(o), slope.contiguous()
-        gate = gates[0].contiguous() if gates else slope
+        (o, gate, gains), (eps, swish, _) = ctx.saved_tensors, ctx.options
+        o, slope, gated = dense(o), slope.contiguous(), gate is not None
+        gate = gate.contiguous() if gated else slope
         models, sequences, heads, time, d = o.shape
-        width, rows = _block(d)
+        width, rows = block_of(d, numbers=NUMBERS)
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * heads * blocks)
         d_o = torch.empty(o.shape, device=o.device, dtype=o.dtype)
-        d_gate = torch.empty_like(gate) if gates else d_o
+        d_gate = torch.empty_like(gate) if gated else d_o
         sums = torch.empty(models, programs, d, device=o.device)
         _read_back[(programs, models)](
             o, gate, gains.contiguous(), slope, d_o, d_gate, sums, *o.stride()[:4], sequences, heads, blocks, time, d,
-            ctx.eps, width, rows, ctx.gated, ctx.swish,
+            eps, width, rows, gated, swish,
         )  # fmt: skip
-        return d_o, d_gate if gates else None, sums.sum(dim=1).to(gains.dtype), None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Sequence[int | None], o: Tensor, gate: Tensor | None, gains: Tensor, *options: Any
-    ) -> tuple[Tensor, int]:
-        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
-
-        def own(x: Tensor | None, dim: int | None) -> Tensor | None:
-            if x is None:
-                return None
-            return (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
-
-        found = _GatedNorm.apply(*map(own, (o, gate, gains), dims[:3]), *options)
-        return found[:, None], 0
-
-
-def _dense(o: Tensor) -> Tensor:
-    """Return o with neighbouring channels; any other strides will do."""
-    return o if o.stride(-1) == 1 else o.contiguous()
-
-
-def _block(d: int) -> tuple[int, int]:
-    """Return the width and the rows of a block."""
-    width = triton.next_power_of_2(d)
-    return width, min(64, max(1, NUMBERS // width))
+        return d_o, d_gate if gated else None, sums.sum(dim=1).to(gains.dtype), None, None, None
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])

@@ -14,16 +14,7 @@ from assay.nn.attention import HeadProjections
 from assay.nn.axes import Token, Tokens
 from assay.nn.fused import fused, gate_kernels
 from assay.nn.random import for_shapes_alone
-from assay.nn.scan import (
-    Keys,
-    MatrixState,
-    PerHead,
-    Values,
-    delta_loop,
-    delta_scan,
-    outer_loop,
-    outer_scan,
-)
+from assay.nn.scan import Keys, MatrixState, PerHead, Values, delta_loop, delta_scan, outer_loop, outer_scan
 
 
 class Recurrence(nn.Module):
@@ -57,7 +48,7 @@ class Recurrence(nn.Module):
     def init_state(self, batch: int) -> tuple[Any, MatrixState]:
         heads = self.heads
         memory = heads.out.weight.new_zeros(batch, heads.heads, heads.key_dim, heads.value_dim)
-        return heads.init_seen(batch), memory
+        return heads.convolution.init_state(batch), memory
 
     def step(self, x: Token, state: tuple[Any, MatrixState]) -> tuple[Token, tuple[Any, MatrixState]]:
         token, (seen, memory) = x[:, None], state
@@ -84,18 +75,22 @@ class SelectiveDecay(nn.Module):
     def __init__(self, d_model: int, heads: int, *, slowest: float = 1.0) -> None:
         super().__init__()
         self.project = nn.Linear(d_model, heads, bias=False)
-        if for_shapes_alone():
-            self.bias, self.log_rate = nn.Parameter(torch.empty(heads)), nn.Parameter(torch.empty(heads))
-            return
-        dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
-        self.bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
-        rate = torch.empty(heads).uniform_(slowest, 16).clamp_(min=1e-4)  # 0 has no logarithm
-        self.log_rate = nn.Parameter(rate.log())
+        self.bias, self.log_rate = initial_decay(heads, heads, slowest=slowest)
 
     def forward(self, projected: Float[Tensor, "batch time heads"]) -> tuple[PerHead, PerHead]:
         """Return dt and log a, given W x."""
         if fused("gates"):
             dt = gate_kernels.per_head(projected, self.bias, "softplus")
-            return dt, -self.log_rate.exp()[:, None] * dt
-        dt = softplus(projected.to(self.bias.dtype) + self.bias)
-        return rearrange(dt, "b t h -> b h t"), rearrange(-self.log_rate.exp() * dt, "b t h -> b h t")
+        else:
+            dt = rearrange(softplus(projected.to(self.bias.dtype) + self.bias), "b t h -> b h t")
+        return dt, -self.log_rate.exp()[:, None] * dt
+
+
+def initial_decay(channels: int, heads: int, *, slowest: float = 1.0) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return a bias per channel whose softplus is in .001 to .1, and the logarithm of a rate per head up to 16."""
+    bias, rate = torch.empty(channels), torch.empty(heads)
+    if not for_shapes_alone():
+        dt = bias.uniform_(math.log(1e-3), math.log(1e-1)).exp()
+        bias = dt + torch.log(-torch.expm1(-dt))  # the inverse of softplus
+        rate = rate.uniform_(slowest, 16).clamp_(min=1e-4).log_()  # 0 has no logarithm
+    return nn.Parameter(bias), nn.Parameter(rate)

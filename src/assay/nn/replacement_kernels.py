@@ -7,49 +7,51 @@ Heads are (models, sequences, heads, time, d), as the scans have them; z, gate a
 d), as the projections have them. Parameters are (models, heads d).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import block, grid, load, normed, of_a_bank, places, shared, sizes, totals
+from assay.nn.head_blocks import (
+    Channels,
+    Heads,
+    Inner,
+    Kernels,
+    block_of,
+    grid,
+    load,
+    normed,
+    places,
+    shared,
+    sizes,
+    totals,
+)
 
-Heads = Float[Tensor, "batch heads time d"]
-Channels = Float[Tensor, " channels"]
 
-
-def replaced(
-    k: Heads, z: Float[Tensor, "batch time channels"], bias: Channels, xi: Channels, alpha: Channels
-) -> tuple[Heads, Heads, Heads]:
+def replaced(k: Heads, z: Inner, bias: Channels, xi: Channels, alpha: Channels) -> tuple[Heads, Heads, Heads]:
     """Return k, a and kappa."""
     k, a, kappa = _Replaced.apply(*(x[None] for x in (k, z, bias, xi, alpha)))
     return k[0], a[0], kappa[0]
 
 
 def recalled(
-    o: Heads, r: Heads, k: Heads, v: Heads, gate: Float[Tensor, "batch time channels"], gain: Channels,
-    shift: Channels, rho: Channels, *, eps: float,
-) -> Float[Tensor, "batch time channels"]:  # fmt: skip
+    o: Heads, r: Heads, k: Heads, v: Heads, gate: Inner, gain: Channels, shift: Channels, rho: Channels, *, eps: float
+) -> Inner:
     return _Recalled.apply(*(x[None] for x in (o, r, k, v, gate, gain, shift, rho)), eps)[0]
 
 
-class _Replaced(Function):
+class _Replaced(Kernels):
+    own = 5
+
     @staticmethod
     def forward(k: Tensor, z: Tensor, bias: Tensor, xi: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
         k, z, bias, xi, alpha = (x.contiguous() for x in (k, z, bias, xi, alpha))
         found = [torch.empty_like(k) for _ in range(3)]
-        _replaced[grid(k)](k, z, bias, xi, alpha, *found, *sizes(k), *block(k))
+        _replaced[grid(k)](k, z, bias, xi, alpha, *found, *sizes(k), *block_of(k.shape[-1]))
         return tuple(found)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @once_differentiable
@@ -58,46 +60,34 @@ class _Replaced(Function):
         d_k, d_z = torch.empty_like(k), torch.empty_like(z)
         programs, sums = shared(k, 3)
         _replaced_back[programs](
-            k, z, bias, xi, alpha, *(x.contiguous() for x in slopes), d_k, d_z, sums, *sizes(k), *block(k)
+            k, z, bias, xi, alpha, *(x.contiguous() for x in slopes), d_k, d_z, sums, *sizes(k), *block_of(k.shape[-1])
         )
         return d_k, d_z, *(sum_.to(x.dtype) for sum_, x in zip(totals(sums), (bias, xi, alpha), strict=True))
 
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        found = _Replaced.apply(*of_a_bank(info.batch_size, dims, inputs))
-        return tuple(x[:, None] for x in found), (0,) * len(found)
 
+class _Recalled(Kernels):
+    own = 8
 
-class _Recalled(Function):
     @staticmethod
     def forward(
         o: Tensor, r: Tensor, k: Tensor, v: Tensor, gate: Tensor, gain: Tensor, shift: Tensor, rho: Tensor, eps: float
     ) -> Tensor:
         o, r, k, v, gate, gain, shift, rho = (x.contiguous() for x in (o, r, k, v, gate, gain, shift, rho))
         y = torch.empty_like(gate)
-        _recalled[grid(o)](o, r, k, v, gate, gain, shift, rho, y, *sizes(o), eps, *block(o))
+        _recalled[grid(o)](o, r, k, v, gate, gain, shift, rho, y, *sizes(o), eps, *block_of(o.shape[-1]))
         return y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.eps = inputs
-        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         tensors = [x.contiguous() for x in ctx.saved_tensors]
-        slopes = [torch.empty_like(x) for x in tensors[:5]]
-        programs, sums = shared(tensors[0], 3)
+        o, slopes = tensors[0], [torch.empty_like(x) for x in tensors[:5]]
+        programs, sums = shared(o, 3)
         _recalled_back[programs](
-            *tensors, slope.contiguous(), *slopes, sums, *sizes(tensors[0]), ctx.eps, *block(tensors[0])
+            *tensors, slope.contiguous(), *slopes, sums, *sizes(o), *ctx.options, *block_of(o.shape[-1])
         )
         to_parameters = (sum_.to(x.dtype) for sum_, x in zip(totals(sums), tensors[5:], strict=True))
         return *slopes, *to_parameters, None
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[Tensor, int]:
-        return _Recalled.apply(*of_a_bank(info.batch_size, dims[:-1], inputs[:-1]), inputs[-1])[:, None], 0
 
 
 @triton.jit

@@ -5,7 +5,6 @@
 o and u are (models, sequences, heads, time, d), as the scans have them; z and y are (models, sequences, time, heads d).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ import triton
 import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from assay.nn.head_blocks import Channels, Heads, Inner, Kernels, block_of
 
 NUMBERS = 2048
 """Numbers in a block of rows."""
@@ -23,67 +23,42 @@ PROGRAMS = 512
 
 
 def gate_then_norm(
-    o: Float[Tensor, "batch heads time d"],
-    u: Float[Tensor, "batch heads time d"],
-    z: Float[Tensor, "batch time channels"],
-    skip: Float[Tensor, " heads"],
-    gains: Float[Tensor, " channels"],
-    *,
-    eps: float,
-    dtype: torch.dtype,
-) -> Float[Tensor, "batch time channels"]:
-    given = (x[None] for x in (o, u, z, skip, gains))
-    return _GateThenNorm.apply(*given, eps, dtype)[0]
+    o: Heads, u: Heads, z: Inner, skip: Float[Tensor, " heads"], gains: Channels, *, eps: float, dtype: torch.dtype
+) -> Inner:
+    return _GateThenNorm.apply(*(x[None] for x in (o, u, z, skip, gains)), eps, dtype)[0]
 
 
-class _GateThenNorm(Function):
+class _GateThenNorm(Kernels):
+    own = 5
+
     @staticmethod
     def forward(o: Tensor, u: Tensor, z: Tensor, skip: Tensor, gains: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         o, u, z, skip, gains = (x.contiguous() for x in (o, u, z, skip, gains))
         models, sequences, heads, time, d = o.shape
         y = torch.empty(models, sequences, time, heads * d, device=o.device, dtype=dtype)
-        width, rows = _block(heads * d)
+        width, rows = block_of(heads * d, numbers=NUMBERS, most=NUMBERS)
         _gated_normed[(models * sequences, triton.cdiv(time, rows))](
             o, u, z, skip, gains, y, sequences, heads, time, d, eps, width, rows
         )
         return y
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.eps, _ = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        eps, _ = ctx.options
         o, u, z, skip, gains, slope = (x.contiguous() for x in (*ctx.saved_tensors, slope))
         models, sequences, heads, time, d = o.shape
-        width, rows = _block(heads * d)
+        width, rows = block_of(heads * d, numbers=NUMBERS, most=NUMBERS)
         blocks = triton.cdiv(time, rows)
         programs = min(PROGRAMS, sequences * blocks)
         d_o, d_u, d_z = torch.empty_like(o), torch.empty_like(u), torch.empty_like(z)
         sums = torch.empty(models, programs, 2, heads * d, device=o.device)
         _gated_normed_back[(programs, models)](
-            o, u, z, skip, gains, slope, d_o, d_u, d_z, sums, sequences, heads, blocks, time, d, ctx.eps, width, rows
+            o, u, z, skip, gains, slope, d_o, d_u, d_z, sums, sequences, heads, blocks, time, d, eps, width, rows
         )
         d_gains, d_skip = sums.sum(dim=1).unbind(1)
         d_skip = d_skip.unflatten(-1, (heads, d)).sum(dim=-1)
         return d_o, d_u, d_z, d_skip.to(skip.dtype), d_gains.to(gains.dtype), None, None
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[Tensor, int]:
-        """Take a bank's axis as that of the models. No tensor has one yet but of size 1."""
-        own = (
-            (x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)).squeeze(1)
-            for x, dim in zip(inputs[:5], dims[:5], strict=True)
-        )
-        return _GateThenNorm.apply(*own, *inputs[5:])[:, None], 0
-
-
-def _block(channels: int) -> tuple[int, int]:
-    """Return the width and the rows of a block."""
-    width = triton.next_power_of_2(channels)
-    return width, max(1, NUMBERS // width)
 
 
 @triton.jit(do_not_specialize=["sequences", "time"])

@@ -10,36 +10,29 @@ inputs.
     dw_ij = (do_i . v_j - do_i . o_i) / n_i;   da = dw (1 + a)
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from assay.nn.chunk_sizes import folded, products
+from assay.nn.axes import Read
+from assay.nn.chunk_sizes import Folded, products
+from assay.nn.head_blocks import Heads, dense
 
 ROWS = 64
 """Tokens of a block."""
 LENGTHS = ["heads", "time"]
 
 
-def taylor_attention(
-    q: Float[Tensor, "batch heads time d"],
-    k: Float[Tensor, "batch heads time d"],
-    v: Float[Tensor, "batch heads time e"],
-    *,
-    floor: float,
-) -> Float[Tensor, "batch heads time e"]:
+def taylor_attention(q: Heads, k: Heads, v: Read, *, floor: float) -> Read:
     with torch.autocast(v.device.type, enabled=False):
         return _Taylor.apply(q, k, v, floor, products(q))[0]
 
 
-class _Taylor(Function):
+class _Taylor(Folded):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, floor: float, dot: str) -> tuple[Tensor, Tensor]:
         run = _Run(q, k, v, dot)
@@ -60,26 +53,22 @@ class _Taylor(Function):
     def backward(ctx: Any, d_o: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         q, k, v, o, n = ctx.saved_tensors
         run = _Run(q, k, v, ctx.dot)
-        d_o, n = _dense(d_o), n.contiguous()
+        d_o, n = dense(d_o), n.contiguous()
         along = torch.empty_like(n)
         dq, dk, dv = (run.room(x) for x in (q, k, v))
         given = run.q, run.k, run.v, d_o
-        _taylor_queries[run.grid](*given, _dense(o), n, along, dq, *_strides(*given, o, dq), *run.sizes, **run.kinds)
+        _taylor_queries[run.grid](*given, dense(o), n, along, dq, *_strides(*given, o, dq), *run.sizes, **run.kinds)
         _taylor_keys[run.grid](*given, n, along, dk, *_strides(*given, dk), *run.sizes, **run.kinds)
         _taylor_values[(*run.grid, run.blocks)](run.q, run.k, d_o, n, dv, *_strides(run.q, run.k, d_o, dv), *run.sizes,
                                             **run.kinds)  # fmt: skip
         return dq, dk, dv, None, None
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return folded(_Taylor, info.batch_size, dims, inputs)
 
 
 class _Run:
     """Sizes of the launches for one set of tensors."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, dot: str) -> None:
-        self.q, self.k, self.v = (_dense(x) for x in (q, k, v))
+        self.q, self.k, self.v = (dense(x) for x in (q, k, v))
         batch, heads, time, e = v.shape
         block = min(64, max(16, triton.next_power_of_2(e)))
         self.grid, self.blocks = (batch * heads, triton.cdiv(time, ROWS)), triton.cdiv(e, block)
@@ -91,10 +80,6 @@ class _Run:
         """Return a tensor of x's shape with the heads of a token side by side, as projections have them."""
         batch, heads, time, d = x.shape
         return torch.empty(batch, time, heads, d, device=x.device, dtype=x.dtype).transpose(1, 2)
-
-
-def _dense(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _strides(*tensors: Tensor) -> list[int]:

@@ -11,64 +11,35 @@ more sequences. Products are TF32 with float32 sums; where inputs are float32 an
 "highest", each is three of TF32, which is near float32. Keys of more than 128 channels are an error.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_backward, chunk_forward
-from assay.nn.chunk_sizes import check_keys, folded, products, room, ways
+from assay.nn.chunk_sizes import KernelScan, ways
 from assay.nn.general import general_scan as general_scan
-from assay.nn.scan import Keys, MatrixState, PerChannel, PerHead, Values
+from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
 
 
-def outer_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    log_decay: PerHead | PerChannel,
-    *,
-    state: MatrixState | None = None,
-    scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+def outer_scan(q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0) -> Scanned:
     """Return what `scan.outer_loop` gives."""
-    return _run(q, k, v, None, log_decay, state, scale)
+    return _Scan.run(q, k, v, None, log_decay=log_decay, state=state, scale=scale)
 
 
 def delta_scan(
-    q: Keys,
-    k: Keys,
-    v: Values,
-    beta: PerHead,
-    log_decay: PerHead | PerChannel | None = None,
-    *,
-    state: MatrixState | None = None,
+    q: Keys, k: Keys, v: Values, beta: PerHead, log_decay: Decay | None = None, *, state: Start = None,
     scale: float = 1.0,
-) -> tuple[Values, MatrixState]:
+) -> Scanned:  # fmt: skip
     """Return what `scan.delta_loop` gives."""
-    return _run(q, k, v, beta, torch.zeros_like(beta) if log_decay is None else log_decay, state, scale)
+    log_decay = torch.zeros_like(beta) if log_decay is None else log_decay
+    return _Scan.run(q, k, v, beta, log_decay=log_decay, state=state, scale=scale)
 
 
-def _run(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, state: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
-    check_keys(k)
-    batch, heads = v.shape[:2]
-    state = room(k, v) if state is None else state
-    q = q if scale == 1.0 else scale * q
-    q, k, log_decay = (x.expand(batch, heads, *x.shape[2:]) for x in (q, k, log_decay))
-    with torch.autocast(v.device.type, enabled=False):
-        o, last, *_ = _Scan.apply(q, k, v, beta, log_decay.float(), state.float(), products(q))  # type: ignore[no-untyped-call]
-    return o, last
-
-
-class _Scan(Function):
+class _Scan(KernelScan):
     """(q, k, v, b, log a, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
 
     @staticmethod
@@ -78,41 +49,18 @@ class _Scan(Function):
         return _Chunks(q, k, v, beta, log_decay, dot).forward(state)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.dot = inputs
-        _, _, *kept = output
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as that
-        ctx.has_beta = tensors[3] is not None
-        ctx.save_for_backward(*(x for x in tensors[:5] if x is not None), *kept)
-
-    @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        q, k, v, *saved = ctx.saved_tensors
-        beta = saved.pop(0) if ctx.has_beta else None
-        log_decay, *kept = saved
+        q, k, v, beta, log_decay, *kept = ctx.saved_tensors
         chunks = _Chunks(q, k, v, beta, log_decay, ctx.dot)
         return (*chunks.backward(d_o, d_last, *kept, decays=ctx.needs_input_grad[4]), None)
-
-    @staticmethod
-    def vmap(info: Any, dims: Sequence[int | None], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return folded(_Scan, info.batch_size, dims, inputs)
 
 
 class _Chunks:
     """Sizes and launches of the kernels for one set of tensors. Sequences x heads is a grid's first axis, the only one
     on which CUDA allows more than 65,535 programs."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        beta: Tensor | None,
-        log_decay: Tensor,
-        dot: str,
-    ) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_decay: Tensor, dot: str) -> None:
         self.q, self.k, self.v, self.log_decay = (x.contiguous() for x in (q, k, v, log_decay))
         self.beta = None if beta is None else beta.contiguous()
         self.shape, (self.dk, self.dv) = v.shape, (k.shape[-1], v.shape[-1])

@@ -11,18 +11,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from assay.nn.gated import Gated, two_thirds
 from assay.state_mixers import state_mixers
-from assay.state_mixers.base import StateMixer
+from assay.state_mixers.base import GatedStateMixer
 
 
 @state_mixers.register("bilinear")
 @dataclass(frozen=True, kw_only=True)
-class Bilinear(StateMixer):
+class Bilinear(GatedStateMixer):
     """The product of two linear layers."""
 
-    inner: int = 0
-    """Hidden channels; 0: 8 d_model / 3, rounded up to a multiple of 16."""
-
-    def build(self, d_model: int) -> nn.Module:
-        return Gated(d_model, self.inner or two_thirds(d_model), gate=nn.Identity())
+    gate = nn.Identity

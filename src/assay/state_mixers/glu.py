@@ -10,21 +10,15 @@ convolution over several tokens, with biases and no W_3. Hidden channels are rou
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from assay.nn.gated import Gated, two_thirds
 from assay.state_mixers import state_mixers
-from assay.state_mixers.base import StateMixer
+from assay.state_mixers.base import GatedStateMixer
 
 
 @state_mixers.register("glu")
 @dataclass(frozen=True, kw_only=True)
-class GLU(StateMixer):
+class GLU(GatedStateMixer):
     """A linear layer gated by a sigmoid."""
 
-    inner: int = 0
-    """Hidden channels; 0: 8 d_model / 3, rounded up to a multiple of 16."""
-
-    def build(self, d_model: int) -> nn.Module:
-        return Gated(d_model, self.inner or two_thirds(d_model), gate=torch.sigmoid)
+    gate = nn.Sigmoid

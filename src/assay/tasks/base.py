@@ -10,6 +10,8 @@ from assay.core.errors import UserError
 from assay.core.plugin import Plugin, Registry
 from assay.tasks import tasks
 
+Loss = Literal["cross_entropy", "mse", "bce"]
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -45,12 +47,18 @@ class Batch:
     targets: Tensor
     positions: Tensor | None = None
 
+    @property
+    def asked(self) -> Tensor:
+        """`positions`, in tasks whose answers are read at some."""
+        assert self.positions is not None
+        return self.positions
+
 
 class Task(Plugin):
     """Base of tasks/<name>.py, which opens with the task's definition and a worked example."""
 
     registry: ClassVar[Registry] = tasks
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]]
+    loss: ClassVar[Loss] = "cross_entropy"
     in_context: ClassVar[bool] = True
     """Answers are read at positions of the sequence; otherwise there is one per sequence, for an encoder's code."""
     by_examples: ClassVar[bool] = False
@@ -125,6 +133,18 @@ class Task(Plugin):
         if not holds:
             raise UserError(f"task '{self.name}': {otherwise}")
 
-    def require_positive(self, field: str) -> None:
-        size = getattr(self, field)
-        self.require(size >= 1, f"{field}={size} must be at least 1. Use {field}=1 or more.")
+    def require_positive(self, *fields: str) -> None:
+        for field in fields:
+            size = getattr(self, field)
+            self.require(size >= 1, f"{field}={size} must be at least 1. Use {field}=1 or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTask(Task):
+    """A task over sequences of `input_seq_len` tokens below `vocab_size`, which are also the answers."""
+
+    vocab_size: int = 16
+    input_seq_len: int = 128
+
+    def shape(self) -> TaskShape:
+        return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)

@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.tasks import tasks
-from assay.tasks.base import Batch
+from assay.tasks.base import Batch, Loss
 from assay.tasks.pairs import PairTask, X, Y, before, interleave, separate
 from assay.tasks.subsets import distinct
 
@@ -48,7 +48,7 @@ ROWS = 32  # sequences it tries them on at once: 32 x 40 x 4845 in float32 are 2
 class Boolean(PairTask):
     """Learn a random Boolean function in context, pair after pair."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "bce"
+    loss: ClassVar[Loss] = "bce"
 
     boolean_type: Literal[
         "dnf3", "cnf3", "int_halfspace", "sparse_threshold", "parity", "sparse_parity", "disjunction", "conjunction"

@@ -16,7 +16,6 @@ last token itself, which is always the same. Batches are drawn anew.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int
@@ -24,17 +23,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from assay.tasks import tasks
-from assay.tasks.base import Batch, Task, TaskShape, Tokens
+from assay.tasks.base import Batch, TaskShape, Tokens, TokenTask
 
 
 @tasks.register("compression")
 @dataclass(frozen=True, kw_only=True)
-class Compression(Task):
+class Compression(TokenTask):
     """Say the whole sequence from the model's vector at its last token."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
-
-    vocab_size: int = 16
     input_seq_len: int = 32
 
     def __post_init__(self) -> None:

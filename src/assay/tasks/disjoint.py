@@ -11,7 +11,6 @@ mask is causal throughout, where its own model reads the lists in both direction
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from einops import rearrange
@@ -30,15 +29,12 @@ PREFIX, BETWEEN, ASK, CONTENT = 1, 2, 3, 4
 class Disjoint(Task):
     """Name the token that a short and a long list have in common."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
-
     vocab_size: int = 128
     short_length: int = 8
     long_length: int = 32
 
     def __post_init__(self) -> None:
-        self.require_positive("short_length")
-        self.require_positive("long_length")
+        self.require_positive("short_length", "long_length")
         needed = CONTENT + self.short_length + self.long_length
         self.require(
             self.vocab_size >= needed,

@@ -20,8 +20,7 @@ class BlockTask(Task):
     F_feat: int = 12
 
     def __post_init__(self) -> None:
-        for field in ("L", "K_keys", "V_dim"):
-            self.require_positive(field)
+        self.require_positive("L", "K_keys", "V_dim")
         self.require(
             self.F_feat >= 2 and self.F_feat % 2 == 0,
             f"F_feat={self.F_feat} must be even and at least 2, since the feature block has two halves. "

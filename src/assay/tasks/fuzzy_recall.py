@@ -19,7 +19,6 @@ training; batches are drawn anew.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from einops import rearrange
@@ -28,25 +27,20 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from assay.tasks import tasks
-from assay.tasks.base import Batch, Task, TaskShape, Tokens
+from assay.tasks.base import Batch, TokenTask
 from assay.tasks.repeats import last_places
 
 
 @tasks.register("fuzzy_recall")
 @dataclass(frozen=True, kw_only=True)
-class FuzzyRecall(Task):
+class FuzzyRecall(TokenTask):
     """Recall values of several tokens for keys of several tokens."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
-
-    vocab_size: int = 16
-    input_seq_len: int = 128
     k_motif_size: int = 3
     v_motif_size: int = 3
 
     def __post_init__(self) -> None:
-        self.require_positive("k_motif_size")
-        self.require_positive("v_motif_size")
+        self.require_positive("k_motif_size", "v_motif_size")
         longest = self.k_motif_size + self.v_motif_size
         self.require(
             self.input_seq_len >= 2 * longest,
@@ -69,9 +63,6 @@ class FuzzyRecall(Task):
     def answers(self) -> int:
         """Answers of a sequence: about as many as it has at the default sizes."""
         return max(1, self.input_seq_len // 10)
-
-    def shape(self) -> TaskShape:
-        return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
         length, longest, device = self.input_seq_len, self.k_motif_size + self.v_motif_size, rng.device
@@ -112,7 +103,6 @@ class FuzzyRecall(Task):
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch answers"]:
         """Return what followed where the same key, with as many tokens of its value, was followed by a value token."""
-        assert batch.positions is not None
         code, index = torch.zeros_like(batch.inputs[:, 0]), torch.zeros_like(batch.inputs[:, 0])
         after_key, contexts = torch.zeros_like(code, dtype=torch.bool), []
         for token in batch.inputs.unbind(1):
@@ -124,14 +114,13 @@ class FuzzyRecall(Task):
         context = torch.stack(contexts, dim=1)
         following = batch.inputs.roll(-1, dims=1)  # of the last token nothing is known, and nothing is asked there
         told = (following >= self.keys) & (following < self.vocab_size - 1)
-        match = rearrange(context.gather(1, batch.positions), "b a -> b a 1") == rearrange(context, "b t -> b 1 t")
+        match = rearrange(context.gather(1, batch.asked), "b a -> b a 1") == rearrange(context, "b t -> b 1 t")
         return following.gather(1, (match & rearrange(told, "b t -> b 1 t")).to(torch.uint8).argmax(-1))
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
         """Return the value token shown most often so far, whatever the key."""
-        assert batch.positions is not None
         counts = one_hot(batch.inputs, self.vocab_size)[..., self.keys : self.vocab_size - 1].cumsum(1)
-        return {"frequent": self.keys + counts.gather(1, _wide(batch.positions, counts.shape[-1])).argmax(-1)}
+        return {"frequent": self.keys + counts.gather(1, _wide(batch.asked, counts.shape[-1])).argmax(-1)}
 
 
 def _motifs(

@@ -26,7 +26,7 @@ from torch import Tensor
 from assay.core.seeds import derive
 from assay.nn.random import stream
 from assay.tasks import tasks
-from assay.tasks.base import Batch, TaskShape, Vectors
+from assay.tasks.base import Batch, Loss, TaskShape, Vectors
 from assay.tasks.fields import BlockTask
 
 SCALE = 0.35  # keeps tanh nonlinear: about a tenth of the features lie beyond |tanh| = 0.8 with 4 global factors
@@ -44,7 +44,7 @@ Mixing = Float[Tensor, "factors features"]
 class Hybrid(BlockTask):
     """Recover the global factors of a sequence from under local ones and noise."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "mse"
+    loss: ClassVar[Loss] = "mse"
     in_context: ClassVar[bool] = False
 
     context: Literal[0, 1, 2] = 0
@@ -56,8 +56,7 @@ class Hybrid(BlockTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("r_global")
-        self.require_positive("r_local")
+        self.require_positive("r_global", "r_local")
         self.require(
             0 <= self.ar_coeff < 1,
             f"ar_coeff={self.ar_coeff} leaves the local factors without a stationary law. Use 0 <= ar_coeff < 1.",

@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -47,7 +47,6 @@ NUMBERS = 2**18  # sequences x automata at once: their counts stay in a processo
 class Icll(Task):
     """Predict the next symbol of strings that one random automaton makes."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
     by_examples: ClassVar[bool] = True
 
     num_states: int = 3
@@ -58,8 +57,7 @@ class Icll(Task):
     """Probability of a state's likely symbol."""
 
     def __post_init__(self) -> None:
-        for field in ("num_states", "num_strings", "string_length"):
-            self.require_positive(field)
+        self.require_positive("num_states", "num_strings", "string_length")
         self.require(self.num_symbols >= 2, f"num_symbols={self.num_symbols} leaves nothing to predict. Use 2 or more.")
         self.require(
             1 / self.num_symbols < self.likely < 1,
@@ -137,7 +135,6 @@ class Icll(Task):
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
         """Count in context: what followed the last n - 1 tokens, with shorter contexts where that is tied or new."""
-        assert batch.positions is not None
         time = batch.inputs.shape[1]
         following = one_hot(batch.inputs.roll(-1, dims=1), 1 + self.num_symbols).double()
         place = torch.arange(time, device=batch.inputs.device)
@@ -149,7 +146,7 @@ class Icll(Task):
                 same = same & (rearrange(token, "b t -> b t 1") == rearrange(token, "b s -> b 1 s"))
             # Counts are below `time`: a longer context outweighs all shorter ones.
             counts = counts / time + torch.einsum("bts,bsv->btv", same.double(), following)
-            found[name] = (1 + counts[..., 1:].argmax(-1)).gather(1, batch.positions)
+            found[name] = (1 + counts[..., 1:].argmax(-1)).gather(1, batch.asked)
         return found
 
 

@@ -15,7 +15,6 @@ seed.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, Literal
 
 import torch
 from einops import rearrange
@@ -24,15 +23,13 @@ from torch import Tensor
 
 from assay.nn.random import stream
 from assay.tasks import tasks
-from assay.tasks.base import Batch, Task, TaskShape, Tokens
+from assay.tasks.base import Batch, TokenTask
 
 
 @tasks.register("memorization")
 @dataclass(frozen=True, kw_only=True)
-class Memorization(Task):
+class Memorization(TokenTask):
     """Say the values of keys from memory: they are in no sequence."""
-
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
 
     vocab_size: int = 256
     input_seq_len: int = 32
@@ -50,9 +47,6 @@ class Memorization(Task):
         )
         self.require(self.map_seed >= 0, f"map_seed={self.map_seed} is no seed. Use map_seed=0 or more.")
 
-    def shape(self) -> TaskShape:
-        return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
-
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
         value_of = values(self.vocab_size, self.map_seed, rng.device)
         keys = torch.randint(len(value_of), (batch, self.input_seq_len // 2), generator=rng, device=rng.device)
@@ -62,13 +56,11 @@ class Memorization(Task):
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch answers"]:
         """Look the key before the question up in the map."""
-        assert batch.positions is not None
-        return values(self.vocab_size, self.map_seed, batch.inputs.device)[batch.inputs.gather(1, batch.positions - 1)]
+        return values(self.vocab_size, self.map_seed, batch.inputs.device)[batch.inputs.gather(1, batch.asked - 1)]
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
-        assert batch.positions is not None
         value_of = values(self.vocab_size, self.map_seed, batch.inputs.device)
-        return {"constant": value_of[:1].expand(batch.positions.shape)}
+        return {"constant": value_of[:1].expand(batch.asked.shape)}
 
 
 # Cached per device: a captured CUDA graph cannot copy a table from the host.

@@ -30,11 +30,11 @@ Batches are drawn anew, where they go through a fixed set many times. `no_keys`,
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal, assert_never
+from typing import Literal, assert_never
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from assay.core.convert import added
@@ -47,14 +47,13 @@ TRAINED = ((64, 4), (128, 8), (64, 4), (256, 16), (64, 4), (256, 32), (64, 4), (
 in the authors' set."""
 SCORED = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256))
 """Cells that it is scored on, each as much as another. The last two are larger than any in training."""
+Pairs = Int[Tensor, "batch pairs"]
 
 
 @tasks.register("mqar")
 @dataclass(frozen=True, kw_only=True)
 class Mqar(Task):
     """Recall the values of keys seen in context, many per sequence."""
-
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
 
     input_seq_len: int = 64
     vocab_size: int = 8192
@@ -95,9 +94,8 @@ class Mqar(Task):
         )
         self.require(self.power_a > 0, f"power_a={self.power_a} must be positive. Use power_a=1 for uniform slots.")
         if self.cells == "zoology":
-            largest = {"input_seq_len": SCORED[-1][0], "num_kv_pairs": SCORED[-1][1], "min_kv_pairs": None}
             self.require(
-                (length, pairs, self.min_kv_pairs) == tuple(largest.values()) and not self.updates,
+                (length, pairs, self.min_kv_pairs, self.updates) == (*SCORED[-1], None, 0),
                 "cells=zoology has sizes of its own. Use input_seq_len=1024, num_kv_pairs=256, and neither "
                 "min_kv_pairs nor updates.",
             )
@@ -179,10 +177,9 @@ class Mqar(Task):
     def unseen(self) -> Task | None:
         return replace(self, key_pool="eval") if self.key_pool == "train" else None
 
-    def gaps(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+    def gaps(self, batch: Batch) -> Pairs:
         """Return the distance from a key, where it has its newest value, to its question."""
-        assert batch.positions is not None
-        return batch.positions - 2 * self._newest(batch)
+        return batch.asked - 2 * self._newest(batch)
 
     @property
     def keys(self) -> range:
@@ -207,15 +204,10 @@ class Mqar(Task):
         return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
 
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
-        length, pairs, half, start = (
-            self.input_seq_len,
-            self.num_kv_pairs,
-            self.vocab_size // 2,
-            2 * self._pairs_written,
-        )
+        pairs, half, start = self.num_kv_pairs, self.vocab_size // 2, 2 * self._pairs_written
         keys, values = distinct(batch, self._pairs_written, (len(self.keys), self.vocab_size - half), rng)
         keys, values = keys[:, :pairs] + self.keys.start, values + half
-        inputs = self._filler(keys, length, rng)
+        inputs = self._filler(keys, rng)
         positions = start + 2 * self._scores(batch, rng).topk(pairs, dim=1).indices
         inputs[:, 0:start:2], newest = self._keys_written(keys, rng)
         inputs[:, 1:start:2] = values
@@ -225,9 +217,7 @@ class Mqar(Task):
             inputs.scatter_(1, positions + 1, targets)
         return Batch(inputs=inputs, targets=targets, positions=positions)
 
-    def _keys_written(
-        self, keys: Int[Tensor, "batch pairs"], rng: torch.Generator
-    ) -> tuple[Int[Tensor, "batch written"], Int[Tensor, "batch pairs"]]:
+    def _keys_written(self, keys: Pairs, rng: torch.Generator) -> tuple[Int[Tensor, "batch written"], Pairs]:
         """Return the key of every pair in its order, and which pair is the last of each key."""
         if not self.updates:
             return keys, torch.arange(keys.shape[1], device=keys.device).expand_as(keys)
@@ -244,9 +234,9 @@ class Mqar(Task):
         uniform = torch.rand(batch, self.slots, generator=rng, device=rng.device)
         return uniform.log_().mul_(slot.pow(1 - self.power_a))
 
-    def _filler(self, keys: Int[Tensor, "batch pairs"], length: int, rng: torch.Generator) -> Int[Tensor, "batch time"]:
+    def _filler(self, keys: Pairs, rng: torch.Generator) -> Int[Tensor, "batch time"]:
         """Draw tokens for every place, as if there were neither pairs nor questions."""
-        shape = (len(keys), length)
+        shape = (len(keys), self.input_seq_len)
         match self.filler:
             case "any":
                 return torch.randint(1, self.vocab_size, shape, generator=rng, device=rng.device)
@@ -257,26 +247,20 @@ class Mqar(Task):
             case other:
                 assert_never(other)
 
-    def _tokens_without(
-        self, keys: Int[Tensor, "batch pairs"], shape: tuple[int, int], rng: torch.Generator
-    ) -> Int[Tensor, "batch time"]:
+    def _tokens_without(self, keys: Pairs, shape: tuple[int, int], rng: torch.Generator) -> Int[Tensor, "batch time"]:
         """Draw uniformly from [1, V) less the row's keys: the n-th token left, by counting the keys below it."""
         uniform = torch.rand(shape, generator=rng, device=rng.device, dtype=torch.float64)
         rank = 1 + (uniform * (self.vocab_size - 1 - keys.shape[1])).long()
         below = keys.sort(dim=1).values - torch.arange(keys.shape[1], device=rng.device)
         return rank + torch.searchsorted(below, rank, right=True)
 
-    def _newest(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+    def _newest(self, batch: Batch) -> Pairs:
         """Look each queried key up among the pairs: the last of them that has it."""
-        assert batch.positions is not None
-        asked = batch.inputs.gather(1, batch.positions)
-        written = batch.inputs[:, 0 : 2 * self._pairs_written : 2]
-        found: Bool[Tensor, "batch pairs written"] = rearrange(asked, "b q -> b q 1") == rearrange(
-            written, "b c -> b 1 c"
-        )
+        asked = rearrange(batch.inputs.gather(1, batch.asked), "b q -> b q 1")
+        found = asked == rearrange(batch.inputs[:, 0 : 2 * self._pairs_written : 2], "b c -> b 1 c")
         return self._pairs_written - 1 - found.to(torch.uint8).flip(-1).argmax(-1)
 
-    def oracle(self, batch: Batch) -> Int[Tensor, "batch pairs"]:
+    def oracle(self, batch: Batch) -> Pairs:
         """Return the newest value of each queried key."""
         return batch.inputs[:, 1 : 2 * self._pairs_written : 2].gather(1, self._newest(batch))
 

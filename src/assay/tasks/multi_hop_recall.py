@@ -15,7 +15,6 @@ Differs from the paper: a node is one token, and the number of nodes is fixed; s
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int
@@ -31,16 +30,13 @@ from assay.tasks.subsets import distinct
 class MultiHopRecall(Task):
     """Follow the edges of a cycle seen in context, several at a time."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
-
     vocab_size: int = 64
     num_nodes: int = 16
     max_hops: int = 4
     num_queries: int = 8
 
     def __post_init__(self) -> None:
-        for field in ("num_nodes", "max_hops", "num_queries"):
-            self.require_positive(field)
+        self.require_positive("num_nodes", "max_hops", "num_queries")
         self.require(
             self.max_hops < self.num_nodes,
             f"max_hops={self.max_hops} goes round a cycle of num_nodes={self.num_nodes}. "
@@ -74,20 +70,17 @@ class MultiHopRecall(Task):
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch answers"]:
         """Follow the edges as often as is asked."""
-        assert batch.positions is not None
-        hops = 1 + batch.inputs.gather(1, batch.positions - 1)
+        hops = 1 + batch.inputs.gather(1, batch.asked - 1)
         return self._follow(batch, hops)
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
-        assert batch.positions is not None
-        return {"one_hop": self._follow(batch, torch.ones_like(batch.positions))}
+        return {"one_hop": self._follow(batch, torch.ones_like(batch.asked))}
 
     def _follow(self, batch: Batch, hops: Int[Tensor, "batch answers"]) -> Int[Tensor, "batch answers"]:
-        assert batch.positions is not None
         edges = batch.inputs[:, : 2 * self.num_nodes]
         following = torch.zeros(len(edges), self.vocab_size, dtype=torch.long, device=edges.device)
         following.scatter_(1, edges[:, 0::2], edges[:, 1::2])
-        node = batch.inputs.gather(1, batch.positions)
+        node = batch.inputs.gather(1, batch.asked)
         for step in range(self.max_hops):
             node = torch.where(step < hops, following.gather(1, node), node)
         return node

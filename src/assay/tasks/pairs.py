@@ -26,8 +26,7 @@ class PairTask(Task):
     input_dim: int = 20
 
     def __post_init__(self) -> None:
-        self.require_positive("input_seq_len")
-        self.require_positive("input_dim")
+        self.require_positive("input_seq_len", "input_dim")
 
     def shape(self) -> TaskShape:
         return TaskShape(inputs=Vectors(self.input_dim), outputs=Vectors(1), length=2 * self.input_seq_len)

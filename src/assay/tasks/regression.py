@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.tasks import tasks
-from assay.tasks.base import Batch
+from assay.tasks.base import Batch, Loss
 from assay.tasks.pairs import PairTask, X, Y, before, interleave, separate
 from assay.tasks.subsets import distinct
 
@@ -43,7 +43,7 @@ Predictor = Callable[[X, Y], Y]
 class Regression(PairTask):
     """Fit a random function in context, pair after pair."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "mse"
+    loss: ClassVar[Loss] = "mse"
 
     regression_type: Literal["linear", "quadratic", "sparse_linear", "noisy", "outlier"] = "linear"
     scale: float = 1.0

@@ -10,7 +10,6 @@ noise.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from einops import rearrange
@@ -18,18 +17,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from assay.tasks.base import Batch, Task, TaskShape, Tokens
+from assay.tasks.base import Batch, TokenTask
 from assay.tasks.subsets import distinct
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatTask(Task):
+class RepeatTask(TokenTask):
     """A task over slots of keys and values; `noise_vocab` tokens fill `noise_slots` of them instead."""
-
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
-
-    vocab_size: int = 16
-    input_seq_len: int = 128
 
     def __post_init__(self) -> None:
         self.require(
@@ -71,9 +65,6 @@ class RepeatTask(Task):
         different = self.keys * (1 - (1 - 1 / self.keys) ** drawn)
         return 1 + math.floor(drawn - different)
 
-    def shape(self) -> TaskShape:
-        return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
-
     def sample(self, batch: int, rng: torch.Generator) -> Batch:
         device, n = rng.device, self.slots
         value_of = torch.randint(self.keys, self.values.stop, (batch, self.keys), generator=rng, device=device)
@@ -105,16 +96,14 @@ class RepeatTask(Task):
 
     def oracle(self, batch: Batch) -> Int[Tensor, "batch answers"]:
         """Return what followed the first occurrence of the key: exact, since the key was shown before."""
-        assert batch.positions is not None
-        asked = batch.inputs.gather(1, batch.positions)
+        asked = batch.inputs.gather(1, batch.asked)
         found = rearrange(asked, "b a -> b a 1") == rearrange(batch.inputs, "b t -> b 1 t")
         return batch.inputs.gather(1, 1 + found.to(torch.uint8).argmax(-1))
 
     def references(self, batch: Batch) -> dict[str, Tensor]:
         """Return the value shown most often so far, whatever the key: the floor of an observer who counts."""
-        assert batch.positions is not None
         counts = one_hot(batch.inputs, self.vocab_size)[..., self.values.start : self.values.stop].cumsum(1)
-        seen = counts.gather(1, rearrange(batch.positions, "b a -> b a 1").expand(-1, -1, counts.shape[-1]))
+        seen = counts.gather(1, rearrange(batch.asked, "b a -> b a 1").expand(-1, -1, counts.shape[-1]))
         return {"frequent": self.values.start + seen.argmax(-1)}
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from assay.tasks import tasks
-from assay.tasks.base import Batch, TaskShape, Vectors
+from assay.tasks.base import Batch, Loss, TaskShape, Vectors
 from assay.tasks.fields import BlockTask
 
 
@@ -34,7 +34,7 @@ from assay.tasks.fields import BlockTask
 class Retrieval(BlockTask):
     """Return the value that stands beside the queried key."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "mse"
+    loss: ClassVar[Loss] = "mse"
     in_context: ClassVar[bool] = False
 
     keys: Literal["unique", "ambiguous"] = "unique"

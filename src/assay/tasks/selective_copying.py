@@ -13,7 +13,6 @@ Differs from the paper: batches are drawn anew, where they go through 12,800 seq
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int
@@ -21,18 +20,15 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from assay.tasks import tasks
-from assay.tasks.base import Batch, Task, TaskShape, Tokens
+from assay.tasks.base import Batch, TokenTask
 from assay.tasks.repeats import last_places
 
 
 @tasks.register("selective_copying")
 @dataclass(frozen=True, kw_only=True)
-class SelectiveCopying(Task):
+class SelectiveCopying(TokenTask):
     """Copy the tokens that stand among blanks, in order."""
 
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
-
-    vocab_size: int = 16
     input_seq_len: int = 256
     num_tokens_to_copy: int = 16
 
@@ -47,9 +43,6 @@ class SelectiveCopying(Task):
         self.require(
             self.vocab_size >= 4, f"vocab_size={self.vocab_size} leaves no two contents. Use vocab_size=4 or more."
         )
-
-    def shape(self) -> TaskShape:
-        return TaskShape(inputs=Tokens(self.vocab_size), outputs=Tokens(self.vocab_size), length=self.input_seq_len)
 
     @property
     def begin(self) -> int:

@@ -19,7 +19,7 @@ is one number, where each length has its own here.
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
-from typing import ClassVar, Literal, assert_never
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -30,14 +30,14 @@ from assay.tasks.base import Batch, Task, TaskShape, Tokens
 
 Group = Literal["parity", "s3", "a5", "s5"]
 Element = tuple[int, ...]
+PERMUTED: dict[Group, int] = {"parity": 2, "s3": 3, "a5": 5, "s5": 5}
+"""How many things a group permutes."""
 
 
 @tasks.register("state_tracking")
 @dataclass(frozen=True, kw_only=True)
 class StateTracking(Task):
     """Say, after every token, the product of the group elements so far."""
-
-    loss: ClassVar[Literal["cross_entropy", "mse", "bce"]] = "cross_entropy"
 
     group: Group = "parity"
     length: int | str = 40
@@ -97,17 +97,8 @@ class StateTracking(Task):
 @cache
 def elements(group: Group) -> tuple[Element, ...]:
     """Return the group's permutations in lexicographic order: a token is an index into this list."""
-    match group:
-        case "parity":
-            return tuple(permutations(range(2)))
-        case "s3":
-            return tuple(permutations(range(3)))
-        case "a5":
-            return tuple(p for p in permutations(range(5)) if _is_even(p))
-        case "s5":
-            return tuple(permutations(range(5)))
-        case other:
-            assert_never(other)
+    every = permutations(range(PERMUTED[group]))
+    return tuple(p for p in every if group != "a5" or _is_even(p))
 
 
 # Cached per device: a captured CUDA graph cannot copy a table from the host.

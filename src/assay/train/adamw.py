@@ -103,11 +103,5 @@ class AdamW:
 def _group(options: Optimizer, decays: bool, tensors: Sequence[Tensor]) -> FusedAdamW:
     # A rate in a tensor on CUDA, so that a captured step reads it anew at every replay.
     rate = torch.zeros((), device=tensors[0].device) if tensors[0].is_cuda else 0.0
-    return FusedAdamW(
-        tensors,
-        lr=rate,
-        weight_decay=options.weight_decay if decays else 0.0,
-        beta1=options.beta1,
-        beta2=options.beta2,
-        eps=options.eps,
-    )
+    kept = {name: getattr(options, name) for name in ("beta1", "beta2", "eps")}
+    return FusedAdamW(tensors, lr=rate, weight_decay=options.weight_decay if decays else 0.0, **kept)

@@ -19,7 +19,7 @@ from assay.report.draw import Column, Points, lines, table
 from assay.report.rows import Row, by_setting, labels
 from assay.studies.icl.anchors import anchors
 from assay.studies.icl.k90 import best_recalled_bits, capacity_interval, crossing
-from assay.studies.icl.learning import Versus, best_of, bits, bits_beyond, compared, curve, learned, measured, sizes
+from assay.studies.icl.learning import Versus, best_of, bits, compared, curve, learned, measured, sizes
 from assay.studies.icl.memories import Rule, memory_curve, memory_shape
 from assay.tasks import tasks
 
@@ -96,7 +96,7 @@ def _columns(versus: Mapping[tuple[str, str], Versus], *, in_zoology: bool) -> t
         ),
         Column("steps to learn", _steps, ".0f", lead=ours),
         Column("K90", _k90, always=True, lead=ours),
-        Column(BEYOND, lambda row: _mean(bits_beyond(row)), ".0f", lead=ours),
+        Column(BEYOND, lambda row: _mean(bits(row, beyond=True)), ".0f", lead=ours),
         Column("bits", lambda row: _mean(bits(row)), ".0f", note="bits: K (log2 M - cross entropy), M = V/2 values."),
         Column(
             "accuracy",
@@ -122,7 +122,7 @@ def _mean(by_seed: Mapping[int, float]) -> Interval | None:
 
 def _place(row: Row) -> tuple[int, float]:
     """Rows that learned come first, by their bits beyond the set; last are those that diverged."""
-    if own := bits_beyond(row):
+    if own := bits(row, beyond=True):
         return 0, -fmean(own.values())
     accuracies = row.values("accuracy").values()
     return (1, -fmean(accuracies)) if accuracies else (2, 0.0)
@@ -195,10 +195,7 @@ def _memories(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _bits_of_curve(pairs: Sequence[int], recall: Sequence[float], vocab: int) -> dict[str, float]:
     """The two columns of bits, where only accuracies are known."""
-    return {
-        BEYOND: best_recalled_bits(pairs, recall, vocab, beyond=True),
-        "bits": best_recalled_bits(pairs, recall, vocab),
-    }
+    return {name: best_recalled_bits(pairs, recall, vocab, beyond=name == BEYOND) for name in (BEYOND, "bits")}
 
 
 def _to_widen(found: Sequence[Row]) -> list[str]:

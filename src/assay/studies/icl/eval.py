@@ -81,9 +81,7 @@ class Eval(Study):
         """Plan a run per seed, and one that scores the task's oracle and plain predictors on as many sequences."""
         self.task.require(self.task.in_context, "one answer per sequence: it is for encoders (assay expressivity).")
         asked: dict[str, Any] = {"task": self.task, "eval_size": self.eval_size}
-        return [
-            self.cell(seed=seed, **asked, model=model) for model in (located(self.model), None) for seed in self.seeds
-        ]
+        return [run for model in (located(self.model), None) for run in self.cells(self.seeds, **asked, model=model)]
 
     def memory(self, run: Run) -> Mapping[str, int]:
         return memory(run)
@@ -127,12 +125,11 @@ def _check_causal(answer: Answer, task: Task, run: Run, device: torch.device) ->
     """Raise if the model looks ahead: in these tasks the answer may follow its question."""
     rng = stream(run.seed, "causality", device=device)
     batch, other = task.parts()[0].sample(8, rng), task.parts()[0].sample(8, rng)
-    assert batch.positions is not None
-    first = batch.positions.min(dim=1).values
+    first = batch.asked.min(dim=1).values
     later = torch.arange(batch.inputs.shape[1], device=rng.device) > first[:, None]
     later = later.reshape(*later.shape, *[1] * (batch.inputs.ndim - 2))
     twin = replace(batch, inputs=torch.where(later, other.inputs, batch.inputs))
-    here = (batch.positions == first[:, None]).nonzero(as_tuple=True)
+    here = (batch.asked == first[:, None]).nonzero(as_tuple=True)
     given = []
     for asked in (batch, twin):
         with initialised_from(run.seed, "causality"):  # a random model draws the same for both
@@ -161,9 +158,8 @@ def answering(function: Callable[..., Any], task: Task, *, name: str) -> Answer:
 
     def answer(batches: Sequence[Batch]) -> Iterator[Tensor]:
         for batch in batches:
-            assert batch.positions is not None, "tasks learned in context ask at positions"
             rows = max(1, NUMBERS // (batch.inputs.shape[1] * width))
-            pieces = zip(batch.inputs.split(rows), batch.positions.split(rows), strict=True)
+            pieces = zip(batch.inputs.split(rows), batch.asked.split(rows), strict=True)
             yield torch.cat([part(inputs, positions) for inputs, positions in pieces])
 
     return answer

@@ -47,10 +47,6 @@ class Capacity:
     seeds: tuple[Crossing, ...]
     """The crossing of each seed, in the order given."""
 
-    @property
-    def n(self) -> int:
-        return len(self.seeds)
-
     def __str__(self) -> str:
         if self.low is None or self.high is None or (self.point.censored != "no" and self.low == self.high):
             return str(self.point)

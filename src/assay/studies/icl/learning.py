@@ -30,14 +30,9 @@ def measured(row: Row) -> str:
     return str(mixer["pattern"][-1]["name"] if mixer.get("pattern") else mixer["name"])
 
 
-def has_learned(record: Record) -> bool:
-    by_size: Mapping[str, float] = record.metrics["by_size"]
-    return by_size[min(by_size, key=int)] >= LEARNED
-
-
 def learned(row: Row) -> list[Record]:
     """The seeds that left the plateau."""
-    return [record for record in row.finished if has_learned(record)]
+    return [record for record in row.finished if curve(record)[0] >= LEARNED]
 
 
 def curve(record: Record) -> list[float]:
@@ -55,15 +50,10 @@ def bits_of(record: Record, *, beyond: bool = False) -> float:
     return max(beyond_the_set(bits, size, vocab) if beyond else bits for bits, size in found)
 
 
-def bits(row: Row) -> dict[int, float]:
-    """Recalled bits by seed, of those that learned."""
-    return {record.run.seed: bits_of(record) for record in learned(row)}
-
-
-def bits_beyond(row: Row) -> dict[int, float]:
-    """The bits that say whose value it is, by seed, of those that learned: what rows are ranked by, since to know
-    which values there were is no recall."""
-    return {record.run.seed: bits_of(record, beyond=True) for record in learned(row)}
+def bits(row: Row, *, beyond: bool = False) -> dict[int, float]:
+    """Recalled bits by seed, of those that learned; or `beyond` the set, those that say whose value it is: what rows
+    are ranked by, since to know which values there were is no recall."""
+    return {record.run.seed: bits_of(record, beyond=beyond) for record in learned(row)}
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ def compared(found: Sequence[Row], others: Mapping[str, Row]) -> dict[tuple[str,
 
 def _difference(row: Row, other: Row) -> tuple[Interval, float] | None:
     """Compare over the seeds of both: by a paired t where every seed learned, else by drawing the seeds anew."""
-    one, two = bits_beyond(row), bits_beyond(other)
+    one, two = bits(row, beyond=True), bits(other, beyond=True)
     shared = set(row.seeds) & set(other.seeds)
     if not shared & one.keys() or not shared & two.keys():
         return None
@@ -109,4 +99,4 @@ def best_of(found: Sequence[Row]) -> Row | None:
     whose rate is at no edge; where all are at one, among those."""
     rivals = [row for row in found if learned(row) and measured(row) != "attention"]
     inside = [row for row in rivals if not row.at_the_edge]
-    return max(inside or rivals, key=lambda row: fmean(bits_beyond(row).values()), default=None)
+    return max(inside or rivals, key=lambda row: fmean(bits(row, beyond=True).values()), default=None)

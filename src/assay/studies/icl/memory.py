@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from assay.core.convert import convert
 from assay.core.run import Run, canonical
@@ -45,15 +45,12 @@ def _memory(text: str) -> Mapping[str, int]:
 
 def _weights(task: Task, model: SequenceModel) -> dict[str, int]:
     """Estimate the weights' bytes from models of one and two layers: all layers are alike."""
-    one, two = (_stored(task, replace(model, num_layers=layers)) for layers in (1, 2))
-    if one is None or two is None:
+    few = [replace(model, num_layers=layers) for layers in (1, 2)]
+    built = [module for each in few if (module := built_for_shapes(partial(each.build, task.shape())))]
+    if len(built) < 2:
         return {}
+    one, two = map(stored, built)
     return {"weights, gradients and optimizer state": TRAINED * (one + (model.num_layers - 1) * (two - one))}
-
-
-def _stored(task: Task, model: SequenceModel) -> int | None:
-    module = built_for_shapes(lambda: model.build(task.shape()))
-    return None if module is None else stored(module)
 
 
 def _step(part: Task, model: SequenceModel, batch: int, precision: int) -> dict[str, int]:

@@ -74,13 +74,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **SECONDS,
         # Of 64 tokens delta_net learns with one or two seeds of three in this time, at any rate from 3e-3 to 2e-2.
         "task": "mqar:vocab_size=32:input_seq_len=16:num_kv_pairs=4:power_a=1",
-        "grid": {
-            "model.seq_mixer": [
-                "attention",
-                "attention:conv=4",
-                "delta_net:num_heads=1",
-            ]
-        },
+        "grid": {"model.seq_mixer": ["attention", "attention:conv=4", "delta_net:num_heads=1"]},
     },
     "quick": SECONDS,
     "small": {

@@ -168,10 +168,7 @@ def _by_position(found: Sequence[Row], references: Sequence[Row], out: Report) -
         tasks_asked = labels([row.options["task"] for row in references], short=True)
         several = len(set(tasks_asked)) > 1
         curves += [
-            (
-                f"({name}) {task}" if several else f"({name})",
-                [r.metrics["references"][name] for r in row.records],
-            )
+            (f"({name}) {task}" if several else f"({name})", [r.metrics["references"][name] for r in row.records])
             for row, task in zip(references, tasks_asked, strict=True)
             if _by_examples(row)
             for name in row.records[0].metrics["references"]

@@ -81,7 +81,7 @@ def _train_and_score(
     trainer = resumed(saved, lambda: _trainer(runs, settings, ctx, device), take_up)
     keeper = Keeper(ctx)
     for step in trainer.run():
-        found = _scored(trainer, shared.task, shared.eval_size, runs, "validation", device)
+        found = _scored(trainer, shared.task, shared.eval_size, runs, "validation")
         finite = trainer.losses.isfinite().tolist()
         for index in trainer.going:
             _note(progress[index], step, found[index], ctx, shared, time.perf_counter() - begin)
@@ -97,7 +97,7 @@ def _train_and_score(
             yield Outcome(each.run, each.diverged, diverged=f"the training loss at step {each.diverged['steps']}")
     going = {index: each for index, each in enumerate(progress) if not each.diverged}
     if going:
-        yield from _outcomes(trainer, going, runs, shared, device, time.perf_counter() - begin)
+        yield from _outcomes(trainer, going, runs, shared, time.perf_counter() - begin)
 
 
 def _checkpoint(trainer: Trainer, progress: Iterable[RunProgress], seconds: float) -> Checkpoint:
@@ -139,18 +139,15 @@ def _trainer(runs: Sequence[Run], settings: Sequence[Setting], ctx: Context, dev
     seeds = [run.seed for run in runs]
     start = {seed: build(shared.model, shared.task, seed).to(device) for seed in dict.fromkeys(seeds)}
     if len(runs) == 1:
-        return SingleTrainer(
-            start[seeds[0]], shared.task, shared.train, shared.optimizer, seed=seeds[0], compile=compile
-        )
+        (seed,) = seeds
+        return SingleTrainer(start[seed], shared.task, shared.train, shared.optimizer, seed=seed, compile=compile)
     optimizers = [setting.optimizer for setting in settings]
     models = [start[seed] for seed in seeds]
     return Bank(models, shared.task, shared.train, optimizers, seeds=seeds, compile=compile)
 
 
-def _scored(
-    trainer: Trainer, task: Task, size: int, runs: Sequence[Run], split: str, device: torch.device
-) -> list[dict[str, Any]]:
-    streams = {seed: stream(seed, split, device=device) for seed in {run.seed for run in runs}}
+def _scored(trainer: Trainer, task: Task, size: int, runs: Sequence[Run], split: str) -> list[dict[str, Any]]:
+    streams = {seed: stream(seed, split, device=trainer.device) for seed in {run.seed for run in runs}}
     held_out = task.held_out("validation" if split == "validation" else "test")
     return score(trainer.answers, held_out, size=size, rngs=[streams[run.seed] for run in runs])
 
@@ -170,19 +167,14 @@ def _note(
 
 
 def _outcomes(
-    trainer: Trainer,
-    going: Mapping[int, RunProgress],
-    runs: Sequence[Run],
-    shared: Setting,
-    device: torch.device,
-    seconds: float,
+    trainer: Trainer, going: Mapping[int, RunProgress], runs: Sequence[Run], shared: Setting, seconds: float
 ) -> Iterator[Outcome]:
-    final = _scored(trainer, shared.task, shared.eval_size, runs, "test", device)
-    longer = _longer(trainer, shared, runs, device)
+    final = _scored(trainer, shared.task, shared.eval_size, runs, "test")
+    longer = _longer(trainer, shared, runs)
     other = shared.task.unseen()
-    unseen = _scored(trainer, other, shared.eval_size, runs, "unseen", device) if other else None
+    unseen = _scored(trainer, other, shared.eval_size, runs, "unseen") if other else None
     sizes = _sizes(shared.model, shared.task)
-    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else None
+    memory = torch.cuda.max_memory_allocated() if trainer.device.type == "cuda" else None
     # Models that were trained together share the time and the memory.
     cost = {"seconds": seconds / len(runs), "tokens_per_second": sum(trainer.tokens) / seconds, "memory": memory}
     cost["trained_together"] = len(runs)
@@ -195,9 +187,7 @@ def _outcomes(
         yield Outcome(runs[index], metrics, cost | {"tokens": trainer.tokens[index]} | progress.seconds_to)
 
 
-def _longer(
-    trainer: Trainer, shared: Setting, runs: Sequence[Run], device: torch.device
-) -> list[dict[str, dict[str, float]]]:
+def _longer(trainer: Trainer, shared: Setting, runs: Sequence[Run]) -> list[dict[str, dict[str, float]]]:
     """Score accuracy at other lengths, one draw each; empty for a model with a table of positions."""
     versions = _versions(shared.model, shared.task)
     if not versions:
@@ -205,7 +195,7 @@ def _longer(
     found = {}
     for length, task in versions.items():
         size = min(shared.eval_size, max(1, TOKENS // length))
-        found[length] = _scored(trainer, task, size, runs, f"length {length}", device)
+        found[length] = _scored(trainer, task, size, runs, f"length {length}")
     return [{"by_length": {str(n): scores[i]["accuracy"] for n, scores in found.items()}} for i in range(len(runs))]
 
 
