@@ -19,6 +19,7 @@ from assay.report.claims import Claim, by_identity
 from assay.studies.modular import evidence
 from assay.studies.modular.bilinear import Model, answered, constructive_model
 from assay.studies.modular.claims import CLAIMS, all_perfect, half_perfect, share_perfect
+from assay.studies.modular.files import SweepResults
 from assay.studies.modular.metrics.frequency_law import frequency_law, frequency_use, phase_scrambled
 from assay.studies.modular.sweep import Sweep
 
@@ -70,7 +71,8 @@ def models_of(count: int, P: int = 31, size: int = 6) -> list[Model]:
 def test_the_divergence_follows_what_models_use_if_it_sees_all_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six frequencies have 24 eigenvectors: the spec's four show the loudest alone, the power of forms shows all."""
     records = [record(24, seed, perfect=True, P=31) for seed in range(3)]
-    monkeypatch.setattr(evidence, "_perfect", lambda records: models_of(8))
+    monkeypatch.setattr(evidence, "saved_sweep", lambda records: SweepResults(31, {}, {}))
+    monkeypatch.setattr(evidence, "weights_of", lambda models, P: models_of(8))
     used = evidence.frequencies_used(records)
     assert used is not None and 5 <= used.mean <= 6, "six, the softest of which may be beyond 90 %"
     power, spec = (evidence.divergence_follows_use(records, kind=kind) for kind in ("power", "eigen"))

@@ -30,6 +30,14 @@ class Bilinear(nn.Linear):
         left, right = super().forward(x).chunk(2, dim=-1)
         return left * right
 
+    @property
+    def w_l(self) -> Float[Tensor, "d_out d_in"]:
+        return self.weight.chunk(2)[0]
+
+    @property
+    def w_r(self) -> Float[Tensor, "d_out d_in"]:
+        return self.weight.chunk(2)[1]
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -62,11 +70,11 @@ class Model(nn.Module):
 
     @property
     def w_l(self) -> Float[Tensor, "d_hidden inputs"]:
-        return self.bi_linear.weight.chunk(2)[0]
+        return self.bi_linear.w_l
 
     @property
     def w_r(self) -> Float[Tensor, "d_hidden inputs"]:
-        return self.bi_linear.weight.chunk(2)[1]
+        return self.bi_linear.w_r
 
     @property
     def w_p(self) -> Float[Tensor, "P d_hidden"]:

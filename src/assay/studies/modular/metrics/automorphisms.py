@@ -59,7 +59,7 @@ def layout(model: Weights) -> Float[Tensor, "P P channels"]:
     (la, lb), (ra, rb) = (part.T.split(model.P) for part in (model.w_l, model.w_r))
     n = torch.arange(model.P, device=model.w_p.device)
     i, j, k = n[:, None, None], n[None, :, None], n[None, None, :]
-    ab = (la[:, None] * rb + ra[:, None] * lb) @ model.w_p.T / math.sqrt(2)
+    ab = math.sqrt(2) * ((la[:, None] * rb + ra[:, None] * lb) @ model.w_p.T / 2)
     aa, bb = (left * right @ model.w_p.T for left, right in ((la, ra), (lb, rb)))
     r = (i + j) % model.P
     return torch.cat([ab[i, j, (i + j + k) % model.P], aa[i, r], bb[j, r]], dim=2)

@@ -144,12 +144,15 @@ def beyond_strengths(matrix: Square, *, steps: int = 100) -> Square:
         normal[N, N + 1] = normal[N + 1, N] = product.sum()
         right[:N], right[N], right[N + 1] = 2 * (slope * rest).sum(axis=1), rest.sum(), (product * rest).sum()
         scale = damping * (normal.diagonal() + 1e-12 * normal.diagonal().max() + 1e-300)
-        step = np.linalg.solve(normal + np.diag(scale), right)
+        try:
+            step = np.linalg.solve(normal + np.diag(scale), right)
+        except np.linalg.LinAlgError:  # m can move into all a_i: singular, where the damping is below rounding
+            damping *= 10
+            continue
         tried = _rest(S, off, a + step[:N], m + step[N], k + step[N + 1])
         gained = (rest**2).sum() - (tried**2).sum()
         if gained > 0:
-            a, m, k, rest = a + step[:N], m + step[N], k + step[N + 1], tried
-            damping = max(damping / 10, 1e-12)  # below rounding the equations are singular: m can move into all a_i
+            a, m, k, rest, damping = a + step[:N], m + step[N], k + step[N + 1], tried, damping / 10
         else:
             damping *= 10
         if damping > 1e9 or 0 <= gained <= 1e-8 * (rest**2).sum():
