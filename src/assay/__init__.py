@@ -1,5 +1,6 @@
 """Measures what a neural architecture can hold, recall, compress and throw away: in minutes, with error bars."""
 
+import os
 from typing import TYPE_CHECKING
 
 from assay.core.on_use import on_use
@@ -8,6 +9,10 @@ if TYPE_CHECKING:
     from assay.api import Execution, load, run
     from assay.core.errors import UserError
     from assay.results import Results
+
+# Intel's MKL multiplies one matrix alone by another program than several at once, with other last digits: a model's
+# numbers would depend on which others are trained beside it. It reads this at its first product.
+os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 
 __version__ = "0.1.0"
 __all__ = ["Execution", "Results", "UserError", "load", "run"]

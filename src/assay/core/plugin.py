@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import importlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from assay.core.foreign import SESSION, on_reload, read_source, session_version,
 from assay.core.run import finite
 
 ENTRY_POINTS = "assay.plugins"
+REGISTERED = re.compile(r"^@\w+\.register\([^\n]*\n(?:@[^\n]*\n)*class [^\n]*\n(?:(?:[ \t][^\n]*)?\n)*", re.MULTILINE)
+"""A class under a decorator that registers it, to its last line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,16 +302,21 @@ def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
     text = path.read_text(encoding="utf-8")
     if ".register(" not in text:
         return ()
-    tree = ast.parse(text)
     variable = package.rpartition(".")[2]
     module = ".".join((package, *path.relative_to(root).with_suffix("").parts))
-    summary = _first_line(ast.get_docstring(tree))
+    # `assay list` reads every file: parsing the registered classes alone takes less than half the time.
+    classes = REGISTERED.findall(text)
+    tree = ast.parse("".join(classes) if len(classes) == text.count(f"\n@{variable}.register(") else text)
     return tuple(
-        Entry(name, _literal_aliases(node), _first_line(ast.get_docstring(node)) or summary, module)
+        Entry(name, _literal_aliases(node), _first_line(ast.get_docstring(node) or _docstring_of(text)), module)
         for node in tree.body
         if isinstance(node, ast.ClassDef)
         for name in registered_names(node, variable)
     )
+
+
+def _docstring_of(text: str) -> str | None:
+    return ast.get_docstring(ast.parse(text))
 
 
 def registered_names(node: ast.ClassDef, variable: str) -> Iterator[str]:
