@@ -30,6 +30,8 @@ def shown() -> str:
     for tier in TIERS.values():
         runner = reader(tier)
         field = runner.field()
+        if not any(field.values()):
+            continue
         found = battery(tier, field, runner.only_shipped)
         answers = {q.name: {word: answer(tier, q, word, found) for word in field[q.name]} for q in tier.questions}
         for name in ("recall", "update"):

@@ -44,12 +44,15 @@ def fabricated(tier: Tier, trial: Trial, *, apart: int = 0) -> Record:
     level = Random(derive(0, trial.question, mixer)).uniform(0.2, 0.85)
     noise = Random(derive(apart * own, trial.question, mixer, trial.seed)).gauss(0, 0.03)
     score = level + noise - 0.15 * (trial.rate != question.rates[1])
-    told = {"accuracy": score, "bits_per_byte": 4 - 2 * score, "by_size": {}, "by_length": {}}
+    lost = dict.fromkeys(("bits_per_byte", "mse", "loss"), 4 - 2 * score)
+    told = {"accuracy": score, **lost, "by_size": {}, "by_length": {}}
     if question.metric[0].startswith("by_"):
         told[question.metric[0]] = {question.metric[1]: score}
     run = Run("icl", {"trial": str(trial)}, trial.seed, {}, Numerics())
-    plain = {"accuracy": 0.1, "bits_per_byte": 4.5}
-    references = {"oracle": {"accuracy": 1.0, "bits_per_byte": 0.0}, "plain": plain}
+    references = {
+        name: {"accuracy": share, **dict.fromkeys(lost, loss)}
+        for name, share, loss in (("oracle", 1.0, 0.0), ("plain", 0.1, 4.5))
+    }
     return Record(run, "done", {**told, "curve": [told], "references": references})
 
 

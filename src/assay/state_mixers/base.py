@@ -22,12 +22,13 @@ class StateMixer(Sized):
 
 @dataclass(frozen=True, kw_only=True)
 class GatedStateMixer(StateMixer):
-    """y = W_3 (gate(W_1 x) * W_2 x), without bias (Shazeer 2020); a state mixer names its gate."""
-
-    gate: ClassVar[type[nn.Module]]
+    """y = W_3 (gate(W_1 x) * W_2 x), without bias (Shazeer 2020); a state mixer has a gate."""
 
     inner: int = 0
     """Hidden channels; 0: 8 d_model / 3, rounded up to a multiple of 16."""
+
+    def gate(self) -> nn.Module:
+        raise NotImplementedError(f"{type(self).__name__}.gate")
 
     def build(self, d_model: int) -> nn.Module:
         # Rounded up: three matrices of this width weigh as much as two of width 4 d_model.

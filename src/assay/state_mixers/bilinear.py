@@ -20,4 +20,5 @@ from assay.state_mixers.base import GatedStateMixer
 class Bilinear(GatedStateMixer):
     """The product of two linear layers."""
 
-    gate = nn.Identity
+    def gate(self) -> nn.Module:
+        return nn.Identity()

@@ -21,4 +21,5 @@ from assay.state_mixers.base import GatedStateMixer
 class GLU(GatedStateMixer):
     """A linear layer gated by a sigmoid."""
 
-    gate = nn.Sigmoid
+    def gate(self) -> nn.Module:
+        return nn.Sigmoid()

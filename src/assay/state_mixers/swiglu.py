@@ -20,4 +20,5 @@ from assay.state_mixers.base import GatedStateMixer
 class SwiGLU(GatedStateMixer):
     """A linear layer gated by a SiLU."""
 
-    gate = nn.SiLU
+    def gate(self) -> nn.Module:
+        return nn.SiLU()
