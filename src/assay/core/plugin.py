@@ -304,7 +304,7 @@ def _scan(path: Path, root: Path, package: str) -> tuple[Entry, ...]:
         return ()
     variable = package.rpartition(".")[2]
     module = ".".join((package, *path.relative_to(root).with_suffix("").parts))
-    # `assay list` reads every file: parsing the registered classes alone takes less than half the time.
+    # `assay list` reads every file, and most of its time went to parsing what is not registered.
     classes = REGISTERED.findall(text)
     tree = ast.parse("".join(classes) if len(classes) == text.count(f"\n@{variable}.register(") else text)
     return tuple(
