@@ -6,6 +6,7 @@ CPU seconds of one thread, each setting in processes of its own, one after the o
 Where another library than MKL multiplies, as on ARM, both are the same.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def seconds(setting: str) -> list[float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     tried = [[seconds(setting) for setting in SETTINGS] for _ in range(TRIES)]
     for place, size in enumerate(SIZES):
         plain, equal = (min(times[each][place] for times in tried) for each in range(len(SETTINGS)))
