@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from scipy.stats import ttest_rel
 
 from assay.card.battery import Answer, Bounds
 from assay.card.judge import line, pooled
@@ -128,3 +129,49 @@ def test_a_pair_that_varies_more_by_chance_keeps_the_pooled_deviation() -> None:
     wide, far = answered("wide", 0.46, 0.55), answered("far", 0.1, 0.95)
     assert line(wide, alike, BOUNDS).differences["0"].deviation == line(wide, alike, BOUNDS).deviation
     assert line(far, alike, BOUNDS).differences["0"].deviation > 5 * line(wide, alike, BOUNDS).deviation
+
+
+LOSS = Question("language", "bits", "text", lower=True, goal=None, resolution=0.001)
+HARDER = (0.0, 0.3, -0.2, 0.1, 0.25)
+"""What the text of each seed adds to every mixer's loss."""
+
+
+def lost(name: str, *scores: float) -> Answer:
+    return replace(answered(name, *(score + hard for score, hard in zip(scores, HARDER, strict=False))), question=LOSS)
+
+
+def test_losses_are_compared_on_the_same_text() -> None:
+    """A seed's text is harder or easier for every mixer, by more than the mixers differ."""
+    mine, other = lost("mine", 1.50, 1.51, 1.49, 1.50, 1.52), lost("other", 1.45, 1.47, 1.44, 1.43, 1.47)
+    found = line(mine, [other], BOUNDS)
+    assert found.differences["other"].standing == "below" and found.deviation > 0.1, "its own interval is of any text"
+    assert found.differences["other"].p == pytest.approx(
+        ttest_rel(*(list(x.scores.values()) for x in (mine, other))).pvalue
+    )
+    share = replace(QUESTION, resolution=LOSS.resolution)
+    alone = line(replace(mine, question=share), [replace(other, question=share)], BOUNDS)
+    assert alone.differences["other"].standing == "level", "shares of right answers are not paired"
+
+
+def test_losses_of_other_seeds_are_not_paired() -> None:
+    mine, field = lost("mine", 1.5, 1.5, 1.5, 1.5), [lost("other", 1.45, 1.45, 1.45, 1.45, 1.45)]
+    assert line(mine, field, BOUNDS).differences["other"].standing == "level"
+
+
+def test_a_field_too_small_to_pair_by_is_compared_by_means() -> None:
+    """One degree of freedom tells next to nothing, two means of two seeds have two."""
+    mine, other = lost("mine", 1.50, 1.51), lost("other", 1.45, 1.46)
+    assert line(mine, [other], BOUNDS).differences["other"].deviation > 0.1
+
+
+def test_what_is_left_of_a_field_s_losses_is_a_two_way_layout() -> None:
+    """The slow way: least squares with a column for every mixer and every seed."""
+    import numpy as np
+
+    table = np.array([[1.5, 1.9, 1.2], [1.4, 1.7, 1.3], [1.1, 1.6, 0.9], [2.0, 2.4, 1.7]])
+    mixers, seeds = (np.indices(table.shape)[axis].ravel() for axis in (0, 1))
+    columns = np.concatenate([np.eye(4)[mixers], np.eye(3)[seeds]], axis=1)
+    fitted = columns @ np.linalg.lstsq(columns, table.ravel(), rcond=None)[0]
+    wanted = np.sqrt(((table.ravel() - fitted) ** 2).sum() / (table.size - np.linalg.matrix_rank(columns)))
+    answers = [replace(answered(str(place), *row), question=LOSS) for place, row in enumerate(table.tolist())]
+    assert pooled(answers, paired=True) == (pytest.approx(wanted), 6)

@@ -3,7 +3,9 @@
 Two mixers are told apart by a t test, Holm over the field. The standard deviation is pooled over all mixers of the
 question, since two or five seeds of one say little about it, and is never below the sampling error of a score; where
 the two that are compared vary more than that, as mixers do that learn with some of their seeds alone, their own counts.
-Mixers with a diverged run, or a rate at the edge of its grid, are not compared.
+Where a question has no goal, such as a language model's loss, a seed's own text is harder or easier for every mixer, by
+more than mixers differ: differences are paired by seed there. Mixers with a diverged run, or a rate at the edge of its
+grid, are not compared.
 """
 
 import math
@@ -128,19 +130,21 @@ class Line(Compared):
 def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     """Judge one question: `field` are the answers of the other mixers."""
     deviation, freedom = pooled([mine, *field])
-    differences = _differences(mine, field, deviation, freedom)
+    differences = _differences(mine, field)
     verdict, certified = _verdict(mine)
     interval = interval_of(mine, deviation, freedom)
     verdict = "; ".join(filter(None, (verdict, _beside_a_guess(mine, interval, bounds))))
     return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified)
 
 
-def pooled(answers: Sequence[Answer]) -> tuple[float, int]:
-    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom. Rows that diverged
-    say nothing; those that solved the question vary less than others can, and are left out where enough others are."""
+def pooled(answers: Sequence[Answer], *, paired: bool = False) -> tuple[float, int]:
+    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom; `paired`, without
+    what a seed adds to the scores of all. Rows that diverged say nothing; those that solved the question vary less than
+    others can, and are left out where enough others are."""
     there = [each for each in answers if not each.diverged] or answers
     unsolved = [each for each in there if not each.reached]
-    (deviation, freedom), (wider, of_unsolved) = _deviation(there), _deviation(unsolved)
+    spread = _paired_deviation if paired else _deviation
+    (deviation, freedom), (wider, of_unsolved) = spread(there), spread(unsolved)
     if of_unsolved >= ENOUGH and wider > deviation:
         deviation, freedom = wider, of_unsolved
     return (max(answers[0].question.resolution, deviation), freedom) if freedom else (math.inf, 0)
@@ -149,6 +153,20 @@ def pooled(answers: Sequence[Answer]) -> tuple[float, int]:
 def _deviation(answers: Sequence[Answer]) -> tuple[float, int]:
     squares = sum((value - each.mean) ** 2 for each in answers for value in each.scores.values())
     freedom = sum(len(each.scores) - 1 for each in answers)
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
+def _paired_deviation(answers: Sequence[Answer]) -> tuple[float, int]:
+    """Return what is left of the deviation once the mean of every seed is taken off (a two-way layout). All answers
+    have the same seeds."""
+    if len(answers) < 2:
+        return 0.0, 0
+    seeds = {seed: fmean(each.scores[seed] for each in answers) for seed in answers[0].scores}
+    mean = fmean(seeds.values())
+    squares = sum(
+        (value - each.mean - seeds[seed] + mean) ** 2 for each in answers for seed, value in each.scores.items()
+    )
+    freedom = (len(answers) - 1) * (len(seeds) - 1)
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
@@ -165,11 +183,16 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
     return Interval(answer.mean, max(0.0, answer.mean - half), min(most, answer.mean + half), n)
 
 
-def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedom: int) -> dict[str, Difference]:
+def _differences(mine: Answer, field: Sequence[Answer]) -> dict[str, Difference]:
+    answers = [mine, *field]
+    paired = _by_seed([each for each in answers if not each.diverged])
+    deviation, freedom = pooled(answers, paired=paired)
     if not freedom or not mine.comparable:
         return {}
     found = {
-        other.mixer: difference_of(mine.scores, other.scores, deviation, freedom) for other in field if other.comparable
+        other.mixer: difference_of(mine.scores, other.scores, deviation, freedom, paired=paired)
+        for other in field
+        if other.comparable
     }
     adjusted = holm({name: p for name, (_, p, _) in found.items()})
     lower = mine.question.lower
@@ -178,18 +201,33 @@ def _differences(mine: Answer, field: Sequence[Answer], deviation: float, freedo
     }
 
 
+def _by_seed(answers: Sequence[Answer]) -> bool:
+    """Return whether differences are paired: the question has no goal, and seeds that all answers have are enough."""
+    if (
+        len(answers) < 2
+        or answers[0].question.goal is not None
+        or len({frozenset(each.scores) for each in answers}) > 1
+    ):
+        return False
+    return (len(answers) - 1) * (len(answers[0].scores) - 1) >= ENOUGH
+
+
 def difference_of(
-    mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int
+    mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int, *, paired: bool = False
 ) -> tuple[Interval, float, float]:
     """Return the difference of two means with its interval, the p of a t test and the deviation it used: the pooled
     one, or that of the two alone where it is told to be larger."""
-    squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())
-    own_freedom = len(mine) + len(other) - 2
+    gap = fmean(mine.values()) - fmean(other.values())
+    if paired:  # two scores of a seed differ from their own means by half of this, in opposite directions
+        squares, own_freedom = sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1
+    else:
+        squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())
+        own_freedom = len(mine) + len(other) - 2
     own = math.sqrt(squares / own_freedom) if own_freedom else 0.0
     if _wider(own, own_freedom, deviation, freedom):
         deviation, freedom = own, own_freedom
     error = deviation * math.sqrt(1 / len(mine) + 1 / len(other))
-    gap, half = fmean(mine.values()) - fmean(other.values()), _quantile(freedom) * error
+    half = _quantile(freedom) * error
     interval = Interval(gap, gap - half, gap + half, min(len(mine), len(other)))
     return interval, 2 * float(special.stdtr(freedom, -abs(gap) / error)), deviation
 

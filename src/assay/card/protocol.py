@@ -48,7 +48,7 @@ LANGUAGE = Question(
 )
 """A byte-level language model; the tiers say how large, and for how long."""
 LIBRARY = replace(LANGUAGE, does="bits per byte of abstracts and Python source it was not trained on")
-"""Of 75 MB of text, read once or less: what is learnt by heart from two megabytes of speeches says little of language."""
+"""75 MB of text, read once or less: two megabytes of speeches would be learnt by heart."""
 RECALL = Question(
     name="recall",
     does="recalls 16 pairs",

@@ -84,7 +84,8 @@ class _Chunks:
         if self.channel and chunk * key >= 4096:
             self.merged["num_warps"] = 8  # five tiles of a chunk are held while blocks are merged
         self.carried: dict[str, Any] = {**self.shapes, **self.way, "BV": self.narrow, "DELTA": self.delta}
-        self.carried["num_stages"] = 2 if self.narrow == self.block == 64 else 3
+        # Three stages of keys of 128 channels are more than the shared memory of a Hopper GPU.
+        self.carried["num_stages"] = 2 if key == 128 or self.narrow == self.block == 64 else 3
         self.empty = partial(torch.empty, device=v.device, dtype=torch.float32)
 
     def forward(self, state: Tensor) -> tuple[Tensor, ...]:
