@@ -141,7 +141,9 @@ def enough(judged: Sequence[Judged]) -> Part:
     if not pooled:
         count = min(one.found.n for one in judged if one.found is not None)
         failing = 1 - 0.05 ** (1 / count)  # the largest share of which none among so many is seen once in 20 times
-        return Part("seeds", count > 1, f"{count}, of which the worst counts: under {failing:.0%} of all seeds fail")
+        said = f"{count}, of which the worst counts: under {failing:.0%} of all seeds fail"
+        once = any(one.check.over == "max" and one.check.at_least is not None for one in judged)
+        return Part("seeds", count > 1, said + "; where a goal has to be reached once, the best" * once)
     needed = {place: seeds_needed(one.check, found) or math.inf for place, (one, found) in enumerate(pooled)}
     most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
     one, found = pooled[most]
