@@ -51,6 +51,7 @@ CARRIED = (PYDOC, SPEECHES)
 KEPT = {
     "wikitext-2/test.txt": "Salesforce/wikitext, wikitext-2-raw-v1, as one text",
     "wikitext-103/test.txt": "Salesforce/wikitext, wikitext-103-raw-v1, as one text",
+    "wikitext-103/valid.txt": "Salesforce/wikitext, wikitext-103-raw-v1, the validation part as one text",
     "books": "novels, a .txt file each",
     "library": "`assay data pull library` fetches it",
 }
