@@ -112,8 +112,11 @@ def test_a_trained_code_tells_concepts_from_few_units_and_random_features_do_not
     assert "best found" in tables["true_l0"][0]
 
 
-def test_the_page_shows_what_the_shipped_records_say(script: Callable[[str], ModuleType]) -> None:
-    page_of = script("docs/dictionary_sae.py")
+@pytest.mark.parametrize(("name", "count", "said"), [("dictionary", 645, "twice as long"), ("stream", 18, "last half")])
+def test_the_page_shows_what_the_shipped_records_say(
+    name: str, count: int, said: str, script: Callable[[str], ModuleType]
+) -> None:
+    page_of = script(f"docs/{name}_sae.py")
     page = page_of.PAGE.read_text(encoding="utf-8")
-    assert page_of.placed(page) == page, "run python docs/dictionary_sae.py"
-    assert len(shipped.records("sae.dictionary")) == 645 and "twice as long" in page_of.block()
+    assert page_of.placed(page) == page, f"run python docs/{name}_sae.py"
+    assert len(shipped.records(f"sae.{name}")) == count and said in page_of.block()

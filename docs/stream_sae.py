@@ -1,0 +1,74 @@
+"""Write the table of coders on streamed activations in docs/sae.md, from the records that ship with assay.
+
+    python docs/stream_sae.py                  # the table
+    python docs/stream_sae.py --ship FOLDER    # first add the records of preset `stream` in a results folder
+
+The records lie in src/assay/shipped/sae.stream.jsonl.gz, with their learning curves.
+"""
+
+import sys
+from pathlib import Path
+from statistics import fmean
+
+from masks_perplexity import between, markdown
+
+from assay.core import shipped
+from assay.core.store import Store
+from assay.report.draw import Column, table
+from assay.report.rows import Row, rows
+from assay.report.section import Section
+from assay.sparse_coders import sparse_coders
+
+PAGE = Path(__file__).parent / "sae.md"
+NAME = "sae.stream"
+COLUMNS = (
+    Column("coder", lambda row: _words(row)),
+    Column("rate", lambda row: f"{row.records[0].run.options['lr']:g}"),
+    Column("seeds", lambda row: len(row.finished)),
+    Column("L0", "l0", ".1f"),
+    Column("FVU", "fvu_own", ".3f"),
+    Column("KL", "kl_own", ".3f"),
+    Column("loss recovered", "loss_recovered_own", ".4f"),
+    Column("FVU (ridge)", "fvu", ".3f"),
+    Column("KL (ridge)", "kl", ".3f"),
+    Column("silent", "dead", ".0f"),
+    Column("last half", lambda row: _late(row)),
+)
+
+
+def _words(row: Row) -> str:
+    """The coder with the option that sets its level."""
+    coder = row.records[0].run.options["coder"]
+    option = sparse_coders[coder["name"]].level_option
+    return f"`{coder['name']}:{option}={coder[option]:g}`"
+
+
+def _late(row: Row) -> str | None:
+    """How much the last half of training, in which the rate falls to 0, took off the FVU of the learning curve."""
+    curves = [(each.metrics["history"]["steps"], each.metrics["history"].get("curve_fvu")) for each in row.finished]
+    gains = [fvu[-1] - fvu[steps.index(steps[-1] // 2)] for steps, fvu in curves if fvu]
+    return f"{fmean(gains):+.3f}" if gains else None
+
+
+def ship(folder: Path) -> None:
+    found = [each for each in Store(folder).records("sae") if each.run.options["data"]["name"] == "stream"]
+    shipped.add(NAME, shipped.FOLDER, found)
+
+
+def block() -> str:
+    out = Section("sae")
+    table(out, NAME, rows(shipped.records(NAME)), COLUMNS)
+    (made,) = out.tables
+    return markdown(
+        made, [column.title for column in COLUMNS], sorted(made.rows, key=lambda row: row["FVU (ridge)"].mean)
+    )
+
+
+def placed(page: str) -> str:
+    return between(page, "stream", block())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ship"]:
+        ship(Path(sys.argv[2]))
+    PAGE.write_text(placed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
