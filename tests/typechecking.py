@@ -144,7 +144,8 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
             if alone:
                 key = None
             elif kwargs:
-                key = form(args[annotated:], exact), tuple([(name, form(value, exact)) for name, value in kwargs.items()])
+                named = tuple([(name, form(value, exact)) for name, value in kwargs.items()])
+                key = form(args[annotated:], exact), named
             else:
                 key = form(args[annotated:], exact)
         except Unknown:
