@@ -102,16 +102,27 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
     """
     if fn is _nothing:
         return partial(remembering, typechecker=typechecker)
-    hints = " ".join(map(str, getattr(fn, "__annotations__", {}).values()))
+    found = getattr(fn, "__annotations__", {}).values()
+    if isinstance(fn, FunctionType) and all(hint is Any for hint in found):  # nothing to check
+        return fn
+    hints = " ".join(map(str, found))
     if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or "{" in hints:
         return _plain(fn, typechecker=typechecker)
-    from torch.compiler import is_compiling  # what is checked computes with torch; a process that only waits does not
+    # What is checked computes with torch; a process that only hands out tests does without.
+    from torch._C import DisableTorchFunction, _len_torch_function_stack
+    from torch.compiler import is_compiling
 
     given, exact = local(), "Literal" in hints
     # Most often `self`: what is not annotated is not checked.
     taken = list(inspect.signature(fn).parameters.values())
     annotated = int(bool(taken) and taken[0].annotation is inspect.Parameter.empty and taken[0].kind in _BY_POSITION)
     alone = len(taken) == annotated
+
+    def read(value: Any) -> Any:
+        if not _len_torch_function_stack():
+            return form(value, exact)
+        with DisableTorchFunction():  # or the mode would be called for every shape
+            return form(value, exact)
 
     def body(*args: Any, **kwargs: Any) -> Any:
         return given.__dict__.pop("result") if "result" in given.__dict__ else fn(*args, **kwargs)
@@ -144,10 +155,9 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
             if alone:
                 key = None
             elif kwargs:
-                named = tuple([(name, form(value, exact)) for name, value in kwargs.items()])
-                key = form(args[annotated:], exact), named
+                key = read(args[annotated:]), *kwargs, read(tuple(kwargs.values()))
             else:
-                key = form(args[annotated:], exact)
+                key = read(args[annotated:])
         except Unknown:
             return checked(*args, **kwargs)
         if key not in passed:
@@ -155,7 +165,7 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
             passed[key] = set()
         else:
             result = fn(*args, **kwargs)
-            if _known(result, passed[key], exact):
+            if _known(result, passed[key], read):
                 return result
             given.result = result
             try:
@@ -163,7 +173,7 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
             finally:
                 given.__dict__.pop("result", None)
         try:
-            passed[key].add(form(result, exact))
+            passed[key].add(read(result))
         except Unknown:
             passed.pop(key)
         return result
@@ -171,9 +181,9 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
     return call
 
 
-def _known(result: Any, forms: set[Any], exact: bool) -> bool:
+def _known(result: Any, forms: set[Any], read: Callable[[Any], Any]) -> bool:
     try:
-        return form(result, exact) in forms
+        return read(result) in forms
     except Unknown:
         return False
 
