@@ -1,6 +1,7 @@
 """What tests share: a machine without a past, shape checking of every annotated function, a small study without torch,
 and the CLI in process."""
 
+import gc
 import importlib.util
 import json
 import math
@@ -39,6 +40,9 @@ UNSET = (
     "HF_DATASETS_OFFLINE",
     "TRANSFORMERS_OFFLINE",
 )
+# Imports and collected tests are a million objects that stay: looking for garbage among them takes seconds in each
+# process while they are made, and again and again while tests run.
+gc.disable()
 _MACHINE = Path(tempfile.mkdtemp(prefix="assay-tests-"))
 _counted = iter(range(sys.maxsize))
 
@@ -87,6 +91,12 @@ _studies_hook = install_import_hook("assay.studies", "typechecking.shapes")
 
 TOY = Path(__file__).parent / "toy.py"
 SHELF = Path(__file__).parent / "shelf.py"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -18,9 +20,21 @@ AROUND = sorted(
 )
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Parsed once for all rules."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """The trees of all files are half a million objects."""
+    yield
+    nodes.cache_clear()
+
+
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = ast.parse(path.read_text())
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def test_files_fit() -> None:
@@ -59,7 +73,7 @@ def test_plugins_of_one_folder_do_not_import_each_other() -> None:
         modules = {entry.module for entry in registry.folder.values()}
         for module in modules:
             path = SOURCE / Path(*module.split(".")[1:]).with_suffix(".py")
-            imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+            imports = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
             found += [f"{module} imports {node.module}" for node in imports if node.module in modules - {module}]
     assert len(registries()) > 5 and found == []
 
@@ -82,7 +96,7 @@ def imports(source: Path) -> dict[str, set[str]]:
         return set()
 
     return {
-        name: {found for node in ast.walk(ast.parse(path.read_text())) for found in named(node)} & names.keys() - {name}
+        name: {found for node in nodes(path) for found in named(node)} & names.keys() - {name}
         for name, path in names.items()
     }
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import random
 import re
 import subprocess
@@ -379,19 +378,3 @@ def test_a_piped_table_is_as_wide_as_the_documents_or_as_asked_for(
     code, out, _ = cli("wide", "--plugin", plugin, "--xs", "1", "--executor", "serial", "--out", tmp_path)
     assert code == 0 and all(f"a rather long name {n}" in out for n in range(20))
     assert width - 24 < max(map(len, out.splitlines())) <= width
-
-
-@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
-def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path) -> None:
-    import pty
-
-    chunks: list[bytes] = []
-
-    def read(fd: int) -> bytes:
-        chunks.append(os.read(fd, 65536))
-        return chunks[-1]
-
-    words = ["toy", "--plugin", str(TOY), "--executor", "serial", "--out", str(tmp_path)]
-    status = pty.spawn([sys.executable, "-m", "assay", *words], read)
-    text = b"".join(chunks).decode()
-    assert status == 0 and "6/6" in text and "left" in text and "\x1b[" in text

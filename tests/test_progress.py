@@ -1,15 +1,21 @@
-"""Progress where there is no terminal: a line per stored run, and one of a run that has been silent for long."""
+"""Progress: a bar on a terminal; elsewhere a line per stored run, and one of a run that has been silent for long."""
 
+import os
 import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from assay.command.cli import main
 from assay.core.drive import Event
 from assay.core.run import Record, Run
 from assay.core.study import Progress
 from assay.report import progress
 
+TOY = Path(__file__).parent / "toy.py"
 SLOW = Run("toy", {"x": 1}, 0, {})
 
 
@@ -58,3 +64,26 @@ def test_lines_are_cut_to_the_width_of_a_terminal_and_whole_in_a_file(
         watch(finished())
     (line,) = capsys.readouterr().err.splitlines()
     assert len(line) <= widest and (LONG in line) is not terminal
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pseudo-terminal is needed")
+def test_a_bar_with_the_time_left_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.openpty()
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # as reading ends once nobody has the terminal open for writing
+            while chunk := os.read(reading, 65536):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(writing, "w", buffering=1) as terminal, monkeypatch.context() as patch:
+        patch.setenv("TERM", "xterm")
+        patch.setattr(sys, "stdout", terminal)
+        patch.setattr(sys, "stderr", terminal)
+        code = main(["toy", "--plugin", str(TOY), "--executor", "serial", "--out", str(tmp_path)])
+    reader.join()
+    os.close(reading)
+    text = b"".join(chunks).decode()
+    assert code == 0 and "6/6" in text and "left" in text and "\x1b[" in text

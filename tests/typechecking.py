@@ -1,6 +1,7 @@
 """How shapes are checked in tests: beartype for the shapes alone, and a memory of the calls that have passed."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import cache, partial, wraps
 from threading import local
@@ -8,7 +9,6 @@ from types import FunctionType
 from typing import Any, get_args
 
 import jaxtyping
-import torch
 from beartype import beartype
 from jaxtyping import AbstractArray
 from jaxtyping import _decorator as decorator
@@ -34,15 +34,15 @@ class Unknown(Exception):
     """Whether a value fits its annotation may depend on more than its form."""
 
 
-def form(value: Any, depth: int = 8, *, exact: bool = False) -> Any:
+def form(value: Any, exact: bool = False, depth: int = 8) -> Any:
     """Everything about a value that an annotation can ask for: values of one form all pass a check, or none does. A
     Literal asks for the value itself: then the form of a number or a word is `exact`."""
     kind = type(value)
     way = _WAYS.get(kind) or _way(kind)
-    if way == "value":
-        return (kind, value) if exact else kind
     if way == "tensor":
         return kind, value.dtype, value.shape
+    if way == "value":
+        return (kind, value) if exact else kind
     if not depth or way == "unknown":
         raise Unknown
     if way == "iterator":
@@ -56,16 +56,18 @@ def form(value: Any, depth: int = 8, *, exact: bool = False) -> Any:
     if len(value) > 16:
         raise Unknown
     items = value if way == "items" else [part for pair in value.items() for part in pair]
-    return kind, tuple([form(item, depth - 1, exact=exact) for item in items])
+    return kind, tuple([form(item, exact, depth - 1) for item in items])
 
 
-_WAYS: dict[type, str] = dict.fromkeys((int, float, bool, str, type(None)), "value")
+_WAYS: dict[type, str] = dict.fromkeys((int, float, bool, str, type(None)), "value") | {dict: "dict"}
 """How the form of a value is read, by its class: found once, since it is asked for at every call."""
-_WAYS |= {torch.Tensor: "tensor", torch.nn.Parameter: "tensor", dict: "dict"}
 
 
 def _way(kind: type) -> str:
-    if hasattr(kind, "__next__"):
+    torch = sys.modules.get("torch")  # where it is not imported yet, nothing is a tensor
+    if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
+        found = "tensor"
+    elif hasattr(kind, "__next__"):
         found = "iterator"
     elif issubclass(kind, type):
         found = "type"
@@ -100,14 +102,27 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
     """
     if fn is _nothing:
         return partial(remembering, typechecker=typechecker)
-    hints = " ".join(map(str, getattr(fn, "__annotations__", {}).values()))
+    found = getattr(fn, "__annotations__", {}).values()
+    if isinstance(fn, FunctionType) and all(hint is Any for hint in found):  # nothing to check
+        return fn
+    hints = " ".join(map(str, found))
     if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or "{" in hints:
         return _plain(fn, typechecker=typechecker)
-    given, read = local(), partial(form, exact="Literal" in hints)
+    # What is checked computes with torch; a process that only hands out tests does without.
+    from torch._C import DisableTorchFunction, _len_torch_function_stack
+    from torch.compiler import is_compiling
+
+    given, exact = local(), "Literal" in hints
     # Most often `self`: what is not annotated is not checked.
     taken = list(inspect.signature(fn).parameters.values())
     annotated = int(bool(taken) and taken[0].annotation is inspect.Parameter.empty and taken[0].kind in _BY_POSITION)
     alone = len(taken) == annotated
+
+    def read(value: Any) -> Any:
+        if not _len_torch_function_stack():
+            return form(value, exact)
+        with DisableTorchFunction():  # or the mode would be called for every shape
+            return form(value, exact)
 
     def body(*args: Any, **kwargs: Any) -> Any:
         return given.__dict__.pop("result") if "result" in given.__dict__ else fn(*args, **kwargs)
@@ -134,13 +149,13 @@ def remembering(fn: Any = _nothing, *, typechecker: Any) -> Any:
         calls += 1
         if calls > OFTEN and calls % SELDOM:
             return fn(*args, **kwargs)
-        if torch.compiler.is_compiling():  # no compiler can trace a check; what is compiled also runs as it is
+        if is_compiling():  # no compiler can trace a check; what is compiled also runs as it is
             return fn(*args, **kwargs)
         try:
             if alone:
                 key = None
             elif kwargs:
-                key = read(args[annotated:]), tuple([(name, read(value)) for name, value in kwargs.items()])
+                key = read(args[annotated:]), *kwargs, read(tuple(kwargs.values()))
             else:
                 key = read(args[annotated:])
         except Unknown:

@@ -64,7 +64,8 @@ def mean(vectors):
 
 def softmax(scores):
     exps = [math.exp(score - max(scores)) for score in scores]
-    return [e / sum(exps) for e in exps]
+    total = sum(exps)
+    return [e / total for e in exps]
 
 
 def observed(queries, keys, values):

@@ -9,7 +9,8 @@ import torch
 def softmax(scores):
     top = max(scores.values())
     exps = {j: math.exp(s - top) for j, s in scores.items()}
-    return {j: e / sum(exps.values()) for j, e in exps.items()}
+    total = sum(exps.values())
+    return {j: e / total for j, e in exps.items()}
 
 
 def dot(a, b):

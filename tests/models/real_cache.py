@@ -7,34 +7,44 @@ import torch
 from transformers import AttentionInterface, DynamicCache
 
 
-def logits(model, ids, rule, slots, *, chunk=1):
-    """Logits of one sequence, where the cache holds `slots` keys per head after every `chunk` tokens, or the rule's
-    share of them in each layer."""
+def logits(model, ids, rules, slots, *, chunk=1):
+    """Logits of one sequence under each rule, a row of a batch: the cache of a row holds `slots` keys per head after
+    every `chunk` tokens, or the rule's share of them in each layer. Rows that share a tensor have caches of one
+    length: a rule with shares, or that skips layers, comes alone."""
     model.set_attn_implementation("eager")
-    cache, rows = DynamicCache(config=model.config), []
-    shares = rule.get("shares", [1.0] * model.config.num_hidden_layers)
-    layers = [Layer(rule, int(share * slots), number) for number, share in enumerate(shares)]
+    cache, found = DynamicCache(config=model.config), []
+    by_layer = [
+        [Layer(rule, int(rule.get("shares", [1.0] * (number + 1))[number] * slots), number) for rule in rules]
+        for number in range(model.config.num_hidden_layers)
+    ]
     # One query sees its whole cache; a mask of the model's own would be as long as the first layer's, which may differ.
-    seen = {"attention_mask": torch.zeros(1, 1, 1, 1, dtype=model.dtype)} if {"skips", "shares"} & set(rule) else {}
+    own = {"skips", "shares"} & set().union(*rules)
+    seen = {"attention_mask": torch.zeros(1, 1, 1, 1, dtype=model.dtype)} if own else {}
     for t, token in enumerate(ids.tolist()):
         out = model(
-            torch.tensor([[token]]),
+            torch.full((len(rules), 1), token),
             past_key_values=cache,
-            position_ids=torch.tensor([[t]]),
+            position_ids=torch.full((len(rules), 1), t),
             use_cache=True,
             output_attentions=True,
             **seen,
         )
-        rows.append(out.logits[0, -1])
-        for layer, stored, weights in zip(layers, cache.layers, out.attentions, strict=True):
-            layer.see(t, stored.keys[0], weights[0, :, 0])
+        found.append(out.logits[:, -1])
+        for layers, stored, weights in zip(by_layer, cache.layers, out.attentions, strict=True):
+            for layer, keys, own_weights in zip(layers, stored.keys, weights, strict=True):
+                layer.see(t, keys, own_weights[:, 0])
             if (t + 1) % chunk == 0:
-                kept = layer.keep(t, stored.keys[0])
+                kept = torch.tensor([layer.keep(t, keys) for layer, keys in zip(layers, stored.keys, strict=True)])
                 stored.keys, stored.values = (
-                    torch.stack([x[0, head, places] for head, places in enumerate(kept)])[None]
+                    torch.stack(
+                        [
+                            torch.stack([x[row, head, kept[row, head]] for head in range(x.shape[1])])
+                            for row in range(len(x))
+                        ]
+                    )
                     for x in (stored.keys, stored.values)
                 )
-    return torch.stack(rows)
+    return torch.stack(found, dim=1)
 
 
 class Layer:
@@ -126,35 +136,38 @@ def logits_in_cache(model, ids, *, sinks, slots):
     return torch.stack(rows)
 
 
-def logits_in_sliding_cache(model, ids, *, sinks, slots):
-    """The same for a model with sliding windows, which span places of the cache. Every token is given to the model at
-    position 0, so that its queries and keys come unturned to an attention function with a cache of its own."""
+def logits_in_sliding_cache(model, ids, *, sinks, sizes):
+    """The same for a model with sliding windows, which span places of the cache; a row for each number of slots. Every
+    token is given to the model at position 0, so that its queries and keys come unturned to an attention function with
+    caches of its own."""
     config = model.config
-    caches = [[] for _ in range(config.num_hidden_layers)]
+    caches = [[[] for _ in sizes] for _ in range(config.num_hidden_layers)]
 
     def attention(module, query, key, value, mask, scaling, **_):
-        cache, d = caches[module.layer_idx], query.shape[-1]
         kind = getattr(config, "layer_types", None) or ["sliding_attention"] * len(caches)
-        kind = kind[module.layer_idx]
+        kind, rows = kind[module.layer_idx], []
         theta = config.rope_parameters.get(kind, config.rope_parameters)["rope_theta"]
-        frequencies = theta ** (-torch.arange(0, d, 2) / d)
-        cache.append((key[0, :, 0], value[0, :, 0]))
-        window = config.sliding_window if kind == "sliding_attention" else len(cache)
-        keys, values = (torch.stack(kept[-window:]) for kept in zip(*cache, strict=True))
-        keys = turned(keys, torch.arange(len(cache))[-window:, None, None], frequencies)
-        mixed, group = [], query.shape[1] // key.shape[1]
-        for head in range(query.shape[1]):
-            q = turned(query[0, head, 0], len(cache) - 1, frequencies)
-            mixed.append((keys[:, head // group] @ q * scaling).softmax(0) @ values[:, head // group])
-        if len(cache) > slots:
-            del cache[sinks]
-        return torch.stack(mixed)[None, None], None
+        frequencies = theta ** (-torch.arange(0, query.shape[-1], 2) / query.shape[-1])
+        for row, (cache, slots) in enumerate(zip(caches[module.layer_idx], sizes, strict=True)):
+            cache.append((key[row, :, 0], value[row, :, 0]))
+            window = config.sliding_window if kind == "sliding_attention" else len(cache)
+            keys, values = (torch.stack(kept[-window:]) for kept in zip(*cache, strict=True))
+            keys = turned(keys, torch.arange(len(cache))[-window:, None, None], frequencies)
+            mixed, group = [], query.shape[1] // key.shape[1]
+            for head in range(query.shape[1]):
+                q = turned(query[row, head, 0], len(cache) - 1, frequencies)
+                mixed.append((keys[:, head // group] @ q * scaling).softmax(0) @ values[:, head // group])
+            if len(cache) > slots:
+                del cache[sinks]
+            rows.append(torch.stack(mixed))
+        return torch.stack(rows)[:, None], None
 
     AttentionInterface.register("oracle", attention)
     model.set_attn_implementation("oracle")
-    rows = [model(token[None, None], position_ids=torch.tensor([[0]]), use_cache=False).logits[0, -1] for token in ids]
+    places = torch.zeros(len(sizes), 1, dtype=torch.long)
+    found = [model(token.expand(len(sizes), 1), position_ids=places, use_cache=False).logits[:, -1] for token in ids]
     model.set_attn_implementation("eager")
-    return torch.stack(rows)
+    return torch.stack(found, dim=1)
 
 
 def turned(x, position, frequencies):

@@ -100,47 +100,53 @@ def test_every_evict_method_is_compared_with_a_real_cache():
     assert {name for name in METHODS if issubclass(attention[name], Evict)} <= set(RULES) | elsewhere
 
 
-@pytest.mark.parametrize("word", RULES)
-def test_one_pass_is_token_by_token_eviction_with_a_real_cache(word, llama):
+ALONE = [word for word, rule in RULES.items() if {"skips", "shares"} & set(rule)]
+"""Caches of their layers differ in length; those of all other rules are rows of one cache."""
+
+
+@pytest.mark.parametrize(
+    "words", [[word for word in RULES if word not in ALONE], *([word] for word in ALONE)], ids=", ".join
+)
+def test_one_pass_is_token_by_token_eviction_with_a_real_cache(words, llama):
     # Beyond the scores that are computed at once, and within; budgets of layers are up to 60 slots here.
-    ids = tokens(time=72 if word in ("h2o", "tova") or word.startswith("per_layer") else 48)
+    ids = tokens(time=48 if words == ["knorm"] else 72)
     for slots in (10, 40):
-        expected = real_cache.logits(llama, ids[0], RULES[word], slots)
-        torch.testing.assert_close(logits(llama, ids, word, slots=slots)[0], expected, rtol=0, atol=1e-4)
+        expected = real_cache.logits(llama, ids[0], [RULES[word] for word in words], slots)
+        for word, own in zip(words, expected, strict=True):
+            assert_are(own, logits(llama, ids, word, slots=slots)[0], word)
 
 
-@pytest.mark.parametrize("word", ["h2o", "tova", "keydiff", "knorm", "random_evict"])
-def test_the_chunked_protocol_is_eviction_from_a_real_cache_after_every_chunk(word, llama):
-    ids, chunk, slots = tokens(), 7, 12
-    expected = real_cache.logits(llama, ids[0], RULES[word], slots, chunk=chunk)
-    torch.testing.assert_close(logits(llama, ids, word, slots=slots, chunk=chunk)[0], expected, rtol=0, atol=1e-4)
-    assert (expected - logits(llama, ids, word, slots=slots)[0]).abs().max() > 0.1, "as after every token"
+def assert_are(expected, found, word):
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4, msg=lambda said: f"{word}: {said}")
 
 
-@pytest.mark.parametrize("word", ["h2o", "tova", "random_evict", "window", "streaming_llm"])
-def test_the_prefix_protocol_evicts_once(word, llama):
-    ids, prefix, slots = tokens(), 64, 12
+def test_the_chunked_protocol_is_eviction_from_a_real_cache_after_every_chunk(llama):
+    words = ["h2o", "tova", "keydiff", "knorm:skip_layers=", "random_evict"]
+    ids, chunk, slots = tokens(time=72), 7, 12
+    expected = real_cache.logits(llama, ids[0], [RULES[word] for word in words], slots, chunk=chunk)
+    (skipping,) = real_cache.logits(llama, ids[0], [RULES["knorm"]], slots, chunk=chunk)
+    for word, own in [*zip(words, expected, strict=True), ("knorm", skipping)]:
+        assert_are(own, logits(llama, ids, word, slots=slots, chunk=chunk)[0], word)
+        assert (own - logits(llama, ids, word, slots=slots)[0]).abs().max() > 0.1, f"{word}: as after every token"
+
+
+def test_the_prefix_protocol_evicts_once(llama, monkeypatch):
+    words = ["h2o", "tova", "random_evict", "window", "streaming_llm"]
+    ids, prefix, slots = tokens(time=80), 64, 12
 
     class Once(real_cache.Layer):
         def keep(self, t, keys):
             return super().keep(t, keys) if t == prefix - 1 else [list(range(len(one))) for one in self.positions]
 
-    expected = cached_with(Once, llama, ids[0], RULES[word], slots)
-    torch.testing.assert_close(logits(llama, ids, word, slots=slots, prefix=prefix)[0], expected, rtol=0, atol=1e-4)
-
-
-def cached_with(layer, *given):
-    plain = real_cache.Layer
-    real_cache.Layer = layer
-    try:
-        return real_cache.logits(*given)
-    finally:
-        real_cache.Layer = plain
+    monkeypatch.setattr(real_cache, "Layer", Once)
+    expected = real_cache.logits(llama, ids[0], [RULES[word] for word in words], slots)
+    for word, own in zip(words, expected, strict=True):
+        assert_are(own, logits(llama, ids, word, slots=slots, prefix=prefix)[0], word)
 
 
 @pytest.mark.parametrize("slots", [6, 30])
 def test_positions_inside_the_cache_are_those_of_a_cache_of_keys_not_yet_turned(slots, llama):
-    ids, word = tokens(), "streaming_llm:num_sink_tokens=3"
+    ids, word = tokens(time=64), "streaming_llm:num_sink_tokens=3"
     expected = real_cache.logits_in_cache(llama, ids[0], sinks=3, slots=slots)
     torch.testing.assert_close(logits(llama, ids, word, slots=slots, positions="cache")[0], expected, rtol=0, atol=1e-4)
     assert (expected - logits(llama, ids, word, slots=slots)[0]).abs().max() > 0.1
@@ -148,26 +154,26 @@ def test_positions_inside_the_cache_are_those_of_a_cache_of_keys_not_yet_turned(
     torch.testing.assert_close(*window, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("slots", [6, 30, 39, 50])
 @pytest.mark.parametrize("build", [mistral, gemma])
-def test_sinks_stay_in_sight_of_a_sliding_window_that_counts_places_of_the_cache(build, slots):
+def test_sinks_stay_in_sight_of_a_sliding_window_that_counts_places_of_the_cache(build):
     """Up to a cache as long as the model's window of 40, the query's own key included; beyond it they are hidden."""
-    model, ids, word = build(), tokens(time=64), "streaming_llm:num_sink_tokens=3"
-    expected = real_cache.logits_in_sliding_cache(model, ids[0], sinks=3, slots=slots)
-    with sparse(model, attention.parse(word), slots=slots, positions="cache") as usage:
-        found = model(ids, use_cache=False).logits[0]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    assert (usage.hidden > 0) == (slots >= 40) and usage.attended <= usage.visible
-    plain = logits(model, ids, "window", slots=slots)[0]
-    assert (build is gemma or slots >= 40) or (found - plain).abs().max() > 0.1, "the sinks were hidden"
+    model, ids, word, sizes = build(), tokens(time=64), "streaming_llm:num_sink_tokens=3", (6, 30, 39, 50)
+    expected = real_cache.logits_in_sliding_cache(model, ids[0], sinks=3, sizes=sizes)
+    for slots, own in zip(sizes, expected, strict=True):
+        with sparse(model, attention.parse(word), slots=slots, positions="cache") as usage:
+            found = model(ids, use_cache=False).logits[0]
+        assert_are(own, found, slots)
+        assert (usage.hidden > 0) == (slots >= 40) and usage.attended <= usage.visible
+        plain = logits(model, ids, "window", slots=slots)[0]
+        assert (build is gemma or slots >= 40) or (found - plain).abs().max() > 0.1, "the sinks were hidden"
 
 
 def test_the_oracle_of_sliding_windows_is_that_of_plain_models_where_there_is_none(llama):
-    ids = tokens()
+    ids = tokens(time=48)
     wide = made(MistralForCausalLM, MistralConfig(**SIZES, **LLAMA, sliding_window=TIME))
     wide.load_state_dict(llama.state_dict())
     expected = real_cache.logits_in_cache(llama, ids[0], sinks=3, slots=30)
-    found = real_cache.logits_in_sliding_cache(wide, ids[0], sinks=3, slots=30)
+    (found,) = real_cache.logits_in_sliding_cache(wide, ids[0], sinks=3, sizes=[30])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 

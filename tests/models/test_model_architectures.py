@@ -1,5 +1,7 @@
 """Every architecture of the table in docs/perplexity.md runs exactly, or is refused in one line, as the table says."""
 
+from functools import cache
+
 import pytest
 import token_loop
 import torch
@@ -69,10 +71,16 @@ def test_the_page_says_what_runs_and_why_the_rest_does_not(page, table, name):
     assert (rows[name][-1] == "runs") == (name not in NO_CACHE_POSITIONS)
 
 
+@pytest.fixture(scope="module")
+def precise(page):
+    """An architecture in float64, and what is found of its layout, for all tests that leave it as it is."""
+    return cache(lambda name: page.built(name, torch.float64))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", each(*REFUSED))
-def test_dense_is_the_model_s_own_forward_pass_and_h2o_a_cache_that_is_cut(page, name):
-    model, ids = page.built(name, torch.float64), page.tokens()
+def test_dense_is_the_model_s_own_forward_pass_and_h2o_a_cache_that_is_cut(page, precise, name):
+    model, ids = precise(name), page.tokens()
     own, reader = model(ids, use_cache=False).logits[0], Reader(model)
     with sparse(model, attention.parse("dense")) as usage:
         dense = reader.logits(reader.body(ids, use_cache=False)[0])[0]
@@ -88,8 +96,8 @@ def test_dense_is_the_model_s_own_forward_pass_and_h2o_a_cache_that_is_cut(page,
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", each(*NO_CACHE_POSITIONS))
-def test_cache_positions_are_those_at_which_the_model_itself_reads_a_key(page, name):
-    model, ids = page.built(name, torch.float64), page.tokens()
+def test_cache_positions_are_those_at_which_the_model_itself_reads_a_key(page, precise, name):
+    model, ids = precise(name), page.tokens()
     streaming, absolute = (
         logits_of(model, ids, "streaming_llm:num_sink_tokens=3", slots=SLOTS, positions=positions)
         for positions in ("cache", "absolute")

@@ -279,9 +279,10 @@ def collect_in_a_process(folder: str, log: str) -> None:
 
 
 def test_two_processes_that_want_the_same_rows_compute_them_once(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
+    fresh = multiprocessing.get_context("forkserver")
+    fresh.set_forkserver_preload([__name__])  # torch is imported once for both
     log = str(tmp_path / "log")
-    workers = [spawn.Process(target=collect_in_a_process, args=(str(tmp_path / "rows"), log)) for _ in range(2)]
+    workers = [fresh.Process(target=collect_in_a_process, args=(str(tmp_path / "rows"), log)) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
