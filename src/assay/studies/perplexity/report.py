@@ -69,10 +69,10 @@ def report(
         if verbose or not any(entries(document, *FIXED)):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
         out.document(f"{label}_table_3.md", partial(generate_summary_table, document))
-        for dataset, own in charts.get(label, {}).items():
+        for dataset, drawn_here in charts.get(label, {}).items():
             about = f"{dataset}, {document['config']['model']['name']}."
             with out.about(" ".join(of_all(len(drawn), len(names)))):
-                for kind, chart in own.items():
+                for kind, chart in drawn_here.items():
                     out.chart(f"{label}_{_plain(dataset)}_{kind}", chart, caption=f"{CHARTS[kind][1]} {about}")
     for kind, draw in (("probe", report_probes), ("generate", report_generated)):
         groups = by_model(cells(kinds.get(kind, [])))
