@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,8 @@ from card_toys import TINY, TOY, TWIN
 from assay.card import cost, protocol
 
 Cli = Callable[..., tuple[int, str, str]]
+MADE: dict[str, Path] = {}
+"""The results of a card of the twin beside its model, trained once for all tests of this file."""
 LEAKING = """
 import torch
 from dataclasses import dataclass
@@ -79,11 +82,29 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothing(tmp_path: Path, cli: Cli) -> None:
+BESIDE_ITS_MODEL = ("card", "twin.py", "--vs", "gru", "--executor", "serial")
+
+
+@pytest.fixture
+def trained(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> str:
+    """The file of a twin, and the results of its card; what the command printed."""
     (tmp_path / "twin.py").write_text(TWIN)
-    words = ("card", "twin.py", "--vs", "gru", "--executor", "serial")
-    code, out, err = cli(*words)
-    assert code == 0, err
+    if "card" not in MADE:
+        code, out, err = cli(*BESIDE_ITS_MODEL)
+        assert code == 0, err
+        made = tmp_path_factory.mktemp("made")
+        shutil.copytree("results", made / "results")
+        (made / "printed").write_text(out)
+        MADE["card"] = made
+    else:
+        shutil.copytree(MADE["card"] / "results", "results")
+    return (MADE["card"] / "printed").read_text()
+
+
+def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothing(
+    trained: str, tmp_path: Path, cli: Cli
+) -> None:
+    out = trained
     assert "card of twin" in out and "trained on this machine" in out and "bytes of state" in out
     assert "†" not in out, "nothing of it ships"
     page = (tmp_path / "results/card/twin.html").read_text()
@@ -94,7 +115,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
     told = "".join(svg.itertext())
     assert "twin: recall 1-2 of 2" in told, told
-    again, shown, told = cli(*words, "--json")
+    again, shown, told = cli(*BESIDE_ITS_MODEL, "--json")
     assert again == 0 and "to run" not in told
     card = json.loads(shown)[0]
     assert json.loads((tmp_path / "results/card/twin.json").read_text())[0]["questions"] == card["questions"]
@@ -148,10 +169,8 @@ def test_a_wrong_word_is_one_line(words: list[str], said: str, cli: Cli) -> None
     assert code == 2 and not out and said in err, err
 
 
-def test_a_card_travels_and_is_verified_by_its_reader(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "twin.py").write_text(TWIN)
+@pytest.mark.usefixtures("trained")
+def test_a_card_travels_and_is_verified_by_its_reader(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     here = ("--executor", "serial", "--vs", "gru")
     code, _, err = cli("card", "submit", "twin.py", "packed", *here)
     assert code == 0, err
@@ -270,11 +289,10 @@ def test_a_dry_run_computes_nothing(tmp_path: Path, cli: Cli) -> None:
     assert code == 0 and "recall" in out and not list(tmp_path.iterdir())
 
 
-def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(tmp_path: Path, cli: Cli) -> None:
-    (tmp_path / "twin.py").write_text(TWIN)
-    words = ("card", "twin.py", "--vs", "gru", "--executor", "serial", "--json")
-    code, before, err = cli(*words)
-    assert code == 0, err
+@pytest.mark.usefixtures("trained")
+def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(cli: Cli) -> None:
+    words = (*BESIDE_ITS_MODEL, "--json")
+    before = Path("results/card/twin.json").read_text()
     code, after, err = cli(*words, "--seeds", "4")
     assert code == 0, err
     first, second = (json.loads(text)[0] for text in (before, after))

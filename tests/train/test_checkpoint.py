@@ -111,6 +111,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
     assert not list(tmp_path.rglob("*"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_on_a_full_disk_warns_once_and_ends(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

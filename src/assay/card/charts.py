@@ -42,9 +42,9 @@ def profile(rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
     have question, series, mine, x, low, high."""
     order = list(dict.fromkeys(row["question"] for row in rows))
     place: dict[str, Any] = {
-        "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis=alt.Axis(grid=True, ticks=False)),
+        "y": alt.Y(field="question", type="nominal", sort=order, title=None, axis={"grid": True, "ticks": False}),
     }
-    across = alt.X(field="x", type="quantitative", title=title, scale=alt.Scale(domain=[0, 1]))
+    across = alt.X(field="x", type="quantitative", title=title, scale={"domain": [0, 1]})
     mine, field = ([row for row in rows if row["mine"] is whose] for whose in (True, False))
     drawn = [
         _chart(field).mark_tick(thickness=2, size=26, color=MUTED, opacity=0.6),
@@ -67,14 +67,14 @@ def standings(
     hollow where not. Rows have label, colour, apart, y, low, high."""
     order = [row["label"] for row in rows]
     place: dict[str, Any] = {
-        "y": alt.Y(field="label", type="nominal", sort=order, title=None, axis=alt.Axis(grid=True)),
+        "y": alt.Y(field="label", type="nominal", sort=order, title=None, axis={"grid": True}),
         "color": alt.Color(field="colour", type="nominal", scale=None),
     }
     kind: dict[str, Any] = {"type": "log"} if log else {"zero": False}
-    axis = alt.Axis(labelOverlap="greedy", tickCount=5)
-    across = alt.X(field="y", type="quantitative", title=title, scale=alt.Scale(**kind), axis=axis)
+    axis = {"labelOverlap": "greedy", "tickCount": 5}
+    across = alt.X(field="y", type="quantitative", title=title, scale=kind, axis=axis)
     bounds = {
-        "x": alt.X(field="low", type="quantitative", title=title, scale=alt.Scale(**kind), axis=axis),
+        "x": alt.X(field="low", type="quantitative", title=title, scale=kind, axis=axis),
         "x2": alt.X2("high"),
     }
     apart, level = ([row for row in rows if row["apart"] is told] for told in (True, False))
@@ -106,7 +106,7 @@ def beside(
     Points have series, mine, x, y, and perhaps low and high; `seeds` are those of this mixer alone."""
     every = [*points, *seeds]
     scale = _Plane(every, log_x=log_x, beside=list((references or {}).values()))
-    axis = alt.Axis(labelOverlap="greedy", values=scale.ticks(points))
+    axis = {"labelOverlap": "greedy", "values": scale.ticks(points)}
     across = alt.X(field="x", type="quantitative", title=x_title, axis=axis, scale=scale.across)
     upward: dict[str, Any] = {"type": "quantitative", "title": y_title, "scale": scale.upward}
     layers = [mark for name, value in (references or {}).items() for mark in _reference(name, value, along="y")]
@@ -149,14 +149,14 @@ class _Plane:
         return math.log10(value) if self.log else value
 
     @property
-    def across(self) -> "alt.Scale":
+    def across(self) -> dict[str, Any]:
         start, end = self.left - 0.03 * self.width, self.left + self.width
         kind: dict[str, Any] = {"type": "log"} if self.log else {}
-        return alt.Scale(domain=[10**start, 10**end] if self.log else [start, end], nice=False, **kind)
+        return {"domain": [10**start, 10**end] if self.log else [start, end], "nice": False, **kind}
 
     @property
-    def upward(self) -> "alt.Scale":
-        return alt.Scale(domain=[self.bottom, self.bottom + self.height], nice=False, zero=False)
+    def upward(self) -> dict[str, Any]:
+        return {"domain": [self.bottom, self.bottom + self.height], "nice": False, "zero": False}
 
     def labels(self, points: Sequence[Row]) -> list[dict[str, Any]]:
         """Return a name at each series' last point, moved down where it would stand on another."""

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from assay.contracts.shared import shared
 from assay.core.seeds import derive
 from assay.probes.base import Probe, Text, fitted, words_of
 
@@ -70,5 +71,6 @@ def _text(probe: Probe, number: int, size: int, depth: float = 0.5) -> Text:
     return probe.write(Random(derive(0, "contract", number)), size, depth)
 
 
+@shared
 def _texts(probe: Probe) -> list[Text]:
     return [_text(probe, number, size, depth) for size in SIZES for depth in (0.0, 1.0) for number in range(TEXTS)]

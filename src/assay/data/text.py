@@ -22,7 +22,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class Corpus:
     name: str
     documents: tuple[str, ...]
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         found = hashlib.sha256()
         for document in self.documents:

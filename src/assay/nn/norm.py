@@ -27,15 +27,16 @@ class Norm(nn.RMSNorm):
         super().__init__(width, eps=eps)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        def alone(x: Tensor, gains: Tensor) -> Tensor:
-            return rms_norm(x, gains.shape, gains, self.eps)
+        return whole(self._alone, self._together, x, self.weight.to(x.dtype))
 
-        def together(x: Tensor, gains: Tensor) -> Tensor:  # under vmap, each model has gains of its own
-            if has_kernels(x.device):
-                return kernels.rms_norm(x, gains, self.eps)
-            return rms_norm(x, x.shape[-1:], eps=self.eps) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)
+    def _alone(self, x: Tensor, gains: Tensor) -> Tensor:
+        return rms_norm(x, gains.shape, gains, self.eps)
 
-        return whole(alone, together, x, self.weight.to(x.dtype))
+    def _together(self, x: Tensor, gains: Tensor) -> Tensor:
+        """Under vmap, each model has gains of its own."""
+        if has_kernels(x.device):
+            return kernels.rms_norm(x, gains, self.eps)
+        return rms_norm(x, x.shape[-1:], eps=self.eps) * gains.view(len(gains), *[1] * (x.ndim - 2), -1)
 
     def of_heads(self, o: Read, gate: Tokens | None = None, *, act: Literal["silu", "sigmoid"] = "silu") -> Tokens:
         """Return RMSNorm(o) * act(gate), the norm head by head, with the heads side by side in a token."""

@@ -118,7 +118,7 @@ def interval_bars(
     points = [_point(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in drawn]
     single = [_seed(row, value) | {"label": str(row[label]), "series": str(row[group])} for row in single_rows]
     names = list(dict.fromkeys(point["series"] for point in points))
-    padded = alt.Scale(paddingInner=0.25 if series else 0.2)
+    padded = {"paddingInner": 0.25 if series else 0.2}
     upright = alt.Y(field="label", type="nominal", sort=None, title=None, scale=padded)
     titles = {"y": value_title or value}
     across = alt.X(field="y", type="quantitative", title=titles["y"])
@@ -162,9 +162,9 @@ def heatmap(
         list(order) if order is not None else list(dict.fromkeys(cell[key] for cell in cells))
         for key, order in (("x", x_order), ("y", y_order))
     )
-    scale = alt.Scale(scheme="magma", domain=list(domain)) if domain else alt.Scale(scheme="magma")
+    scale = ({"domain": list(domain)} if domain else {}) | {"scheme": "magma"}
     # A legend beside the plot: below it, the colours would be squeezed.
-    legend = alt.Legend(title=None, orient="right", gradientLength=160)
+    legend = {"gradientLength": 160, "orient": "right", "title": None}
     chart = alt.Chart(_data(cells)).mark_rect()
     encoded = chart.encode(
         x=alt.X(field="x", type="ordinal", sort=across, title=x_title or x, axis=_sparse(across)),
@@ -181,10 +181,10 @@ def _short(value: Any) -> float | None:
     return None if number is None else float(f"{number:.4g}")
 
 
-def _sparse(values: Sequence[Any]) -> "alt.Axis":
+def _sparse(values: Sequence[Any]) -> dict[str, Any]:
     """Label at most a dozen values, evenly spaced."""
     step = max(1, -(-len(values) // 12))
-    return alt.Axis(values=list(values[::step]), labelAngle=0, labelFlush=False)
+    return {"labelAngle": 0, "labelFlush": False, "values": list(values[::step])}
 
 
 def _point(row: Row, key: str) -> dict[str, Any]:
@@ -227,7 +227,8 @@ def _picked(pick: "alt.Parameter", chosen: float, other: float) -> "alt.OpacityV
 
 
 def _data(values: Sequence[Row]) -> "alt.InlineData":
-    # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another.
+    # A tuple: Altair copies lists, row by row, each time a chart is changed or put on top of another. Axes, scales and
+    # legends are plain dictionaries for the same reason: a copy of an alt.Axis visits 80 options that are not set.
     return alt.InlineData(values=tuple(values))
 
 
@@ -238,14 +239,14 @@ def _texts(title: str, note: str = "") -> dict[str, str]:
 
 def _sign(channel: Any, signs: Sequence[str], names: Sequence[str], *, legend: bool = True) -> Any:
     """The colours or the shapes of the series."""
-    scale = alt.Scale(domain=list(names), range=list(islice(cycle(signs), len(names))))
+    scale = {"domain": list(names), "range": list(islice(cycle(signs), len(names)))}
     return channel(field=SERIES, type="nominal", scale=scale, legend=_legend(names) if legend else None)
 
 
-def _legend(names: Sequence[str]) -> "alt.Legend":
+def _legend(names: Sequence[str]) -> dict[str, Any]:
     """A legend of as many columns as fit under the plot, at about 7 pixels a letter and 30 for the symbol."""
     widest = max((len(name) for name in names), default=1) * 7 + 30
-    return alt.Legend(title=None, symbolOpacity=1, columns=max(1, min(4, LINES[0] // widest)))
+    return {"columns": max(1, min(4, LINES[0] // widest)), "symbolOpacity": 1, "title": None}
 
 
 def _bands(points: Sequence[Row], **options: Any) -> list["alt.Chart"]:
@@ -260,25 +261,25 @@ def _bands(points: Sequence[Row], **options: Any) -> list["alt.Chart"]:
     ]
 
 
-def _roomy(**kind: Any) -> "alt.Scale":
+def _roomy(**kind: Any) -> dict[str, Any]:
     """A scale that ends a little beyond the data: what lies on the edge of a chart that zooms would be cut in half."""
-    return alt.Scale(nice=False, padding=8, **kind)
+    return {"nice": False, "padding": 8, **kind}
 
 
-def _measured(points: Sequence[Row], *, log: bool) -> "alt.Axis":
+def _measured(points: Sequence[Row], *, log: bool) -> dict[str, Any]:
     """Put ticks at the measured x, unless there are too many; then, on a logarithmic axis, at round numbers."""
     values = sorted({point["x"] for point in points})
     if len(values) > TICKS and not log:
-        return alt.Axis(labelOverlap="greedy")
+        return {"labelOverlap": "greedy"}
     ticks = values if len(values) <= TICKS else _round_numbers(values)
-    return alt.Axis(values=ticks, labelOverlap="greedy")
+    return {"labelOverlap": "greedy", "values": ticks}
 
 
-def _rounded(points: Sequence[Row]) -> "alt.Axis":
+def _rounded(points: Sequence[Row]) -> dict[str, Any]:
     """Put ticks of a logarithmic y axis at the round numbers between the bounds; Vega's own where there is none."""
     found = sorted(point[key] for point in points for key in ("low", "y", "high") if (point.get(key) or 0) > 0)
     ticks: dict[str, Any] = {"values": even} if found and len(even := _round_numbers(found)) > 1 else {}
-    return alt.Axis(labelOverlap="greedy", **ticks)
+    return {"labelOverlap": "greedy", **ticks}
 
 
 def _round_numbers(values: Sequence[float]) -> list[float]:

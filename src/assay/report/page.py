@@ -81,17 +81,22 @@ def overview(sections: Sections, records: Sequence[Record]) -> dict[str, Any]:
 
 def rendered(template: str, **values: Any) -> str:
     """Fill a template of the assets; a name that it lacks is an error, not an empty text."""
+    page: str = _templates().get_template(template).render(**values)
+    return page.encode(errors="backslashreplace").decode()  # lone surrogates come from file names that are no UTF-8
+
+
+@cache
+def _templates() -> Any:
+    """Compiled once for all pages: that takes longer than filling them."""
     import jinja2
 
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("assay.report", "assets"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template(template).render(**values)
-    return page.encode(errors="backslashreplace").decode()  # lone surrogates come from file names that are no UTF-8
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,8 @@ from assay.mixers.gru import GRU
 class TwinMixer(GRU):
     aliases = ()
 """
+MADE: dict[str, Path] = {}
+"""The store of the field and its packed records, computed once for all tests of this file."""
 FIELD = ("dense", "window", "streaming_llm", "h2o", "random_evict", "oracle_topk")
 HERE = ("--executor", "serial", "--device", "cpu")
 
@@ -71,8 +74,13 @@ def toy(tiny: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def shipped_from(toy: Path, cli: Cli, change: Callable[[Record], Record] = lambda record: record) -> None:
     """Compute the field and ship it, as if on a GPU: under ids of its own."""
-    code, _, err = cli("card", "h2o", "--vs", *FIELD[1:], *HERE, "--out", "field", "--ship", "made")
-    assert code == 0, err
+    if "field" not in MADE:
+        code, _, err = cli("card", "h2o", "--vs", *FIELD[1:], *HERE, "--out", "field", "--ship", "made")
+        assert code == 0, err
+        MADE["field"] = toy  # and there it stays: tests only read it
+    else:
+        for folder in ("field", "made"):
+            shutil.copytree(MADE["field"] / folder, toy / folder)
     on_gpu = Numerics(device="cuda")
     moved = [
         change(replace(record, run=replace(record.run, numerics=on_gpu)))

@@ -69,6 +69,7 @@ def test_a_model_that_diverged_takes_nobodys_scores(digits: Vectors) -> None:
     assert [found[k].metrics["fvu"] for k in (0, 2)] == [expected[0], expected[2]]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_bank_is_scored_some_at_a_time(
     cli: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def figure_8(document: Mapping[str, Any], dataset: str) -> Any | None:
         return None
     with warnings.catch_warnings():  # altair merges the panels' equal selections, as intended
         warnings.simplefilter("ignore")
-        return alt.hconcat(*panels).resolve_scale(color="shared", shape="shared")
+        return alt.hconcat(*panels, resolve=alt.Resolve(scale=alt.ScaleResolveMap(color="shared", shape="shared")))
 
 
 def _panel(document: Mapping[str, Any], dataset: str, key: str, title: str) -> Any | None:

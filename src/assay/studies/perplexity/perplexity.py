@@ -222,9 +222,10 @@ class Perplexity(Study):
             raise UserError(f"cannot load the model '{self.model}': there is no such folder.")
         shared: dict[str, Any] = {"model": located(self.model, self.revision), "dtype": self.dtype, "shards": SHARDS}
         cells: list[dict[str, Any]] = [
-            self._text(name, context) | self.lane(method, budget) | {"shard": shard}
+            passage | self.lane(method, budget) | {"shard": shard}
             for name in self.datasets
             for context, budget in points
+            for passage in [self._text(name, context)]
             for method in self.chosen()
             for shard in range(SHARDS)
         ]

@@ -54,7 +54,8 @@ def report(
     documents = documents_of(kinds.get("text", []), name=name, description=description, sweeps=sweeps)
     names = _names(documents, name)
     drawn = set(evenly(names, SETTINGS))
-    _say(documents, names, [label in drawn for label in names], out)
+    charts = {label: _drawn(document) for label, document in zip(names, documents, strict=True) if label in drawn}
+    _say(documents, names, charts, out)
     for label, document in zip(names, documents, strict=True):
         text = partial(_text, document)  # called only where files are written
         stamp = re.sub(r"\D", "", document["config"]["timestamp"])[:14]
@@ -68,9 +69,11 @@ def report(
         if verbose or not any(entries(document, *FIXED)):
             out.table(f"{label}_cells", table_3(document, everything=True), formats=FORMATS)
         out.document(f"{label}_table_3.md", partial(generate_summary_table, document))
-        for dataset in document["results"] if label in drawn else ():
+        for dataset, drawn_here in charts.get(label, {}).items():
+            about = f"{dataset}, {document['config']['model']['name']}."
             with out.about(" ".join(of_all(len(drawn), len(names)))):
-                _charts(document, dataset, f"{label}_{_plain(dataset)}", out)
+                for kind, chart in drawn_here.items():
+                    out.chart(f"{label}_{_plain(dataset)}_{kind}", chart, caption=f"{CHARTS[kind][1]} {about}")
     for kind, draw in (("probe", report_probes), ("generate", report_generated)):
         groups = by_model(cells(kinds.get(kind, [])))
         for label, own in zip(_names(groups, name), groups, strict=True):
@@ -83,17 +86,19 @@ def kind_of(record: Record) -> str:
     return "generate" if GENERATE in options else "probe" if PROBE in options["dataset"] else "text"
 
 
-def _say(documents: Sequence[Mapping[str, Any]], names: Sequence[str], drawn: Sequence[bool], out: Report) -> None:
+def _say(
+    documents: Sequence[Mapping[str, Any]], names: Sequence[str], charts: Mapping[str, Mapping[str, Any]], out: Report
+) -> None:
     """Say a sentence for each model and text, SAID of them at most, beside the first chart that shows it."""
     said = [
-        (sentence, f"{label}_{_plain(dataset)}" if charted else "", document, dataset)
-        for label, document, charted in zip(names, documents, drawn, strict=True)
+        (sentence, label, dataset)
+        for label, document in zip(names, documents, strict=True)
         for dataset, sentence in sentences(document).items()
     ]
-    for sentence, label, document, dataset in said[:SAID]:
-        kinds = ("figure_8", "figure_4", "by_position") if label else ()
-        shown = next((kind for kind in kinds if CHARTS[kind][0](document, dataset) is not None), "")
-        out.finding(sentence, chart=f"{label}_{shown}" if shown else "")
+    for sentence, label, dataset in said[:SAID]:
+        own = charts.get(label, {}).get(dataset, {})
+        shown = next((kind for kind in ("figure_8", "figure_4", "by_position") if kind in own), "")
+        out.finding(sentence, chart=f"{label}_{_plain(dataset)}_{shown}" if shown else "")
 
 
 def _text(document: Mapping[str, Any]) -> str:
@@ -126,11 +131,13 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII) or "perplexity"
 
 
-def _charts(document: Mapping[str, Any], dataset: str, label: str, out: Report) -> None:
-    about = f"{dataset}, {document['config']['model']['name']}."
-    for kind, (draw, caption) in CHARTS.items():
-        if (chart := draw(document, dataset)) is not None:
-            out.chart(f"{label}_{kind}", chart, caption=f"{caption} {about}")
+def _drawn(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Draw the charts of each text for which it has the numbers."""
+    drawn = dict[str, dict[str, Any]]()
+    for dataset in document["results"]:
+        every = {kind: draw(document, dataset) for kind, (draw, _) in CHARTS.items()}
+        drawn[dataset] = {kind: chart for kind, chart in every.items() if chart is not None}
+    return drawn
 
 
 def generate_summary_table(results: Mapping[str, Any]) -> str:
