@@ -124,6 +124,19 @@ def test_batteries_of_a_gpu_run_on_a_cpu_where_asked_to(
     assert all(record.status == "done" for record in there)
 
 
+@pytest.mark.parametrize("mixer", ["", "delta_net"], ids=["references", "mixer"])
+def test_runs_of_other_rates_steps_and_seeds_are_as_they_would_be_planned(mixer: str) -> None:
+    """One is planned and the others are told from it: each has the id that planning it alone gives."""
+    for question in SMOKE.questions:
+        trials = [
+            Trial(question.name, mixer, rate, seed, steps) for rate, seed, steps in ((1e-3, 100, 500), (0.01, 3, 1500))
+        ]
+        runner = Runner(SMOKE, Execution(device="cpu"), compute=lambda session: [])
+        alone = [replace(runner, _runs={}, _planned={}).run_of(trial) for trial in trials]
+        assert [runner.run_of(trial).id for trial in trials] == [run.id for run in alone]
+        assert len({run.id for run in alone}) == 2
+
+
 def test_every_question_of_full_can_be_planned_and_its_text_need_not_be_here() -> None:
     runner = Runner(FULL, Execution(device="cpu"), compute=lambda session: [])
     for question in FULL.questions:

@@ -73,6 +73,7 @@ class Runner:
     as_computed: Numerics | None = None
     """The numerics of runs computed elsewhere, whose ids are asked for; None: those of this machine."""
     _runs: dict[Trial, Run] = field(default_factory=dict)
+    _planned: dict[tuple[str, str], Run] = field(default_factory=dict)
     read_shipped: set[tuple[str, str]] = field(default_factory=set)
     """Mixers and questions whose records are shipped ones."""
     _ships: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -144,18 +145,24 @@ class Runner:
         return {q.name: [word for word in words if self.ships(word, q.name)] for q in self.tier.questions}
 
     def run_of(self, trial: Trial) -> Run:
-        """Return the run of a trial, as `assay icl` plans it."""
+        """Return the run of a trial, as `assay icl` plans it. One run of a mixer and a question is planned; the others
+        have another rate, seed or number of steps."""
         if trial not in self._runs:
-            question = self.tier.question(trial.question)
-            if trial.mixer:
-                given = question.options(trial.mixer, rate=trial.rate, seed=trial.seed, steps=trial.steps)
-            else:
-                given = {"task": question.task, "eval_size": question.eval_size, "seeds": [trial.seed]}
-                given["references_only"] = True
-            study = configure(studies["icl"], None, given)
-            runs = make_plan(study, {}, self.numerics).runs
-            self._runs[trial] = next(run for run in runs if (run.options["model"] is None) is not bool(trial.mixer))
+            first = self._planned.get((trial.question, trial.mixer))
+            if first is None:
+                first = self._planned[trial.question, trial.mixer] = self._plan(trial)
+            self._runs[trial] = _retold(first, trial)
         return self._runs[trial]
+
+    def _plan(self, trial: Trial) -> Run:
+        question = self.tier.question(trial.question)
+        if trial.mixer:
+            given = question.options(trial.mixer, rate=trial.rate, seed=trial.seed, steps=trial.steps)
+        else:
+            given = {"task": question.task, "eval_size": question.eval_size, "seeds": [trial.seed]}
+            given["references_only"] = True
+        runs = make_plan(configure(studies["icl"], None, given), {}, self.numerics).runs
+        return next(run for run in runs if (run.options["model"] is None) is not bool(trial.mixer))
 
     @property
     def plain(self) -> "Runner":
@@ -173,3 +180,12 @@ class Runner:
     @property
     def numerics(self) -> Numerics:
         return self.as_computed or Session.numerics(studies["icl"](), self.execution)
+
+
+def _retold(run: Run, trial: Trial) -> Run:
+    """Return the run with the rate, the steps and the seed of a trial."""
+    if not trial.mixer:
+        return replace(run, seed=trial.seed)
+    train, optimizer = run.options["train"], run.options["optimizer"]
+    changed = {"train": {**train, "max_steps": trial.steps}, "optimizer": {**optimizer, "lr": float(trial.rate)}}
+    return replace(run, options={**run.options, **changed}, seed=trial.seed)

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from assay.core.errors import UserError
@@ -30,7 +30,7 @@ class Documents:
     def of(self, split: Split) -> tuple[bytes, ...]:
         return getattr(self, split)
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """The most bytes that a window inside a document can have in every split."""
         return min(max(map(len, part)) for part in (self.train, self.validation, self.test))
@@ -42,7 +42,7 @@ def documents_of(name: str) -> Documents:
     if not text.is_known(name):
         shipped = f"or '{text.SPEECHES}', which comes with assay"
         raise UserError(f"no text '{name}' here. Give a text file, a folder of .txt files, {shipped}.")
-    return split(text.load_corpus(name).documents, name)
+    return _split_text(name, text.load_corpus(name).sha256)
 
 
 def is_here(name: str) -> bool:
@@ -51,6 +51,11 @@ def is_here(name: str) -> bool:
 
 
 @lru_cache(maxsize=4)
+def _split_text(name: str, sha256: str) -> Documents:
+    """Return the split of a text as it is now; its hash tells, where thousands of documents would be compared."""
+    return split(text.load_corpus(name).documents, name)
+
+
 def split(documents: tuple[str, ...], name: str) -> Documents:
     """Split by the documents' hashes, so that their order and their file names do not matter. Of equal documents one is
     kept: no split has what another has."""
