@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
@@ -43,6 +44,9 @@ UNSET = (
 # Imports and collected tests are a million objects that stay: looking for garbage among them takes seconds in each
 # process while they are made, and again and again while tests run.
 gc.disable()
+# A draw that takes long says how busy the machine is, and nothing of what is tested.
+hypothesis.settings.register_profile("assay", deadline=None)
+hypothesis.settings.load_profile("assay")
 _MACHINE = Path(tempfile.mkdtemp(prefix="assay-tests-"))
 _counted = iter(range(sys.maxsize))
 

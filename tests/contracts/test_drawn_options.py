@@ -172,7 +172,6 @@ def tried(folder: str, name: str, examples: int) -> None:
     @seed(0)  # and not `derandomize`, whose draws are others when a line of this file is
     @settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],  # looking for a simpler fault takes minutes, and options are few

@@ -92,7 +92,7 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), st.sampled_from(RUNS)), max_size=12))
 def test_any_sequence_of_events_gives_the_same_answers_with_and_without_the_index(
     steps: list[tuple[str, Run]], tmp_path_factory: pytest.TempPathFactory

@@ -127,7 +127,7 @@ VALUES = st.recursive(
 PATHS = [*WRITTEN, *(f"run.{name}" for name in WRITTEN["run"]), *(f"cost.{name}" for name in WRITTEN["cost"])]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(PATHS), VALUES)
 def test_any_value_anywhere_is_refused_or_can_be_shown(path: str, value: Any) -> None:
     from assay.core.estimate import estimate

@@ -54,7 +54,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values)
 def test_nothing_infinite_reaches_json(value: object) -> None:
     safe, whole = finite(value)

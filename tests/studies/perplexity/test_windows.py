@@ -30,7 +30,7 @@ class Letters:
 documents = st.lists(st.text("abcdé ", max_size=60), min_size=1, max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(documents, st.sampled_from([4, 8, 12]), st.sampled_from([None, 3]), st.integers(0, 2), st.data())
 def test_each_token_of_a_span_is_a_target_once_at_every_context(texts, longest, most, windows, data):
     corpus = Corpus("texts", tuple(texts))
