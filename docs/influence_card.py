@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from masks_perplexity import between
+from scipy import stats
 
 from assay.card.battery import Answer, Records, Trial, answer, battery
 from assay.card.protocol import TIERS
@@ -38,6 +39,7 @@ def shown() -> str:
             cells = [_with_language(answers, name, without) for without in ((), PAIR, UNGATED)]
             lines.append(f"| {tier.name} | {name} | {' | '.join(cells)} |")
         told.append(_language(tier, answers, found))
+        told.append(_least(tier, answers))
         carried = [own for word, own in answers["recall"].items() if word.partition(":")[0] not in WITHOUT_STATE]
         rho = spearman([own.mean for own in carried], [own.sizes["state_scalars"] for own in carried])
         told.append(f"- `{tier.name}`: recall and bytes of state of {len(carried)} recurrent mixers: {rho:+.2f}.")
@@ -49,6 +51,14 @@ def _with_language(answers: Answers, name: str, without: tuple[str, ...]) -> str
     words = [w for w in both[0] if w in both[1] and w not in without and all(each[w].comparable for each in both)]
     rho = spearman([both[0][word].mean for word in words], [-both[1][word].mean for word in words])
     return f"{rho:+.2f} of {len(words)}"
+
+
+def _least(tier: Tier, answers: Answers) -> str:
+    """The rho that would be told from zero, by Student's t: the level of Holm's first of all questions, twice each."""
+    rows, mixers = 2 * (len(tier.questions) - 1), len(answers["language"])
+    t = float(stats.t.ppf(1 - 0.05 / (2 * rows), mixers - 2))
+    rho = t / (mixers - 2 + t * t) ** 0.5
+    return f"- `{tier.name}`: to be told from zero over {mixers} mixers takes a rho of {rho:.2f}."
 
 
 def _language(tier: Tier, answers: Answers, found: Records) -> str:
