@@ -78,7 +78,7 @@ def test_seeds_that_vary_much_rule_nothing_out(monkeypatch: pytest.MonkeyPatch) 
     assert not agreement("recall", {"a": {0: 0.55, 1: 0.5}, "b": {0: 0.45, 1: 0.4}}, wild, margin=0.2).holds
 
 
-def asked_of(shift: float, shipped: dict[str, Answer], *, together: bool = False) -> tuple[list[list[int]], Agreement]:
+def asked_of(shift: float, shipped: dict[str, Answer]) -> tuple[list[list[int]], Agreement]:
     """The seeds that are trained, look by look, on a machine whose scores lie off by `shift`, and what comes out."""
     tier, looks = Tier("toy", "toy", (0, 1), (QUESTION,)), list[list[int]]()
 
@@ -88,7 +88,7 @@ def asked_of(shift: float, shipped: dict[str, Answer], *, together: bool = False
         run = Run("icl", {}, 0, {}, Numerics())
         return {trial: Record(run, "done", {"accuracy": value}) for trial, value in numbers.items()}
 
-    return looks, agreements(tier, {"recall": shipped}, compute, together=together)["recall"]
+    return looks, agreements(tier, {"recall": shipped}, compute)["recall"]
 
 
 def test_anchors_are_trained_until_the_tests_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,6 @@ def test_anchors_are_trained_until_the_tests_decide(monkeypatch: pytest.MonkeyPa
     assert looks == [[0], [1]] and found.holds, "one seed did not decide"
     looks, found = asked_of(0.19, quiet)
     assert looks == [[0], [1]] and not found.holds and found.level == LEVEL - FIRST, "two looks share one level"
-    assert asked_of(0.01, quiet, together=True)[0] == [[0, 1]], "a GPU trains them as one"
 
 
 def test_one_seed_is_not_tried_where_it_cannot_decide(monkeypatch: pytest.MonkeyPatch) -> None:

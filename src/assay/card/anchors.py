@@ -5,9 +5,9 @@ trained here only if each anchor is shown to score as it shipped: two one-sided 
 its mean is off by the question's margin, up or down. Where that is not shown, the rows are not ranked. A machine on
 which every run of the anchors scores exactly as it shipped computes the same numbers, and needs no test.
 
-On a CPU the anchors take a third of a card. There the tests are sequential: the first seed of each anchor is trained,
-and the others only where it did not decide. A question in which one seed cannot decide, since seeds lie far apart, has
-all of them at once.
+The anchors would take a third of a card, so the tests are sequential: the first seed of each anchor is trained, and the
+others only where it did not decide. A question in which one seed cannot decide, since seeds lie far apart, has all of
+them at once.
 """
 
 import math
@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from assay.card.battery import Answer, Compute, Records, Trial, score
-from assay.card.judge import LEVEL, pooled
+from assay.card.judge import LEVEL, by_seed, pooled
 from assay.card.protocol import ANCHORS
 from assay.card.question import Question, Tier
 from assay.core.on_use import Later
@@ -51,10 +51,10 @@ class Agreement:
         return f"{self.question} ({told or 'no anchor ships'})"
 
 
-def first_trials(tier: Tier, answers: Answers, *, together: bool) -> list[Trial]:
+def first_trials(tier: Tier, answers: Answers) -> list[Trial]:
     """Return the runs of the anchors that are trained first, at their shipped rate: one seed of each where it may
-    decide, otherwise all; all too where seeds are trained `together`, as on a GPU."""
-    early = {} if together else _decided_by_one(tier, answers)
+    decide, otherwise all."""
+    early = _decided_by_one(tier, answers)
     return [
         trial
         for question in tier.questions
@@ -62,10 +62,10 @@ def first_trials(tier: Tier, answers: Answers, *, together: bool) -> list[Trial]
     ]
 
 
-def agreements(tier: Tier, answers: Answers, compute: Compute, *, together: bool) -> dict[str, Agreement]:
+def agreements(tier: Tier, answers: Answers, compute: Compute) -> dict[str, Agreement]:
     """Train the anchors here and compare, question by question."""
-    early = {} if together else _decided_by_one(tier, answers)
-    again = dict(compute(first_trials(tier, answers, together=together)))
+    early = _decided_by_one(tier, answers)
+    again = dict(compute(first_trials(tier, answers)))
     found = {q.name: _compared(q, again, answers, FIRST if q.name in early else LEVEL) for q in tier.questions}
     if left := [question for name, question in early.items() if not found[name].holds]:
         again |= compute([trial for question in left for trial in _trials(question, answers, tier.seeds[1:])])
@@ -107,13 +107,15 @@ def agreement(
     level: float = LEVEL,
 ) -> Agreement:
     """Compare the anchors' scores by seed with their shipped ones of the same seeds; p is the largest of the anchors',
-    1 where one is missing. Runs of one seed lie no further apart than two of any seeds, whose deviation is used."""
+    1 where one is missing. Runs of one seed lie no further apart than two of any seeds, whose deviation is used; of a
+    question that is paired by seed, without what a seed adds to the scores of all."""
     there = {anchor: [answers[anchor].scores[seed] for seed in scores] for anchor, scores in own.items()}
     gaps = {anchor: fmean(scores.values()) - fmean(there[anchor]) for anchor, scores in own.items()}
     if len(gaps) == len(ANCHORS) and all(own[anchor] == answers[anchor].scores for anchor in gaps):
         # Bit for bit, seed by seed: how far seeds lie apart does not matter then.
         return Agreement(name, gaps, 0.0, level)
-    deviation, freedom = pooled(list(answers.values())) if answers else (0.0, 0)
+    told = list(answers.values())
+    deviation, freedom = pooled(told, paired=by_seed(told)) if told else (0.0, 0)
     if not freedom or len(gaps) < len(ANCHORS):
         return Agreement(name, gaps, 1.0, level)
     errors = {anchor: deviation * math.sqrt(2 / len(own[anchor])) for anchor in gaps}

@@ -185,7 +185,7 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
 
 def _differences(mine: Answer, field: Sequence[Answer]) -> dict[str, Difference]:
     answers = [mine, *field]
-    paired = _by_seed([each for each in answers if not each.diverged])
+    paired = by_seed([each for each in answers if not each.diverged])
     deviation, freedom = pooled(answers, paired=paired)
     if not freedom or not mine.comparable:
         return {}
@@ -201,7 +201,7 @@ def _differences(mine: Answer, field: Sequence[Answer]) -> dict[str, Difference]
     }
 
 
-def _by_seed(answers: Sequence[Answer]) -> bool:
+def by_seed(answers: Sequence[Answer]) -> bool:
     """Return whether differences are paired: the question has no goal, and seeds that all answers have are enough."""
     if (
         len(answers) < 2

@@ -53,4 +53,4 @@ def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     tier, every = runner.tier, runner.field()
     shipped = battery(tier, every, runner.only_shipped)
     told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every[q.name]} for q in tier.questions}
-    return agreements(tier, told, replace(runner, own=True), together=runner.trains_together)
+    return agreements(tier, told, replace(runner, own=True))

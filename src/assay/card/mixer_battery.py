@@ -197,7 +197,7 @@ class MixerBattery:
         asked = {q.name: [word for word in protocol.ANCHORS if runner.ships(word, q.name)] for q in tier.questions}
         found = battery(tier, asked, runner.only_shipped)
         told = {q.name: {word: answer(tier, q, word, found) for word in asked[q.name]} for q in tier.questions}
-        trials = first_trials(tier, told, together=runner.trains_together)
+        trials = first_trials(tier, told)
         there = runner.stored(trials)
         return [trial for trial in trials if trial not in there]
 

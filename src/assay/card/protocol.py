@@ -142,6 +142,7 @@ STANDARD = Tier(
     says="standard",
     seeds=(0, 1, 2, 3, 4),
     device="cuda",
+    per_gpu=2,
     backend="triton",
     questions=(
         WIDE_RECALL,

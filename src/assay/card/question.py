@@ -107,6 +107,8 @@ class Tier:
     """Where its records were made, and where it runs unless another is asked for."""
     backend: Literal["torch", "triton"] = "torch"
     """What computes recurrent mixers on that device; on another it is torch."""
+    per_gpu: int = 1
+    """Processes that share a GPU: small questions wait for kernels to start, and leave room for the language model."""
     more_seeds: Mapping[str, int] = field(default_factory=dict)
     """Mixers that are scored with more seeds than others, as `--seeds` asks for, and with how many."""
 

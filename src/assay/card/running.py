@@ -21,12 +21,14 @@ from assay.studies import studies
 
 
 def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
-    """Return how a tier is run: with its own device and backend, unless another device is given."""
-    from assay.train.device import numerics_for
+    """Return how a tier is run: with its own device and backend, unless another device is given, and on a GPU of this
+    machine with as many processes as share it."""
+    from assay.train.device import gpus_of, numerics_for
 
     execution = construct(Execution, {"device": tier.device, **given}, what="assay card")
     same = numerics_for(execution.device).device == tier.device
-    return replace(execution, backend=tier.backend if same else "torch")
+    sharing = tier.per_gpu * len(gpus_of(execution.device)) if execution.executor.name == "local" else 0
+    return replace(execution, backend=tier.backend if same else "torch", workers=execution.workers or sharing)
 
 
 ComputeSession = Callable[[Session], Sequence[Record]]
