@@ -16,11 +16,12 @@ from assay.core import shipped
 from assay.core.run import Numerics, Record
 from assay.metrics.bootstrap import LEAST, ratio, ratio_difference
 from assay.metrics.intervals import Interval
+from assay.report.claims import Claim
 from assay.report.rows import Row
 from assay.report.text import with_interval
 from assay.studies.perplexity.cells import budget_of, cells, error, is_dense, sums
 from assay.studies.perplexity.field import ASKED
-from assay.studies.perplexity.field_claims import Told, field_claims, told
+from assay.studies.perplexity.field_claims import Told, field_claims, probe_claims, told
 from assay.studies.perplexity.generating import GENERATE
 from assay.studies.perplexity.probing import PROBE
 
@@ -210,14 +211,24 @@ def _of(row: Row) -> str:
 
 
 def findings() -> str:
-    """Every claim with its numbers, and what its verdict rests on."""
+    """Every claim about the loss with its numbers, and what its verdict rests on."""
     claims = [claim for model in TITLES for preset in PROTOCOLS for claim in field_claims(preset, model)]
-    records = [record for record in every() if is_text(record)]
+    note = "Numbers are nats per token that the first loses more than the second; p is after Holm over all {}."
+    return _findings(claims, [record for record in every() if is_text(record)], note)
+
+
+def answers() -> str:
+    """Every claim about the answers of probes, of the model that does them."""
+    claims = [claim for preset in PROTOCOLS for claim in probe_claims(preset, MODEL)]
+    note = "Numbers are the share of tokens that the first has right more than the second; p is after Holm over all {}."
+    return _findings(claims, [record for record in every() if PROBE in record.run.options["dataset"]], note)
+
+
+def _findings(claims: Sequence[Claim], records: Sequence[Record], note: str) -> str:
     found = told(records, claims)
     count = sum(each.found is not None for one in found for each in one.judged)
     lines = [_finding(one) for one in sorted(found, key=lambda one: one.verdict != "holds")]
-    note = f"Numbers are nats per token that the first loses more than the second; p is after Holm over all {count}."
-    return "\n".join([*lines, "", note])
+    return "\n".join([*lines, "", note.format(count)])
 
 
 def _finding(one: Told) -> str:
@@ -227,7 +238,7 @@ def _finding(one: Told) -> str:
         if each.found is not None and p is not None
     ]
     n = {each.found.n for each in one.judged if each.found is not None}
-    said = f"{', '.join(numbers)}; n = {max(n)} documents" if n else one.judged[0].reason
+    said = f"{', '.join(numbers)}; n = {max(n)} texts" if n else one.judged[0].reason
     return f"- **{one.verdict}**: {one.claim.claim} {said} ({one.claim.source})"
 
 
@@ -239,6 +250,7 @@ def _small(p: float) -> str:
 def placed(page: str) -> str:
     """The page with everything that is computed in its place."""
     page = between(page, "findings", findings())
+    page = between(page, "answers", answers())
     for model in TITLES:
         for preset in PROTOCOLS:
             page = between(page, f"{model} {preset}", losses(model, preset))

@@ -24,6 +24,7 @@ from assay.core.study import Study
 from assay.report.rows import Row
 from assay.studies import studies
 from assay.studies.perplexity.cells import budget_of, cells, error, result, sums
+from assay.studies.perplexity.generating import GENERATE
 from assay.studies.perplexity.perplexity import counts_in_cache
 
 VERSION = 1
@@ -188,7 +189,8 @@ def ship(folder: Path, *stores: Path) -> list[str]:
     kept, lacking = dict[str, Record](), []
     for preset, model, text, word in _asked():
         runs = make_plan(study_of(preset, word, text, model), {}, Numerics()).runs
-        found = _whole(runs, there)
+        # A preset that decodes plans the losses of its text too, which are another preset's and of any device.
+        found = _whole([run for run in runs if GENERATE in run.options] or runs, there)
         kept |= {record.run.id: record for record in found}
         other = model if model != MODEL else None
         lacking += [] if found else [" ".join(each for each in (other, preset, text, word) if each)]

@@ -1,7 +1,7 @@
 """What others measured of language models with less attention, and what has to come out here."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,10 +86,12 @@ def _more_perplexity(records: Sequence[Record], *, method: str) -> Interval | No
     return more and more.mapped(math.expm1)
 
 
-def _on_each_text(what: str, measure: Callable[..., Interval | None], **bound: Any) -> tuple[Check, ...]:
+def _on_each_text(
+    what: str, measure: Callable[..., Interval | None], texts: Iterable[str] = tuple(TEXTS), **bound: Any
+) -> tuple[Check, ...]:
     return tuple(
-        Check(what=f"{what}, paired over {clusters}", measure=measure, rows={"dataset": text}, **bound)
-        for text, clusters in TEXTS.items()
+        Check(what=f"{what}, paired over {TEXTS[text]}", measure=measure, rows={"dataset": text}, **bound)
+        for text in texts
     )
 
 
@@ -111,56 +113,72 @@ HERE = (
 HEAVIEST = {"magnitude_ratio": 1.0, "lambda_redundancy": 0.3}
 """Every block is chosen by attention weight, so that lambda says nothing."""
 CURVED = [
-    {"block_size": size, "magnitude_ratio": ratio, "lambda_redundancy": weight}
-    for size, weights in ((4, (0.3,)), (8, (0.3, 0.1, 1.0)), (16, (0.3,)))
-    for weight in weights
-    for ratio in ((0.5, 0.75) if weight == 0.3 else (0.5,))
+    {"block_size": 4, "magnitude_ratio": 0.5, "lambda_redundancy": 0.3},
+    {"block_size": 4, "magnitude_ratio": 0.75, "lambda_redundancy": 0.3},
+    {"block_size": 8, "magnitude_ratio": 0.5, "lambda_redundancy": 0.3},
+    {"block_size": 8, "magnitude_ratio": 0.75, "lambda_redundancy": 0.3},
+    {"block_size": 8, "magnitude_ratio": 0.5, "lambda_redundancy": 0.1},
+    {"block_size": 8, "magnitude_ratio": 0.5, "lambda_redundancy": 1.0},
+    {"block_size": 16, "magnitude_ratio": 0.5, "lambda_redundancy": 0.3},
 ]
-"""Settings of CAB V4 in which curvature chooses some of the blocks."""
+"""Settings of CAB V4 in which curvature chooses some of the blocks. Of three blocks of 16, a share of .75 is .5."""
+BEST, OF_8 = CURVED[1], CURVED[2:4]
+"""What lost least of them on the validation articles; and two in blocks of 8."""
+HELD_OUT = ("wikitext-103/test.txt", "books")
 ON_VALIDATION = MEASURED | {"datasets": ["wikitext-103/valid.txt"], "budgets": [52]}
 VALIDATION = f"{CLUSTERS} validation articles of WikiText-103"
 
 CLAIMS = {
     "cab-v4": Claim(
-        claim="CAB V4 should outperform H2O, showing topology helps: at equal realised sparsity, with SmolLM2-135M.",
-        source=f"the spec of the perplexity benchmark, Expected Results (WikiText-103, sparsity 0.9; {HERE})",
+        claim=(
+            "CAB V4 outperforms H2O at an equal realised sparsity of 0.9, with SmolLM2-135M, in blocks of 4 tokens; it "
+            "holds every key, where H2O holds 52."
+        ),
+        source=(
+            "the spec of the perplexity benchmark, Expected Results (WikiText-103, sparsity 0.9; here contexts of "
+            "1,024 tokens and 52 slots: realised 0.896 by CAB and 0.899 by H2O)"
+        ),
         study="perplexity",
-        options=SPARSE,
-        tables=("perplexity_table_3",),
-        uncertified=OURS,
+        options=MEASURED | {"datasets": list(HELD_OUT), "budgets": [52], "methods": ["h2o", _spelled(BEST)]},
+        exempt="nothing is trained; of seven settings with curvature it lost least on the validation articles",
         checks=_on_each_text(
             "nats per token that CAB V4 loses more than H2O",
-            partial(_more_loss, method="cab_v4", than="h2o"),
+            partial(_more_loss, method=BEST, than="h2o"),
+            texts=HELD_OUT,
             at_most=0,
         ),
     ),
     "cab-blocks": Claim(
-        claim="CAB V4 in blocks of 4 outperforms H2O at equal realised sparsity, with SmolLM2-135M.",
-        source="not published: the claim before this one, with the block size that lost least of 4, 8 and 16",
+        claim="CAB V4 outperforms H2O at an equal realised sparsity of 0.9, with SmolLM2-135M, in blocks of 8 too.",
+        source="not published: the claim before this one, in larger blocks, with half or three quarters by weight",
         study="perplexity",
-        options=ON_VALIDATION | {"methods": ["h2o", _spelled(CURVED[0])]},
-        uncertified="other texts: the block size was chosen on these articles",
-        checks=(
-            Check(
-                what=f"nats per token that CAB V4 loses more than H2O, paired over {VALIDATION}",
-                measure=partial(_more_loss, method="cab_v4", than="h2o"),
+        options=MEASURED | {"datasets": list(HELD_OUT), "budgets": [52], "methods": ["h2o", *map(_spelled, OF_8)]},
+        exempt="nothing is trained; two shares of the blocks that are chosen by weight are asked",
+        checks=tuple(
+            check
+            for setting in OF_8
+            for check in _on_each_text(
+                f"nats per token that CAB V4 with magnitude_ratio={setting['magnitude_ratio']:g} loses more than H2O",
+                partial(_more_loss, method=setting, than="h2o"),
+                texts=HELD_OUT,
                 at_most=0,
-            ),
+            )
         ),
     ),
     "cab-topology": Claim(
         claim=(
-            "Topology helps: CAB V4 loses less with some of its blocks chosen by curvature (magnitude_ratio 0.5 or "
-            "0.75) than with all chosen by attention weight, at equal realised sparsity, with SmolLM2-135M."
+            "Topology helps on WikiText-103's validation articles: with 52 slots of 1,024 tokens, CAB V4 loses less "
+            "with some of its blocks chosen by curvature (magnitude_ratio 0.5 or 0.75) than with all chosen by "
+            "attention weight, with SmolLM2-135M."
         ),
         source=(
             "the spec of the perplexity benchmark, Expected Results: what CAB V4's lead over H2O is said to show (here "
-            "of a causal form of it, 52 slots of 1,024 tokens)"
+            "of a causal form of it)"
         ),
         study="perplexity",
         options=ON_VALIDATION
         | {"methods": [*map(_spelled, CURVED), *(_spelled({"block_size": size, **HEAVIEST}) for size in (4, 8, 16))]},
-        exempt="nothing is trained; two shares, three block sizes and three weights of the detours are asked",
+        exempt="nothing is trained; seven settings are asked",
         checks=tuple(
             Check(
                 what=(
@@ -171,6 +189,27 @@ CLAIMS = {
                 at_most=0,
             )
             for curved in CURVED
+        ),
+    ),
+    "cab-topology-elsewhere": Claim(
+        claim=(
+            "Topology helps on other texts: CAB V4 in blocks of 4 loses less with a quarter of its blocks chosen by "
+            "curvature than with none (52 slots of 1,024 tokens, SmolLM2-135M)."
+        ),
+        source="not published: the claim before this one, at the share that lost least there",
+        study="perplexity",
+        options=MEASURED
+        | {
+            "datasets": list(HELD_OUT),
+            "budgets": [52],
+            "methods": [_spelled(BEST), _spelled({"block_size": 4, **HEAVIEST})],
+        },
+        exempt="nothing is trained; the share was chosen on WikiText-103's validation articles",
+        checks=_on_each_text(
+            "loss above magnitude_ratio=1, nats per token",
+            partial(_more_loss, method=BEST, than={"block_size": 4, **HEAVIEST}),
+            texts=HELD_OUT,
+            at_most=0,
         ),
     ),
     "sparse-perplexity": Claim(

@@ -1,7 +1,8 @@
 """Claims about methods of eviction that the field's records decide (the presets `methods` and `methods-prefix`).
 
-Each says that one method loses less than another while it holds as many bytes, at each of three budgets. The difference
-is paired over documents (bootstrap), and told after Holm over all differences of a page.
+Each says that one method loses less than another while it holds as many bytes, at each of three budgets, or that it
+gets more of the answers of probes right. The difference is paired over documents, or over the texts of all probes
+(bootstrap), and told after Holm over all differences of a page.
 
     told(records, field_claims("methods", "smollm2-135m"))[0].verdict     "holds"
 """
@@ -16,9 +17,11 @@ from assay.metrics.bootstrap import ratio_difference, ratio_difference_p
 from assay.metrics.intervals import SIGNIFICANT, Interval, holm
 from assay.report.claims import Check, Claim, Judged, Verdict, by_identity, has_options, judge
 from assay.studies.perplexity.claims import CLUSTERS, EQUAL, EXEMPT, clusters_of
-from assay.studies.perplexity.field import ASKED
+from assay.studies.perplexity.field import ASKED, FIELDS
 
 ONLINE, PREFIX = "methods", "methods-prefix"
+TEXTS = 25
+"""Of one probe: five at each of five depths."""
 PUBLISHED = {
     ONLINE: (
         ("streaming_llm", "window", "Xiao et al. 2024, arXiv 2309.17453"),
@@ -36,8 +39,38 @@ and one text."""
 
 
 def field_claims(preset: str, model: str) -> list[Claim]:
-    """Return the claims about a model under one protocol."""
+    """Return the claims about a model's loss under one protocol."""
     return [_claim(preset, model, method, than, source) for method, than, source in PUBLISHED[preset]]
+
+
+def probe_claims(preset: str, model: str) -> list[Claim]:
+    """Return the claims about the answers of probes under one protocol: that the same methods help there."""
+    return [_probed(preset, model, method, than, source) for method, than, source in PUBLISHED[preset]]
+
+
+def _probed(preset: str, model: str, method: str, than: str, source: str) -> Claim:
+    prefix = {"protocol": "prefix"} if preset == PREFIX else {}
+    probes = FIELDS[f"{preset}-probes"]["probes"]
+    return Claim(
+        claim=(
+            f"{method} gets more tokens of the answers right than {than} while it holds as many bytes, at every budget "
+            f"({model}, {preset}, {len(probes)} probes together)."
+        ),
+        source=source,
+        study="perplexity",
+        preset=preset,
+        options={"model": model},
+        exempt=EXEMPT,
+        checks=tuple(
+            Check(
+                what=f"share of the answers' tokens that {method} has right more than {than} at k={slots}",
+                measure=partial(more_right, method=method, than=than, texts=TEXTS * len(probes)),
+                rows={"budget.slots": slots, "model": model, "dataset.floor": False, **prefix},
+                at_least=0,
+            )
+            for slots in ASKED[preset]["budgets"]
+        ),
+    )
 
 
 def _claim(preset: str, model: str, method: str, than: str, source: str) -> Claim:
@@ -67,10 +100,38 @@ def more_loss(records: Sequence[Record], *, method: str, than: str) -> Interval:
     one, other = clusters_of(records, method), clusters_of(records, than)
     if len(one[0]) != CLUSTERS or len(other[0]) != CLUSTERS:
         raise UserError(f"{method} and {than} were measured on {len(one[0])} and {len(other[0])} documents")
+    _as_many_bytes(records, method, than)
+    return ratio_difference(*one, *other)
+
+
+def more_right(records: Sequence[Record], *, method: str, than: str, texts: int) -> Interval:
+    """Return the share of the tokens of all answers that a method has right more than another. Raises UserError where
+    they do not hold as many bytes, to 2 %, or did not read all texts of every probe."""
+    one, other = answers_of(records, method), answers_of(records, than)
+    if len(one[0]) != texts or len(other[0]) != texts:
+        raise UserError(f"{method} and {than} were asked {len(one[0])} and {len(other[0])} of {texts} texts")
+    _as_many_bytes(records, method, than)
+    return ratio_difference(*one, *other)
+
+
+def answers_of(records: Sequence[Record], method: str) -> tuple[list[float], list[float]]:
+    """Return the right tokens and all tokens of each answer that a method was asked for, in one order of probes and
+    texts."""
+    found = sorted(
+        (str(record.run.options["dataset"]["name"]), number, right, tokens)
+        for record in records
+        if has_options(record.run, {"method": method})
+        for number, right, tokens in zip(
+            record.metrics["clusters"], *(record.metrics["sums"][key] for key in ("right", "tokens")), strict=True
+        )
+    )
+    return [right for *_, right, _ in found], [tokens for *_, tokens in found]
+
+
+def _as_many_bytes(records: Sequence[Record], method: str, than: str) -> None:
     held = [_held(records, name) for name in (method, than)]
     if max(held) > (1 + EQUAL) * min(held):
         raise UserError(f"{method} and {than} hold {held[0]:,.0f} and {held[1]:,.0f} vectors: not as many")
-    return ratio_difference(*one, *other)
 
 
 def _held(records: Sequence[Record], method: str) -> float:
@@ -89,8 +150,9 @@ class Told:
 
     @property
     def verdict(self) -> str:
-        """`holds` where every difference lies below 0 with its interval, enough documents would find it again (80 %
-        power), and p stays below .05 after Holm; `does not hold` where that is so of a difference above 0."""
+        """`holds` where every difference lies on the side that is claimed with its interval, enough documents would
+        find it again (80 % power), and p stays below .05 after Holm; `does not hold` where that is so of one on the
+        other side."""
         words = {
             each.verdict.word if p is None or p < SIGNIFICANT else "undecided"
             for each, p in zip(self.judged, self.p, strict=True)
@@ -131,4 +193,6 @@ def _key(judged: Judged) -> str:
 
 def _p(judged: Judged) -> float:
     method, than = _names(judged.check)
-    return ratio_difference_p(*clusters_of(judged.records, method), *clusters_of(judged.records, than))
+    assert isinstance(judged.check.measure, partial)
+    of = answers_of if judged.check.measure.func is more_right else clusters_of
+    return ratio_difference_p(*of(judged.records, method), *of(judged.records, than))
