@@ -13,6 +13,7 @@ from assay.card.battery import Answer, Records, Trial, answer, battery
 from assay.card.protocol import TIERS
 from assay.card.question import Tier
 from assay.card.running import reader
+from assay.card.validity import LEAST
 from assay.metrics.ranks import spearman
 
 PAGE = Path(__file__).parent / "card.md"
@@ -49,6 +50,8 @@ def shown() -> str:
 def _with_language(answers: Answers, name: str, without: tuple[str, ...]) -> str:
     both = answers[name], answers["language"]
     words = [w for w in both[0] if w in both[1] and w not in without and all(each[w].comparable for each in both)]
+    if len(words) < LEAST:
+        return f"too few ({len(words)})"
     rho = spearman([both[0][word].mean for word in words], [-both[1][word].mean for word in words])
     return f"{rho:+.2f} of {len(words)}"
 

@@ -1,5 +1,6 @@
 """What a card will take is estimated from a few steps: of one model on a CPU, of a bank on a GPU."""
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from card_toys import TOY
 from assay.card import cost
 from assay.card.battery import Trial
 from assay.card.cost import expected
+from assay.card.making import compiled
+from assay.core.run import Numerics
 
 QUESTION = TOY.questions[0]
 CPU = torch.device("cpu")
@@ -33,3 +36,19 @@ def test_what_is_known_is_not_charged_and_what_is_missing_is(monkeypatch: pytest
     known = [Trial("recall", "gru", seed, seed, 24) for seed in range(6)]
     left = expected(TOY, QUESTION, "gru", CPU, known, [Trial("recall", "gru", 1.0, 1, 24)])
     assert left.least == left.most == 24
+
+
+def test_kernels_are_compiled_beside_and_nothing_is_left_running() -> None:
+    with compiled(["gru", "no_such_mixer", "linear_attention"], Numerics()) as beside:
+        assert beside.poll() is None
+    assert beside.returncode == 0, "what fails there is told where it is timed"
+    with pytest.raises(KeyboardInterrupt), compiled(["gru"], Numerics()) as interrupted:
+        raise KeyboardInterrupt
+    assert interrupted.returncode == -signal.SIGKILL
+
+
+def test_layers_are_timed_that_this_process_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+    monkeypatch.setattr(cost, "speed", lambda word, *_, **__: timed.append(word))
+    cost.main("cpu", "torch", "gru", "delta_net")
+    assert timed == ["gru", "delta_net"]

@@ -141,7 +141,7 @@ def lost(name: str, *scores: float) -> Answer:
 
 
 def test_losses_are_compared_on_the_same_text() -> None:
-    """A seed's text is harder or easier for every mixer, by more than the mixers differ."""
+    """A seed's text is harder or easier for every mixer, here by more than the mixers differ."""
     mine, other = lost("mine", 1.50, 1.51, 1.49, 1.50, 1.52), lost("other", 1.45, 1.47, 1.44, 1.43, 1.47)
     found = line(mine, [other], BOUNDS)
     assert found.differences["other"].standing == "below" and found.deviation > 0.1, "its own interval is of any text"
@@ -153,7 +153,31 @@ def test_losses_are_compared_on_the_same_text() -> None:
     assert alone.differences["other"].standing == "level", "shares of right answers are not paired"
 
 
-def test_losses_of_other_seeds_are_not_paired() -> None:
+def test_more_seeds_of_one_mixer_leave_the_others_paired() -> None:
+    """`--seeds` adds seeds of the mixers that are asked for alone: those that both have are compared."""
+    field = [lost(name, 1.45 + x, 1.47, 1.44 + x, 1.43, 1.47) for name, x in (("a", 0.0), ("b", 0.01), ("c", -0.02))]
+    five = lost("mine", 1.45, 1.465, 1.43, 1.435, 1.475)
+    seven = replace(five, scores={**five.scores, 5: 1.0, 6: 2.2})
+    before, after = line(five, field, BOUNDS), line(seven, field, BOUNDS)
+    assert before.paired and after.paired and after.differences == before.differences
+    assert after.interval.n == 7 and "more seeds of both" in after.undecided(), "seeds of it alone would pair with none"
+
+
+def test_an_interval_of_a_loss_covers_what_it_should() -> None:
+    """Every seed draws one text for all mixers, so that they are not independent draws of how far seeds lie apart."""
+    import numpy as np
+
+    rng, covered, rounds = np.random.default_rng(0), 0, 400
+    for _ in range(rounds):
+        table = 1.5 + 0.033 * rng.standard_normal(5) + 0.005 * rng.standard_normal((12, 5))
+        first, *others = [replace(answered(str(n), *row), question=LOSS) for n, row in enumerate(table.tolist())]
+        found = line(first, others, BOUNDS).interval
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 1.5 <= found.high
+    assert 0.925 <= covered / rounds <= 0.99
+
+
+def test_losses_that_share_few_seeds_are_not_paired() -> None:
     mine, field = lost("mine", 1.5, 1.5, 1.5, 1.5), [lost("other", 1.45, 1.45, 1.45, 1.45, 1.45)]
     assert line(mine, field, BOUNDS).differences["other"].standing == "level"
 

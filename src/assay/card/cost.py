@@ -1,8 +1,10 @@
 """This module measures here what a mixer costs: tokens per second trained and decoded, beside attention, and how long a
 card of it will take. Never stored or shipped: a speed belongs to the machine it was measured on."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,8 +12,9 @@ from torch import Tensor
 
 from assay.api import configure
 from assay.card.battery import Trial
-from assay.card.protocol import KEPT, SCREENING
+from assay.card.protocol import ANCHORS, KEPT, SCREENING
 from assay.card.question import Question, Tier
+from assay.core.run import Numerics
 from assay.mixers import mixers
 from assay.mixers.base import MixerModule
 from assay.models.sequence import SequenceModule
@@ -20,6 +23,7 @@ from assay.nn.random import initialised_from, stream
 from assay.studies import studies
 from assay.tasks.base import Task
 from assay.train.bank import Bank
+from assay.train.device import activate
 from assay.train.recipe import Optimizer, Train
 from assay.train.trainer import SingleTrainer, Trainer
 
@@ -155,3 +159,15 @@ def _trainer(
     if len(models) == 1:
         return SingleTrainer(models[0], task, train, optimizer, seed=seeds[0])
     return Bank(models, task, train, [optimizer for _ in models], seeds=seeds)
+
+
+def main(device: str, backend: str, *words: str) -> None:
+    """Time some mixers for the kernels that are then in Triton's cache: `python -m assay.card.cost cuda triton kda`."""
+    with activate(Numerics(device=device, backend=backend)) as place:
+        for word in words:
+            with suppress(Exception):
+                speed(word, place, by_length=word in ANCHORS)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,8 +4,8 @@ Two mixers are told apart by a t test, Holm over the field. The standard deviati
 question, since two or five seeds of one say little about it, and is never below the sampling error of a score; where
 the two that are compared vary more than that, as mixers do that learn with some of their seeds alone, their own counts.
 Where a question has no goal, such as a language model's loss, a seed's own text is harder or easier for every mixer, by
-more than mixers differ: differences are paired by seed there. Mixers with a diverged run, or a rate at the edge of its
-grid, are not compared.
+as much as the seeds of a mixer differ otherwise, or more: differences are paired by seed there. Mixers with a diverged
+run, or a rate at the edge of its grid, are not compared.
 """
 
 import math
@@ -101,6 +101,8 @@ class Line(Compared):
     verdict: str
     certified: bool
     """Whether it holds for every seed: all reached the goal, or none did and longer training changes nothing."""
+    paired: bool = False
+    """Whether differences are paired by seed."""
 
     @property
     def name(self) -> str:
@@ -108,8 +110,8 @@ class Line(Compared):
 
     def undecided(self) -> str:
         """Say about how many seeds would tell it from the best of the field: of it alone where that is enough, with the
-        field's as they are, otherwise of both. Nothing where it is told already, or where a difference like the one
-        seen would need more than SEEDS."""
+        field's as they are, otherwise of both, and of both where seeds are paired. Nothing where it is told already, or
+        where a difference like the one seen would need more than SEEDS."""
         best, have = self.best, len(self.answer.scores)
         if best is None or best.standing != "level" or not best.interval.mean:
             return ""
@@ -118,7 +120,9 @@ class Line(Compared):
         needed = (reach * best.deviation / best.interval.mean) ** 2  # 1 / (1/n + 1/m) of n and m seeds
         theirs = best.interval.n  # the field never has more seeds than the mixer that is asked
         alone = math.ceil(needed * theirs / (theirs - needed)) if theirs > needed else SEEDS + 1
-        of, count = ("it", alone) if alone <= 4 * needed else ("both", math.ceil(2 * needed))  # whatever trains less
+        of, count = ("both", math.ceil(2 * needed))
+        if alone <= 4 * needed and not self.paired:  # whatever trains less
+            of, count = "it", alone
         if count > SEEDS:
             return ""
         count = max(count, have + 1)
@@ -129,22 +133,28 @@ class Line(Compared):
 
 def line(mine: Answer, field: Sequence[Answer], bounds: Bounds) -> Line:
     """Judge one question: `field` are the answers of the other mixers."""
+    paired = by_seed([mine, *field])
     deviation, freedom = pooled([mine, *field])
-    differences = _differences(mine, field)
+    if paired:  # a seed's text is one draw for all mixers, so they say less of how far seeds lie apart
+        freedom = _of_shared_seeds([mine, *field], freedom)
+    differences = _differences(mine, field, paired=paired)
     verdict, certified = _verdict(mine)
     interval = interval_of(mine, deviation, freedom)
     verdict = "; ".join(filter(None, (verdict, _beside_a_guess(mine, interval, bounds))))
-    return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified)
+    return Line(mine, bounds, interval, deviation, freedom, differences, verdict, certified, paired)
 
 
 def pooled(answers: Sequence[Answer], *, paired: bool = False) -> tuple[float, int]:
-    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom; `paired`, without
-    what a seed adds to the scores of all. Rows that diverged say nothing; those that solved the question vary less than
-    others can, and are left out where enough others are."""
+    """Return the standard deviation between seeds, pooled over mixers, and its degrees of freedom. Rows that diverged
+    say nothing; those that solved the question vary less than others can, and are left out where enough others are. It
+    is never below the sampling error of a score; `paired`, it is without what a seed adds to the scores of all, which
+    is most of that error too."""
     there = [each for each in answers if not each.diverged] or answers
+    if paired:
+        deviation, freedom = _paired_deviation(there)
+        return (deviation, freedom) if freedom and deviation else (math.inf, 0)
     unsolved = [each for each in there if not each.reached]
-    spread = _paired_deviation if paired else _deviation
-    (deviation, freedom), (wider, of_unsolved) = spread(there), spread(unsolved)
+    (deviation, freedom), (wider, of_unsolved) = _deviation(there), _deviation(unsolved)
     if of_unsolved >= ENOUGH and wider > deviation:
         deviation, freedom = wider, of_unsolved
     return (max(answers[0].question.resolution, deviation), freedom) if freedom else (math.inf, 0)
@@ -156,18 +166,38 @@ def _deviation(answers: Sequence[Answer]) -> tuple[float, int]:
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
+def _layout(answers: Sequence[Answer]) -> list[list[float]]:
+    """Return the scores of the seeds that all answers have, a row per answer."""
+    seeds = sorted(set.intersection(*(set(each.scores) for each in answers)))
+    return [[each.scores[seed] for seed in seeds] for each in answers]
+
+
 def _paired_deviation(answers: Sequence[Answer]) -> tuple[float, int]:
-    """Return what is left of the deviation once the mean of every seed is taken off (a two-way layout). All answers
-    have the same seeds."""
-    if len(answers) < 2:
+    """Return what is left of the deviation once the mean of every seed is taken off (a two-way layout)."""
+    rows = _layout(answers)
+    if len(rows) < 2 or not rows[0]:
         return 0.0, 0
-    seeds = {seed: fmean(each.scores[seed] for each in answers) for seed in answers[0].scores}
-    mean = fmean(seeds.values())
+    seeds = [fmean(column) for column in zip(*rows, strict=True)]
+    mean = fmean(seeds)
     squares = sum(
-        (value - each.mean - seeds[seed] + mean) ** 2 for each in answers for seed, value in each.scores.items()
+        (value - fmean(row) - seed + mean) ** 2 for row in rows for value, seed in zip(row, seeds, strict=True)
     )
-    freedom = (len(answers) - 1) * (len(seeds) - 1)
+    freedom = (len(rows) - 1) * (len(seeds) - 1)
     return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
+def _of_shared_seeds(answers: Sequence[Answer], freedom: int) -> int:
+    """Return the degrees of freedom (Satterthwaite) of the deviation between seeds where a part of it is one draw per
+    seed that all mixers share: between those of the seeds alone and those of as many seeds of each mixer."""
+    there = [each for each in answers if not each.diverged]
+    rows = _layout(there)
+    between = len(rows[0]) - 1
+    seeds = [fmean(column) for column in zip(*rows, strict=True)]
+    shared = len(rows) * sum((seed - fmean(seeds)) ** 2 for seed in seeds) / between
+    rest, of_rest = _paired_deviation(there)
+    own = (len(rows) - 1) * rest**2
+    spread = shared**2 / between + own**2 / of_rest
+    return max(between, min(freedom, int((shared + own) ** 2 / spread))) if spread else freedom
 
 
 def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
@@ -183,10 +213,8 @@ def interval_of(answer: Answer, deviation: float, freedom: int) -> Interval:
     return Interval(answer.mean, max(0.0, answer.mean - half), min(most, answer.mean + half), n)
 
 
-def _differences(mine: Answer, field: Sequence[Answer]) -> dict[str, Difference]:
-    answers = [mine, *field]
-    paired = by_seed([each for each in answers if not each.diverged])
-    deviation, freedom = pooled(answers, paired=paired)
+def _differences(mine: Answer, field: Sequence[Answer], *, paired: bool) -> dict[str, Difference]:
+    deviation, freedom = pooled([mine, *field], paired=paired)
     if not freedom or not mine.comparable:
         return {}
     found = {
@@ -202,23 +230,24 @@ def _differences(mine: Answer, field: Sequence[Answer]) -> dict[str, Difference]
 
 
 def by_seed(answers: Sequence[Answer]) -> bool:
-    """Return whether differences are paired: the question has no goal, and seeds that all answers have are enough."""
-    if (
-        len(answers) < 2
-        or answers[0].question.goal is not None
-        or len({frozenset(each.scores) for each in answers}) > 1
-    ):
+    """Return whether differences are paired: the question has no goal, and the seeds that all answers have are enough
+    for a deviation."""
+    there = [each for each in answers if not each.diverged]
+    if len(there) < 2 or there[0].question.goal is not None:
         return False
-    return (len(answers) - 1) * (len(answers[0].scores) - 1) >= ENOUGH
+    return _paired_deviation(there)[0] > 0 and _paired_deviation(there)[1] >= ENOUGH
 
 
 def difference_of(
     mine: Mapping[Any, float], other: Mapping[Any, float], deviation: float, freedom: int, *, paired: bool = False
 ) -> tuple[Interval, float, float]:
     """Return the difference of two means with its interval, the p of a t test and the deviation it used: the pooled
-    one, or that of the two alone where it is told to be larger."""
-    gap = fmean(mine.values()) - fmean(other.values())
+    one, or that of the two alone where it is told to be larger. `paired`, it is of the seeds that both have."""
     if paired:  # two scores of a seed differ from their own means by half of this, in opposite directions
+        seeds = mine.keys() & other.keys()
+        mine, other = {seed: mine[seed] for seed in seeds}, {seed: other[seed] for seed in seeds}
+    gap = fmean(mine.values()) - fmean(other.values())
+    if paired:
         squares, own_freedom = sum((mine[seed] - other[seed] - gap) ** 2 for seed in mine) / 2, len(mine) - 1
     else:
         squares = sum((x - fmean(each.values())) ** 2 for each in (mine, other) for x in each.values())

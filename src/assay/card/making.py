@@ -1,6 +1,9 @@
 """`made` makes cards: it asks the battery, trains the anchors where shipped records are compared, times and judges."""
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 
@@ -12,6 +15,7 @@ from assay.card.judge import line
 from assay.card.protocol import ANCHORS
 from assay.card.running import Runner
 from assay.core.executors.local import kept_workers
+from assay.core.run import Numerics
 from assay.train.device import activate
 
 
@@ -22,7 +26,11 @@ def made(
     then nothing is computed and no speed is measured; `disagreed` are the questions whose anchors did not agree."""
     tier = runner.tier
     asked = {q.name: [*mine, *field[q.name]] for q in tier.questions}
-    with kept_workers():  # every round is a plan of its own
+    every = dict.fromkeys(chain(*asked.values()))
+    shared = [word for word in every if word not in mine]  # a mixer of a file is known to this process alone
+    compiles = look is None and runner.execution.backend == "triton"
+    with kept_workers(), compiled(shared, runner.numerics) if compiles else nullcontext():
+        # Every round is a plan of its own, for the same workers.
         found = battery(tier, asked, look or runner)
         agreed = _agreed(asked, runner) if look is None else {}
     answers = {q.name: {mixer: answer(tier, q, mixer, found) for mixer in asked[q.name]} for q in tier.questions}
@@ -30,7 +38,6 @@ def made(
     speeds = {}
     if look is None:
         with activate(runner.numerics) as device:
-            every = dict.fromkeys(chain(*asked.values()))
             speeds = {each: speed(each, device, by_length=each in (*mine, *ANCHORS)) for each in every}
     cards, ships = [], runner.read_shipped
     for mixer in mine:
@@ -42,6 +49,21 @@ def made(
             lines.append(line(answers[q.name][mixer], ranked, bounds(q, tier, found)))
         cards.append(Card(mixer, tier, lines, others, speeds, tuple(agreed.values()), frozenset(ships)))
     return cards, found
+
+
+@contextmanager
+def compiled(words: Iterable[str], numerics: Numerics) -> Iterator["subprocess.Popen[bytes]"]:
+    """Time layers of these mixers in a process beside while others train, so that Triton's cache has their kernels when
+    they are timed: to compile them takes longer than that, most of it on the host. What fails there fails again where
+    it is timed, and says so."""
+    asked = [sys.executable, "-m", "assay.card.cost", numerics.device, numerics.backend, *words]
+    beside = subprocess.Popen(asked, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield beside
+        beside.wait()
+    finally:
+        beside.kill()
+        beside.wait()
 
 
 def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
