@@ -68,8 +68,8 @@ def _of_parity(
     *, claim: str, mixers: list[str], about: str, arms: tuple[Any, ...], number: Check, checks: tuple[Check, ...],
     source: str = GRAZZI,
 ) -> Claim:  # fmt: skip
-    """Return a claim about parity. Its certificate tries three rates and twice the steps. Rates are compared by the very
-    number that is claimed, at 256 tokens: at the trained lengths every seed with beta_max=2 is perfect at two of them."""
+    """Return a claim about parity. Its certificate tries three rates and twice the steps. Rates are compared by the
+    number that is claimed, at 256 tokens: at the trained lengths all seeds with beta_max=2 are perfect at two rates."""
     return Claim(
         claim=claim,
         source=source,
