@@ -24,9 +24,9 @@ NAME = "sae.stream"
 COLUMNS = (
     Column("coder", lambda row: _words(row)),
     Column("rate", lambda row: f"{row.records[0].run.options['lr']:g}"),
-    Column("seeds", lambda row: len(row.finished)),
     Column("L0", "l0", ".1f"),
     Column("FVU", "fvu_own", ".3f"),
+    Column("FVU (validation)", "validation_fvu_own", ".3f"),
     Column("KL", "kl_own", ".3f"),
     Column("loss recovered", "loss_recovered_own", ".4f"),
     Column("FVU (ridge)", "fvu", ".3f"),
@@ -44,7 +44,7 @@ def _words(row: Row) -> str:
 
 
 def _late(row: Row) -> str | None:
-    """How much the last half of training, in which the rate falls to 0, took off the FVU of the learning curve."""
+    """How much the last half of training took off the FVU of the learning curve; the rate falls in the last fifth."""
     curves = [(each.metrics["history"]["steps"], each.metrics["history"].get("curve_fvu")) for each in row.finished]
     gains = [fvu[-1] - fvu[steps.index(steps[-1] // 2)] for steps, fvu in curves if fvu]
     return f"{fmean(gains):+.3f}" if gains else None
@@ -59,9 +59,7 @@ def block() -> str:
     out = Section("sae")
     table(out, NAME, rows(shipped.records(NAME)), COLUMNS)
     (made,) = out.tables
-    return markdown(
-        made, [column.title for column in COLUMNS], sorted(made.rows, key=lambda row: row["FVU (ridge)"].mean)
-    )
+    return markdown(made, [column.title for column in COLUMNS], sorted(made.rows, key=lambda row: row["coder"]))
 
 
 def placed(page: str) -> str:

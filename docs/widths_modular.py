@@ -40,19 +40,25 @@ def held_out(record: Record) -> bool:
     return is_perfect(record) and record.metrics["val_acc"] == 1
 
 
+def at_some_epoch(record: Record) -> bool:
+    """Whether an epoch has no wrong validation pair: where the spec stops."""
+    return bool(record.metrics["best_val_acc"] == 1)
+
+
 def row(P: int, width: int, runs: Sequence[Record]) -> str:
     accuracy = share([record.metrics["test_acc"] for record in runs])
     epochs = [record.metrics["epochs_to_perfect"] for record in runs if record.metrics["epochs_to_perfect"] is not None]
     first = f"{median(epochs):.0f} ({len(epochs)}/{len(runs)})" if epochs else "-"
-    perfect, all_pairs = (sum(map(told, runs)) for told in (is_perfect, held_out))
+    perfect, all_pairs, spec = (sum(map(told, runs)) for told in (is_perfect, held_out, at_some_epoch))
     n, bounds = len(runs), f"[{accuracy.low:.4f}, {accuracy.high:.4f}]"
-    return f"| {P} | {width} | {perfect}/{n} | {all_pairs}/{n} | {accuracy.mean:.4f} {bounds} | {first} |"
+    return f"| {P} | {width} | {perfect}/{n} | {all_pairs}/{n} | {accuracy.mean:.4f} {bounds} | {spec}/{n} | {first} |"
 
 
 def table(found: Mapping[str, Finding]) -> str:
     head = [
-        "| P | d | answer all test pairs | and all validation pairs | test accuracy | validation perfect from epoch |",
-        "|---|---|---|---|---|---|",
+        "| P | d | answer all test pairs | and all validation pairs | test accuracy | validation perfect at an epoch "
+        "| from epoch |",
+        "|---|---|---|---|---|---|---|",
     ]
     rows = [
         row(one.claim.options["P"], width, runs)

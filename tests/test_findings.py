@@ -19,7 +19,7 @@ from assay.core.store import Store
 from assay.core.study import Outcome
 from assay.metrics.intervals import Interval
 from assay.report.certificate import Finding, certified, varied
-from assay.report.claims import Certificate, Check, Claim, Judged, Verdict, Word, identity
+from assay.report.claims import Certificate, Check, Claim, Judged, Verdict, Word, has_options, identity
 from assay.studies.modular.claims import half_perfect, share_perfect
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +52,18 @@ def test_a_certified_claim_has_a_line_and_its_number_another(shipped_findings: l
         first, second = certified_line(one).split("\n")
         assert max(len(first), len(second)) <= 118 and first.startswith(one.verdict.word) and f"{one.name}: " in first
         assert second.endswith(f"; wanted {one.deciding.check.wanted}") and f"{one.deciding.number[:9]}" in second
+
+
+def test_two_of_three_seeds_reach_the_goal_of_parity_at_one_rate_alone(shipped_findings: list[Finding]) -> None:
+    """What the source of `parity-eigenvalues` says in words, counted in the records that ship."""
+    (one,) = (one for one in shipped_findings if one.name == "parity-eigenvalues")
+    reached: dict[float, list[bool]] = {}
+    for record in one.behind:
+        if has_options(record.run, {"model.seq_mixer.beta_max": 2, "train.max_steps": 20000}):
+            found = reached.setdefault(record.run.options["optimizer"]["lr"], [])
+            found.append(record.metrics["by_length"]["256"] >= 0.99)
+    assert {lr: (sum(each), len(each)) for lr, each in reached.items()} == {0.001: (0, 3), 0.003: (2, 3), 0.01: (0, 3)}
+    assert "2 of 3 seeds with beta_max=2 reach 0.99 at a rate of 0.003, and none at 0.001 or 0.01" in one.claim.source
 
 
 def test_no_page_points_to_a_finding_without_a_whole_certificate(shipped_findings: list[Finding]) -> None:

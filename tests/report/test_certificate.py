@@ -8,8 +8,8 @@ import pytest
 
 from assay.core.run import Record, Run
 from assay.metrics.intervals import Interval, student_t
-from assay.report.certificate import Finding, examined, widened
-from assay.report.claims import Certificate, Check, Claim, identity, seeds_needed
+from assay.report.certificate import Finding, enough, examined, steady, widened
+from assay.report.claims import Certificate, Check, Claim, Judged, identity, judge, seeds_needed
 
 SCORE = Check(what="score", metric="score", at_least=0.9)
 CLAIM = Claim(
@@ -127,3 +127,65 @@ def test_as_many_seeds_are_asked_for_as_tell_the_effect_seen_four_times_of_five(
     share = np.mean([one.low is not None and one.low > 0 for one in drawn])
     assert 0.74 < share < 0.9, f"{needed} seeds: {share}"
     assert seeds_needed(check, Interval(0.0, -1.0, 1.0, 5)) is None, "at the limit"
+
+
+def counted(check: Check, *values: float) -> Judged:
+    """A check of seeds with these numbers."""
+    runs = [Run("planted", {}, seed, {}) for seed in range(len(values))]
+    records = (Record(run, "done", {"score": value}) for run, value in zip(runs, values, strict=True))
+    return judge(check, runs, {identity(record.run): record for record in records})
+
+
+EVERY = Check(what="worst seed", metric="score", over="min", at_least=0.9)
+ONCE = Check(what="best seed", metric="score", over="max", at_least=0.9)
+
+
+def test_a_bound_on_failing_seeds_is_given_only_where_none_failed() -> None:
+    assert enough([counted(EVERY, 1, 1, 1)]).said == "3, of which the worst counts: under 63% of all seeds fail"
+    failed = enough([counted(EVERY, 0.99, 0.71, 1)]).said
+    assert failed == "3, of which the worst counts: 2 of 3 pass, 0.67 [0.21, 0.94] (worst seed)"
+
+
+def test_a_goal_that_one_seed_has_to_reach_says_how_many_did() -> None:
+    said = enough([counted(EVERY, 1, 1, 1), counted(ONCE, 1, 1, 1), counted(ONCE, 0.99, 0.71, 1)]).said
+    assert "under 63% of all seeds fail; where a goal has to be reached once, 2 of 3 pass, 0.67 [0.21, 0.94]" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "holds"),
+    [
+        ((0.99, 0.71, 1), (0.5, 0.77, 1), True),  # 2 of 3, then 1 of 3
+        ((0.5, 0.71, 0.6), (1, 1, 1), False),
+        ((1, 1, 1, 1, 0), (0.8, 0.8, 0.8, 0.8, 0.8), False),  # the means, .8 and .8, are one
+    ],
+)
+def test_the_number_of_a_worst_seed_moves_if_the_share_of_seeds_that_pass_does(
+    before: tuple[float, ...], after: tuple[float, ...], holds: bool
+) -> None:
+    certificate = replace(CLAIM.certificate, number=EVERY, goal=False)
+    part = steady(certificate, counted(EVERY, *before), counted(EVERY, *after))
+    assert part.holds == holds and f" of {len(after)} pass" in part.said
+
+
+def test_an_accuracy_at_a_length_has_no_interval_beyond_1() -> None:
+    check = Check(what="", metric="by_length.256", at_least=0.99)
+    runs = [Run("planted", {}, seed, {}) for seed in range(3)]
+    records = [
+        Record(run, "done", {"by_length": {"256": value}})
+        for run, value in zip(runs, (0.992, 0.712, 0.999), strict=True)
+    ]
+    found = judge(check, runs, {identity(record.run): record for record in records})
+    assert found.number.startswith("mean 0.901 [0.4943, 1]") and found.found is not None
+    assert found.found == student_t([0.992, 0.712, 0.999]), "seeds that are needed come from the whole interval"
+
+
+def test_a_better_mean_at_an_edge_that_is_not_told_is_named_with_its_difference() -> None:
+    """One of five seeds is much better at the last rate: the mean is, but not told apart."""
+    found, _ = verdict(lambda lr, steps, seed: 0.5 + 0.05 * (lr == 0.03 and seed == 0) + noise(seed))
+    assert found.parts[0].holds, "its own is at no edge, and none is told above it"
+    said = (
+        "lr=0.01 is its own, and none is told above it (validation 0.5), at no edge; the best by mean, lr=0.03, is not "
+    )
+    assert said + "told above it (better by 0.01 [-0.018, 0.038]), at an edge of lr" in found.parts[0].said
+    flat, _ = verdict(lambda lr, steps, seed: 0.5 + noise(seed))
+    assert "the best by mean" not in flat.parts[0].said, "of recipes with one mean its own is the best"

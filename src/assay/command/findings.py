@@ -37,12 +37,14 @@ from records alone, which ship with assay; no number in it is typed by hand. A c
 - *not reproduced* where one lies elsewhere,
 - *undecided* where an interval crosses the limit, or where as many seeds again would find the same less than four
   times out of five,
-- *not converged* where it could be a matter of training (the recipe is not the best of a grid, or lies at its edge, or
-  doubled training changes the number), or where its numbers cannot speak for the sentence yet, for the reason given,
+- *not converged* where it could be a matter of training (another recipe of a grid is told above its own, its own lies
+  at an edge, or doubled training changes the number), or where its numbers cannot speak for the sentence yet, for the
+  reason given,
 - without a verdict (*no record*) where a run that it needs is not stored.
 
 A certificate has three parts: the recipe, doubled training, and the seeds. Only claims whose three parts hold may be
-stated elsewhere; `assay findings --certified` lists them.
+stated elsewhere; `assay findings --certified` lists them. A recipe whose mean is above the claim's own, but not told
+above it by the seeds, fails no certificate, not even at an edge of the grid: it is named, with the paired difference.
 
 The spec of `expressivity` states no number. Intervals are 95 %."""
 

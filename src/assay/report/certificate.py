@@ -1,9 +1,12 @@
 """What has to stand under a verdict before it may be published.
 
     recipe              no recipe of the grid is told above the claim's own by the seeds, and its own is at no edge;
-                        while the best is at an edge, the grid gets the next value there, up to a limit
-    doubled training    twice the training leaves the number inside its interval, or the goal was reached without it
-    seeds               as many as tell the difference seen from the limit, four times out of five
+                        while the best is at an edge, the grid gets the next value there, up to a limit. A better mean
+                        that is not told above it may lie at an edge: it is named, with the paired difference
+    doubled training    twice the training leaves the number inside its interval, or the goal was reached without it; of
+                        a worst or best seed, the share of seeds that pass inside Wilson's
+    seeds               as many as tell the difference seen from the limit, four times out of five; of a worst or best
+                        seed, how many pass
 
 An "it cannot be learnt" from models that fail one of the first two is no finding: its verdict is `not converged`, and
 too few seeds make it `undecided`. `assay findings` reads what is stored, `assay reproduce` computes what is not: both
@@ -139,16 +142,32 @@ def enough(judged: Sequence[Judged]) -> Part:
         return Part("seeds", False, "no number to tell from its limit")
     pooled = [(one, found) for one in judged if (found := one.found) is not None and found.low is not None]
     if not pooled:
-        count = min(one.found.n for one in judged if one.found is not None)
-        failing = 1 - 0.05 ** (1 / count)  # the largest share of which none among so many is seen once in 20 times
-        said = f"{count}, of which the worst counts: under {failing:.0%} of all seeds fail"
-        once = any(one.check.over == "max" and one.check.at_least is not None for one in judged)
-        return Part("seeds", count > 1, said + "; where a goal has to be reached once, the best" * once)
+        return _counted(judged)
     needed = {place: seeds_needed(one.check, found) or math.inf for place, (one, found) in enumerate(pooled)}
     most = max(needed, key=lambda place: needed[place] / pooled[place][1].n)
     one, found = pooled[most]
     asked = "no number of them tells it" if math.isinf(needed[most]) else f"{needed[most]} needed"
     return Part("seeds", found.n >= needed[most], f"{found.n} of {asked} ({one.check.what})")
+
+
+def _counted(judged: Sequence[Judged]) -> Part:
+    """Say how many seeds pass where one of them decides a check: the worst, or the best if one has to reach a goal."""
+    count = min(one.found.n for one in judged if one.found is not None)
+    said = str(count)
+    if every := [one for one in judged if one.by_seed and not one.check.once]:
+        least = min(every, key=lambda one: one.passed.mean)
+        failing = 1 - 0.05 ** (1 / count)  # the largest share of which none among so many is seen once in 20 times
+        all_pass, some = f"under {failing:.0%} of all seeds fail", f"{_passed(least)} ({least.check.what})"
+        said += f", of which the worst counts: {all_pass if least.passed.mean == 1 else some}"
+    if once := [one for one in judged if one.by_seed and one.check.once]:
+        least = min(once, key=lambda one: one.passed.mean)
+        said += f"; where a goal has to be reached once, {_passed(least)} ({least.check.what})"
+    return Part("seeds", count > 1, said)
+
+
+def _passed(one: Judged) -> str:
+    share, n = one.passed, len(one.by_seed)
+    return f"{round(share.mean * n)} of {n} pass, {share.mean:.2f} [{share.low:.2f}, {share.high:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -217,7 +236,7 @@ def _compared(
 ) -> _Arm:
     scores = _scores(certificate.metric, [r for r in records if has_options(r.run, arm)], list(tried))
     mine = {_recipe(run, list(tried)) for run in own if has_options(run, arm)}
-    best = max(scores, key=lambda recipe: fmean(scores[recipe].values()))
+    top = best = max(scores, key=lambda recipe: (fmean(scores[recipe].values()), recipe in mine))
     name = "".join(f"{key.rpartition('.')[2].strip('0123456789')} {value}: ".lstrip() for key, value in arm.items())
     count = f"{name}of {len(scores)} recipes over {' and '.join(tried)} "
     if len(mine) == 1:  # otherwise it chooses for itself
@@ -226,18 +245,32 @@ def _compared(
             return _Arm(f"{count}none is its own", False, ())
         if not _told_above(scores[best], scores[recipe]):
             best = recipe
-    edges = [(axis, up) for axis, value in zip(tried, best, strict=True) for up in _ends(value, tried[axis])]
+    edges = _edges(best, tried)
     apart = len(mine) == 1 and best not in mine
-    chosen = " ".join(f"{axis}={value:g}" for axis, value in zip(tried, best, strict=True))
     metric, score = certificate.metric.removeprefix("-"), abs(fmean(scores[best].values()))
     if apart:
         mean = abs(fmean(scores[recipe].values()))
-        said = f"{count}{chosen} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
+        said = f"{_named(best, tried)} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
     else:
-        top = abs(max(fmean(by_seed.values()) for by_seed in scores.values()))
-        said = f"{count}{chosen} is its own, and none is told above it ({metric} {score:.4g}, the best {top:.4g})"
-    said += ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
-    return _Arm(said, not edges and not apart, tuple(edges))
+        said = f"{_named(best, tried)} is its own, and none is told above it ({metric} {score:.4g})"
+    said += _at(edges)
+    if top != best:
+        more = paired_difference(scores[top], scores[best])
+        apart_by = f"better by {more.mean:.2g} [{more.low:.2g}, {more.high:.2g}]"
+        said += f"; the best by mean, {_named(top, tried)}, is not told above it ({apart_by}){_at(_edges(top, tried))}"
+    return _Arm(count + said, not edges and not apart, edges)
+
+
+def _named(recipe: Sequence[float], tried: Axes) -> str:
+    return " ".join(f"{axis}={value:g}" for axis, value in zip(tried, recipe, strict=True))
+
+
+def _edges(recipe: Sequence[float], tried: Axes) -> tuple[tuple[str, bool], ...]:
+    return tuple((axis, up) for axis, value in zip(tried, recipe, strict=True) for up in _ends(value, tried[axis]))
+
+
+def _at(edges: Sequence[tuple[str, bool]]) -> str:
+    return ", at an edge of " + " and ".join(sorted({axis for axis, _ in edges})) if edges else ", at no edge"
 
 
 def _ends(value: float, values: Sequence[float]) -> list[bool]:
@@ -270,14 +303,19 @@ def _told_above(best: Mapping[int, float], mine: Mapping[int, float]) -> bool:
 
 
 def steady(certificate: Certificate, before: Judged, after: Judged) -> Part:
-    """Compare the certificate's number from the claim's training with that from twice as much."""
+    """Compare the certificate's number from the claim's training with that from twice as much: means, or where the
+    number is that of one seed, the shares of seeds that pass."""
     doubled = ", ".join(f"{key} {value}" for key, value in certificate.longer.items())
     if before.found is None or after.found is None:
         return Part("doubled training", False, f"{doubled}: {after.reason or before.reason}")
     reached = certificate.goal and before.verdict.word == "reproduced"
-    said = f"{certificate.number.what}: {before.number}; with {doubled} {after.number}"
+    both, numbers = (before.found, after.found), [before.number, after.number]
+    if certificate.number.over != "mean":
+        both = before.passed, after.passed
+        numbers = [f"{one.number}, of which {_passed(one)}" for one in (before, after)]
+    said = f"{certificate.number.what}: " + f"; with {doubled} ".join(numbers)
     moved_little = any(  # one of the two lies in the interval of the other
         one.mean == other.mean if other.low is None or other.high is None else other.low <= one.mean <= other.high
-        for one, other in ((before.found, after.found), (after.found, before.found))
+        for one, other in (both, both[::-1])
     )
     return Part("doubled training", reached or moved_little, said)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from assay.core.errors import UserError
 from assay.core.run import Record, Run, canonical
-from assay.metrics.intervals import Interval, student_t
+from assay.metrics.intervals import Interval, student_t, wilson
 from assay.report.rows import number_at, value_at
 
 Word = Literal["reproduced", "undecided", "not converged", "not reproduced", "no record"]
@@ -94,6 +94,11 @@ class Check:
             return self.target - self.tolerance, self.target + self.tolerance
         low = -math.inf if self.at_least is None else self.at_least
         return low, math.inf if self.at_most is None else self.at_most
+
+    @property
+    def once(self) -> bool:
+        """Whether one seed is enough: the best has to come out as wanted, where otherwise the worst has to."""
+        return self.over == "max" if self.at_least is not None else self.over == "min" and self.at_most is not None
 
     @property
     def wanted(self) -> str:
@@ -165,7 +170,7 @@ class Claim:
         return f"assay {words} --preset {self.preset}" if plain else f"assay reproduce {name}"
 
 
-SHARE = re.compile(r"(^|[._])acc(uracy)?($|[._])|(^|[._])exact_match$|_found$")
+SHARE = re.compile(r"(^|[._])acc(uracy)?($|[._])|(^|[._])exact_match$|_found$|^by_length[.]")
 """Metrics between 0 and 1: an interval is printed as far as it lies there."""
 SHOWN = 10
 """Most seeds whose numbers are printed one by one."""
@@ -183,6 +188,12 @@ class Judged:
     """Why there is no number."""
     records: tuple[Record, ...] = ()
     """What the number was taken from."""
+
+    @property
+    def passed(self) -> Interval:
+        """The share of seeds whose own number lies where the claim wants it, with Wilson's interval."""
+        least, most = self.check.band
+        return wilson(sum(least <= number <= most for number in self.by_seed.values()), len(self.by_seed))
 
     @property
     def number(self) -> str:

@@ -50,6 +50,8 @@ def test_the_page_says_what_the_shipped_records_say(script: Callable[[str], Modu
     assert "| 64 | 10 | 0/10 |" in page and "| 61 | 13.72 [13.12, 14.35] |" in page, (
         "the counts, and the width where half of the runs are perfect"
     )
+    (wide,) = (line for line in page.splitlines() if line.startswith("| 64 | 10 |"))
+    assert "| 7/10 |" in wide and "7 of the 10 runs with d = 10 pass" in CLAIMS["modular-width"].source
 
 
 def test_a_planted_model_adds_with_its_frequencies_alone() -> None:

@@ -120,3 +120,22 @@ def test_the_page_shows_what_the_shipped_records_say(
     page = page_of.PAGE.read_text(encoding="utf-8")
     assert page_of.placed(page) == page, f"run python docs/{name}_sae.py"
     assert len(shipped.records(f"sae.{name}")) == count and said in page_of.block()
+
+
+def test_the_page_says_how_often_the_stream_was_read_and_that_test_and_validation_order_coders_apart(
+    script: Callable[[str], ModuleType],
+) -> None:
+    records = shipped.records("sae.stream")
+    (streamed,) = {(each.cost["tokens_streamed"], each.cost["text_passes"]) for each in records}
+    page = script("docs/stream_sae.py").PAGE.read_text(encoding="utf-8")
+    assert f"{streamed[0] / streamed[1] / 1e6:.1f} million tokens {streamed[1]:.2f} times over" in page
+    (decay,) = {each.run.options["recipe"]["decay"] for each in records}
+    assert decay == 0.2 and "the rate falls in the last\nfifth" in page
+
+    def ranked(metric: str) -> list[str]:
+        found: dict[str, list[float]] = {}
+        for each in records:
+            found.setdefault(each.run.options["coder"]["name"], []).append(each.metrics.get(metric, 1))
+        return [name for name in sorted(found, key=lambda name: sum(found[name])) if "topk" in name or "jump" in name]
+
+    assert ranked("fvu_own")[-1] == ranked("validation_fvu_own")[0] == "topk", "the order of the three is not told"

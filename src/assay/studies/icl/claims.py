@@ -17,7 +17,7 @@ WORST = Check(
     at_least=0.99,
 )
 BETA = "delta_net:num_heads=4:beta_max={}"
-END = "accuracy at the end of 256 tokens"
+END, AT_256 = "accuracy at the end of 256 tokens", "by_length.256"
 SHRINKS, FLIPS = {"model.seq_mixer.beta_max": 1}, {"model.seq_mixer.beta_max": 2}
 PARITY = {  # by name, the runs and whether they solve it
     "beta_max=1": (SHRINKS, False),
@@ -25,6 +25,7 @@ PARITY = {  # by name, the runs and whether they solve it
     "gru": ({"model.seq_mixer": "gru"}, True),
 }
 ATTENTION = {"model.seq_mixer": "attention"}
+EVERY_SEED = Check(what=f"beta_max=2, {END}, worst seed", metric=AT_256, rows=FLIPS, over="min", at_least=0.99)
 GRAZZI = "Grazzi et al., ICLR 2025 (arXiv 2411.12537), table of parity: trained at 3 to 40, tested at 40 to 256"
 PUBLISHED = {
     "delta_net": (128, 0.96),
@@ -67,7 +68,8 @@ def _of_parity(
     *, claim: str, mixers: list[str], about: str, arms: tuple[Any, ...], number: Check, checks: tuple[Check, ...],
     source: str = GRAZZI,
 ) -> Claim:  # fmt: skip
-    """Return a claim about parity. Its certificate tries three rates and twice the steps."""
+    """Return a claim about parity. Its certificate tries three rates and twice the steps. Rates are compared by the
+    number that is claimed, at 256 tokens: at the trained lengths all seeds with beta_max=2 are perfect at two rates."""
     return Claim(
         claim=claim,
         source=source,
@@ -84,7 +86,7 @@ def _of_parity(
         grid={"model.seq_mixer": mixers},
         certificate=Certificate(
             about=about,
-            metric="accuracy",
+            metric=AT_256,
             tried={"optimizer.lr": (0.001, 0.003, 0.01)},
             arms=arms,
             longer={"train.max_steps": 40000},
@@ -180,15 +182,16 @@ CLAIMS = {
             "eigenvalues may be negative (beta_max=2), as a nonlinear recurrence can; it guesses if they may not "
             "(beta_max=1): the best of three seeds."
         ),
+        source=f"{GRAZZI}; here 2 of 3 seeds with beta_max=2 reach 0.99 at a rate of 0.003, and none at 0.001 or 0.01",
         mixers=[BETA.format(1), BETA.format(2), "gru"],
         about="whether negative eigenvalues decide about parity",
         arms=(SHRINKS, FLIPS),
         # What is said not to be learnt is what more training must not change.
-        number=Check(what=f"beta_max=1, {END}", metric="by_length.256", rows=SHRINKS, at_most=0.6),
+        number=Check(what=f"beta_max=1, {END}", metric=AT_256, rows=SHRINKS, at_most=0.6),
         checks=tuple(
             Check(
                 what=f"{name}, {END}, best seed",
-                metric="by_length.256",
+                metric=AT_256,
                 rows=rows,
                 over="max",
                 at_least=0.99 if solves else None,
@@ -206,20 +209,16 @@ CLAIMS = {
         mixers=[BETA.format(2)],
         about="whether every seed learns parity at all lengths",
         arms=(FLIPS,),
-        number=Check(what=f"beta_max=2, {END}", metric="by_length.256", rows=FLIPS, at_least=0.99),
-        checks=(
-            Check(what=f"beta_max=2, {END}, worst seed", metric="by_length.256", rows=FLIPS, over="min", at_least=0.99),
-        ),
+        number=EVERY_SEED,
+        checks=(EVERY_SEED,),
     ),
     "parity-attention": _of_parity(
         claim="Attention, trained on parity at 3 to 40 tokens (one layer, d=16), guesses at 256.",
         mixers=["attention:num_heads=4"],
         about="what attention can learn of parity",
         arms=(ATTENTION,),
-        number=Check(what=f"attention, {END}", metric="by_length.256", rows=ATTENTION, at_most=0.6),
-        checks=(
-            Check(what=f"attention, {END}, best seed", metric="by_length.256", rows=ATTENTION, over="max", at_most=0.6),
-        ),
+        number=Check(what=f"attention, {END}", metric=AT_256, rows=ATTENTION, at_most=0.6),
+        checks=(Check(what=f"attention, {END}, best seed", metric=AT_256, rows=ATTENTION, over="max", at_most=0.6),),
     ),
     "regression-ols": Claim(
         claim=(
