@@ -211,6 +211,26 @@ def test_a_gpu_is_asked_and_not_the_host(
         heavy(81, executor="local:gpus=0")
 
 
+def test_processes_share_a_gpu_only_where_their_runs_fit(
+    machine: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    monkeypatch.setitem(studies._classes, "heavy", Heavy)
+    machine(1)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: SimpleNamespace(total_memory=8 * GB))
+
+    def slots(count: int, executor: str) -> int:
+        planned = [Run("heavy", {"count": count}, seed, {}) for seed in range(9)]
+        return memory.check_memory(Heavy(), planned, executors.parse(executor)).slots()
+
+    assert slots(4, "local:per_gpu=2:gpus=0+1") == 4
+    with pytest.warns(UserWarning, match=r"2 runs at once need about 9\.0 GB .* GPU 0 has 8\.0 GB free\. --workers 2"):
+        assert slots(6, "local:per_gpu=2:gpus=0+1") == 2
+    with pytest.raises(UserError, match=r"Use --workers 2\."):
+        slots(6, "local:workers=4:gpus=0+1")
+
+
 def test_runs_of_one_size_are_measured_once() -> None:
     from assay.studies.icl.memory import _memory
 

@@ -12,6 +12,7 @@ from assay.card.question import Tier
 from assay.core import shipped
 from assay.core.convert import construct
 from assay.core.errors import UserError
+from assay.core.executors.local import Local
 from assay.core.plan import Plan, make_plan
 from assay.core.run import Numerics, Record, Run
 from assay.core.store import Store
@@ -21,14 +22,15 @@ from assay.studies import studies
 
 
 def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
-    """Return how a tier is run: with its own device and backend, unless another device is given, and on a GPU of this
-    machine with as many processes as share it."""
-    from assay.train.device import gpus_of, numerics_for
+    """Return how a tier is run: with its own device and backend, unless another device is given, and with as many
+    processes on a GPU of this machine as share it."""
+    from assay.train.device import numerics_for
 
     execution = construct(Execution, {"device": tier.device, **given}, what="assay card")
     same = numerics_for(execution.device).device == tier.device
-    sharing = tier.per_gpu * len(gpus_of(execution.device)) if execution.executor.name == "local" else 0
-    return replace(execution, backend=tier.backend if same else "torch", workers=execution.workers or sharing)
+    if isinstance(execution.executor, Local):
+        execution = replace(execution, executor=replace(execution.executor, per_gpu=tier.per_gpu))
+    return replace(execution, backend=tier.backend if same else "torch")
 
 
 ComputeSession = Callable[[Session], Sequence[Record]]

@@ -52,20 +52,22 @@ def check_memory(study: Study, runs: Sequence[Run], executor: Executor) -> Execu
     largest = max(sizes, key=lambda place: sizes[place], default=0)
     if not sizes or not sizes[largest]:
         return executor
-    needs = sorted(sizes.values(), reverse=True)
+    needs, given = sorted(sizes.values(), reverse=True), executor.workers
     for room in sorted(rooms(executor), key=lambda room: room.free):
         if needs[0] > room.free:
             raise UserError(_too_large(study, runs[largest], room))
         if (together := at_once(needs[: room.runs])) > room.free:
             fits = next(n for n in range(room.runs, 0, -1) if at_once(needs[:n]) <= room.free)
+            fits *= len(executor.gpus) or 1
             said = (
                 f"{study.name}: {min(room.runs, len(runs))} runs at once need about {size(together)} of memory, and "
                 f"{room.where} has {size(room.free)} free."
             )
-            if executor.workers:
+            if given:
                 raise UserError(f"{said} Use --workers {fits}.")
-            warnings.warn(f"{said} --workers {fits} is used.", stacklevel=2)
-            executor = replace(executor, workers=fits)
+            if not executor.workers or fits < executor.workers:  # several GPUs say the same
+                warnings.warn(f"{said} --workers {fits} is used.", stacklevel=2)
+                executor = replace(executor, workers=fits)
     return executor
 
 
@@ -89,7 +91,7 @@ def rooms(executor: Executor) -> Iterator[Room]:
         for index in executor.gpus:
             total = torch.cuda.get_device_properties(index).total_memory
             free = torch.cuda.mem_get_info(index)[0] if executor.slots() == 1 and executor.name == "serial" else total
-            yield Room(f"GPU {index}", free)
+            yield Room(f"GPU {index}", free, -(-executor.slots() // len(executor.gpus)))
         return
     if (free_here := free_memory()) is not None:
         yield Room("this machine", free_here, executor.slots())

@@ -30,6 +30,12 @@ from assay.core.pipe import Pipe
 class Local(Executor):
     """Worker processes on this machine, one per core or per visible GPU."""
 
+    per_gpu: int = 1
+    """Workers that share a GPU, where nobody says how many there are."""
+
+    def slots(self) -> int:
+        return self.workers or self.per_gpu * len(self.gpus) or super().slots()
+
     def run(self, fn: Work, jobs: Iterable[Any], emit: Receive, *, limit: Limit = lambda job: None) -> None:
         asked = fn, self.slots(), self.gpus
         if (pool := _kept.pop(asked, None)) is None or pool.stopped:
