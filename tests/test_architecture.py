@@ -140,6 +140,12 @@ def test_light_commands_import_no_heavy_library_and_take_under_half_a_second(wor
     raise AssertionError(f"seconds of CPU: {spent}")
 
 
+def test_a_study_without_torch_is_run_on_a_cpu_without_torch(tmp_path: Path) -> None:
+    code = "import sys; from assay.command.cli import main; sys.exit(main(sys.argv[1:]) or 'torch' in sys.modules)"
+    words = ["toy", "--plugin", str(Path(__file__).parent / "toy.py"), "--device", "cpu", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-c", code, *words, "--workers", "1"], check=True)
+
+
 def test_importing_assay_prints_nothing_and_imports_no_torch() -> None:
     code = "import assay, sys; assert 'torch' not in sys.modules; assert 'numpy' not in sys.modules"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

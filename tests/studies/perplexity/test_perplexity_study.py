@@ -369,7 +369,7 @@ def test_the_python_api_places_runs_as_the_command_does(tiny, text, tmp_path, mo
     """On the chosen GPUs, and with the environment as it was found."""
     chosen, seen = [], {}
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("assay.train.device.gpus_of", lambda device: (1,))
+    monkeypatch.setattr("assay.api.gpus_of", lambda device: (1,))
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     monkeypatch.setattr("assay.train.memory.rooms", lambda executor: ())  # there is no such GPU to ask
 
