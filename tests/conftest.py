@@ -44,6 +44,10 @@ UNSET = (
 # Imports and collected tests are a million objects that stay: looking for garbage among them takes seconds in each
 # process while they are made, and again and again while tests run.
 gc.disable()
+# Bytecode is kept, whatever the shell says (as in the Makefile): without it every process of the tests, and every
+# command that they start, compiles the tree again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A draw that takes long says how busy the machine is, and nothing of what is tested.
 hypothesis.settings.register_profile("assay", deadline=None)
 hypothesis.settings.load_profile("assay")

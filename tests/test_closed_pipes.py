@@ -77,7 +77,8 @@ def test_a_sweep_goes_on_when_nobody_reads_its_progress(
 
 def test_a_worker_whose_plugin_prints_to_nobody_goes_on(tmp_path: Path) -> None:
     (tmp_path / "x=1").write_text("print always")
-    words = sweep(tmp_path, "--trap", str(tmp_path), "--xs", "1", "--executor", "local", "--workers", "1")
+    local = ["--executor", "local", "--workers", "1", "--device", "cpu"]
+    words = sweep(tmp_path, "--trap", str(tmp_path), "--xs", "1", *local)
     reading, writing = os.pipe()
     os.close(reading)
     ran = subprocess.run([sys.executable, "-m", "assay", *words], stdout=writing, stderr=writing, check=False)

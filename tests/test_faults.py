@@ -90,7 +90,7 @@ class Sweep:
         (folder / "drill.py").write_text((WAIT + (STUDY if kind == "drill" else ENCODER)).format(folder=str(folder)))
 
     def words(self, *more: str) -> list[str]:
-        study = [self.kind] if self.kind == "drill" else [self.kind, "--models", "Drill", *SMALL]
+        study = [self.kind, "--device", "cpu"] if self.kind == "drill" else [self.kind, "--models", "Drill", *SMALL]
         seeds = [str(seed) for seed in self.seeds]
         return [*study, "--plugin", str(self.folder / "drill.py"), "--seeds", *seeds, "--out", str(self.out), *more]
 

@@ -28,7 +28,8 @@ Cli = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def shipped_findings() -> list[Finding]:
-    return [judged(name, claim, Sources(Path("none"))) for name, claim in known_claims().items()]
+    sources = Sources(Path("none"))  # as for the command: what ships is read once
+    return [judged(name, claim, sources) for name, claim in known_claims().items()]
 
 
 def test_the_page_is_what_shipped_records_alone_say(shipped_findings: list[Finding]) -> None:

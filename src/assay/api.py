@@ -27,6 +27,8 @@ from assay.core.study import Study
 from assay.report.progress import in_notebook, shown
 from assay.results import Results as Results
 from assay.studies import studies
+from assay.train.memory import check_memory
+from assay.train.numerics import UNTESTED, gpus_of, numerics_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +87,6 @@ class Session:
     @staticmethod
     def numerics(study: Study, execution: Execution) -> Numerics:
         """Return what the runs' last bits depend on."""
-        from assay.train.device import UNTESTED, numerics_for
-
         if execution.compile and not study.compiles:
             raise UserError(f"--compile means nothing to {study.name}: leave it out.")
         numerics = numerics_for(
@@ -101,9 +101,6 @@ class Session:
     @classmethod
     def of(cls, plan: Plan, execution: Execution) -> "Session":
         """Read what is stored of a plan's runs, and check the others."""
-        from assay.train.device import gpus_of
-        from assay.train.memory import check_memory
-
         refuse_session_classes(plan.runs, execution.executor)
         study, store = plan.study, Store(execution.out)
         gpus = gpus_of(execution.device)

@@ -14,7 +14,7 @@ from assay.encoders import encoders
 from assay.metrics.size import flops_per_token, parameters
 from assay.mixers import mixers
 from assay.nn import scan
-from assay.train.memory import passing
+from assay.train.footprint import passing
 
 
 class First(nn.Module):

@@ -18,7 +18,7 @@ from assay.models.sequence import SequenceModel
 from assay.nn import shapes
 from assay.nn.shapes import built_for_shapes, parameter_count
 from assay.tasks.base import TaskShape, Tokens
-from assay.train.memory import passing
+from assay.train.footprint import passing
 
 Cli = Callable[..., tuple[int, str, str]]
 SHAPE = TaskShape(Tokens(16), Tokens(16), 8)

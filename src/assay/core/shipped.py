@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,17 @@ def records(study: str, folder: Path | None = None) -> list[Record]:
     """The records of a study that ship, none where there is no file."""
     path = (folder or FOLDER) / f"{study}.jsonl.gz"
     try:
-        packed = gzip.decompress(read_plain(path, LARGEST))
-        return [parse_record(line, path) for line in packed.splitlines()]
+        return list(_parsed(read_plain(path, LARGEST), path))
     except FileNotFoundError:
         return []
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UserError(f"cannot read the records that ship with assay, {path}: {error}. Install it again.") from None
+
+
+@lru_cache(maxsize=16)
+def _parsed(packed: bytes, path: Path) -> tuple[Record, ...]:
+    """Kept, since a command or a notebook asks for the records of a study again and again."""
+    return tuple(parse_record(line, path) for line in gzip.decompress(packed).splitlines())
 
 
 def write(path: Path, found: Iterable[Record]) -> None:

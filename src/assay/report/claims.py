@@ -291,12 +291,17 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def identity(run: Run) -> str:
     """What a run computes, wherever: its id without the numerics and without the hashes of data and models, which a
-    plan knows only where the files are. A claim so finds records of any device, and of data that is not here."""
-    return canonical({key: _without_hashes(value) for key, value in run.to_json().items() if key != "numerics"})
+    plan knows only where the files are. A claim so finds records of any device, and of data that is not here. It is
+    kept with the run: each check of a claim asks for it."""
+    kept = vars(run)
+    if "identity" not in kept:
+        plain = {key: _without_hashes(value) for key, value in run.to_json().items() if key != "numerics"}
+        kept["identity"] = canonical(plain)
+    return str(kept["identity"])
 
 
 def _without_hashes(value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if value is None or type(value) in (str, bool, int, float) or not isinstance(value, Mapping):  # most are plain
         return value
     return {key: _without_hashes(item) for key, item in value.items() if key not in HASHES}
 

@@ -1,4 +1,4 @@
-"""Chooses the device, and sets the numerics that go with it."""
+"""Sets torch as the numerics of a run say; train/numerics.py chooses them."""
 
 import re
 from collections.abc import Iterator
@@ -8,41 +8,12 @@ from pathlib import Path
 
 import torch
 
-from assay.core.errors import UserError
 from assay.core.run import Numerics, computing_on
-from assay.nn import fla, scan
-
-UNTESTED = ("mps",)
-"""Devices that torch offers and assay was never run on; float32 without autocast there, as on a CPU."""
-
-
-def numerics_for(device: str, *, backend: str = "torch", compile: bool = False, autocast: bool = False) -> Numerics:
-    """Turn `auto`, `cpu`, `cuda`, `cuda:1` or `mps` into the numerics in run ids; raises for a missing device, and for
-    a backend that cannot run on it. `auto` never chooses a device that assay was not tested on."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda", *UNTESTED) or (index and not (index.isdigit() and kind == "cuda")):
-        raise UserError(f"--device {device}: choose auto, cpu, cuda, cuda:N or mps.")
-    if kind == "cuda" and torch.cuda.device_count() <= int(index or 0):
-        raise UserError(
-            f"--device {device}: this machine shows {torch.cuda.device_count()} CUDA devices. Use --device cpu."
-        )
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise UserError(
-            "--device mps: torch offers no MPS on this machine, only on Macs with its GPU. Use --device cpu."
-        )
-    _check_backend(kind, backend)
-    dtype = "bfloat16 autocast" if autocast and kind == "cuda" else "float32"
-    return Numerics(device=kind, dtype=dtype, backend=backend, compile=compile)
-
-
-def gpus_of(device: str) -> tuple[int, ...]:
-    """The GPUs that a word names: `cuda` is all, `cuda:1` is one, `cpu` and `mps` none."""
-    if numerics_for(device).device != "cuda":
-        return ()
-    index = device.partition(":")[2]
-    return (int(index),) if index else tuple(range(torch.cuda.device_count()))
+from assay.nn import scan
+from assay.train.numerics import UNTESTED as UNTESTED
+from assay.train.numerics import check_backend
+from assay.train.numerics import gpus_of as gpus_of
+from assay.train.numerics import numerics_for as numerics_for
 
 
 @contextmanager
@@ -52,7 +23,7 @@ def activate(numerics: Numerics) -> Iterator[torch.device]:
     oneDNN is off: at the first product it cannot do (bf16 on a core without it) torch drops it for the rest of the
     process, so that the bits of a run would depend on what ran before. Nothing here is slower without it.
     """
-    _check_backend(numerics.device, numerics.backend)  # a worker on another machine may lack the package
+    check_backend(numerics.device, numerics.backend)  # a worker on another machine may lack the package
     onednn, precision = torch._C._get_mkldnn_enabled(), torch.get_float32_matmul_precision()
     before = torch.get_num_threads(), precision, onednn, scan.backend
     _set(numerics.threads, numerics.matmul_precision, onednn=False, backend=numerics.backend)
@@ -79,15 +50,6 @@ def _driver(version: Path = Path("/proc/driver/nvidia/version")) -> str:
     except OSError:
         return ""
     return found[1] if found else ""
-
-
-def _check_backend(device: str, backend: str) -> None:
-    if backend == "fla":
-        fla.check(device)
-    elif backend == "triton" and device != "cuda":
-        raise UserError("--backend triton runs on CUDA alone: leave it out, or use --device cuda.")
-    elif backend not in ("torch", "triton"):
-        raise UserError(f"--backend {backend}: choose torch, triton or fla.")
 
 
 def _set(threads: int, precision: str, onednn: bool, backend: str) -> None:

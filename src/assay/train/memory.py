@@ -15,23 +15,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
 from assay.core.errors import UserError
 from assay.core.executors.base import Executor
 from assay.core.memory import free_addresses, free_memory, size
 from assay.core.plugin import registries
 from assay.core.run import Run, flat
 from assay.core.study import Study
-from assay.nn import scan
 
 Need = Mapping[str, int]
 """Bytes, by what holds them."""
-TRAINED = 16
-"""Bytes of a float32 weight with its gradient and Adam's two moments."""
 
 
 class Room(NamedTuple):
@@ -88,6 +80,8 @@ def rooms(executor: Executor) -> Iterator[Room]:
     if getattr(executor, "address", None):
         return
     if executor.gpus:
+        import torch
+
         for index in executor.gpus:
             total = torch.cuda.get_device_properties(index).total_memory
             free = torch.cuda.mem_get_info(index)[0] if executor.slots() == 1 and executor.name == "serial" else total
@@ -144,29 +138,3 @@ def _changed(run: Run, path: str, value: int) -> Run:
         return {**options, head: inside(options[head], *rest) if rest else value}
 
     return Run(run.study, inside(run.options, *path.split(".")), run.seed, run.versions, run.numerics)
-
-
-def stored(module: nn.Module) -> int:
-    """Count the numbers in a module's parameters and buffers."""
-    return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
-
-
-def passing(module: nn.Module, x: Tensor) -> int:
-    """Bytes of the inputs and outputs of a forward pass's largest operation, on the meta device; 0 for a module that
-    depends on values."""
-    try:
-        with scan.as_written(), torch.device("meta"), torch.no_grad(), _Largest() as found:  # type: ignore[no-untyped-call]
-            module(x)
-    except Exception:  # noqa: BLE001 - a forward pass without values may fail in any way
-        return 0
-    return found.bytes
-
-
-class _Largest(TorchDispatchMode):
-    bytes: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = func(*args, **(kwargs or {}))
-        held = {id(part): part.nbytes for part in tree_leaves((args, given)) if isinstance(part, Tensor)}
-        self.bytes = max(self.bytes, sum(held.values()))
-        return given

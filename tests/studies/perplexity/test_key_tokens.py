@@ -12,6 +12,8 @@ from assay.studies.perplexity.perplexity import Perplexity
 from assay.studies.perplexity.scoring import Scorer
 from assay.studies.perplexity.windows import Window
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def loss(model, ids, target):
     with torch.no_grad():

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 from perplexity_commands import PLACE
 
 from assay.studies.perplexity import scoring
@@ -88,6 +89,7 @@ def test_a_method_whose_scores_are_no_numbers_fails_alone_and_says_so(tiny, text
         assert cell["perplexity"] is None and said in cell["error"], cell
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_model_cannot_do_fails_its_own_cells_in_one_line_and_takes_no_second_pass(
     tiny, text, cli, tmp_path, monkeypatch
 ):

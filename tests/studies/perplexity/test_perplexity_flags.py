@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 
+import pytest
 from perplexity_commands import METHODS, PLACE, words
 
 from assay.api import configure
@@ -90,6 +91,7 @@ def test_a_hub_that_does_not_answer_is_one_line_that_names_offline(cli, tmp_path
     assert "http://127.0.0.1:9 did not answer within 5 s" in err and "--offline" in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_refusals_read_as_refused_while_they_come_and_afterwards(tiny, text, cli, tmp_path):
     given = words(tiny, text, tmp_path, "--max-samples", "2", "--context-lengths", "64", methods=METHODS[3:])
     given.remove("--quiet")
@@ -113,6 +115,7 @@ def test_one_context_is_no_sweep(tiny, text, cli, tmp_path):
     assert len(Perplexity(context_lengths=(256, 512)).points()) == 3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_each_text_has_its_own_number_of_documents(tiny, text, cli, tmp_path):
     other = tmp_path / "other.txt"
     shutil.copy(text, other)
@@ -131,6 +134,7 @@ def test_each_text_has_its_own_number_of_documents(tiny, text, cli, tmp_path):
         assert code == 2 and said in err, err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_terminal_is_asked_before_a_long_run_unless_told_yes(tiny, text, cli, tmp_path, monkeypatch):
     given = words(tiny, text, tmp_path, "--max-samples", "1", "--no-context-sweep", methods=["dense"])
     given.remove("--quiet")
@@ -143,6 +147,7 @@ def test_a_terminal_is_asked_before_a_long_run_unless_told_yes(tiny, text, cli, 
     assert code == 0 and "Continue" not in err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_text_of_the_data_folder_has_one_name_on_every_machine(tiny, text, cli_json, cli, tmp_path, monkeypatch):
     """It is planned where it is absent too, since a claim finds its records there; it is not run."""
     folder = tmp_path / "data" / "wikitext-103"

@@ -73,6 +73,7 @@ def test_a_text_that_the_method_would_not_have_written_does_not_agree(tiny, text
     assert agreement(scorer, lanes["window"], prompt, (own + 1) % 200) < 10
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_table_shows_speed_memory_and_agreement(cli, tiny, text, tmp_path):
     words = f"perplexity --model {tiny} --datasets {text} --methods h2o quest --budgets 20 --no-sparsity-sweep"
     more = "--context-lengths 64 --max-samples 2 --max-windows 1 --generate 4 --executor serial --device cpu"

@@ -234,6 +234,7 @@ class Faulty(Select):
 """
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failed_cell_is_null_with_its_error_and_the_command_says_so(tiny, text, cli, tmp_path):
     plugin = tmp_path / "faulty.py"
     plugin.write_text(FAULTY)
@@ -340,6 +341,7 @@ def test_without_such_flags_rows_have_their_plain_names(results):
     assert "h2o" in titles and not any("online" in title for title in titles)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_output_dir_is_where_everything_goes(tiny, text, cli, tmp_path):
     given = words(tiny, text, tmp_path / "out", "--max-samples", "1", "--no-context-sweep", methods=["dense"])
     assert cli(*given, "--output-dir", tmp_path / "here", "--verbose")[0] == 0
@@ -357,6 +359,7 @@ def experiment(tiny, text):
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_python_api_gives_the_same_document(results, tiny, text, tmp_path):
     config = experiment(tiny, text)
     found = run_benchmark(config, out=tmp_path, device="cpu")["results"]["articles.txt"]["h2o"]["sparsity_sweep"]["0.8"]
@@ -365,11 +368,12 @@ def test_the_python_api_gives_the_same_document(results, tiny, text, tmp_path):
     assert (tmp_path / "perplexity" / "perplexity_latest.json").is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_python_api_places_runs_as_the_command_does(tiny, text, tmp_path, monkeypatch):
     """On the chosen GPUs, and with the environment as it was found."""
     chosen, seen = [], {}
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("assay.train.device.gpus_of", lambda device: (1,))
+    monkeypatch.setattr("assay.api.gpus_of", lambda device: (1,))
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     monkeypatch.setattr("assay.train.memory.rooms", lambda executor: ())  # there is no such GPU to ask
 

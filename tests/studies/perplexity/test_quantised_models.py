@@ -15,6 +15,8 @@ from assay.core.errors import UserError
 from assay.data.language_model import PACKAGES, fingerprint, load_model, quantisation_of
 from assay.models.causal_lm import sparse
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 Cli = Callable[..., tuple[int, str, str]]
 IDS = torch.arange(40)[None] + 3
 SMALL = ["--methods", "h2o", "--budgets", "8", "--no-sparsity-sweep", "--context-lengths", "32", "--max-samples", "4"]

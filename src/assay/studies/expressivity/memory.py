@@ -15,7 +15,7 @@ from assay.nn.shapes import built_for_shapes
 from assay.studies.expressivity.references import REFERENCES
 from assay.studies.expressivity.spec.config import CACHED_LOOKUPS, Config, Setup
 from assay.studies.expressivity.spec.registration import ModuleEncoder
-from assay.train.memory import TRAINED, passing, stored
+from assay.train.footprint import TRAINED, passing, stored
 
 COPIES = 2
 """Copies of an encoder beside the one that a probe trains."""

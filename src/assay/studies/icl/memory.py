@@ -12,7 +12,7 @@ from assay.nn.random import stream
 from assay.nn.shapes import built_for_shapes
 from assay.studies.icl.scoring import ROWS, TOKENS
 from assay.tasks.base import Task, Tokens
-from assay.train.memory import TRAINED, stored
+from assay.train.footprint import TRAINED, stored
 
 PER_TOKEN = 10
 """Vectors of width d_model that a layer keeps per token for the backward pass: two norms, the sums, and attention

@@ -28,7 +28,7 @@ from assay.studies.modular.metrics.spectra import entropy_effective_rank, intera
 from assay.studies.modular.records import WEIGHTS, recipe_of, saved_sweep, setting
 from assay.train.checkpoint import Checkpoint, Keeper, resumed, unfinished
 from assay.train.device import activate
-from assay.train.memory import TRAINED
+from assay.train.footprint import TRAINED
 
 ALL_WIDTHS = 4096
 """The largest P for which `--dimensions` may be left out."""

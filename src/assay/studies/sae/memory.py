@@ -12,7 +12,7 @@ from assay.sparse_coders.base import SparseCoder, TrainedCoder
 from assay.studies.sae.fitting import Setting
 from assay.studies.sae.scoring import FITTED_ON
 from assay.studies.sae.weights import Kept
-from assay.train.memory import TRAINED, stored
+from assay.train.footprint import TRAINED, stored
 from assay.vectors.base import VectorData
 
 PER_UNIT = 4
