@@ -61,6 +61,7 @@ def told(table: Table) -> str:
 def rates(rows: list[Row]) -> str:
     """The rates of every mixer, and those that rows at an edge still want."""
     by_rates: dict[str, list[str]] = {}
+    rows = sorted(rows, key=lambda row: str(row.options["model"]["seq_mixer"]["name"]))
     for row in rows:
         name = str(row.options["model"]["seq_mixer"]["name"])
         by_rates.setdefault(", ".join(f"{rate:g}" for rate in sorted(row.tried)), []).append(f"`{name}`")
