@@ -43,6 +43,7 @@ SCORES = (
     Column("other bytes", "bits_per_byte_other", ".4f"),
     Column("share recalled", "share_recalled", ".4f", share=True),
 )
+"""What rows that need no training have too, and the table of rates."""
 COLUMNS = (
     Column("lr", lambda row: row.tuned_words if len(row.tried) > 1 else None, "g"),
     *SCORES,
