@@ -51,7 +51,7 @@ def test_files_fit() -> None:
 def test_functions_fit_and_files_lie_at_most_three_folders_deep() -> None:
     assert [path for path in FILES if len(path.relative_to(SOURCE).parts) > 4] == []
     lines = {
-        f"{path.relative_to(SOURCE)}: {f.name}": f.end_lineno - f.lineno + 1  # type: ignore[operator]
+        f"{path.relative_to(SOURCE)}:{f.lineno} {f.name}": f.end_lineno - f.lineno + 1  # type: ignore[operator]
         for path in FILES
         for f in functions(path)
     }
