@@ -4,12 +4,13 @@ python docs/influence_card.py
 """
 
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from masks_perplexity import between
 from scipy import stats
 
 from assay.card.battery import Answer, Records, Trial, answer, battery
+from assay.card.judge import pooled
 from assay.card.protocol import TIERS
 from assay.card.question import Tier
 from assay.card.running import reader
@@ -41,6 +42,7 @@ def shown() -> str:
             lines.append(f"| {tier.name} | {name} | {' | '.join(cells)} |")
         told.append(_language(tier, answers, found))
         told.append(_least(tier, answers))
+        told.append(_seeds(tier, list(answers["language"].values())))
         carried = [own for word, own in answers["recall"].items() if word.partition(":")[0] not in WITHOUT_STATE]
         rho = spearman([own.mean for own in carried], [own.sizes["state_scalars"] for own in carried])
         told.append(f"- `{tier.name}`: recall and bytes of state of {len(carried)} recurrent mixers: {rho:+.2f}.")
@@ -62,6 +64,16 @@ def _least(tier: Tier, answers: Answers) -> str:
     t = float(stats.t.ppf(1 - 0.05 / (2 * rows), mixers - 2))
     rho = t / (mixers - 2 + t * t) ** 0.5
     return f"- `{tier.name}`: to be told from zero over {mixers} mixers takes a rho of {rho:.2f}."
+
+
+def _seeds(tier: Tier, answers: list[Answer]) -> str:
+    """How far the means of seeds lie apart, and what is left of a mixer's scores without them."""
+    left, _ = pooled(answers, paired=True)
+    means = [fmean(each.scores[seed] for each in answers) for seed in tier.seeds]
+    return (
+        f"- `{tier.name}`: the mean bits per byte of all mixers differs between seeds by {stdev(means):.3f} (standard "
+        f"deviation), and a mixer's own by {left:.3f} beside that."
+    )
 
 
 def _language(tier: Tier, answers: Answers, found: Records) -> str:

@@ -12,7 +12,8 @@ import assay
 from assay.core.errors import UserError
 from assay.core.run import Numerics
 from assay.nn import scan
-from assay.train.device import activate, numerics_for
+from assay.train.device import activate
+from assay.train.numerics import numerics_for
 
 
 def product() -> torch.Tensor:

@@ -120,7 +120,7 @@ class Line(Compared):
         needed = (reach * best.deviation / best.interval.mean) ** 2  # 1 / (1/n + 1/m) of n and m seeds
         theirs = best.interval.n  # the field never has more seeds than the mixer that is asked
         alone = math.ceil(needed * theirs / (theirs - needed)) if theirs > needed else SEEDS + 1
-        of, count = ("both", math.ceil(2 * needed))
+        of, count = "both", math.ceil(2 * needed)
         if alone <= 4 * needed and not self.paired:  # whatever trains less
             of, count = "it", alone
         if count > SEEDS:
@@ -235,7 +235,8 @@ def by_seed(answers: Sequence[Answer]) -> bool:
     there = [each for each in answers if not each.diverged]
     if len(there) < 2 or there[0].question.goal is not None:
         return False
-    return _paired_deviation(there)[0] > 0 and _paired_deviation(there)[1] >= ENOUGH
+    deviation, freedom = _paired_deviation(there)
+    return deviation > 0 and freedom >= ENOUGH
 
 
 def difference_of(

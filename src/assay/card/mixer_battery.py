@@ -24,7 +24,8 @@ from assay.core.run import Record
 from assay.mixers import mixers
 from assay.nn.random import stream
 from assay.tasks import tasks
-from assay.train.device import activate, numerics_for
+from assay.train.device import activate
+from assay.train.numerics import numerics_for
 
 
 def runner_of(request: Request, mine: Sequence[str]) -> Runner:

@@ -24,7 +24,7 @@ from assay.studies import studies
 def placed(tier: Tier, given: Mapping[str, Any]) -> Execution:
     """Return how a tier is run: with its own device and backend, unless another device is given, and with as many
     processes on a GPU of this machine as share it."""
-    from assay.train.device import numerics_for
+    from assay.train.numerics import numerics_for
 
     execution = construct(Execution, {"device": tier.device, **given}, what="assay card")
     same = numerics_for(execution.device).device == tier.device

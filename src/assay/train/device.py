@@ -10,10 +10,7 @@ import torch
 
 from assay.core.run import Numerics, computing_on
 from assay.nn import scan
-from assay.train.numerics import UNTESTED as UNTESTED
 from assay.train.numerics import check_backend
-from assay.train.numerics import gpus_of as gpus_of
-from assay.train.numerics import numerics_for as numerics_for
 
 
 @contextmanager

@@ -7,9 +7,10 @@ gets more of the answers of probes right. The difference is paired over document
     told(records, field_claims("methods", "smollm2-135m"))[0].verdict     "holds"
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from assay.core.errors import UserError
 from assay.core.run import Record, canonical
@@ -40,55 +41,60 @@ and one text."""
 
 def field_claims(preset: str, model: str) -> list[Claim]:
     """Return the claims about a model's loss under one protocol."""
-    return [_claim(preset, model, method, than, source) for method, than, source in PUBLISHED[preset]]
+    return [
+        _claim(
+            preset,
+            model,
+            source,
+            f"{method} loses less than {than} while it holds as many bytes, at every budget ({model}, {preset}).",
+            f"nats per token that {method} loses more than {than} at k={{}}, over {CLUSTERS} documents",
+            partial(more_loss, method=method, than=than),
+            at_most=0,
+        )
+        for method, than, source in PUBLISHED[preset]
+    ]
 
 
 def probe_claims(preset: str, model: str) -> list[Claim]:
     """Return the claims about the answers of probes under one protocol: that the same methods help there."""
-    return [_probed(preset, model, method, than, source) for method, than, source in PUBLISHED[preset]]
-
-
-def _probed(preset: str, model: str, method: str, than: str, source: str) -> Claim:
-    prefix = {"protocol": "prefix"} if preset == PREFIX else {}
-    probes = FIELDS[f"{preset}-probes"]["probes"]
-    return Claim(
-        claim=(
+    probes = len(FIELDS[f"{preset}-probes"]["probes"])
+    return [
+        _claim(
+            preset,
+            model,
+            source,
             f"{method} gets more tokens of the answers right than {than} while it holds as many bytes, at every budget "
-            f"({model}, {preset}, {len(probes)} probes together)."
-        ),
-        source=source,
-        study="perplexity",
-        preset=preset,
-        options={"model": model},
-        exempt=EXEMPT,
-        checks=tuple(
-            Check(
-                what=f"share of the answers' tokens that {method} has right more than {than} at k={slots}",
-                measure=partial(more_right, method=method, than=than, texts=TEXTS * len(probes)),
-                rows={"budget.slots": slots, "model": model, "dataset.floor": False, **prefix},
-                at_least=0,
-            )
-            for slots in ASKED[preset]["budgets"]
-        ),
-    )
+            f"({model}, {preset}, {probes} probes together).",
+            f"share of the answers' tokens that {method} has right more than {than} at k={{}}",
+            partial(more_right, method=method, than=than, texts=TEXTS * probes),
+            {"dataset.floor": False},
+            at_least=0,
+        )
+        for method, than, source in PUBLISHED[preset]
+    ]
 
 
-def _claim(preset: str, model: str, method: str, than: str, source: str) -> Claim:
-    prefix = {"protocol": "prefix"} if preset == PREFIX else {}
+def _claim(
+    preset: str,
+    model: str,
+    source: str,
+    said: str,
+    what: str,
+    measure: Callable[..., Interval],
+    among: Mapping[str, Any] | None = None,
+    **limit: Any,
+) -> Claim:
+    """Return a claim with one check per budget; `among` are the options of the records that count."""
+    rows = {"model": model, **(among or {}), **({"protocol": "prefix"} if preset == PREFIX else {})}
     return Claim(
-        claim=f"{method} loses less than {than} while it holds as many bytes, at every budget ({model}, {preset}).",
+        claim=said,
         source=source,
         study="perplexity",
         preset=preset,
         options={"model": model},
         exempt=EXEMPT,
         checks=tuple(
-            Check(
-                what=f"nats per token that {method} loses more than {than} at k={slots}, over {CLUSTERS} documents",
-                measure=partial(more_loss, method=method, than=than),
-                rows={"budget.slots": slots, "model": model, **prefix},
-                at_most=0,
-            )
+            Check(what=what.format(slots), measure=measure, rows={"budget.slots": slots, **rows}, **limit)
             for slots in ASKED[preset]["budgets"]
         ),
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from assay.core.errors import UserError
 from assay.tasks.hybrid import Hybrid
 from assay.tasks.retrieval import Retrieval
-from assay.train.device import numerics_for
+from assay.train.numerics import numerics_for
 
 CACHED_LOOKUPS = 8
 """Sequences, in units of batch_eval, whose frozen codes are computed once for the lookup head to train on."""

@@ -33,7 +33,7 @@ from assay.studies.modular.files import Key, State, SweepResults, collect, load
 from assay.studies.modular.matrices import Device
 from assay.studies.modular.records import WEIGHTS
 from assay.studies.modular.sweep import Sweep
-from assay.train.device import numerics_for
+from assay.train.numerics import numerics_for
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
