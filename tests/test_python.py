@@ -19,7 +19,7 @@ from assay.core.plugin import registries
 from assay.core.run import Run
 from assay.metrics.intervals import student_t
 from assay.report import progress
-from assay.train import device
+from assay.train import numerics
 
 
 def test_the_package_lists_its_public_names_and_each_is_there() -> None:
@@ -168,15 +168,15 @@ def test_mps_is_taken_where_torch_offers_it_and_said_to_be_untested(
 ) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(assay.UserError, match="torch offers no MPS on this machine"):
-        device.numerics_for("mps")
+        numerics.numerics_for("mps")
     with pytest.raises(assay.UserError, match="choose auto, cpu, cuda, cuda:N or mps"):
-        device.numerics_for("mps:1")
+        numerics.numerics_for("mps:1")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    chosen = device.numerics_for("mps", autocast=True)
-    assert (chosen.device, chosen.dtype) == ("mps", "float32") and device.gpus_of("mps") == ()
-    assert device.numerics_for("auto").device != "mps", "what nobody has tested is not chosen by itself"
+    chosen = numerics.numerics_for("mps", autocast=True)
+    assert (chosen.device, chosen.dtype) == ("mps", "float32") and numerics.gpus_of("mps") == ()
+    assert numerics.numerics_for("auto").device != "mps", "what nobody has tested is not chosen by itself"
     with pytest.raises(assay.UserError, match="triton runs on CUDA alone"):
-        device.numerics_for("mps", backend="triton")
+        numerics.numerics_for("mps", backend="triton")
     with pytest.warns(UserWarning, match="never run on mps"):
         assay.run("toy", xs=(1,), out=tmp_path, executor="serial", device="mps")
 
