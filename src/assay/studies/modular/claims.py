@@ -66,7 +66,13 @@ def _width(P: int) -> tuple[Check, ...]:
     )
 
 
-def _trained(P: int, *, number: Check | None = None, decays: Sequence[float] = (0.01, 0.1, 0.3)) -> Certificate:
+def _trained(
+    P: int,
+    *,
+    number: Check | None = None,
+    rates: Sequence[float] = (0.01, 0.03, 0.1, 0.3),
+    decays: Sequence[float] = (0.01, 0.1, 0.3),
+) -> Certificate:
     """Recipes are compared at the width of the first claim, by how accurate its runs are at the end, on validation
     pairs. Accuracy, since of runs that are hardly trained none is perfect, by any recipe and twice as long. Without
     a number of its own a claim is about that width."""
@@ -75,7 +81,7 @@ def _trained(P: int, *, number: Check | None = None, decays: Sequence[float] = (
     return Certificate(
         about=f"what these widths can learn (P = {P})",
         metric="val_acc",
-        tried={"lr": (0.01, 0.03, 0.1), "weight_decay": tuple(decays)},
+        tried={"lr": tuple(rates), "weight_decay": tuple(decays)},
         on={"dimensions": [WIDE], "seeds": list(range(10))},
         longer={"epochs": 2 * EPOCHS} if number else {"epochs": 2 * EPOCHS, "dimensions": [WIDE]},
         number=number or Check(what=what, metric="test_acc", rows=at_width, at_least=1),
@@ -94,8 +100,9 @@ ASKED: Mapping[str, Any] = {"study": "modular.sweep", "preset": "findings"}
 MANY: Mapping[str, Any] = {"dimensions": WIDTHS, "seeds": tuple(range(10, 20))}
 """Fewer widths and more seeds than the preset has, to tell how many runs of one width are perfect."""
 PRIMES: tuple[tuple[int, Mapping[str, Any], Mapping[str, Any]], ...] = (
-    (61, {"weight_decay": 0.3}, {"decays": (0.1, 0.3, 1.0)}),  # where .1, the preset's, trains less well
-    (113, {}, {}),
+    # Where .1, the preset's decay, trains less well.
+    (61, {"weight_decay": 0.3}, {"rates": (0.01, 0.03, 0.1), "decays": (0.1, 0.3, 1.0)}),
+    (113, {}, {"decays": (0.003, 0.01, 0.1, 0.3)}),
 )
 """Remainders, what their recipe has other than the preset's, and the grid that it was chosen from."""
 
