@@ -94,7 +94,9 @@ def _claim(
         options={"model": model},
         exempt=EXEMPT,
         checks=tuple(
-            Check(what=what.format(slots), measure=measure, rows={"budget.slots": slots, **rows}, **limit)
+            Check(
+                what=what.format(slots), measure=measure, rows={"budget.slots": slots, **rows}, unit="cluster", **limit
+            )
             for slots in ASKED[preset]["budgets"]
         ),
     )
