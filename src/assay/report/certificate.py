@@ -142,7 +142,9 @@ def certified(verdict: Verdict, claim: Claim, parts: Sequence[Part]) -> Verdict:
 
 
 def enough(judged: Sequence[Judged]) -> Part:
-    """Whether the seeds tell each number from its limit; the check that needs most of them speaks for all."""
+    """Whether the seeds tell each number from its limit; the check that needs most of them speaks for all. Where some
+    numbers are told from it on the wrong side, those decide, whatever the others are."""
+    judged = [one for one in judged if one.verdict.word == "not reproduced"] or judged
     if not judged or any(one.found is None for one in judged):
         return Part("seeds", False, "no number to tell from its limit")
     pooled = [(one, found) for one in judged if (found := one.found) is not None and found.low is not None]
