@@ -81,11 +81,14 @@ def test_names_in_a_chart_stand_on_none_of_each_other_and_above_the_axis() -> No
 
 def test_the_headline_counts_who_is_told_better() -> None:
     low, high, alike = (
-        answered("low", 0.2, 0.21, 0.19),
-        answered("high", 0.9, 0.91, 0.89),
+        answered("low", 0.2, 0.21, 0.19, longer=(0.2, 0.21, 0.19)),
+        answered("high", 0.9, 0.91, 0.92),
         answered("alike", 0.9, 0.9, 0.9),
     )
     third = answered("third", 0.5, 0.51, 0.49)
+    learning = answered("learning", 0.5, 0.51, 0.49, longer=(0.7, 0.7, 0.7))
+    said = "In short, mixers told better than it: at equal training, which more may change, 1 of 2 in recall"
+    assert card(learning, high, low).headline() == said
     assert card(low, high, alike).headline() == "In short, mixers told better than it: 2 of 2 in recall"
     assert card(high, low, alike, third).headline() == "In short, mixers told better than it: none in recall"
     assert card(high, low).headline() == "In short, mixers told better than it: 0 of 1 in recall", "one is not many"

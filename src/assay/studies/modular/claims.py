@@ -81,7 +81,7 @@ def _trained(
     decays: Sequence[float] = DECAYS,
 ) -> Certificate:
     """Recipes are compared at the width of the first claim, by how accurate its runs are at the end, on validation
-    pairs. Accuracy, since of runs that are hardly trained none is perfect, by any recipe and twice as long."""
+    pairs."""
     return Certificate(
         about=f"what these widths can learn (P = {P})",
         metric="val_acc",
@@ -112,9 +112,12 @@ MODULI: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 
 
 def _of_widths(P: int, claim: str, source: str) -> Claim:
+    """Its certificate asks whether the accuracy of width 10 moves: of runs that are hardly trained none is perfect, by
+    any recipe and twice as long."""
     recipe, grid = MODULI[P]
-    checks = _width(P)
-    certificate = _trained(P, checks[0], longer={"epochs": 2 * LONG, "dimensions": [WIDE]}, **grid)
+    checks, what = _width(P), f"test accuracy of the runs with d = {WIDE}, P = {P}"
+    number = Check(what=what, metric="test_acc", rows={"P": P, "d_hidden": WIDE}, at_least=1)
+    certificate = _trained(P, number, longer={"epochs": 2 * LONG, "dimensions": [WIDE]}, **grid)
     return Claim(
         claim=claim, source=source, **ASKED, options={"P": P, **MANY, **recipe}, certificate=certificate, checks=checks
     )
