@@ -139,9 +139,7 @@ def more_right(records: Sequence[Record], *, method: str, than: str, texts: int)
     return ratio_difference(*one, *other)
 
 
-def answers_of(
-    records: Sequence[Record], method: str, *, at_end: bool = False
-) -> tuple[list[float], list[float]]:
+def answers_of(records: Sequence[Record], method: str, *, at_end: bool = False) -> tuple[list[float], list[float]]:
     """Return the right tokens and all tokens of each answer that a method was asked for, before the end of the text or
     at it, in one order of probes and texts."""
     found = sorted(
