@@ -31,7 +31,7 @@ def test_affinity_and_curvature_are_those_of_the_formulas(blocks: int) -> None:
     exact = method.affinity(layer)
     found = curvature_kernels.affinity(queries @ keys.mT)
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-6)
-    assert 0 <= found.min() and found.max() == (1 if blocks > 1 else 0), "scaled to 0..1"
+    assert found.min() >= 0 and found.max() == (1 if blocks > 1 else 0), "scaled to 0..1"
     torch.testing.assert_close(curvature_kernels.curvature(exact, exact @ exact, 0.3), method.curvature(layer))
 
 

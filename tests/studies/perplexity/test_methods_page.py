@@ -53,6 +53,14 @@ def test_the_page_is_what_the_records_say(script: Callable[[str], ModuleType]) -
     assert len(methods) >= 20, "of both protocols, at three budgets each"
 
 
+def test_the_table_of_texts_is_what_the_records_say(script: Callable[[str], ModuleType]) -> None:
+    made = script("docs/texts_perplexity.py")
+    page = made.PAGE.read_text(encoding="utf-8")
+    assert made.placed(page) == page, "run python docs/texts_perplexity.py"
+    every = [row for own in made.asked().values() for row in own.values()]
+    assert all(len(made.sums(row, "tokens")[0]) == 24 for row in every), "clusters of each text, each once"
+
+
 def test_no_record_that_ships_names_a_folder_of_some_machine() -> None:
     told_all = "".join(repr(record.to_json()) for record in shipped.records(SHIPPED))
     assert not re.search(r"['\"](/|~|\.\.?/)\w", told_all)
