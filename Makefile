@@ -53,6 +53,9 @@ drill: $(VENV)/.dev
 docs: $(VENV)/.assay
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python docs/refresh.py
 	$(BIN)/python docs/masks_perplexity.py
+	$(BIN)/python docs/methods_perplexity.py
+	$(BIN)/python docs/methods_card.py
+	$(BIN)/python docs/texts_perplexity.py
 	$(BIN)/python docs/layers_icl.py
 	$(BIN)/python docs/capacity_icl.py
 	$(BIN)/python docs/widths_modular.py
