@@ -3,13 +3,14 @@
 import textwrap
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import WIDTH, Speed
 from assay.card.judge import Line
-from assay.card.protocol import ANCHORS, DEFAULT, VERSION
+from assay.card.protocol import ANCHORS, DEFAULT, LANGUAGE, VERSION
 from assay.card.question import Tier
 from assay.card.request import plural
 from assay.card.wording import NAMED, headline, in_words, matching_of, named
@@ -55,8 +56,9 @@ class Card:
 
     @property
     def stem(self) -> str:
-        """The name of its files: that of the default tier is the mixer's alone."""
-        return self.mixer if self.tier.name == DEFAULT else f"{self.mixer}.{self.tier.name}"
+        """The name of its files: that of the default tier and its own text is the mixer's alone."""
+        told = ("" if self.tier.name == DEFAULT else self.tier.name, Path(self.tier.text).name)
+        return ".".join(filter(None, (self.mixer, *told)))
 
     @property
     def ranks(self) -> dict[str, str]:
@@ -119,6 +121,7 @@ class Card:
             "mixer": self.mixer,
             "protocol": VERSION,
             "tier": self.tier.name,
+            **({"text": self.tier.question(LANGUAGE.name).task} if self.tier.text else {}),
             "seeds": list(self.tier.seeds_of(self.mixer)),
             "shipped": {
                 each.answer.question.name: sorted(

@@ -72,7 +72,8 @@ def _agreed(asked: Asked, runner: Runner) -> dict[str, Agreement]:
     if not any({(name, True), (name, False)} <= kinds for name in asked):
         return {}
     runner = runner.plain
-    tier, every = runner.tier, runner.field()
+    every = {name: there for name, there in runner.field().items() if there}  # of a text of the user's none ships
+    tier = replace(runner.tier, questions=tuple(q for q in runner.tier.questions if q.name in every))
     shipped = battery(tier, every, runner.only_shipped)
     told = {q.name: {mixer: answer(tier, q, mixer, shipped) for mixer in every[q.name]} for q in tier.questions}
     return agreements(tier, told, replace(runner, own=True))

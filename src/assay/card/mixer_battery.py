@@ -13,6 +13,7 @@ from assay.card.battery import Asked, Trial, answer, battery
 from assay.card.card import Card
 from assay.card.cost import Expected, expected, seconds
 from assay.card.making import made
+from assay.card.own_text import with_text
 from assay.card.page import page
 from assay.card.question import Tier
 from assay.card.request import Request, next_to
@@ -31,6 +32,8 @@ from assay.train.numerics import numerics_for
 def runner_of(request: Request, mine: Sequence[str]) -> Runner:
     """Return what finds or computes the records of a tier; `mine` are the mixers that `--seeds` is for."""
     tier = _with_seeds(protocol.TIERS[request.tier or protocol.DEFAULT], request.seeds, mine)
+    if request.text is not None:
+        tier = with_text(tier, request.text)
     if request.stored and request.own:
         raise UserError("--stored computes nothing, and --own-baselines computes the field: leave one of them out.")
     here = tier.device == "cpu" or numerics_for("auto").device == tier.device
@@ -71,7 +74,9 @@ def field_of(request: Request, mine: Sequence[str], runner: Runner) -> dict[str,
 def battery_of(request: Request, mine: Sequence[str]) -> "MixerBattery":
     runner = runner_of(request, mine)
     read = f"records of tier {runner.tier.name} are of a {runner.tier.device} device: nothing is timed here"
-    found = MixerBattery(mine, runner, field_of(request, mine, runner), notes=[read] if runner.as_computed else [])
+    told = f"language: of the text {request.text}, on which the field of it is trained here too"
+    notes = [read] * bool(runner.as_computed) + [told] * bool(request.text)
+    found = MixerBattery(mine, runner, field_of(request, mine, runner), notes)
     if request.stored:
         found = found.of_what_is_there()
     else:
