@@ -1,5 +1,5 @@
-"""`--text FOLDER` asks the question `language` of a text of the user's: another run than the tier's, so that no record of
-it ships, and the mixers beside are trained here too. The other questions stay as they are."""
+"""`--text FOLDER` asks the question `language` of a text of the user's: another run than the tier's, so that no
+record of it ships, and the mixers beside are trained here too. The other questions stay as they are."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def _asked(question: Question, corpus: str, tier: str) -> Question:
     if EPOCHS * there < read:
         raise UserError(
             f"--text {corpus}: too small, {there:,} bytes to train on in documents of more than {length}, and a model "
-            f"of tier {tier} reads {read:,}: give {-(-read // EPOCHS):,} or more, to read none more than {EPOCHS} times."
+            f"of tier {tier} reads {read:,}: give {-(-read // EPOCHS):,} or more, to be read {EPOCHS} times at most."
         )
     task = Text(corpus=corpus, input_seq_len=length)  # refuses a split without a document as long as a window
     return replace(question, task=task.label, does=f"bits per byte of documents of {corpus} it was not trained on")

@@ -48,7 +48,7 @@ def card(words: list[str]) -> int:
     parser.add_argument("--stored", action="store_true", help="ask only questions whose records are stored or ship")
     parser.add_argument("--seeds", type=int, metavar="N", help=SEEDS)
     parser.add_argument(
-        "--text", metavar="FOLDER", help="ask `language` of these texts; the field of it is trained here"
+        "--text", metavar="FOLDER", help="ask `language` of these texts, and train its field here"
     )
     parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records there, as those that ship")
     args = parser.parse_args(words)
