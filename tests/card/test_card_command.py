@@ -110,7 +110,7 @@ def test_a_twin_of_a_mixer_is_level_with_it_and_a_second_command_computes_nothin
     page = (tmp_path / "results/card/twin.html").read_text()
     drawn = set(re.findall(r'data-name="(\w+)"', page))
     of_recall = {"recall", "recall_by_state", "recall_while_training", "recall_by_length", "recall_by_rate"}
-    assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length"} | of_recall
+    assert drawn == {"profile", "speed_trained", "speed_decoded", "speed_by_length", "kept_by_length"} | of_recall
     assert "Card of twin" in page and "class Twin(GRU)" in page and "Provenance" in page and len(page) < 2_000_000
     svg = ElementTree.fromstring((tmp_path / "results/card/twin.svg").read_text())
     told = "".join(svg.itertext())

@@ -60,6 +60,31 @@ def test_the_size_and_the_speed_stand_beside_the_field() -> None:
     assert shown[-1].startswith("decoded on this machine (") and "): 10 tokens/s, which is 1 x other" in shown[-1]
 
 
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [((50.0, 55.0, 60.0), "which is 0.55 x other (0.5 to 0.6)"), ((50.0, 55.0, 80.0), "which is 0.5 to 0.8 x other")],
+    ids=["close", "far apart"],
+)
+def test_a_ratio_of_speeds_has_its_range_and_is_withheld_where_rounds_lie_far_apart(
+    rounds: tuple[float, ...], said: str
+) -> None:
+    shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9))
+    speeds = {"mine": Speed(55.0, 10.0, rounds={"trained": rounds}),
+              "other": Speed(100.0, 10.0, rounds={"trained": (100.0,) * 3})}  # fmt: skip
+    told = next(each for each in replace(shown, speeds=speeds).costs() if each.startswith("trained"))
+    assert told.endswith(said), told
+
+
+def test_what_is_kept_for_the_backward_pass_stands_beside_the_field() -> None:
+    shown = card(answered("mine", 0.9, 0.9), answered("other", 0.9, 0.9), answered("third", 0.9, 0.9))
+    speeds = {"mine": Speed(1, 1, kept={64: 2000, 1024: 4000}), "other": Speed(1, 1, kept={64: 4000, 1024: 4000}),
+              "third": Speed(1, 1)}  # fmt: skip
+    told = replace(shown, speeds=speeds).costs()[-1]
+    assert told == (
+        "kept for the backward pass, per token: 2 kB at 64 tokens (0.5 x other); 4 kB at 1,024 tokens (1 x other)"
+    )
+
+
 def test_undecided_says_how_many_more_seeds_would_tell() -> None:
     told = card(answered("mine", 0.60, 0.68, longer=(0.6, 0.68)), answered("best", 0.66, 0.74)).verdicts()[0]
     assert "not told apart from best; undecided: about 12 more seeds of both would tell it from best" in told
