@@ -310,6 +310,14 @@ def test_more_seeds_are_of_this_mixer_alone_and_reuse_the_first_ones(cli: Cli) -
     assert code == 0 and out == "verified\n", err
 
 
+def test_a_budget_that_no_question_fits_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, second = replace(TOY.questions[0], steps=10**9), replace(TOY.questions[0], name="copy")
+    monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(slow, second))})
+    code, _, err = cli("card", "gru", "--vs", "gru", "--budget", "100s", "--dry-run")
+    assert code == 0 and "recall alone may take longer than the budget: " in err, err
+    assert "left out, to stay within the budget: copy" in err
+
+
 def test_what_was_left_out_stands_on_the_page_too(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     second = replace(TOY.questions[0], name="copy", steps=10**9)
     monkeypatch.setattr(protocol, "TIERS", {"smoke": replace(TOY, questions=(*TOY.questions, second))})

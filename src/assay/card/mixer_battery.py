@@ -133,17 +133,21 @@ class MixerBattery:
         return replace(self, runner=runner, field=beside, notes=[*self.notes, *told])
 
     def within(self, budget: float) -> "MixerBattery":
-        """Leave out the last questions of a tier until the rest is expected to fit, at least one."""
+        """Leave out the last questions of a tier until the rest is expected to fit, and keep at least one, with a note
+        where that one may not fit either."""
         took = self._expected()
-        tier, left = self.runner.tier, budget
+        tier, left, notes = self.runner.tier, budget, list(self.notes)
+        first = tier.questions[0].name
+        if took[first].most > budget:
+            notes.append(f"{first} alone may take longer than the budget: {_spell(took[first])}")
         for place, question in enumerate(tier.questions):
             left -= took[question.name].most
             if left < 0 and place:
                 kept, out = tier.questions[:place], [each.name for each in tier.questions[place:]]
-                told = f"left out, to stay within the budget: {', '.join(out)}"
+                notes.append(f"left out, to stay within the budget: {', '.join(out)}")
                 runner = replace(self.runner, tier=replace(tier, questions=kept))
-                return replace(self, runner=runner, notes=[*self.notes, told])
-        return self
+                return replace(self, runner=runner, notes=notes)
+        return replace(self, notes=notes)
 
     def plan(self) -> list[str]:
         """Say what would be run: the rounds of every question, and about how long they take here."""

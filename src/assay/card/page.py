@@ -14,7 +14,6 @@ from assay.card.judge import Line, interval_of
 from assay.card.protocol import ANCHORS, SCREENING, SCREENING_SEED, SLACK, VERSION
 from assay.card.wording import NAMED, in_words
 from assay.core.run import Record
-from assay.metrics.intervals import share
 from assay.report.page import build_page
 from assay.report.section import Section
 from assay.report.style import MUTED
@@ -126,7 +125,9 @@ def _more(each: Line) -> dict[str, Any]:
     answer = each.answer
     return {
         "rates that work": f"{answer.window}/{len(answer.question.rates)}",
-        "twice the training": share(list(answer.longer.values())) if answer.longer else None,
+        "twice the training": interval_of(replace(answer, scores=answer.longer), each.deviation, each.freedom)
+        if answer.longer
+        else None,
         "steps": answer.question.steps,
         "tasks": answer.question.task,
         "verdict": each.verdict,
