@@ -47,9 +47,7 @@ def card(words: list[str]) -> int:
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="leave out what does not fit: 10m, 90s, 1h")
     parser.add_argument("--stored", action="store_true", help="ask only questions whose records are stored or ship")
     parser.add_argument("--seeds", type=int, metavar="N", help=SEEDS)
-    parser.add_argument(
-        "--text", metavar="FOLDER", help="ask `language` of these texts, and train its field here"
-    )
+    parser.add_argument("--text", metavar="FOLDER", help="ask `language` of these texts, and train its field here")
     parser.add_argument("--ship", type=Path, metavar="FOLDER", help="write the records there, as those that ship")
     args = parser.parse_args(words)
     if args.dry_run and args.json:
