@@ -71,7 +71,7 @@ site: .venv-site/.sphinx
 	.venv-site/bin/pip install --quiet 'sphinx>=9,<10' 'myst-parser>=5,<6' furo
 	touch $@
 
-# The first screen of a card for the README, in Chromium.
+# The first screens of cards for the README and docs/card.md, in Chromium.
 picture: $(VENV)/.dev
 	$(BIN)/python docs/picture.py
 

@@ -106,6 +106,8 @@ class Bounds:
     floor: float
     ceiling: float | None
     """None: nobody knows it, as of real text."""
+    ngram: float | None = None
+    """Of text: the score of counting n-grams, which a language model that learned enough is better than."""
 
 
 def battery(tier: Tier, asked: Asked, compute: Compute) -> Records:
@@ -241,4 +243,4 @@ def bounds(question: Question, tier: Tier, found: Records) -> Bounds:
         outputs = task.shape().outputs
         chance = 1 / outputs.vocab if hasattr(outputs, "vocab") else 0.0
         guess = max([chance, *(mean for name, mean in means.items() if name != "oracle")])
-    return Bounds(floor=guess, ceiling=means.get("oracle"))
+    return Bounds(floor=guess, ceiling=means.get("oracle"), ngram=means.get("ngram"))
