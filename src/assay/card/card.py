@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from assay.card import holding
 from assay.card.anchors import Agreement
 from assay.card.battery import Answer
 from assay.card.cost import WIDTH, Speed
@@ -133,6 +134,7 @@ class Card:
             },
             "questions": {each.answer.question.name: _line_json(each) for each in self.lines},
             "size": dict(self.lines[0].answer.sizes),
+            "capacity": self.capacity(),
             "speed": {name: asdict(found) for name, found in self.speeds.items()},
             "anchors": {
                 each.question: {"gaps": dict(each.gaps), "p": each.p, "agree": each.holds} for each in self.agreements
@@ -188,8 +190,14 @@ class Card:
                 f"of state{carried}, carried from token to token; {sizes['flops_per_token']:,.0f} FLOPs per token"
             )
             said += [each.strip() for each in matching_of(self.lines)]
+        said += self.capacity()
         timed = [*self._speed("trained", "forward and backward"), *self._speed("decoded", "token by token")]
         return [*said, *timed, *self._kept()]
+
+    def capacity(self) -> list[str]:
+        """Say how many pairs it holds, and how many bits per byte of state."""
+        asked = [(each.answer, self.field[each.answer.question.name]) for each in self.lines]
+        return [said for answer, field in asked if (said := holding.told(answer, *field))]
 
     def _speed(self, way: str, how: str) -> list[str]:
         """Say how fast one layer is trained or decoded here, and how many times as fast as the anchors and others, from
