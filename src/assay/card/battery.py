@@ -210,8 +210,9 @@ def answer(tier: Tier, question: Question, mixer: str, found: Records) -> Answer
 
 def _by_pairs(record: Record) -> bool:
     """Return whether it was scored at several numbers of pairs, each of which has one value."""
+    task = record.run.options.get("task", {})
     several = record.status == "done" and "by_size" in record.metrics
-    return several and not record.run.options["task"].get("updates")
+    return several and "vocab_size" in task and not task.get("updates")
 
 
 def _held_back(record: Record, question: Question) -> bool:
