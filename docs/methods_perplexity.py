@@ -6,6 +6,7 @@ python docs/methods_perplexity.py
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from masks_perplexity import between
 
@@ -72,13 +73,9 @@ def by_device(records: Sequence[Record]) -> list[list[Record]]:
     return sorted(kinds.values(), key=len, reverse=True)
 
 
-def word_of(row: Row) -> str:
+def word_of(options: Mapping[str, Any]) -> str:
     """The method's name with what differs from its published form."""
-    return form(attention.load(row.options["method"]), row.options["positions"])
-
-
-def word_of_record(record: Record) -> str:
-    return form(attention.load(record.run.options["method"]), record.run.options["positions"])
+    return form(attention.load(options["method"]), options["positions"])
 
 
 @cache
@@ -92,7 +89,7 @@ def measured(model: str, preset: str) -> dict[str, list[Measured]]:
         own: dict[str, list[Measured]] = {}
         for row in rows if dense else ():
             if not is_dense(row):
-                own.setdefault(word_of(row), []).append(Measured(word_of(row), row, dense, ships=True))
+                own.setdefault(word_of(row.options), []).append(Measured(word_of(row.options), row, dense, ships=True))
         for word, several in own.items():
             several.sort(key=lambda one: -one.slots)
             if word not in found and tuple(one.slots for one in several) == tuple(budgets):
@@ -107,8 +104,8 @@ def speeds(model: str, preset: str) -> tuple[dict[str, str], str]:
     for some in by_device(there):
         told = some[0].provenance
         key = "tokens_per_second" if told.gpu else "tokens_per_cpu_second"
-        rates = {word_of_record(r): r.cost.get(key) for r in some if not r.refusal}
-        refused = {word_of_record(r): "evicts nothing" for r in some if r.refusal}
+        rates = {word_of(r.run.options): r.cost.get(key) for r in some if not r.refusal}
+        refused = {word_of(r.run.options): "evicts nothing" for r in some if r.refusal}
         whole = rates.pop(DENSE, None)
         slots = next((r.run.options["budget"]["slots"] for r in some if r.run.options["budget"]["slots"]), None)
         if whole and slots:
@@ -229,7 +226,7 @@ def _shares(rows: Sequence[Row]) -> dict[str, dict[int, Interval]]:
     found: dict[str, dict[int, Interval]] = {}
     for row in rows:
         if not is_dense(row):
-            found.setdefault(word_of(row), {})[int(budget_of(row).slots or 0)] = right(row)
+            found.setdefault(word_of(row.options), {})[int(budget_of(row).slots or 0)] = right(row)
     return found
 
 
@@ -238,7 +235,7 @@ def _at_end(rows: Sequence[Row]) -> dict[str, dict[int, Interval]]:
     several: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if not is_dense(row):
-            several.setdefault((word_of(row), int(budget_of(row).slots or 0)), []).append(row)
+            several.setdefault((word_of(row.options), int(budget_of(row).slots or 0)), []).append(row)
     found: dict[str, dict[int, Interval]] = {}
     for (word, slots), own in several.items():
         found.setdefault(word, {})[slots] = right_of(own, at_end=True)

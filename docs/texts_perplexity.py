@@ -4,7 +4,6 @@ python docs/texts_perplexity.py
 """
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from masks_perplexity import between
@@ -34,17 +33,12 @@ def asked() -> dict[str, dict[str, Row]]:
 
 
 def perplexity(row: Row) -> Interval:
-    return _exp(ratio(*sums(row, "nll", "tokens")))
+    return ratio(*sums(row, "nll", "tokens")).mapped(math.exp)
 
 
 def over_dense(row: Row, dense: Row) -> Interval:
     """The perplexity over dense attention's, paired over clusters."""
-    return _exp(ratio_difference(*sums(row, "nll", "tokens"), *sums(dense, "nll", "tokens")))
-
-
-def _exp(found: Interval) -> Interval:
-    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
-    return replace(found, mean=math.exp(found.mean), low=low, high=high)
+    return ratio_difference(*sums(row, "nll", "tokens"), *sums(dense, "nll", "tokens")).mapped(math.exp)
 
 
 def table() -> str:

@@ -1,7 +1,7 @@
 """Triton kernels that choose blocks by curvature; imported on CUDA alone.
 
 The formulas are those of curvature.py, which computes the same in some thirty small operations: on a GPU each of them
-takes as long as all of these together. The results are the same to the bit, products being torch's in both.
+takes as long as all of these together. Products are torch's in both.
 """
 
 import torch

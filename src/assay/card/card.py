@@ -204,12 +204,8 @@ class Card:
         the slowest to the fastest round; of rounds that lie further apart than APART only these two."""
         if self.mixer not in self.speeds:
             return []
-        mine, beside = (
-            self.speeds[self.mixer],
-            ", ".join(
-                _times(self.speeds[self.mixer].ratio(self.speeds[name], way), name) for name in self._others()[:NAMED]
-            ),
-        )
+        mine = self.speeds[self.mixer]
+        beside = ", ".join(_times(mine.ratio(self.speeds[name], way), name) for name in self._others()[:NAMED])
         told = f"{way} on this machine ({how}, one layer of width {WIDTH}): {getattr(mine, way):,.0f} tokens/s"
         return [f"{told}, which is {beside}" if beside else told]
 

@@ -5,15 +5,15 @@ capacity (recall): learned with 5 of 5 seeds; 90 % right up to 57 [41, 80] pairs
 
 from assay.card.battery import Answer
 from assay.metrics.intervals import Interval, student_t
-from assay.studies.icl.k90 import LEARNED, capacity_interval
-from assay.studies.icl.learning import bits_of, curve
+from assay.studies.icl.k90 import capacity_interval
+from assay.studies.icl.learning import bits_of, curve, has_learned
 from assay.studies.icl.report import BYTES
 
 
 def bits(answer: Answer) -> Interval | None:
     """The bits that say which value belongs to which key, at the size where they are most; of the seeds that learned
     the smallest size, None without one."""
-    found = [bits_of(run, beyond=True) for run in answer.by_sizes if curve(run)[0] >= LEARNED]
+    found = [bits_of(run, beyond=True) for run in answer.by_sizes if has_learned(run)]
     return student_t(found) if found else None
 
 
@@ -27,9 +27,8 @@ def told(answer: Answer, *field: Answer) -> str:
     """Say it in a line, with the field's bits per byte beside it; nothing of other questions."""
     if not answer.by_sizes:
         return ""
-    curves = [curve(run) for run in answer.by_sizes]
-    learned = [each for each in curves if each[0] >= LEARNED]
-    said = f"capacity ({answer.question.name}): learned with {len(learned)} of {len(curves)} seeds"
+    learned = [curve(run) for run in answer.by_sizes if has_learned(run)]
+    said = f"capacity ({answer.question.name}): learned with {len(learned)} of {len(answer.by_sizes)} seeds"
     held, share = bits(answer), per_byte(answer)
     if held is None or share is None:
         return said

@@ -14,11 +14,12 @@ FEW = 3
 def headline(lines: Sequence[Compared], better: str, at: str) -> str:
     """Say in one sentence, without its period, how many of the field are told better, line by line: `headline(lines,
     "mixers told better than it", "in")`."""
-    finished, others = ([each for each in lines if each.unfinished is unfinished] for unfinished in (False, True))
-    parts = [_counted(finished, at)] if _counted(finished, at) else []
-    if told := _counted(others, at):
-        parts.append(f"at equal training, which more may change, {told}")
-    return f"In short, {better}: {'; '.join(parts)}" if parts else "In short: nothing of it can be compared"
+    finished, others = (
+        _counted([each for each in lines if each.unfinished is unfinished], at) for unfinished in (False, True)
+    )
+    parts = [finished, f"at equal training, which more may change, {others}" if others else ""]
+    told = "; ".join(filter(None, parts))
+    return f"In short, {better}: {told}" if told else "In short: nothing of it can be compared"
 
 
 def _counted(lines: Sequence[Compared], at: str) -> str:

@@ -32,7 +32,12 @@ def measured(row: Row) -> str:
 
 def learned(row: Row) -> list[Record]:
     """The seeds that left the plateau."""
-    return [record for record in row.finished if curve(record)[0] >= LEARNED]
+    return [record for record in row.finished if has_learned(record)]
+
+
+def has_learned(record: Record) -> bool:
+    """Whether it recalls the smallest size."""
+    return curve(record)[0] >= LEARNED
 
 
 def curve(record: Record) -> list[float]:
