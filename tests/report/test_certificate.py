@@ -8,7 +8,7 @@ import pytest
 
 from assay.core.run import Record, Run
 from assay.metrics.intervals import Interval, student_t
-from assay.report.certificate import Finding, enough, examined, steady, widened
+from assay.report.certificate import Finding, Keep, Look, enough, examined, steady, widened
 from assay.report.claims import Certificate, Check, Claim, Judged, identity, judge, seeds_needed
 
 SCORE = Check(what="score", metric="score", at_least=0.9)
@@ -45,14 +45,15 @@ CHOOSES = replace(
 """The claim, if it chooses its rate by itself."""
 
 
-def looked_at(score: Score, asked: list[Claim]) -> Callable[[Claim], tuple[Sequence[Run], Mapping[str, Record]]]:
+def looked_at(score: Score, asked: list[Claim]) -> Look:
     """Records of a study whose score is a function of rate, steps and seed."""
 
-    def look(claim: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
+    def look(claim: Claim, keep: Keep) -> tuple[Sequence[Run], Mapping[str, Record]]:
         asked.append(claim)
         steps = claim.grid.get("steps", [claim.options["steps"]])[0]
         rates = claim.grid.get("lr", [claim.options["lr"]])
-        runs = [Run("planted", {"lr": lr, "steps": steps}, seed, {}) for lr in rates for seed in range(5)]
+        planned = [Run("planted", {"lr": lr, "steps": steps}, seed, {}) for lr in rates for seed in range(5)]
+        runs = [run for run in planned if keep(run)]
         values = {run: score(run.options["lr"], steps, run.seed) for run in runs}
         records = [Record(run, "done", {"score": value, "validation": value}) for run, value in values.items()]
         return runs, {identity(record.run): record for record in records}
@@ -108,6 +109,36 @@ def test_the_next_value_of_an_axis_is_1_or_3_times_a_power_of_ten() -> None:
     start = {"lr": (0.003, 0.01), "decay": (0.25,)}
     assert widened(start, [("lr", True), ("decay", False)], start) == {"lr": [0.003, 0.01, 0.03], "decay": [0.1, 0.25]}
     assert widened(start, [], start) == {"lr": [0.003, 0.01], "decay": [0.25]}
+
+
+def test_a_claim_that_chooses_its_recipe_is_doubled_at_the_best_of_each_arm() -> None:
+    """Of two arms, one is best at .01 and one at .03; runs of neither, such as references, are doubled too."""
+    seen: list[tuple[int, str, float]] = []
+
+    def look(claim: Claim, keep: Keep) -> tuple[Sequence[Run], Mapping[str, Record]]:
+        steps = claim.grid.get("steps", [claim.options["steps"]])[0]
+        places = [(coder, lr) for coder in ("a", "b", "none") for lr in claim.grid["lr"]]
+        planned = [
+            Run("planted", {"coder": coder, "lr": lr, "steps": steps}, seed, {})
+            for coder, lr in places
+            for seed in range(5)
+        ]
+        runs = [run for run in planned if keep(run)]
+        best = {"a": 0.01, "b": 0.03, "none": 0.01}
+        values = {run: 0.7 - abs(run.options["lr"] - best[run.options["coder"]]) + noise(run.seed) for run in runs}
+        records = [Record(run, "done", {"score": value, "validation": value}) for run, value in values.items()]
+        seen.extend((steps, run.options["coder"], run.options["lr"]) for run in runs)
+        return runs, {identity(record.run): record for record in records}
+
+    assert CHOOSES.certificate is not None
+    both = replace(CHOOSES.certificate, arms=({"coder": "a"}, {"coder": "b"}))
+    rates = (0.003, 0.01, 0.03, 0.1)
+    found = examined(
+        "planted", replace(CHOOSES, grid={"lr": rates}, certificate=replace(both, tried={"lr": rates})), look
+    )
+    doubled = {(coder, lr) for steps, coder, lr in seen if steps != CLAIM.options["steps"]}
+    assert doubled == {("a", 0.01), ("b", 0.03), *(("none", lr) for lr in rates)}
+    assert found.parts[0].holds, found.parts[0].said
 
 
 def test_a_goal_that_is_reached_asks_for_no_search() -> None:

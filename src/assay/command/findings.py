@@ -25,7 +25,7 @@ from assay.core.plan import make_plan
 from assay.core.run import Numerics, Record, Run, finite
 from assay.core.store import Store
 from assay.metrics.intervals import Interval
-from assay.report.certificate import Finding, examined
+from assay.report.certificate import Finding, Keep, examined
 from assay.report.claims import Check, Claim, Judged, identity, of_one_kind
 
 HEAD = """# Findings
@@ -156,8 +156,8 @@ def planned(claim: Claim) -> Sequence[Run]:
 def judged(name: str, claim: Claim, sources: Sources) -> Finding:
     """A claim, judged by the records that are there."""
 
-    def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
-        runs = planned(wanted)
+    def look(wanted: Claim, keep: Keep) -> tuple[Sequence[Run], Mapping[str, Record]]:
+        runs = [run for run in planned(wanted) if keep(run)]
         return runs, sources.of(runs)
 
     def measured(check: Check, chosen: Sequence[Record]) -> Interval | None:

@@ -34,7 +34,7 @@ from assay.core.plan import Grid
 from assay.core.run import Record, Run
 from assay.core.study import Study
 from assay.core.words import printable
-from assay.report.certificate import examined
+from assay.report.certificate import Keep, examined
 from assay.report.claims import Claim, by_identity
 from assay.report.section import Section
 from assay.report.text import as_markdown, render
@@ -118,14 +118,15 @@ def session_of(claim: Claim, execution: Execution) -> Session:
 def run_claim(name: str, claim: Claim, session: Session, *, quick: bool = False) -> int:
     """1 unless the verdict, by numbers of all seeds and with its certificate, is that the claim is reproduced."""
 
-    def look(wanted: Claim) -> tuple[Sequence[Run], Mapping[str, Record]]:
+    def look(wanted: Claim, keep: Keep) -> tuple[Sequence[Run], Mapping[str, Record]]:
         if wanted is claim:
             return session.plan.runs, by_identity(computed(session))
         opened = session_of(wanted, session.execution)
-        there = _shipped(opened.plan.runs)
-        todo = [run for run in opened.todo if run.id not in {record.run.id for record in there}]
-        records = opened.stored if quick else computed(replace(opened, todo=todo))
-        return opened.plan.runs, by_identity([*there, *records])
+        runs = [run for run in opened.plan.runs if keep(run)]
+        there = _shipped(runs)
+        todo = {run.id for run in runs} - {record.run.id for record in there}
+        records = opened.stored if quick else computed(replace(opened, todo=[r for r in opened.todo if r.id in todo]))
+        return runs, by_identity([*there, *records])
 
     found = examined(name, claim, look)
     print(f"{name}: {claim.claim}\n  {claim.source}")

@@ -4,7 +4,8 @@
                         while the best is at an edge, the grid gets the next value there, up to a limit. A better mean
                         that is not told above it may lie at an edge: it is named, with the paired difference
     doubled training    twice the training leaves the number inside its interval, or the goal was reached without it; of
-                        a worst or best seed, the share of seeds that pass inside Wilson's
+                        a worst or best seed, the share of seeds that pass inside Wilson's. A claim that chooses its
+                        recipe by itself is doubled at the best of each arm
     seeds               as many as tell the difference seen from the limit, four times out of five; of a worst or best
                         seed, how many pass
 
@@ -43,8 +44,15 @@ SCALE = tuple(float(f"{digit}e{power}") for power, digit in product(range(-9, 7)
 
 Axes = Mapping[str, Sequence[Any]]
 """Dotted options and the values that are tried of each."""
-Look = Callable[[Claim], tuple[Sequence[Run], Mapping[str, Record]]]
-"""Plans a claim's runs and gives their records by identity: those that are stored, or all, once computed."""
+Keep = Callable[[Run], bool]
+Look = Callable[[Claim, Keep], tuple[Sequence[Run], Mapping[str, Record]]]
+"""Plans a claim's runs, as far as they are kept, and gives their records by identity: those that are stored, or all,
+once computed."""
+
+
+def every(run: Run) -> bool:
+    """Keep all runs of a claim."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ class Finding:
 
 def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda check, records: None) -> Finding:
     """Judge a claim, with its certificate. What the goal makes superfluous is not looked at."""
-    runs, stored = look(claim)
+    runs, stored = look(claim, every)
     found = _judged(name, claim, runs, stored, measured)
     certificate = claim.certificate
     if certificate is None:
@@ -110,11 +118,13 @@ def examined(name: str, claim: Claim, look: Look, measured: Measured = lambda ch
         reached = [Part(part, True, "the goal was reached", asked=False) for part in ("recipe", "doubled training")]
         return replace(found, parts=(*reached, enough(found.judged)))
     search = searched(claim, runs, look)
-    if search.tried != certificate.tried and claim.grid.keys() & search.tried.keys():
+    chooses = bool(claim.grid.keys() & search.tried.keys())
+    if chooses:
         claim = replace(claim, grid={**claim.grid, **search.tried})
-        runs, stored = look(claim)
+        runs, stored = look(claim, every)
         found = _judged(name, claim, runs, stored, measured)
-    doubled, more = look(varied(claim, certificate.longer))
+    of_the_best = chooses and not certificate.number.rows.keys() & search.tried.keys()
+    doubled, more = look(varied(claim, certificate.longer), search.has_chosen if of_the_best else every)
     before, after = (judge(certificate.number, *those, measured) for those in ((runs, stored), (doubled, more)))
     parts = search.part, steady(certificate, before, after), enough(found.judged)
     behind = (*search.records, *_those(doubled, more))
@@ -185,6 +195,12 @@ class Search:
     part: Part
     tried: Axes
     records: tuple[Record, ...]
+    arms: tuple["_Arm", ...] = ()
+
+    def has_chosen(self, run: Run) -> bool:
+        """Whether a run is of the recipe that is best for its arm, or of no arm."""
+        own = [arm.best for arm in self.arms if has_options(run, arm.rows)]
+        return not own or _recipe(run, list(self.tried)) in own
 
 
 def varied(claim: Claim, options: Mapping[str, Any], axes: Axes | None = None) -> Claim:
@@ -200,7 +216,7 @@ def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
     tried = {axis: sorted(values) for axis, values in certificate.tried.items()}
     found: Search | None = None
     while True:
-        runs, stored = look(varied(claim, certificate.on, tried))
+        runs, stored = look(varied(claim, certificate.on, tried), every)
         records = _those(runs, stored)
         if missing := len(runs) - len(records):
             said = f"{missing} of {len(runs)} runs of other recipes are not stored"
@@ -209,7 +225,7 @@ def searched(claim: Claim, own: Sequence[Run], look: Look) -> Search:
             return replace(found, part=replace(found.part, said=f"{found.part.said}; of a wider grid {said}"))
         arms = [_compared(certificate, arm, own, records, tried) for arm in certificate.arms]
         said = "; ".join(arm.said for arm in arms)
-        found = Search(Part("recipe", all(arm.holds for arm in arms), said), tried, records)
+        found = Search(Part("recipe", all(arm.holds for arm in arms), said), tried, records, tuple(arms))
         wider = widened(tried, [edge for arm in arms for edge in arm.edges], certificate.tried)
         if wider == tried:
             return found
@@ -233,6 +249,8 @@ def widened(tried: Axes, edges: Iterable[tuple[str, bool]], start: Axes) -> dict
 class _Arm:
     """The recipes of one arm, compared by the means of their seeds."""
 
+    rows: Mapping[str, Any]
+    best: tuple[Any, ...]
     said: str
     holds: bool
     edges: tuple[tuple[str, bool], ...]
@@ -250,7 +268,7 @@ def _compared(
     if len(mine) == 1:  # otherwise it chooses for itself
         (recipe,) = mine
         if recipe not in scores:
-            return _Arm(f"{count}none is its own", False, ())
+            return _Arm(arm, best, f"{count}none is its own", False, ())
         if not _told_above(scores[best], scores[recipe]):
             best = recipe
     edges = _edges(best, tried)
@@ -260,13 +278,14 @@ def _compared(
         mean = abs(fmean(scores[recipe].values()))
         said = f"{_named(best, tried)} is told above its own ({metric} {score:.4g}, its own {mean:.4g})"
     else:
-        said = f"{_named(best, tried)} is its own, and none is told above it ({metric} {score:.4g})"
+        which = "is its own, and none is told above it" if len(mine) == 1 else "is the best by mean"
+        said = f"{_named(best, tried)} {which} ({metric} {score:.4g})"
     said += _at(edges)
     if top != best:
         more = paired_difference(scores[top], scores[best])
         apart_by = f"better by {more.mean:.2g} [{more.low:.2g}, {more.high:.2g}]"
         said += f"; the best by mean, {_named(top, tried)}, is not told above it ({apart_by}){_at(_edges(top, tried))}"
-    return _Arm(count + said, not edges and not apart, edges)
+    return _Arm(arm, best, count + said, not edges and not apart, edges)
 
 
 def _named(recipe: Sequence[float], tried: Axes) -> str:

@@ -14,7 +14,7 @@ from assay.core.errors import UserError
 from assay.core.run import Record, Run
 from assay.core.store import Store
 from assay.core.study import Context
-from assay.report.certificate import examined, varied
+from assay.report.certificate import Keep, examined, varied
 from assay.report.claims import Claim, by_identity
 from assay.studies.modular import evidence
 from assay.studies.modular.bilinear import Model, answered, constructive_model
@@ -148,8 +148,8 @@ def test_runs_that_are_hardly_trained_certify_nothing(tmp_path: Path) -> None:
     )
     store = Store(tmp_path)
 
-    def look(wanted: Claim) -> tuple[Sequence[Run], dict[str, Record]]:
-        runs = planned(wanted)
+    def look(wanted: Claim, keep: Keep) -> tuple[Sequence[Run], dict[str, Record]]:
+        runs = [run for run in planned(wanted) if keep(run)]
         cohorts: dict[Hashable, list[Run]] = {}
         stored = {record.run.id for record in store.records("modular.sweep")}
         for run in runs:
