@@ -8,7 +8,7 @@ written under.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile, to_both
+from assay.nn.chunk_blocks import below, columns, dot, put, put_columns, scores, sum_at, sums, tile, to_both
 from assay.nn.chunk_forward import LENGTHS
 
 
@@ -24,12 +24,12 @@ def slopes_of_writes(q, k, g, d_o, du, d_states, time, chunks, dk, dv, CHUNK: tl
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
     own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
     slope = columns(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
-    found = tl.dot(tl.trans(own), slope, input_precision=DOT)
+    found = dot(tl.trans(own), slope, DOT)
     if CARRIED:
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
         keys *= tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
         after = columns(d_states + (head * (chunks + 1) + chunk + 1) * dk * dv, 0, dk, dv, v0, DK, BV)
-        found += tl.dot(keys, after, input_precision=DOT)
+        found += dot(keys, after, DOT)
     put_columns(du + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
@@ -53,12 +53,12 @@ def carry_back(q, k, g, erased, d_o, du, d_states, time, chunks, dk, dv, CHUNK: 
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
         own = sums(g, at, dk, CHUNK, DK, CHANNEL)
         since = tile(q, at, time, dk, CHUNK, DK) * tl.exp(own)
-        before = tl.dot(tl.trans(since), columns(d_o, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+        before = dot(tl.trans(since), columns(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         if DELTA:
             keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - own)
-            written = columns(du, at, time, dv, v0, CHUNK, BV) + tl.dot(keys, slope, input_precision=DOT)
+            written = columns(du, at, time, dv, v0, CHUNK, BV) + dot(keys, slope, DOT)
             put_columns(du, written, at, time, dv, v0, CHUNK, BV)
-            before -= tl.dot(tl.trans(tile(erased, at, time, dk, CHUNK, DK)), written, input_precision=DOT)
+            before -= dot(tl.trans(tile(erased, at, time, dk, CHUNK, DK)), written, DOT)
         slope = tl.trans(tl.exp(end)) * slope + before
         put_columns(d_states + chunk * dk * dv, slope, 0, dk, dv, v0, DK, BV)
 
@@ -100,15 +100,15 @@ def slopes_of_solution(v, k, beta, g, t, fresh, erased, du, states, d_v, d_erasi
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)
     back = tl.trans(tile(t + matrix, 0, CHUNK, CHUNK, CHUNK, CHUNK))
     before = states + (head * (chunks + 1) + chunk) * dk * dv
-    d_keys = tl.dot(back, -against_state(du, before, at, time, dk, dv, CHUNK, DK, BV, DOT), input_precision=DOT)
-    slope = -tl.dot(d_keys, tl.trans(tile(erased + keys_at, at, time, dk, CHUNK, DK)), input_precision=DOT)
+    d_keys = dot(back, -against_state(du, before, at, time, dk, dv, CHUNK, DK, BV, DOT), DOT)
+    slope = -dot(d_keys, tl.trans(tile(erased + keys_at, at, time, dk, CHUNK, DK)), DOT)
     own = tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     strength = tl.sum(d_keys * tile(k + keys_at, at, time, dk, CHUNK, DK) * own, axis=1)
     put(d_erasing + keys_at, b[:, None] * own * d_keys, at, time, dk, CHUNK, DK)
     for v0 in range(0, dv, BV):
-        d_values = tl.dot(back, columns(du, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+        d_values = dot(back, columns(du, at, time, dv, v0, CHUNK, BV), DOT)
         solved = columns(fresh + values_at, at, time, dv, v0, CHUNK, BV)
-        slope -= tl.dot(d_values, tl.trans(solved), input_precision=DOT)
+        slope -= dot(d_values, tl.trans(solved), DOT)
         strength += tl.sum(d_values * columns(v + values_at, at, time, dv, v0, CHUNK, BV), axis=1)
         put_columns(d_v + values_at, b[:, None] * d_values, at, time, dv, v0, CHUNK, BV)
     slope = tl.where(below(CHUNK, True), slope, 0.0)
@@ -181,7 +181,7 @@ def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: t
     found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
     for v0 in range(0, dv, BV):
         y_block = columns(y, at, time, dv, v0, ROWS, BV)
-        found += tl.dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(y_block), input_precision=DOT)
+        found += dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(y_block), DOT)
     return found
 
 
@@ -192,5 +192,5 @@ def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.conste
     found = tl.zeros((ROWS, DK), dtype=tl.float32)
     for v0 in range(0, dv, BV):
         state = columns(states, 0, dk, dv, v0, DK, BV)
-        found += tl.dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(state), input_precision=DOT)
+        found += dot(columns(x, at, time, dv, v0, ROWS, BV), tl.trans(state), DOT)
     return found

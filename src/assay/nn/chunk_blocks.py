@@ -14,6 +14,25 @@ import triton.language as tl
 
 
 @triton.jit
+def dot(x, y, DOT: tl.constexpr):
+    """Return x y in float32. DOT is how Triton multiplies float32, or "bf16": both are rounded to that first;
+    "rounded" is the same for the interpreter, which multiplies no bf16."""
+    if DOT == "bf16":
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
+    elif DOT == "rounded":
+        return tl.dot(nearest(x.to(tl.float32)), nearest(y.to(tl.float32)), input_precision="ieee")
+    else:
+        return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=DOT)
+
+
+@triton.jit
+def nearest(x):
+    """Return the nearest bf16 to each float32, in float32: the interpreter's own conversion cuts digits off."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def tile(x, row, time, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Load rows row.. of a (time, d) matrix in float32, zeros outside it."""
     rows, columns = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
@@ -30,10 +49,16 @@ def put(x, values, row, time, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def columns(x, row, time, dv, v0, ROWS: tl.constexpr, BV: tl.constexpr):
-    """Load rows of a (time, dv) matrix, BV columns from v0 on."""
+    """Load rows of a (time, dv) matrix in float32, BV columns from v0 on."""
+    return stored(x, row, time, dv, v0, ROWS, BV).to(tl.float32)
+
+
+@triton.jit
+def stored(x, row, time, dv, v0, ROWS: tl.constexpr, BV: tl.constexpr):
+    """Load `columns` in the dtype of x, for what only products read: bf16 goes to them as it lies in memory."""
     rows, at = row + tl.arange(0, ROWS), v0 + tl.arange(0, BV)
     inside = (rows < time)[:, None] & (at < dv)[None, :]
-    return tl.load(x + rows[:, None] * dv + at[None, :], mask=inside, other=0.0).to(tl.float32)
+    return tl.load(x + rows[:, None] * dv + at[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -122,7 +147,7 @@ def merged_scores(x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.co
     for level in range(LEVELS):
         late = halves(x * to_seam(g, since, at, dk, level, ROWS, DK), level, True, ROWS)
         early = halves(y * to_seam(g, own, at, dk, level, ROWS, DK), level, False, ROWS)
-        found += in_block(tl.dot(late, tl.trans(early), input_precision=DOT), level, ROWS)
+        found += in_block(dot(late, tl.trans(early), DOT), level, ROWS)
     return found
 
 
@@ -140,9 +165,9 @@ def merged_slopes(weights, x, y, since, own, g, at, dk, ROWS: tl.constexpr, LEVE
         met = in_block(weights, level, ROWS)
         after, until = to_seam(g, since, at, dk, level, ROWS, DK), to_seam(g, own, at, dk, level, ROWS, DK)
         early = halves(y * until, level, False, ROWS)
-        dx += halves(after * tl.dot(met, early, input_precision=DOT), level, True, ROWS)
+        dx += halves(after * dot(met, early, DOT), level, True, ROWS)
         late = halves(x * after, level, True, ROWS)
-        dy += halves(until * tl.dot(tl.trans(met), late, input_precision=DOT), level, False, ROWS)
+        dy += halves(until * dot(tl.trans(met), late, DOT), level, False, ROWS)
     return dx, dy
 
 
@@ -154,7 +179,7 @@ def scores(x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, DK: tl.con
     if CHANNEL:
         return merged_scores(x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
     else:
-        return tl.dot(x, tl.trans(y), input_precision=DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
+        return dot(x, tl.trans(y), DOT) * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
 
 
 @triton.jit
@@ -167,4 +192,4 @@ def to_both(weights, x, y, g, at, dk, ROWS: tl.constexpr, LEVELS: tl.constexpr, 
         return merged_slopes(weights, x, y, own, own, g, at, dk, ROWS, LEVELS, DK, False, DOT)
     else:
         decayed = weights * tl.exp(tl.minimum(own - tl.trans(own), 0.0))
-        return tl.dot(decayed, y, input_precision=DOT), tl.dot(tl.trans(decayed), x, input_precision=DOT)
+        return dot(decayed, y, DOT), dot(tl.trans(decayed), x, DOT)

@@ -13,7 +13,7 @@ Only `carry` goes from chunk to chunk, the others run on all chunks at once.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, put, put_columns, scores, sum_at, sums, tile
+from assay.nn.chunk_blocks import below, columns, dot, put, put_columns, scores, sum_at, sums, tile
 
 LENGTHS = ["time", "chunks"]
 """Arguments whose values no kernel is compiled for: one compilation serves every length."""
@@ -116,10 +116,10 @@ def unwritten(k, v, beta, g, t, fresh, erased, time, chunks, dk, dv, CHUNK: tl.c
     solved = tile(t + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
     keys = b * tile(k + head * time * dk, at, time, dk, CHUNK, DK) * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
-    put(erased + head * time * dk, tl.dot(solved, keys, input_precision=DOT), at, time, dk, CHUNK, DK)
+    put(erased + head * time * dk, dot(solved, keys, DOT), at, time, dk, CHUNK, DK)
     for v0 in range(0, dv, BV):
         values = b * columns(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
-        put_columns(fresh + head * time * dv, tl.dot(solved, values, input_precision=DOT), at, time, dv, v0, CHUNK, BV)
+        put_columns(fresh + head * time * dv, dot(solved, values, DOT), at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -140,10 +140,10 @@ def carry(k, v, g, erased, u, states, time, chunks, dk, dv, CHUNK: tl.constexpr,
         end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
         written = columns(v, at, time, dv, v0, CHUNK, BV)
         if DELTA:
-            written -= tl.dot(tile(erased, at, time, dk, CHUNK, DK), state, input_precision=DOT)
+            written -= dot(tile(erased, at, time, dk, CHUNK, DK), state, DOT)
             put_columns(u, written, at, time, dv, v0, CHUNK, BV)
         keys = tile(k, at, time, dk, CHUNK, DK) * tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
-        state = tl.trans(tl.exp(end)) * state + tl.dot(tl.trans(keys), written, input_precision=DOT)
+        state = tl.trans(tl.exp(end)) * state + dot(tl.trans(keys), written, DOT)
         put_columns(states + (chunk + 1) * dk * dv, state, 0, dk, dv, v0, DK, BV)
 
 
@@ -158,7 +158,7 @@ def outputs(q, k, u, g, states, o, time, chunks, dk, dv, CHUNK: tl.constexpr, LE
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
     since = queries * tl.exp(sums(g, at, dk, CHUNK, DK, CHANNEL))
     state = columns(states + (head * (chunks + 1) + chunk) * dk * dv, 0, dk, dv, v0, DK, BV)
-    found = tl.dot(since, state, input_precision=DOT)
+    found = dot(since, state, DOT)
     own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
-    found += tl.dot(own, columns(u + head * time * dv, at, time, dv, v0, CHUNK, BV), input_precision=DOT)
+    found += dot(own, columns(u + head * time * dv, at, time, dv, v0, CHUNK, BV), DOT)
     put_columns(o + head * time * dv, found, at, time, dv, v0, CHUNK, BV)

@@ -27,7 +27,7 @@ PROGRAMS = 256
 def convolve(
     x: Float[Tensor, "batch time d"], weight: Float[Tensor, "d kernel"], bias: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "batch time d"]:
-    return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None])[0]
+    return _Convolution.apply(x[None], weight[None], None if bias is None else bias[None]).squeeze(0)
 
 
 class _Convolution(Kernels):

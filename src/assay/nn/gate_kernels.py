@@ -32,7 +32,7 @@ def per_head(
 
 def per_channel(x: Inner, bias: Channels | None, kind: Kind, *, heads: int, scale: float = 1.0) -> Heads:
     own = None if bias is None else bias[None]
-    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale)[0]
+    return _Gates.apply(x[None], own, heads, KINDS.index(kind), scale).squeeze(0)
 
 
 class _Gates(Kernels):

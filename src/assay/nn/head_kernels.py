@@ -38,7 +38,7 @@ def heads(
     positions, (time, d / 2)."""
     cos, sin = turns or (None, None)
     own = (None if given is None else given[None] for given in (weight, bias))
-    return [found[0] for found in _Heads.apply(x[None], *own, cos, sin, plan)]
+    return [found.squeeze(0) for found in _Heads.apply(x[None], *own, cos, sin, plan)]
 
 
 class _Heads(Kernels):

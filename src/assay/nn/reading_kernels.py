@@ -28,7 +28,7 @@ def gated_norm(
     o: Heads, gate: Inner | None, gains: Float[Tensor, " d"], *, eps: float, act: Act, dtype: torch.dtype
 ) -> Inner:
     given = None if gate is None else gate[None]
-    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype)[0]
+    return _GatedNorm.apply(o[None], given, gains[None], eps, act == "silu", dtype).squeeze(0)
 
 
 class _GatedNorm(Kernels):

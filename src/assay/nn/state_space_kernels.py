@@ -25,7 +25,7 @@ PROGRAMS = 512
 def gate_then_norm(
     o: Heads, u: Heads, z: Inner, skip: Float[Tensor, " heads"], gains: Channels, *, eps: float, dtype: torch.dtype
 ) -> Inner:
-    return _GateThenNorm.apply(*(x[None] for x in (o, u, z, skip, gains)), eps, dtype)[0]
+    return _GateThenNorm.apply(*(x[None] for x in (o, u, z, skip, gains)), eps, dtype).squeeze(0)
 
 
 class _GateThenNorm(Kernels):

@@ -1,14 +1,15 @@
 """Triton kernels of our own compute the recurrences of nn/scan.py on CUDA, forward and backward: `--backend triton`.
 
     recurrence                                   mixers it serves
-    outer, decay per channel or per head         gated_linear_attn; retention, mamba2, mlstm, mesa
+    outer (nn/outer.py), either decay            gated_linear_attn; retention, mamba2, mlstm, mesa
     delta, without a decay or with either        delta_net, gated_delta_net, delta_product; kda
     general (nn/general.py)                      rwkv7
 
-The kernels (nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
+The kernels (of the delta rule: nn/chunk_forward.py, nn/chunk_backward.py) have a few fixed shapes and are never tuned, so that a new
 length or batch costs one compilation at most; they can be captured in a CUDA graph, and the models of a bank are
-more sequences. Products are TF32 with float32 sums; where inputs are float32 and the run's matmul precision is
-"highest", each is three of TF32, which is near float32. Keys of more than 128 channels are an error.
+more sequences. Products have float32 sums: of bf16 where queries come as that, else of TF32; where inputs are float32
+and the run's matmul precision is "highest", each is three of TF32, which is near float32. Keys of more than 128
+channels are an error.
 """
 
 from functools import partial
@@ -22,12 +23,8 @@ from torch.autograd.function import once_differentiable
 from assay.nn import chunk_backward, chunk_forward
 from assay.nn.chunk_sizes import KernelScan, ways
 from assay.nn.general import general_scan as general_scan
+from assay.nn.outer import outer_scan as outer_scan
 from assay.nn.scan import Decay, Keys, PerHead, Scanned, Start, Values
-
-
-def outer_scan(q: Keys, k: Keys, v: Values, log_decay: Decay, *, state: Start = None, scale: float = 1.0) -> Scanned:
-    """Return what `scan.outer_loop` gives."""
-    return _Scan.run(q, k, v, None, log_decay=log_decay, state=state, scale=scale)
 
 
 def delta_scan(
