@@ -85,7 +85,11 @@ class _Chunks:
         self.v, self.log_decay = v.contiguous(), log_decay.contiguous()
         self.strength, self.skip = (None if x is None else x.contiguous() for x in (strength, skip))
         self.shape, (time, dk, dv) = v.shape, (*k.shape[2:], v.shape[-1])
-        self.heads, self.chunk, self.key = v.shape[0] * v.shape[1], chunk_of(time, CHUNK["channel" if log_decay.ndim == 4 else "head"]), width_of(dk)
+        self.heads, self.chunk, self.key = (
+            v.shape[0] * v.shape[1],
+            chunk_of(time, CHUNK["channel" if log_decay.ndim == 4 else "head"]),
+            width_of(dk),
+        )
         self.chunks, self.channel = triton.cdiv(time, self.chunk), log_decay.ndim == 4
         self.sizes = (time, self.chunks, dk, dv, v.shape[1] // shared)
         self.grid = (self.heads, self.chunks)
