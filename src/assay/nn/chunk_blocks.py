@@ -20,16 +20,9 @@ def dot(x, y, DOT: tl.constexpr):
     if DOT == "bf16":
         return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16))
     elif DOT == "rounded":
-        return tl.dot(nearest(x.to(tl.float32)), nearest(y.to(tl.float32)), input_precision="ieee")
+        return tl.dot(x.to(tl.bfloat16).to(tl.float32), y.to(tl.bfloat16).to(tl.float32), input_precision="ieee")
     else:
         return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision=DOT)
-
-
-@triton.jit
-def nearest(x):
-    """Return the nearest bf16 to each float32, in float32: the interpreter's own conversion cuts digits off."""
-    bits = x.to(tl.int32, bitcast=True)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -96,11 +96,9 @@ class KernelScan(Folded):
     ) -> Scanned:
         """Give every tensor its batch and heads (queries and keys may be shared by the heads), and run the kernels."""
         check_keys(k)
-        if state is None:
-            state = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1], dtype=torch.float32)
         q = q if scale == 1.0 else scale * q
         given = (q, k, v, *others, log_decay.float())
         tensors = (None if x is None else x.expand(*v.shape[:2], *x.shape[2:]) for x in given)
         with torch.autocast(v.device.type, enabled=False):
-            o, last, *_ = cls.apply(*tensors, state.float(), products(q))  # type: ignore[no-untyped-call]
+            o, last, *_ = cls.apply(*tensors, None if state is None else state.float(), products(q))  # type: ignore[no-untyped-call]
         return o, last

@@ -1,5 +1,5 @@
-"""The outer recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: gated_linear_attn's scan, and those
-of retention, mamba2, mlstm and mesa.
+"""The outer recurrence of nn/scan.py by Triton kernels on CUDA, forward and backward: the scan of gated_linear_attn, of
+retention, mamba2, mlstm and mesa.
 
 The kernels are those of nn/outer_kernels.py, under the rules of nn/triton.py: fixed shapes, no tuning, a bank's models
 as more sequences.

@@ -96,10 +96,7 @@ def passed(states, g, given, left, chunks, dk, dv, CHUNK: tl.constexpr, BLOCK: t
         end = (chunk + 1) * CHUNK - 1
         at = states + chunk * dk * dv + own
         change = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        if CHANNEL:
-            decay = tl.load(g + end * dk + own // dv, mask=inside, other=0.0)
-        else:
-            decay = tl.load(g + end)
+        decay = tl.load(g + end * dk + own // dv, mask=inside, other=0.0) if CHANNEL else tl.load(g + end)
         tl.store(at, state, mask=inside)
         state = tl.exp(decay) * state + change
     if LEFT:
@@ -132,8 +129,8 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
            CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
            STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, VALUES: tl.constexpr, KEYS: tl.constexpr,
            DOT: tl.constexpr):  # fmt: skip
-    """All slopes of a chunk: of VALUES first, then of KEYS, queries and what stands beside them, with tiles loaded again,
-    from a cache: both at once would need more registers than there are."""
+    """All slopes of a chunk: of VALUES first, then of KEYS, queries and what stands beside them, with tiles loaded
+    again, from a cache: both at once would need more registers than there are."""
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     keys_at = head // group * time * dk
@@ -175,9 +172,9 @@ def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, d
 def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_k, d_log, d_b, d_skip, head, at, time, dk, dv,
                    CHUNK: tl.constexpr, LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                    STRONG: tl.constexpr, SKIP: tl.constexpr, DECAYS: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    """Slopes of q and k are each head's own, also where heads share them. DECAYS: that of log a. G stands beside q and k
-    alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what the state after it receives:
-    a log decay gets the sum of those from its own token on."""
+    """Slopes of q and k are each head's own, also where heads share them. DECAYS: that of log a. G stands beside q and
+    k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what the state after it
+    receives: a log decay gets the sum of those from its own token on."""
     weights = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
     for v0 in range(0, dv, BV):
         values = stored(v, at, time, dv, v0, CHUNK, BV)
