@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from assay.nn.head_blocks import Kernels, nothing
+from assay.nn.head_blocks import Kernels, also, nothing
 
 ROWS, COLUMNS = 64, 64
 """Tokens and channels that a program holds."""
@@ -107,8 +107,8 @@ def _weights(x, gradient, sums, sequences, blocks, time, d, KERNEL: tl.constexpr
             at = rows + (i - KERNEL + 1)
             past = present & (at >= 0)[:, None]
             given = tl.load(x + base + at[:, None] * d + columns[None, :], mask=past, other=0.0).to(tl.float32)
-            found = found + (totals[i] + given * pull,)  # noqa: RUF005 - Triton unpacks no tuple here
-        totals = found + (totals[KERNEL] + pull,)  # noqa: RUF005
+            found = also(found, totals[i] + given * pull)
+        totals = also(found, totals[KERNEL] + pull)
     to = sums + ((model * programs + program) * d + columns) * (KERNEL + 1)
     for i in tl.static_range(KERNEL + 1):
         tl.store(to + i, tl.sum(totals[i], axis=0), mask=columns < d)

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from assay.nn.convolution_kernels import correlate
 from assay.nn.fused import Part, Plan
-from assay.nn.head_blocks import Kernels, block_of, nothing
+from assay.nn.head_blocks import Kernels, also, block_of, nothing
 
 NUMBERS = 2048
 """Numbers in a block of rows of one head."""
@@ -121,7 +121,7 @@ def _taps(weight, columns, inside, convolved, TAPS: tl.constexpr):
     found = ()
     for i in tl.static_range(TAPS):
         tap = tl.load(weight + i * convolved + columns, mask=inside, other=0.0).to(tl.float32)
-        found = found + (tap[None, :],)  # noqa: RUF005 - Triton unpacks no tuple here
+        found = also(found, tap[None, :])
     return found
 
 
@@ -230,9 +230,9 @@ def _slopes(x, weight, bias, cos, sin, slope, dh, sums, sequences, blocks, time,
             at = rows + (i - TAPS + 1)
             past = ((at >= 0) & (at < time))[:, None] & inside[None, :]
             seen = tl.load(given + at[:, None] * channels + columns[None, :], mask=past, other=0.0).to(tl.float32)
-            found = found + (totals[i] + seen * pull,)  # noqa: RUF005 - Triton unpacks no tuple here
+            found = also(found, totals[i] + seen * pull)
         if BIASED:
-            found = found + (totals[TAPS] + pull,)  # noqa: RUF005
+            found = also(found, totals[TAPS] + pull)
         totals = found
     for i in tl.static_range(KINDS):
         to = sums + ((model * most + program) * convolved + columns) * KINDS + i

@@ -68,8 +68,8 @@ class _Scan(Folded):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor | None, d_last: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        *given, g, states = ctx.saved_tensors
-        chunks, needed = _Chunks(*given, ctx.dot), ctx.needs_input_grad
+        q, k, v, log_decay, strength, skip, g, states = ctx.saved_tensors
+        chunks, needed = _Chunks(q, k, v, log_decay, strength, skip, ctx.dot), ctx.needs_input_grad
         return (*chunks.backward(d_o, d_last, g, states, decays=needed[3], first=needed[6]), None)
 
 
