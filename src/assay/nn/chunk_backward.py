@@ -8,7 +8,25 @@ written under.
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_blocks import below, columns, dot, put, put_columns, scores, stored, sum_at, sums, tile, to_both
+from assay.nn.chunk_blocks import (
+    above,
+    against_state,
+    below,
+    columns,
+    dot,
+    put,
+    put_columns,
+    scores_across,
+    square_across,
+    stored,
+    sum_at,
+    sums,
+    tile,
+    to_left,
+    to_right,
+    weights_across,
+    weights_of,
+)
 from assay.nn.chunk_forward import LENGTHS
 
 
@@ -21,9 +39,10 @@ def slopes_of_writes(q, k, g, d_o, du, time, chunks, dk, dv, CHUNK: tl.constexpr
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
     queries = tile(q + head * time * dk, at, time, dk, CHUNK, DK)
     keys = tile(k + head * time * dk, at, time, dk, CHUNK, DK)
-    own = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
+    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     slope = stored(d_o + head * time * dv, at, time, dv, v0, CHUNK, BV)
-    put_columns(du + head * time * dv, dot(tl.trans(own), slope, DOT), at, time, dv, v0, CHUNK, BV)
+    found = dot(tl.where(above(CHUNK, False), met, 0.0), slope, DOT)
+    put_columns(du + head * time * dv, found, at, time, dv, v0, CHUNK, BV)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -72,15 +91,16 @@ def slopes_of_keys(q, k, u, g, states, d_states, d_o, dq, d_right, time, chunks,
     d_o += head * time * dv
     states += (head * (chunks + 1) + chunk) * dk * dv
     d_states += (head * chunks + chunk) * dk * dv
-    weights = tl.where(below(CHUNK, False), over_values(d_o, u, at, time, dv, CHUNK, BV, DOT), 0.0)
-    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_queries, d_keys = to_both(weights, queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     own = sums(g, at, dk, CHUNK, DK, CHANNEL)
-    end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-    d_queries += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    d_keys += tl.exp(end - own) * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
-    put(dq + keys_at, d_queries, at, time, dk, CHUNK, DK)
-    put(d_right + keys_at, d_keys, at, time, dk, CHUNK, DK)
+    weights = weights_of(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
+    slope = to_left(weights, tile(k + keys_at, at, time, dk, CHUNK, DK), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    slope += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(dq + keys_at, slope, at, time, dk, CHUNK, DK)
+    across = weights_across(d_o, u, at, time, dv, CHUNK, BV, False, DOT)
+    slope = to_right(across, tile(q + keys_at, at, time, dk, CHUNK, DK), g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    until = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL) - own)
+    slope += until * against_state(u, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_right + keys_at, slope, at, time, dk, CHUNK, DK)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -125,9 +145,11 @@ def slopes_of_overlaps(k, beta, g, d_a, d_erasing, d_right, d_beta, d_k, time, c
     k += head * time * dk
     strengths, keys_at = d_beta + head * time + rows, head * time * dk
     b = tl.load(beta + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
-    slope = tile(d_a + (head * chunks + chunk) * CHUNK * CHUNK, 0, CHUNK, CHUNK, CHUNK, CHUNK)
+    d_a += (head * chunks + chunk) * CHUNK * CHUNK
+    slope = tile(d_a, 0, CHUNK, CHUNK, CHUNK, CHUNK)
     keys = tile(k, at, time, dk, CHUNK, DK)
-    left, right = to_both(slope, b * keys, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    left = to_left(slope, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    right = to_right(square_across(d_a, CHUNK), b * keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
     strength = tl.sum(left * keys, axis=1) + tl.load(strengths, mask=rows < time, other=0.0)
     tl.store(strengths, strength, mask=rows < time)
     left = b * left + tile(d_erasing + keys_at, at, time, dk, CHUNK, DK)
@@ -167,24 +189,3 @@ def slopes_of_decay(q, k, g, dq, d_erasing, d_right, states, d_states, d_log, d_
         found = tl.cumsum(tl.sum(slope, axis=1), axis=0, reverse=True) + tl.sum(end)
         rows = at + tl.arange(0, CHUNK)
         tl.store(d_log + head * time + rows, found, mask=rows < time)
-
-
-@triton.jit
-def over_values(x, y, at, time, dv, ROWS: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr):
-    """Return x_i . y_j over all value channels, for the rows of a chunk."""
-    found = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
-        y_block = stored(y, at, time, dv, v0, ROWS, BV)
-        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(y_block), DOT)
-    return found
-
-
-@triton.jit
-def against_state(x, states, at, time, dk, dv, ROWS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr,
-                  DOT: tl.constexpr):  # fmt: skip
-    """Return x S^T, (ROWS, DK)."""
-    found = tl.zeros((ROWS, DK), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
-        state = stored(states, 0, dk, dv, v0, DK, BV)
-        found += dot(stored(x, at, time, dv, v0, ROWS, BV), tl.trans(state), DOT)
-    return found

@@ -14,13 +14,15 @@ from assay.nn.scan import Scanned, Start
 
 BUSY = 128
 """Programs that keep a GPU busy."""
+BF16 = True
+"""Whether bf16 is multiplied as such, and not as TF32."""
 LARGEST_KEY = 128
 """Channels of a key that a program can hold."""
 
 
 def products(q: Tensor) -> str:
     """Return how kernels multiply: what comes in bf16 as bf16, the rest as `single_products` says."""
-    if q.dtype == torch.bfloat16:
+    if BF16 and q.dtype == torch.bfloat16:
         return "rounded" if os.environ.get("TRITON_INTERPRET") == "1" else "bf16"
     return single_products(q)
 
@@ -82,6 +84,8 @@ class Folded(Function):
 class KernelScan(Folded):
     """Base of (q, k, v, two more, ..., S, products) -> (o, S after the last token, what is kept for the slopes)."""
 
+    products = staticmethod(products)
+
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, ctx.dot = inputs
@@ -100,5 +104,5 @@ class KernelScan(Folded):
         given = (q, k, v, *others, log_decay.float())
         tensors = (None if x is None else x.expand(*v.shape[:2], *x.shape[2:]) for x in given)
         with torch.autocast(v.device.type, enabled=False):
-            o, last, *_ = cls.apply(*tensors, None if state is None else state.float(), products(q))  # type: ignore[no-untyped-call]
+            o, last, *_ = cls.apply(*tensors, None if state is None else state.float(), cls.products(q))  # type: ignore[no-untyped-call]
         return o, last

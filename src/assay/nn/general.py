@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from assay.nn import chunk_forward, general_kernels
-from assay.nn.chunk_sizes import KernelScan, ways
+from assay.nn.chunk_sizes import KernelScan, single_products, ways
 from assay.nn.scan import Keys, PerChannel, Scanned, Start, Values
 
 
@@ -26,6 +26,8 @@ def general_scan(
 
 class _General(KernelScan):
     """(q, k, v, a, b, log w, S) -> (o, S after the last token); heads and sequences are one axis of the kernels."""
+
+    products = staticmethod(single_products)
 
     @staticmethod
     def forward(

@@ -13,19 +13,21 @@ Only `carry_general` and `carry_back_general` go from chunk to chunk. Backward, 
 import triton
 import triton.language as tl
 
-from assay.nn.chunk_backward import against_state, over_values
 from assay.nn.chunk_blocks import (
-    below,
+    against_state,
     columns,
     dot,
+    merged_left,
+    merged_right,
     merged_scores,
-    merged_slopes,
     put,
     put_columns,
     sum_at,
     sums,
     sums_before,
     tile,
+    weights_across,
+    weights_of,
 )
 from assay.nn.chunk_forward import LENGTHS
 
@@ -171,14 +173,18 @@ def slopes_of_queries_general(q, k, a, v, y, g, states, d_states, d_o, dq, d_k, 
     queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
     own = sums(g, at, dk, CHUNK, DK, True)
     until, after = tl.exp(sum_at(g, at + CHUNK - 1, dk, DK, True) - own), d_states + before + dk * dv
-    weights = tl.where(below(CHUNK, False), over_values(d_o, v + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_queries, d_keys = merged_slopes(weights, queries, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    d_queries = merged_left(weights, keys, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    across = weights_across(d_o, v + values_at, at, time, dv, CHUNK, BV, False, DOT)
+    d_keys = merged_right(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     d_keys += until * against_state(v + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_k + keys_at, d_keys, at, time, dk, CHUNK, DK)
-    weights = tl.where(below(CHUNK, False), over_values(d_o, y + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
     erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more, d_erased = merged_slopes(weights, queries, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    more = merged_left(weights, erased, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
+    across = weights_across(d_o, y + values_at, at, time, dv, CHUNK, BV, False, DOT)
+    d_erased = merged_right(across, queries, own, own, g, at, dk, CHUNK, LEVELS, DK, False, DOT)
     d_erased += until * against_state(y + values_at, after, at, time, dk, dv, CHUNK, DK, BV, DOT)
     put(d_a + keys_at, d_erased, at, time, dk, CHUNK, DK)
     d_queries += more + tl.exp(own) * against_state(d_o, states + before, at, time, dk, dv, CHUNK, DK, BV, DOT)
@@ -196,13 +202,17 @@ def slopes_of_readers_general(b, k, a, v, y, g, states, dz, d_b, d_k, d_a, time,
     dz += values_at
     readers = tile(b + keys_at, at, time, dk, CHUNK, DK)
     since, own = sums_before(g, at, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, True)
-    weights = tl.where(below(CHUNK, True), over_values(dz, v + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
     keys = tile(k + keys_at, at, time, dk, CHUNK, DK)
-    d_readers, d_keys = merged_slopes(weights, readers, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    d_readers = merged_left(weights, keys, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    across = weights_across(dz, v + values_at, at, time, dv, CHUNK, BV, True, DOT)
+    d_keys = merged_right(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
     put(d_k + keys_at, d_keys + tile(d_k + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
-    weights = tl.where(below(CHUNK, True), over_values(dz, y + values_at, at, time, dv, CHUNK, BV, DOT), 0.0)
+    weights = weights_of(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
     erased = tile(a + keys_at, at, time, dk, CHUNK, DK)
-    more, d_erased = merged_slopes(weights, readers, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    more = merged_left(weights, erased, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
+    across = weights_across(dz, y + values_at, at, time, dv, CHUNK, BV, True, DOT)
+    d_erased = merged_right(across, readers, since, own, g, at, dk, CHUNK, LEVELS, DK, True, DOT)
     put(d_a + keys_at, d_erased + tile(d_a + keys_at, at, time, dk, CHUNK, DK), at, time, dk, CHUNK, DK)
     before = states + (head * (chunks + 1) + chunk) * dk * dv
     d_readers += more + tl.exp(since) * against_state(dz, before, at, time, dk, dv, CHUNK, DK, BV, DOT)

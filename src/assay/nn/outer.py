@@ -23,6 +23,8 @@ BLOCK = {"written": 64, "pulled": 64, "outputs": 64, "slopes": 64}
 WARPS = {"written": 4, "pulled": 4, "outputs": 4, "slopes": 4}
 WIDE_WARPS = {"written": 4, "pulled": 4, "outputs": 8, "slopes": 8}
 """Warps of a program, and those of one with keys of more than 64 channels, or of more than 32 with a decay of each."""
+REGISTERS: dict[str, int] = {}
+"""Registers of a thread at most, by kernel: fewer let more programs run side by side, and may be spilled."""
 CHUNK = {"channel": 64, "head": 64}
 """Tokens of a chunk, with a decay per channel or per head."""
 SLOPES = (("VALUES", "KEYS"),)
@@ -105,7 +107,9 @@ class _Chunks:
         block = min(BLOCK[kernel], width_of(self.shape[-1]))
         wide = self.key * (2 if self.channel else 1) > 64
         warps = (WIDE_WARPS if wide else WARPS)[kernel]
-        return {"CHUNK": self.chunk, "DK": self.key, "BV": block, "num_warps": warps, "num_stages": 1, **self.kinds}
+        few = {"maxnreg": REGISTERS[kernel]} if kernel in REGISTERS else {}
+        shape = {"CHUNK": self.chunk, "DK": self.key, "BV": block}
+        return {**shape, "num_warps": warps, "num_stages": 1, **few, **self.kinds}
 
     def passed(self, states: Tensor, g: Tensor, given: Tensor | None, left: Tensor | None, *, back: bool) -> None:
         (_, chunks, dk, dv, _), block = self.sizes, PASSED["BLOCK"]

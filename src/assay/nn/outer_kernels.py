@@ -15,16 +15,22 @@ import triton
 import triton.language as tl
 
 from assay.nn.chunk_blocks import (
+    above,
+    against_state,
     below,
     dot,
     put,
     put_columns,
     scores,
+    scores_across,
     stored,
     sum_at,
     sums,
     tile,
-    to_both,
+    to_left,
+    to_right,
+    weights_across,
+    weights_of,
 )
 from assay.nn.chunk_forward import FLOOR, LENGTHS
 
@@ -33,6 +39,15 @@ from assay.nn.chunk_forward import FLOOR, LENGTHS
 def strengths(b, head, at, time, ROWS: tl.constexpr):
     rows = at + tl.arange(0, ROWS)
     return tl.load(b + head * time + rows, mask=rows < time, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def strong_keys(k, b, head, at, time, dk, ROWS: tl.constexpr, DK: tl.constexpr, STRONG: tl.constexpr):
+    """Load a chunk's keys, times their strengths if they have some."""
+    keys = tile(k, at, time, dk, ROWS, DK)
+    if STRONG:
+        keys *= strengths(b, head, at, time, ROWS)
+    return keys
 
 
 @triton.jit
@@ -57,9 +72,8 @@ def written(k, v, b, log_decay, g, writes, time, chunks, dk, dv, group, CHUNK: t
         total = tl.cumsum(step, axis=0)
         tl.store(g + head * chunks * CHUNK + rows, total)
         until = (tl.sum(step, axis=0) - total)[:, None]
-    keys = tile(k + head // group * time * dk, at, time, dk, CHUNK, DK) * tl.exp(tl.minimum(until, 0.0))
-    if STRONG:
-        keys *= strengths(b, head, at, time, CHUNK)
+    keys = strong_keys(k + head // group * time * dk, b, head, at, time, dk, CHUNK, DK, STRONG)
+    keys *= tl.exp(tl.minimum(until, 0.0))
     for v0 in range(0, dv, BV):
         values = stored(v + head * time * dv, at, time, dv, v0, CHUNK, BV)
         found = dot(tl.trans(keys), values, DOT)
@@ -110,9 +124,8 @@ def outputs(q, k, v, b, skip, g, states, o, time, chunks, dk, dv, group, CHUNK: 
     head, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at, keys_at, values_at = chunk * CHUNK, head // group * time * dk, head * time * dv
     g += head * chunks * CHUNK * (dk if CHANNEL else 1)
-    queries, keys = tile(q + keys_at, at, time, dk, CHUNK, DK), tile(k + keys_at, at, time, dk, CHUNK, DK)
-    if STRONG:
-        keys *= strengths(b, head, at, time, CHUNK)
+    queries = tile(q + keys_at, at, time, dk, CHUNK, DK)
+    keys = strong_keys(k + keys_at, b, head, at, time, dk, CHUNK, DK, STRONG)
     met = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
@@ -154,16 +167,16 @@ def slopes(q, k, v, b, skip, g, states, d_states, d_o, d_q, d_k, d_v, d_log, d_b
 def slopes_of_values(q, k, b, skip, g, d_states, d_o, d_v, head, at, time, dk, dv, CHUNK: tl.constexpr,
                      LEVELS: tl.constexpr, DK: tl.constexpr, BV: tl.constexpr, CHANNEL: tl.constexpr,
                      STRONG: tl.constexpr, SKIP: tl.constexpr, DOT: tl.constexpr):  # fmt: skip
-    queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
-    if STRONG:
-        keys *= strengths(b, head, at, time, CHUNK)
-    met = tl.where(below(CHUNK, False), scores(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT), 0.0)
+    queries = tile(q, at, time, dk, CHUNK, DK)
+    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+    met = scores_across(queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    met = tl.where(above(CHUNK, False), met, 0.0)
     if SKIP:
         met += tl.where(diagonal(CHUNK), tl.load(skip + head), 0.0)
     end = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
     keys *= tl.exp(end - sums(g, at, dk, CHUNK, DK, CHANNEL))
     for v0 in range(0, dv, BV):
-        found = dot(tl.trans(met), stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
+        found = dot(met, stored(d_o, at, time, dv, v0, CHUNK, BV), DOT)
         found += dot(keys, stored(d_states, 0, dk, dv, v0, DK, BV), DOT)
         put_columns(d_v, found, at, time, dv, v0, CHUNK, BV)
 
@@ -175,34 +188,27 @@ def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_k, d_log, d_b, d
     """Slopes of q and k are each head's own, also where heads share them. DECAYS: that of log a. G stands beside q and
     k alone, as q e^G and k e^-G, so its slope is q dq - k dk, and that of the chunk's end what the state after it
     receives: a log decay gets the sum of those from its own token on."""
-    weights = tl.zeros((CHUNK, CHUNK), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
-        values = stored(v, at, time, dv, v0, CHUNK, BV)
-        weights += dot(stored(d_o, at, time, dv, v0, CHUNK, BV), tl.trans(values), DOT)
-    weights = tl.where(below(CHUNK, False), weights, 0.0)
+    queries, own = tile(q, at, time, dk, CHUNK, DK), sums(g, at, dk, CHUNK, DK, CHANNEL)
+    keys = strong_keys(k, b, head, at, time, dk, CHUNK, DK, STRONG)
+    weights = weights_of(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
     if SKIP:
         tl.store(d_skip, tl.sum(tl.where(diagonal(CHUNK), weights, 0.0)))
-    queries, keys = tile(q, at, time, dk, CHUNK, DK), tile(k, at, time, dk, CHUNK, DK)
-    if STRONG:
-        keys *= strengths(b, head, at, time, CHUNK)
-    queries_slope, keys_slope = to_both(weights, queries, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
-    queries_pull, keys_pull = tl.zeros((CHUNK, DK), dtype=tl.float32), tl.zeros((CHUNK, DK), dtype=tl.float32)
-    kept = tl.zeros((DK,), dtype=tl.float32)
-    for v0 in range(0, dv, BV):
-        state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
-        queries_pull += dot(stored(d_o, at, time, dv, v0, CHUNK, BV), tl.trans(state), DOT)
-        keys_pull += dot(stored(v, at, time, dv, v0, CHUNK, BV), tl.trans(after), DOT)
-        if DECAYS:
-            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
-    own, end = sums(g, at, dk, CHUNK, DK, CHANNEL), sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL)
-    queries_slope += tl.exp(own) * queries_pull
-    keys_pull *= tl.exp(end - own)
-    keys_slope += keys_pull
-    put(d_q, queries_slope, at, time, dk, CHUNK, DK)
-    rows = at + tl.arange(0, CHUNK)
+    found = to_left(weights, keys, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    found += tl.exp(own) * against_state(d_o, states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    put(d_q, found, at, time, dk, CHUNK, DK)
+    slope = queries * found
+    across = weights_across(d_o, v, at, time, dv, CHUNK, BV, False, DOT)
+    found = to_right(across, queries, g, at, dk, CHUNK, LEVELS, DK, CHANNEL, DOT)
+    end, rows = sum_at(g, at + CHUNK - 1, dk, DK, CHANNEL), at + tl.arange(0, CHUNK)
+    pulled_by_state = tl.exp(end - own) * against_state(v, d_states, at, time, dk, dv, CHUNK, DK, BV, DOT)
+    found += pulled_by_state
     if DECAYS:
-        slope = queries * queries_slope - keys * keys_slope
-        last = tl.exp(end) * kept[None, :] + tl.sum(keys * keys_pull, axis=0)[None, :]
+        kept = tl.zeros((DK,), dtype=tl.float32)
+        for v0 in range(0, dv, BV):
+            state, after = stored(states, 0, dk, dv, v0, DK, BV), stored(d_states, 0, dk, dv, v0, DK, BV)
+            kept += tl.sum(state.to(tl.float32) * after.to(tl.float32), axis=1)
+        slope -= keys * found
+        last = tl.exp(end) * kept[None, :] + tl.sum(keys * pulled_by_state, axis=0)[None, :]
         if CHANNEL:
             put(d_log, tl.cumsum(slope, axis=0, reverse=True) + last, at, time, dk, CHUNK, DK)
         else:
@@ -210,6 +216,6 @@ def slopes_of_keys(q, k, v, b, g, states, d_states, d_o, d_q, d_k, d_log, d_b, d
             tl.store(d_log + rows, total, mask=rows < time)
     if STRONG:
         plain = tile(k, at, time, dk, CHUNK, DK)
-        tl.store(d_b + head * time + rows, tl.sum(plain * keys_slope, axis=1), mask=rows < time)
-        keys_slope *= strengths(b, head, at, time, CHUNK)
-    put(d_k, keys_slope, at, time, dk, CHUNK, DK)
+        tl.store(d_b + head * time + rows, tl.sum(plain * found, axis=1), mask=rows < time)
+        found *= strengths(b, head, at, time, CHUNK)
+    put(d_k, found, at, time, dk, CHUNK, DK)
