@@ -124,6 +124,32 @@ def test_keys_shared_by_the_heads() -> None:
     assert worst(answers("decay per head", tensors, triton, "scan"), wanted) < EXACT
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_strengths_of_writing_and_a_share_of_values(dtype: torch.dtype) -> None:
+    """As Mamba-2 has them: keys shared by the heads, a strength per head and token, and D v added to the outputs."""
+    from assay.nn.outer import outer_scan
+
+    q, k, v, log_decay, _ = drawn("decay per head", (2, 4, 70, 16, 32), heads_of_keys=1)
+    rng = torch.Generator(DEVICE).manual_seed(2)
+    strength, skip = (softplus(torch.randn(shape, generator=rng, device=DEVICE)) for shape in (v.shape[:3], (4,)))
+    given = [*(x.to(dtype) for x in (q, k, v)), log_decay, strength, skip]
+    pull = torch.randn(v.shape, generator=rng, device=DEVICE)
+
+    def kernels(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor, skip: Tensor) -> Tensor:
+        return outer_scan(q, k, v, log_decay, strength=strength, skip=skip)[0]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, strength: Tensor, skip: Tensor) -> Tensor:
+        return scan.outer_loop(q, strength[..., None] * k, v, log_decay)[0] + skip[:, None, None] * v
+
+    def found(run: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor]:
+        tensors = [x.detach().requires_grad_() for x in tensors]
+        o = run(*tensors)
+        return [o, *torch.autograd.grad((o * pull).sum(), tensors)]
+
+    wanted = found(plain, [x.double() for x in given])
+    assert worst(found(kernels, given), wanted) < (EXACT if dtype == torch.float32 else BF16)
+
+
 @pytest.mark.parametrize("kind", ["decay per channel", "delta, decay per head", "general"])
 def test_models_of_a_bank_are_apart(kind: str) -> None:
     from assay.nn import triton
